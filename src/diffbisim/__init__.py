@@ -1,3 +1,93 @@
-"""diffbisim: distances between Markov processes that respect time, and their exact gradients."""
+"""diffbisim: distances between Markov processes that respect time, and their exact gradients.
+
+    import diffbisim as db
+
+    X = db.MarkovChain(P, rewards=r)          # also from_transitions, from_trajectories, read_chain("file.csv")
+    d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
+    D = db.pairwise([X, Y, Z])                # matrix
+    q = db.lump(X)                            # exact quotient
+
+Names are loaded when first used, so that ``import diffbisim`` stays fast.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
+
+_HOME = {
+    "MarkovChain": "chain",
+    "MDP": "mdp",
+    "distance": "distance",
+    "pairwise": "pairwise",
+    "lump": "lumping",
+    "load": "saving",
+    "read_chain": "data.files",
+    "read_mdp": "data.files",
+    "write_chain": "data.files",
+    "Transitions": "data.transitions",
+    "feature_cost": "cost",
+    "DistanceResult": "results",
+    "DiffbisimError": "errors",
+    "InvalidArgument": "errors",
+    "InvalidChain": "errors",
+    "InvalidCost": "errors",
+    "InvalidData": "errors",
+    "MissingExtra": "errors",
+    "ConvergenceWarning": "errors",
+}
+_MODULES = ("solvers", "data", "examples")
+
+__all__ = [*_HOME, *_MODULES, "__version__"]
+
+if TYPE_CHECKING:
+    from diffbisim import data as data
+    from diffbisim import solvers as solvers
+    from diffbisim.chain import MarkovChain as MarkovChain
+    from diffbisim.cost import feature_cost as feature_cost
+    from diffbisim.data import examples as examples
+    from diffbisim.data.files import read_chain as read_chain
+    from diffbisim.data.files import read_mdp as read_mdp
+    from diffbisim.data.files import write_chain as write_chain
+    from diffbisim.data.transitions import Transitions as Transitions
+    from diffbisim.distance import distance as distance
+    from diffbisim.errors import ConvergenceWarning as ConvergenceWarning
+    from diffbisim.errors import DiffbisimError as DiffbisimError
+    from diffbisim.errors import InvalidArgument as InvalidArgument
+    from diffbisim.errors import InvalidChain as InvalidChain
+    from diffbisim.errors import InvalidCost as InvalidCost
+    from diffbisim.errors import InvalidData as InvalidData
+    from diffbisim.errors import MissingExtra as MissingExtra
+    from diffbisim.lumping import lump as lump
+    from diffbisim.mdp import MDP as MDP
+    from diffbisim.pairwise import pairwise as pairwise
+    from diffbisim.results import DistanceResult as DistanceResult
+    from diffbisim.saving import load as load
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(f"diffbisim.{_HOME[name]}"), name)
+    elif name in _MODULES:
+        value = import_module("diffbisim.data.examples" if name == "examples" else f"diffbisim.{name}")
+    else:
+        raise AttributeError(f"module 'diffbisim' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """``diffbisim.distance`` is a function and a submodule; importing the submodule must not hide the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,164 @@
+"""Partition refinement for lumping.py, compiled.
+
+The partition is kept as Valmari & Franceschinis (2010) keep it: the states in one array, each block a slice
+of it, so that splitting a block means reordering its slice. Legend:
+
+    elements (n,)    the states, block by block        place (n,)    where a state stands in `elements`
+    block (n,)       block of each state               first, last   slice of a block: elements[first:last]
+    marked (n,)      how many states at the front of a block's slice have weight from the present splitter
+    weight (n,)      probability of each marked state into the splitter; zero for all others
+
+One round takes a block C off the worklist (the splitter), adds up the probabilities into C along *incoming*
+edges only, and splits every block B that was reached wherever the sorted weights of its states leave a gap
+above tol; states that were not reached have weight zero. The largest part keeps the number of B, and with it
+its place on the worklist if it had one; the others get new numbers and go on the list. If B was not on it,
+all parts but the largest are enough, since the probability into B as a whole was compared before. Hence a
+state is in at most 1 + log2 n splitters of a pass: O(m log n) edges for m transitions, plus sorting.
+
+With a tolerance "compared before" holds to a few tol only, so passes over all blocks are repeated until one
+of them splits nothing; as a rule that is the second.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Partition(NamedTuple):
+    elements: Integers
+    place: Integers
+    block: Integers
+    first: Integers
+    last: Integers
+    marked: Integers
+
+
+@njit(cache=True, nogil=True)
+def refine(
+    indptr: Integers, sources: Integers, probabilities: Floats, block: Integers, n_blocks: int, tol: float
+) -> tuple[Integers, int, int, int]:
+    """Blocks of the fixed point, their number, edges looked at, and passes.
+
+    ``sources[indptr[t]:indptr[t + 1]]`` are the predecessors of t; ``block`` is the partition to start from.
+    """
+    part = _partition(block, n_blocks)
+    n = block.size
+    weight, waiting = np.zeros(n), np.empty(n, dtype=np.int64)
+    scanned, passes, settled = 0, 0, False
+    while not settled:
+        passes += 1
+        n_before, n_waiting = n_blocks, n_blocks
+        for b in range(n_blocks):
+            waiting[b] = b
+        while n_waiting > 0:
+            n_waiting -= 1
+            splitter = waiting[n_waiting]
+            reached, edges = _accumulate(part, splitter, indptr, sources, probabilities, weight)
+            scanned += edges
+            for b in reached:
+                n_old = n_blocks
+                n_blocks = _split(part, b, weight, n_blocks, tol)
+                for new in range(n_old, n_blocks):
+                    waiting[n_waiting] = new
+                    n_waiting += 1
+        settled = n_blocks == n_before
+    return part.block, n_blocks, scanned, passes
+
+
+@njit(cache=True, nogil=True)
+def _partition(block: Integers, n_blocks: int) -> Partition:
+    """States sorted by block (counting sort)."""
+    n = block.size
+    first, last = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for s in range(n):
+        last[block[s]] += 1
+    for b in range(1, n_blocks):
+        first[b] = first[b - 1] + last[b - 1]
+    last = first.copy()
+    elements, place = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    for s in range(n):
+        place[s] = last[block[s]]
+        elements[place[s]] = s
+        last[block[s]] += 1
+    return Partition(elements, place, block.copy(), first, last, np.zeros(n, dtype=np.int64))
+
+
+@njit(cache=True, nogil=True)
+def _accumulate(
+    part: Partition, splitter: int, indptr: Integers, sources: Integers, probabilities: Floats, weight: Floats
+) -> tuple[list[int], int]:
+    """Add up the probability of every predecessor into the splitter and mark it; the blocks reached."""
+    members = part.elements[part.first[splitter] : part.last[splitter]].copy()  # marking may reorder them
+    reached = [0 for _ in range(0)]
+    edges = 0
+    for t in members:
+        for k in range(indptr[t], indptr[t + 1]):
+            s = sources[k]
+            b = part.block[s]
+            front = part.first[b] + part.marked[b]
+            if part.place[s] >= front:
+                if part.marked[b] == 0:
+                    reached.append(b)
+                _swap(part, part.place[s], front)
+                part.marked[b] += 1
+            weight[s] += probabilities[k]
+        edges += indptr[t + 1] - indptr[t]
+    return reached, edges
+
+
+@njit(cache=True, nogil=True)
+def _swap(part: Partition, i: int, j: int) -> None:
+    a, b = part.elements[i], part.elements[j]
+    part.elements[i], part.elements[j] = b, a
+    part.place[a], part.place[b] = j, i
+
+
+@njit(cache=True, nogil=True)
+def _split(part: Partition, b: int, weight: Floats, n_blocks: int, tol: float) -> int:
+    """Split block b where its weights leave a gap above tol, unmark it; the new number of blocks."""
+    first, last = part.first[b], part.last[b]
+    middle = first + part.marked[b]
+    states = part.elements[first:middle].copy()
+    w = weight[states]
+    floor = w.min() if middle == last else 0.0  # unmarked states have weight zero
+    if w.max() - floor > tol:
+        order = np.argsort(-w)  # descending: the unmarked states, at the end of the slice, continue it
+        states, w = states[order], w[order]
+        for i in range(states.size):
+            part.elements[first + i] = states[i]
+            part.place[states[i]] = first + i
+        cuts = [first]
+        for i in range(1, states.size):
+            if w[i - 1] - w[i] > tol:
+                cuts.append(first + i)
+        if middle < last and w[-1] > tol:
+            cuts.append(middle)
+        cuts.append(last)
+        n_blocks = _renumber(part, b, cuts, n_blocks)
+    for s in states:
+        weight[s] = 0.0
+    part.marked[b] = 0
+    return n_blocks
+
+
+@njit(cache=True, nogil=True)
+def _renumber(part: Partition, b: int, cuts: list[int], n_blocks: int) -> int:
+    """Make each slice between two cuts a block; the largest keeps the number b."""
+    largest = 0
+    for i in range(1, len(cuts) - 1):
+        if cuts[i + 1] - cuts[i] > cuts[largest + 1] - cuts[largest]:
+            largest = i
+    for i in range(len(cuts) - 1):
+        number = b if i == largest else n_blocks
+        part.first[number], part.last[number] = cuts[i], cuts[i + 1]
+        if i != largest:
+            part.marked[number] = 0
+            n_blocks += 1
+            for place in range(cuts[i], cuts[i + 1]):
+                part.block[part.elements[place]] = number
+    return n_blocks

@@ -1,0 +1,258 @@
+"""The door: what a user hands over is checked here, once, and then trusted everywhere.
+
+A kernel ``P`` is an (n, n) table with ``P[x, x'] >= 0`` and rows that sum to one; a start ``ν0`` is one such
+row. Both are stored in float64 and made read-only. A row that misses one by no more than the rounding of its
+source (1e-8, or 1e-5 for float32) is divided by its sum; anything worse is an error that names the argument,
+the row, the value, how far it is off, and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from diffbisim.errors import InvalidArgument, InvalidChain
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Matrix = Floats | sp.csr_array
+Labels = tuple[Hashable, ...]
+
+NEGATIVE = 1e-12  # entries above -NEGATIVE are rounding, and become zero
+ROUNDED = 4 * np.finfo(np.float64).eps  # rows this close to one are left as they are
+
+
+def check_discount(discount: float) -> float:
+    """The discount as a float strictly between zero and one."""
+    if not 0.0 < discount < 1.0:
+        raise InvalidArgument(
+            f"discount is {discount!r}; it must lie strictly between 0 and 1, e.g. discount=0.95"
+        )
+    return float(discount)
+
+
+def check_count(value: int, name: str) -> int:
+    """A non-negative integer, as int."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise InvalidArgument(f"{name} is {value!r}; it must be a non-negative integer")
+    return int(value)
+
+
+def is_sparse(value: Any) -> bool:
+    """Whether ``value`` is a scipy.sparse matrix or array."""
+    return bool(sp.issparse(value))
+
+
+def freeze(matrix: Any) -> Any:
+    """Make the buffers of an array or CSR matrix read-only, in place."""
+    parts = (matrix,) if isinstance(matrix, np.ndarray) else (matrix.data, matrix.indices, matrix.indptr)
+    for part in parts:
+        part.flags.writeable = False
+    return matrix
+
+
+def stochastic_matrix(
+    value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None
+) -> Matrix:
+    """A read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
+    matrix, tolerance = _as_floats(value, name)
+    if 0 in matrix.shape:
+        raise InvalidChain(f"{name} is empty; a chain needs at least one state")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InvalidChain(f"{name} has shape {matrix.shape}; it must be square, (n_states, n_states)")
+    _make_stochastic(matrix, tolerance, name, labels)
+    return freeze(matrix)  # type: ignore[no-any-return]
+
+
+def stochastic_table(
+    value: Any, shape: tuple[int, int], *, name: str, labels: Sequence[Hashable] | None = None
+) -> Floats:
+    """A read-only dense copy of ``value`` with the given shape and rows that sum to one: a policy."""
+    table, tolerance = _as_floats(value, name)
+    if not isinstance(table, np.ndarray) or table.shape != shape:
+        raise InvalidChain(f"{name} has shape {table.shape}; expected {shape}, dense")
+    _make_stochastic(table, tolerance, name, labels)
+    return freeze(table)  # type: ignore[no-any-return]
+
+
+def _make_stochastic(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> None:
+    """Check entries and row sums, clip and normalize, in place."""
+    _check_entries(matrix, name, labels)
+    if isinstance(matrix, np.ndarray):
+        np.maximum(matrix, 0.0, out=matrix)
+    else:
+        np.maximum(matrix.data, 0.0, out=matrix.data)
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+    _normalize_rows(matrix, tolerance, name, labels)
+
+
+def distribution(value: Any, n: int, *, name: str = "initial") -> Floats:
+    """A read-only (n,) probability vector."""
+    vector = finite_numbers(value, (n,), name=name, per="state")
+    if (bad := vector < -NEGATIVE).any():
+        k = int(bad.argmax())
+        raise InvalidChain(f"{name}[{k}] = {vector[k]:g} is negative; probabilities lie between 0 and 1")
+    np.maximum(vector, 0.0, out=vector)
+    total = float(vector.sum())
+    tolerance = _tolerance(getattr(value, "dtype", None))
+    if abs(total - 1.0) > tolerance:
+        raise InvalidChain(f"{name} sums to {total:.10g}, {_off(total)}; divide it by its sum")
+    if abs(total - 1.0) > ROUNDED:
+        vector /= total
+    return freeze(vector)  # type: ignore[no-any-return]
+
+
+def finite_numbers(value: Any, shape: tuple[int, ...], *, name: str, per: str) -> Floats:
+    """A finite float64 copy of ``value`` with the given shape; ``per`` says what an entry belongs to."""
+    try:
+        if np.iscomplexobj(value):
+            raise TypeError("its entries are complex")
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidChain(
+            f"{name} is not an array of numbers ({error}); give one number per {per}"
+        ) from None
+    if array.shape != shape:
+        raise InvalidChain(f"{name} has shape {array.shape}; expected {shape}, one number per {per}")
+    if (bad := ~np.isfinite(array)).any():
+        place = ", ".join(str(int(k)) for k in np.argwhere(bad)[0])
+        raise InvalidChain(f"{name}[{place}] is {array[bad][0]}; every {per} needs a finite number")
+    return array
+
+
+def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "state") -> Labels | None:
+    """``labels`` as a tuple of n distinct hashables (numpy scalars become Python ones), or None."""
+    if labels is None:
+        return None
+    items = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    items = [item.item() if isinstance(item, np.generic) else item for item in items]
+    if len(items) != n:
+        raise InvalidChain(f"{name} has {len(items)} entries for {n} {per}s; give one per {per}")
+    first: dict[Hashable, int] = {}
+    for k, item in enumerate(items):
+        try:
+            seen = first.setdefault(item, k)
+        except TypeError:
+            raise InvalidChain(
+                f"{name}[{k}] = {item!r} is not hashable; use strings, numbers or tuples"
+            ) from None
+        if seen != k:
+            raise InvalidChain(f"{name}[{k}] = {item!r} repeats {name}[{seen}]; they must be distinct")
+    return tuple(items)
+
+
+def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | None:
+    """Index of a state given by label (looked up first) or by index; None if it is neither."""
+    if isinstance(state, Hashable):
+        try:
+            if (found := numbers.get(state)) is not None:
+                return found
+        except TypeError:  # a tuple with a list inside
+            return None
+    if isinstance(state, (int, np.integer)) and not isinstance(state, bool) and 0 <= state < n:
+        return int(state)
+    return None
+
+
+def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> Floats:
+    """The (n,) start: a point mass at a state given by label or index, or a distribution."""
+    state = find_state(value, n, numbers)
+    if state is not None:
+        point = np.zeros(n)
+        point[state] = 1.0
+        return freeze(point)  # type: ignore[no-any-return]
+    if np.ndim(value) == 0 or (isinstance(value, tuple) and len(value) != n):
+        known = "a label, an index" if numbers else "an index"
+        raise InvalidChain(
+            f"initial = {value!r} is no state; give {known} from 0 to {n - 1}, or a distribution"
+        )
+    return distribution(value, n)
+
+
+def state_rewards(value: Any, n: int, labels: Labels | None) -> Floats | None:
+    """The (n,) rewards from one number per state, or from a mapping label (else index) -> number."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        names: Sequence[Hashable] = range(n) if labels is None else labels
+        if missing := [name for name in names if name not in value]:
+            raise InvalidChain(f"rewards has no entry for state {missing[0]!r}; give every state a reward")
+        if extra := [key for key in value if key not in set(names)]:
+            raise InvalidChain(
+                f"rewards names {extra[0]!r}, which is no state; remove it or correct the label"
+            )
+        value = [value[name] for name in names]
+    return freeze(finite_numbers(value, (n,), name="rewards", per="state"))  # type: ignore[no-any-return]
+
+
+def _as_floats(value: Any, name: str) -> tuple[Matrix, float]:
+    """A float64 copy, dense or CSR, and the tolerance that the source's precision deserves."""
+    if is_sparse(value):
+        matrix = sp.csr_array(value, dtype=np.float64, copy=True)
+        matrix.sum_duplicates()
+        return matrix, _tolerance(value.dtype)
+    try:
+        source = np.asarray(value)
+        if source.dtype.kind not in "biufO":
+            raise TypeError(f"entries of type {source.dtype}")
+        return np.array(source, dtype=np.float64, order="C"), _tolerance(source.dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidChain(f"{name} is not a rectangular table of real numbers ({error})") from None
+
+
+def _tolerance(dtype: Any) -> float:
+    """How far a row may be from one: what rounding in the source's precision explains."""
+    return 1e-5 if dtype is not None and str(dtype).endswith(("float32", "float16")) else 1e-8
+
+
+def _check_entries(matrix: Matrix, name: str, labels: Sequence[Hashable] | None) -> None:
+    entries = matrix if isinstance(matrix, np.ndarray) else matrix.data
+    lowest = entries.min(initial=0.0)  # NaN if there is one
+    if lowest >= -NEGATIVE and entries.max(initial=0.0) < np.inf:
+        return
+    k = int(np.argmax(~np.isfinite(entries) | (entries < -NEGATIVE)))
+    if isinstance(matrix, np.ndarray):
+        row, column = divmod(k, matrix.shape[1])
+    else:
+        row, column = int(np.searchsorted(matrix.indptr, k, side="right")) - 1, int(matrix.indices[k])
+    entry = entries.flat[k]
+    fault = f"is {entry:g}, negative" if np.isfinite(entry) else f"is {entry}, not a finite number"
+    where = f"entry ({row}, {column}){_named(row, labels)}"
+    raise InvalidChain(f"{name}: {where} {fault}; probabilities lie between 0 and 1")
+
+
+def _normalize_rows(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> None:
+    """Check that every row sums to one, then divide by the sums, in place."""
+    sums = np.asarray(matrix.sum(axis=1), dtype=np.float64)
+    off = np.abs(sums - 1.0)
+    if off.max() > tolerance:
+        row = int(np.argmax(off > tolerance))
+        remedy = "divide the row by its sum or add the missing successors"
+        if sums[row] == 0.0:
+            remedy = "give the state successors, or a self-loop if it is terminal"
+        elif matrix.shape[0] == matrix.shape[1] and np.allclose(
+            matrix.sum(axis=0), 1.0, rtol=0.0, atol=tolerance
+        ):
+            remedy = "the columns do sum to one: pass the transpose"
+        raise InvalidChain(
+            f"{name}: row {row}{_named(row, labels)} sums to {sums[row]:.10g}, {_off(sums[row])}; {remedy}"
+        )
+    if off.max() > ROUNDED:
+        sums[off <= ROUNDED] = 1.0
+        if isinstance(matrix, np.ndarray):
+            matrix /= sums[:, None]
+        else:
+            matrix.data /= np.repeat(sums, np.diff(matrix.indptr))
+
+
+def _off(total: float) -> str:
+    return f"{abs(total - 1.0):.3g} {'below' if total < 1.0 else 'above'} one"
+
+
+def _named(row: int, labels: Sequence[Hashable] | None) -> str:
+    return f" (label {labels[row]!r})" if labels is not None and row < len(labels) else ""

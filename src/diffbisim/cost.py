@@ -1,0 +1,127 @@
+"""Ground costs: how different two states look to an observer, before any dynamics.
+
+``c(x, y) ≥ 0`` is an (n_X, n_Y) table. The bisimulation metric extends it over time,
+``V(x,y) = c(x,y) + γ OT_V(P_X(·|x), P_Y(·|y))``, so the choice of c says what counts as the same behavior:
+
+    "reward"      c = |r_X(x) - r_Y(y)|        the classical bisimulation metric
+    "indicator"   c = 1{x ≠ y}                 the same states, named alike: imitation
+    features      c = ‖φ_X(x) - φ_Y(y)‖        positions, embeddings (`feature_cost`)
+    an array      anything non-negative and finite
+
+A constant factor in c is the same factor in the distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats
+from diffbisim.errors import InvalidCost
+
+Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
+
+
+def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
+    """The (n_X, n_Y) cost table, float64 and C-contiguous.
+
+    ``cost`` is "reward", "indicator", an array (which is copied), or a function ``(X, Y) -> array``.
+    """
+    if isinstance(cost, str):
+        if cost == "reward":
+            return _chain_rewards(X, Y)
+        if cost == "indicator":
+            return indicator_cost(X, Y)
+        raise InvalidCost(
+            f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)'
+        )
+    shape = (X.n_states, Y.n_states)
+    return _checked(cost(X, Y), shape) if callable(cost) else _checked(cost, shape, copy=True)
+
+
+def reward_cost(r_x: Any, r_y: Any) -> Floats:
+    """``|r_x[i] - r_y[j]|``, shape (n_X, n_Y), from two reward vectors."""
+    table = np.subtract.outer(_vector(r_x, "r_x"), _vector(r_y, "r_y"))
+    return np.abs(table, out=table)
+
+
+def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
+    """``1{x ≠ y}``, shape (n_X, n_Y): by labels when both chains have them, by index when neither has."""
+    if (X.labels is None) != (Y.labels is None):
+        with_, without = ("X", "Y") if X.labels is not None else ("Y", "X")
+        raise InvalidCost(
+            f'cost "indicator": {with_} has labels and {without} has none; label both or neither'
+        )
+    if X.labels is None and X.n_states != Y.n_states:
+        raise InvalidCost(
+            f'cost "indicator": X has {X.n_states} states and Y has {Y.n_states}; '
+            "give both chains labels to say which states are the same"
+        )
+    table = np.ones((X.n_states, Y.n_states))
+    for x in range(X.n_states):
+        if (y := x if Y.labels is None else Y._numbers.get(X.label(x))) is not None:
+            table[x, y] = 0.0
+    return table
+
+
+def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") -> Floats:
+    """Distances between feature rows (n_X, k) and (n_Y, k); ``metric`` as in scipy.spatial.distance.cdist."""
+    from scipy.spatial.distance import cdist
+
+    a, b = _matrix(features_x, "features_x"), _matrix(features_y, "features_y")
+    if a.shape[1] != b.shape[1]:
+        raise InvalidCost(
+            f"features_x has {a.shape[1]} columns and features_y {b.shape[1]}; both need the same features"
+        )
+    try:
+        table = cdist(a, b, metric)  # type: ignore[call-overload]
+    except ValueError as error:
+        raise InvalidCost(f"metric {metric!r}: {error}") from None
+    return _checked(table, (a.shape[0], b.shape[0]))
+
+
+def _chain_rewards(X: MarkovChain, Y: MarkovChain) -> Floats:
+    for name, chain in (("X", X), ("Y", Y)):
+        if chain.rewards is None:
+            raise InvalidCost(
+                f'cost "reward": chain {name} has no rewards; make it with MarkovChain(..., rewards=r), '
+                'or use cost="indicator" or an array'
+            )
+    return reward_cost(X.rewards, Y.rewards)
+
+
+def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Floats:
+    """A table of the right shape with finite entries >= 0; the message names the first bad entry."""
+    try:
+        if np.iscomplexobj(table):
+            raise TypeError("its entries are complex")
+        c = np.array(table, dtype=np.float64, order="C", copy=copy)
+    except (TypeError, ValueError) as error:
+        raise InvalidCost(f"cost is not an array of numbers ({error})") from None
+    if c.shape != shape:
+        turned = "; it looks transposed: pass cost.T" if c.shape == shape[::-1] else ""
+        raise InvalidCost(f"cost has shape {c.shape}, expected (n_X, n_Y) = {shape}{turned}")
+    if not (c.min() >= 0.0 and c.max() < np.inf):
+        x, y = (int(k) for k in np.argwhere(~((c >= 0.0) & (c < np.inf)))[0])
+        fault = "negative" if c[x, y] < 0.0 and np.isfinite(c[x, y]) else "not finite"
+        raise InvalidCost(f"cost[{x}, {y}] is {c[x, y]:g}, {fault}; costs must be finite and at least 0")
+    return c
+
+
+def _vector(values: Any, name: str) -> Floats:
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise InvalidCost(f"{name} must be a vector of finite numbers, not an array of shape {vector.shape}")
+    return vector
+
+
+def _matrix(values: Any, name: str) -> Floats:
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise InvalidCost(
+            f"{name} must be a table (n_states, n_features) of finite numbers; its shape is {matrix.shape}"
+        )
+    return matrix

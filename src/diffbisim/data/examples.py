@@ -1,0 +1,221 @@
+"""Named systems with known answers: at once demonstrations and oracles.
+
+Each docstring states what is known about the system in closed form; the tests check exactly that. γ is the
+discount, ρ the normalized discounted occupancy, d the distance with cost |r(x) - r(y)|.
+
+    drift_walk, birth_death    walks on a line; d between two of them is a difference of two means
+    cycle                      deterministic; d is a geometric series
+    block_chain                25 states that behave like 5: d to block_quotient is zero
+    imitation_chain            a corridor with four actions, for imitation from observations
+    four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
+    random_chain, …            no structure, any size
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats, Integers
+from diffbisim.errors import InvalidArgument
+from diffbisim.mdp import MDP
+from diffbisim.stochastic import as_generator
+
+__all__ = [
+    "birth_death",
+    "block_chain",
+    "block_quotient",
+    "cycle",
+    "drift_walk",
+    "four_rooms",
+    "four_rooms_walk",
+    "imitation_chain",
+    "random_chain",
+    "random_sparse_chain",
+    "soft_right_policy",
+]
+
+
+def birth_death(n: int, up: float, down: float) -> MarkovChain:
+    """A walk on 0 … n-1: up with probability ``up``, down with ``down``, else it stays, as at the ends.
+
+    Rewards are the positions; the start is 0. Known: the stationary law is proportional to ``(up/down)^i``
+    (detailed balance). Against a walk that goes down more and up less, started no higher, the monotone
+    coupling keeps the order, so ``d = <ρ_1, r> - <ρ_2, r>``.
+    """
+    if not (up >= 0.0 and down >= 0.0 and up + down <= 1.0):
+        raise InvalidArgument(f"up = {up}, down = {down}: both must be at least 0, with up + down at most 1")
+    _at_least(n, 1, "n")
+    position = np.arange(n)
+    P = np.zeros((n, n))
+    np.add.at(P, (position, np.minimum(position + 1, n - 1)), up)
+    np.add.at(P, (position, np.maximum(position - 1, 0)), down)
+    np.add.at(P, (position, position), 1.0 - up - down)
+    return MarkovChain(P, rewards=position)
+
+
+def drift_walk(drift: float = 1.5, n_states: int = 16) -> MarkovChain:
+    """The paper's walk: up with probability ``σ(drift) = 1/(1+exp(-drift))``, else down; the ends stay.
+
+    Rewards are the positions, the start is the middle ``n_states // 2``. Known: for two drifts
+    ``d = |<ρ_1, r> - <ρ_2, r>|``, by the monotone coupling (see `birth_death`), and zero drift stays
+    balanced: the stationary law is uniform.
+    """
+    up = float(np.exp(-np.logaddexp(0.0, -drift)))
+    return birth_death(n_states, up, 1.0 - up).with_initial(n_states // 2)
+
+
+def cycle(n: int) -> MarkovChain:
+    """Deterministic: ``i → i+1 mod n``, rewards 0 … n-1, start 0.
+
+    Known: for cycles of n and m states started at x and y, with ``c_t = |(x+t) mod n - (y+t) mod m|`` and
+    L the least common multiple of n and m, ``d = (1-γ) Σ_{t<L} γ^t c_t / (1 - γ^L)``.
+    """
+    _at_least(n, 1, "n")
+    return MarkovChain(np.roll(np.eye(n), 1, axis=1), rewards=np.arange(n))
+
+
+def block_quotient(n_blocks: int = 5) -> MarkovChain:
+    """The block dynamics alone: right 0.6, left 0.2, stay 0.2, clamped; the reward is the block's index."""
+    return birth_death(n_blocks, 0.6, 0.2)
+
+
+def block_chain(n_blocks: int = 5, block_size: int = 5) -> MarkovChain:
+    """``n_blocks`` blocks of identical states: `block_quotient` between blocks, uniform within; start 0.
+
+    The reward is the block's index. Known: d to `block_quotient` is zero, and so is the metric between two
+    states of one block: lumping gives ``n_blocks`` classes.
+    """
+    _at_least(block_size, 1, "block_size")
+    quotient = block_quotient(n_blocks)
+    P = np.kron(quotient.transition, np.full((block_size, block_size), 1.0 / block_size))
+    return MarkovChain(P, rewards=np.repeat(np.arange(n_blocks), block_size))
+
+
+def imitation_chain(n_states: int = 5, slip: float = 0.1) -> MDP:
+    """A corridor with the actions left, right, stay and jump (to the start, 0); start 0.
+
+    With probability ``slip`` the action is replaced by a uniformly random one of the four (perhaps the same).
+    Left and right stay at the ends, so right and stay are the same action in the last state. Known: with
+    ``slip=0`` under "right" the state is ``min(t, n_states-1)``, so ``ρ(i) = (1-γ) γ^i`` below the last.
+    """
+    _at_least(n_states, 1, "n_states")
+    i = np.arange(n_states)
+    targets = [np.maximum(i - 1, 0), np.minimum(i + 1, n_states - 1), i, np.zeros_like(i)]
+    moves = np.array([np.eye(n_states)[target] for target in targets])
+    return MDP(_slipping(moves, slip), actions=("left", "right", "stay", "jump"))
+
+
+def soft_right_policy(mdp: MDP, epsilon: float = 0.0) -> Floats:
+    """ε-soft "go right", (n, n_actions): with probability ε a uniformly random action, else right."""
+    _probability(epsilon, "epsilon")
+    if mdp.actions is None or "right" not in mdp.actions:
+        raise InvalidArgument('soft_right_policy needs an MDP with an action called "right"')
+    policy = epsilon * mdp.uniform_policy()
+    policy[:, mdp.actions.index("right")] += 1.0 - epsilon
+    return policy
+
+
+def four_rooms(size: int = 11, slip: float = 0.1, goal: tuple[int, int] | None = None) -> MDP:
+    """The four-rooms grid (Sutton, Precup, Singh 1999): ``size`` × ``size`` cells, two walls, four doors.
+
+    Labels are (row, col); the actions up, down, left and right stay where a wall is; with probability
+    ``slip`` the action is replaced by a uniformly random one of the four. Start (0, 0), reward 1 at ``goal``
+    (default the opposite corner), which is not absorbing. Known: 104 cells at size 11.
+    """
+    free = _four_rooms_map(size)
+    cells = np.argwhere(free)  # (n, 2), row by row
+    labels = [(int(row), int(col)) for row, col in cells]
+    end = (size - 1, size - 1) if goal is None else (int(goal[0]), int(goal[1]))
+    if end not in labels:
+        raise InvalidArgument(f"goal = {end} is a wall or outside the {size} x {size} grid")
+    number = np.full((size, size), -1)
+    number[free] = np.arange(len(cells))
+    moves = [_moves(cells, number, step) for step in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+    rewards = [float(cell == end) for cell in labels]
+    actions = ("up", "down", "left", "right")
+    return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
+
+
+def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> MarkovChain:
+    """`four_rooms` under the uniform policy (slip then makes no difference).
+
+    Known: the kernel is symmetric, so the uniform law is stationary, and started from it every cell has
+    occupancy 1/n.
+    """
+    mdp = four_rooms(size, 0.0, goal)
+    return mdp.induced_chain(mdp.uniform_policy())
+
+
+def random_chain(n: int, rng: int | np.random.Generator, concentration: float = 1.0) -> MarkovChain:
+    """Dirichlet(``concentration``) rows, rewards uniform on [0, 1], start 0: dense, without structure."""
+    _at_least(n, 1, "n")
+    generator = as_generator(rng)
+    P = generator.dirichlet(np.full(n, concentration), size=n)
+    return MarkovChain(P, rewards=generator.random(n))
+
+
+def random_sparse_chain(n: int, successors: int = 4, rng: int | np.random.Generator = 0) -> MarkovChain:
+    """CSR: each state has ``successors`` distinct random successors with Dirichlet(1) probabilities."""
+    if not 1 <= successors <= n:
+        raise InvalidArgument(f"successors = {successors}; it must lie between 1 and n = {n}")
+    generator = as_generator(rng)
+    columns = _distinct_columns(n, successors, generator)
+    p = generator.standard_exponential((n, successors))
+    p /= p.sum(axis=1, keepdims=True)
+    indptr = np.arange(0, n * successors + 1, successors)
+    P = sp.csr_array((p.ravel(), columns.ravel(), indptr), shape=(n, n))
+    return MarkovChain(P, rewards=generator.random(n))
+
+
+def _distinct_columns(n: int, k: int, generator: np.random.Generator) -> Integers:
+    """For each of n rows a random set of k columns, (n, k): Floyd's algorithm on all rows at once."""
+    columns = np.empty((n, k), dtype=np.int64)
+    for taken, last in enumerate(range(n - k, n)):
+        pick = generator.integers(0, last + 1, size=n)
+        repeated = (columns[:, :taken] == pick[:, None]).any(axis=1)
+        columns[:, taken] = np.where(repeated, last, pick)
+    return columns
+
+
+def _slipping(moves: Any, slip: float) -> list[Any]:
+    """Kernels in which the chosen action is replaced by a uniformly random one with probability ``slip``."""
+    _probability(slip, "slip")
+    mean = sum(moves[1:], start=moves[0]) / len(moves)
+    return [(1.0 - slip) * move + slip * mean for move in moves]
+
+
+def _four_rooms_map(size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """True where a cell is free: walls in the middle, doors where the 11 × 11 original has them, scaled."""
+    _at_least(size, 7, "size")
+    middle = size // 2
+    near, far, left, right = (round(k * size / 11) for k in (2, 9, 1, 8))
+    free = np.ones((size, size), dtype=np.bool_)
+    free[:, middle] = False
+    free[middle, :middle] = False
+    free[middle + 1, middle + 1 :] = False
+    free[[near, far], middle] = True
+    free[middle, left] = free[middle + 1, right] = True
+    return free
+
+
+def _moves(cells: Integers, number: Integers, step: tuple[int, int]) -> sp.csr_array:
+    """The (n, n) deterministic kernel of one step on the grid; a step into a wall stays."""
+    n = len(cells)
+    target = np.clip(cells + step, 0, len(number) - 1)
+    reached = number[target[:, 0], target[:, 1]]
+    columns = np.where(reached >= 0, reached, np.arange(n))
+    return sp.csr_array((np.ones(n), (np.arange(n), columns)), shape=(n, n))
+
+
+def _probability(value: float, name: str) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise InvalidArgument(f"{name} = {value}; it must lie between 0 and 1")
+
+
+def _at_least(value: int, least: int, name: str) -> None:
+    if value < least:
+        raise InvalidArgument(f"{name} = {value}; it must be at least {least}")

@@ -1,0 +1,142 @@
+"""Chains in files: which format a file has, and the door to all of them.
+
+    .npz            everything a chain has, exactly                         diffbisim.data.archive
+    .tra            PRISM explicit, with .lab and .srew beside it           diffbisim.data.prism
+    .csv, .tsv      a table with a header that says what its rows are:
+
+        from,to,probability           edges of a chain; what leaves a state sums to one
+        state,next_state[,weight]     observed transitions; the chain is estimated
+        episode,t,state               trajectories, rows in any order, t consecutive in an episode
+
+State columns that hold only integers are state numbers, others are labels. Files that cannot be read raise
+`InvalidData` with file, line, text and remedy; files are written beside and moved into place, never half.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.data.archive import read_npz, write_npz
+from diffbisim.data.prism import read_mdp, read_prism, write_prism
+from diffbisim.data.tables import Table, broken, chain_of_edges, is_integer, naming, read_columns, replacing
+from diffbisim.data.transitions import Transitions
+from diffbisim.errors import InvalidArgument, InvalidData
+
+__all__ = ["read_chain", "read_csv", "read_mdp", "write_chain", "write_csv"]
+
+FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism"}
+EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
+
+
+def read_chain(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    initial: Any = None,
+    rewards: Any = None,
+    unseen: Unseen = "error",
+) -> MarkovChain:
+    """The chain in a file; the format is "csv", "npz" or "prism", by default what the extension says.
+
+    ``initial`` and ``rewards`` override what the file holds. ``unseen`` decides on states without an outgoing
+    transition, as in `MarkovChain.from_transitions`.
+    """
+    kind = _format(path, format)
+    if kind == "npz":
+        return read_npz(path, initial=initial, rewards=rewards)
+    read: Callable[..., MarkovChain] = read_prism if kind == "prism" else read_csv
+    return read(path, initial=initial, rewards=rewards, unseen=unseen)
+
+
+def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
+    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+    write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}[_format(path, format)]
+    write(chain, path)
+
+
+def read_csv(
+    path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error"
+) -> MarkovChain:
+    """The chain in a table of edges, transitions or trajectories; see the module's head."""
+    table = read_columns(Path(path), "\t" if Path(path).suffix.lower() == ".tsv" else None)
+    options: dict[str, Any] = {"initial": initial, "rewards": rewards, "unseen": unseen}
+    names = set(table.columns)
+    if names == set(EDGES):
+        source, target = table.states("from", "to")
+        return chain_of_edges(table, source, target, table.floats("probability"), **options)
+    with naming(table.path):
+        if names in (set(PAIRS), {*PAIRS, "weight"}):
+            weights = table.floats("weight") if "weight" in names else None
+            return Transitions.from_pairs(*table.states(*PAIRS), weights=weights).chain(**options)
+        if names == set(STEPS):
+            return Transitions.from_trajectories(_episodes(table)).chain(**options)
+    raise broken(
+        table.path,
+        1,
+        table.delimiter.join(table.columns),
+        "the header must be from,to,probability or state,next_state[,weight] or episode,t,state",
+    )
+
+
+def write_csv(chain: MarkovChain, path: str | Path) -> None:
+    """A table ``from,to,probability`` of the kernel; start and rewards are given again when it is read."""
+    path = Path(path)
+    names = _plain_names(chain)
+    successors = chain.successors
+    source = np.repeat(np.arange(chain.n_states), np.diff(successors.indptr)).tolist()
+    with replacing(path) as file:
+        writer = csv.writer(
+            file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n"
+        )
+        writer.writerow(EDGES)
+        rows = zip(source, successors.indices.tolist(), successors.probabilities.tolist(), strict=True)
+        writer.writerows((names[i], names[j], repr(p)) for i, j, p in rows)
+
+
+def _plain_names(chain: MarkovChain) -> list[Any]:
+    """The names of the states, if a table gives them back: all integers, or strings that are no numbers."""
+    names = [chain.label(k) for k in range(chain.n_states)]
+    if all(type(name) is int for name in names):
+        return names
+    for name in names:
+        if not isinstance(name, str) or name != name.strip() or not name or is_integer(name):
+            raise InvalidData(
+                f"label {name!r} would not come back from a table (only integers, or strings that are no "
+                "numbers, do); write .npz instead"
+            )
+    return names
+
+
+def _episodes(table: Table) -> list[Any]:
+    """The state sequences of a table episode,t,state, in order of first appearance of the episodes."""
+    number = {name: k for k, name in enumerate(dict.fromkeys(table.columns["episode"]))}
+    episode = np.array([number[name] for name in table.columns["episode"]], dtype=np.int64)
+    t = table.integers("t")
+    order = np.lexsort((t, episode))
+    same, step = np.diff(episode[order]) == 0, np.diff(t[order])
+    bad = same & (step != 1)
+    if bad.any():
+        k, before = int(order[1:][bad][0]), int(order[:-1][bad][0])
+        fault = "repeats" if t[k] == t[before] else "leaves a gap after"
+        table.fault(
+            k, f"t = {t[k]} {fault} t = {t[before]} of line {table.line(before)}; t must be consecutive"
+        )
+    (states,) = table.states("state")
+    ordered = states[order] if isinstance(states, np.ndarray) else [states[k] for k in order]
+    bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(order)]
+    return [ordered[begin:end] for begin, end in pairwise(bounds)]
+
+
+def _format(path: str | Path, format: str | None) -> str:
+    kind = FORMATS.get(Path(path).suffix.lower()) if format is None else format
+    if kind not in ("csv", "npz", "prism"):
+        what = f"{path}: the extension is not known" if format is None else f"format is {format!r}"
+        raise InvalidArgument(f'{what}; use .csv, .tsv, .npz or .tra, or format="csv", "npz" or "prism"')
+    return kind

@@ -1,0 +1,256 @@
+"""Observed transitions, and the chain they suggest.
+
+From m observed steps ``s_k → s'_k`` with weights ``w_k`` (one each, unless given) the empirical chain is
+
+    P[x, x'] = Σ_k w_k 1{s_k = x, s'_k = x'} / Σ_k w_k 1{s_k = x},
+
+the maximum-likelihood estimate. It says nothing about a state that was never left: one never seen (a gap in
+the numbers), or seen only as the last of an episode. Such *unseen* states must be decided on, not guessed:
+
+    "error"       refuse, and name them (the default)
+    "self-loop"   absorbing: right for terminal states
+    "uniform"     anything can follow
+    "drop"        leave them out, then those that led only to them, until every state left has a way on;
+                  transitions into them are forgotten and the rows renormalized
+
+What "drop" keeps are the states from which a cycle can be reached (those have an infinite path), found by
+strongly connected components instead of by repeated peeling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain as concatenated
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.checks import Floats, Integers, Labels, find_state, finite_numbers, start_distribution
+from diffbisim.data.estimate import Pairs, drop, fill, kernel
+from diffbisim.data.states import column, encode
+from diffbisim.errors import InvalidArgument, InvalidData
+
+HUGE = 1e100  # weights above this are scaled down, lest their sums overflow
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """m observed transitions on a fixed state space; make it with ``from_pairs`` or ``from_trajectories``.
+
+    Without ``episodes`` every transition counts as an episode of its own.
+    """
+
+    states: Integers  # (m,) in 0 … n_states-1
+    next_states: Integers  # (m,)
+    n_states: int
+    labels: Labels | None = None
+    weights: Floats | None = None  # (m,)
+    episodes: Integers | None = None  # (m,), ascending, in 0 … n_episodes-1
+    starts: Integers | None = None  # (n_episodes,) first states
+    start_weights: Floats | None = None  # (n_episodes,)
+
+    @classmethod
+    def from_pairs(cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None) -> Transitions:
+        """Transitions ``s[k] → s_next[k]``, each with a weight (default one)."""
+        first, second = column(s, "s"), column(s_next, "s_next")
+        m = len(first)
+        if m != len(second):
+            raise InvalidData(f"s has {m} entries and s_next {len(second)}; they must go in pairs")
+        if m == 0:
+            raise InvalidData("s is empty; there must be at least one transition")
+        encoded = encode(_interleaved(first, second), states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
+        a, b = encoded.codes[0::2].copy(), encoded.codes[1::2].copy()
+        return cls(a, b, encoded.n_states, encoded.labels, _weights(weights, m, "transition"))
+
+    @classmethod
+    def from_trajectories(
+        cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None
+    ) -> Transitions:
+        """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
+        paths = [np.asarray(path) if hasattr(path, "__array__") else path for path in trajectories]
+        lengths = _lengths(paths)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        encoded = encode(_flat(paths), states, lambda k: _step(k, starts))
+        inner = np.ones(starts[-1], dtype=bool)
+        inner[starts[1:] - 1] = False  # the last state of a path has no successor
+        here = np.flatnonzero(inner)
+        w = _weights(weights, len(paths), "trajectory")
+        episodes = np.repeat(np.arange(len(paths)), lengths - 1)
+        codes = encoded.codes
+        return cls(
+            states=codes[here],
+            next_states=codes[here + 1],
+            n_states=encoded.n_states,
+            labels=encoded.labels,
+            weights=None if w is None else w[episodes],
+            episodes=episodes,
+            starts=codes[starts[:-1]],
+            start_weights=w,
+        )
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self) if self.starts is None else len(self.starts)
+
+    def take(self, episodes: Any) -> Transitions:
+        """The chosen episodes, in this order and as often as named: one bootstrap replicate, or a split."""
+        chosen = np.asarray(episodes, dtype=np.int64)
+        if chosen.ndim != 1 or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= self.n_episodes:
+            raise InvalidData(f"episodes must be numbers from 0 to {self.n_episodes - 1}, at least one")
+        where, renumbered = chosen, None
+        if self.episodes is not None:
+            begin = np.searchsorted(self.episodes, chosen, side="left")
+            lengths = np.searchsorted(self.episodes, chosen, side="right") - begin
+            renumbered = np.repeat(np.arange(chosen.size), lengths)
+            where = np.arange(renumbered.size) + np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+        return Transitions(
+            states=self.states[where],
+            next_states=self.next_states[where],
+            n_states=self.n_states,
+            labels=self.labels,
+            weights=None if self.weights is None else self.weights[where],
+            episodes=renumbered,
+            starts=None if self.starts is None else self.starts[chosen],
+            start_weights=None if self.start_weights is None else self.start_weights[chosen],
+        )
+
+    def chain(
+        self,
+        *,
+        initial: Any = None,
+        rewards: Any = None,
+        unseen: Unseen = "error",
+        sparse: bool | None = None,
+    ) -> MarkovChain:
+        """The empirical chain; ``initial`` and ``rewards`` are over the states before any is dropped."""
+        if unseen not in ("error", "self-loop", "uniform", "drop"):
+            raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
+        if unseen != "drop":
+            P = kernel(fill(self._pairs(), self.n_states, unseen, self.name), self.n_states, sparse)
+            start = self._default_start(None) if initial is None else initial
+            return MarkovChain(P, initial=start, rewards=rewards, labels=self.labels)
+        pairs, kept = drop(self._pairs(), self.n_states)
+        start = self._default_start(kept) if initial is None else self._kept_start(initial, kept)
+        return MarkovChain(
+            kernel(pairs, kept.size, sparse),
+            initial=start,
+            rewards=self._kept_rewards(rewards, kept),
+            labels=[self.name(int(k)) for k in kept],
+        )
+
+    def name(self, k: int) -> Hashable:
+        """The label of state k, or k itself."""
+        return k if self.labels is None else self.labels[k]
+
+    def _pairs(self) -> Pairs:
+        """Sources, targets and weights, without those of weight zero."""
+        if self.weights is None:
+            return self.states, self.next_states, np.ones(len(self))
+        positive = self.weights > 0.0
+        i, j, w = self.states[positive], self.next_states[positive], self.weights[positive]
+        lost = np.setdiff1d(self.states, i)
+        if lost.size:
+            raise InvalidData(
+                f"weights: every transition out of state {self.name(int(lost[0]))!r} has weight 0; "
+                "give one a positive weight or remove these transitions"
+            )
+        return i, j, w / w.max() if w.max(initial=0.0) > HUGE else w
+
+    def _default_start(self, kept: Integers | None) -> Floats:
+        """The law of the first states of the episodes; the first state if there are no episodes."""
+        n = self.n_states if kept is None else kept.size
+        at = np.zeros(1, dtype=np.int64) if self.starts is None else self.starts
+        w = np.ones(at.size) if self.start_weights is None else self.start_weights
+        if kept is not None and self.starts is not None:
+            stays = np.isin(at, kept)
+            at, w = np.searchsorted(kept, at[stays]), w[stays]
+        if not w.max(initial=0.0) > 0.0:
+            raise InvalidData("weights are all zero, so nothing is known of the start; pass initial=")
+        w = w / w.max()  # so that the sum cannot overflow
+        return np.asarray(np.bincount(at, w / w.sum(), minlength=n), dtype=np.float64)
+
+    def _kept_start(self, initial: Any, kept: Integers) -> Floats:
+        """A start given over all states, over those that are kept; it must not need the others."""
+        numbers = {label: k for k, label in enumerate(self.labels or ())}
+        state = find_state(initial, self.n_states, numbers)
+        if state is not None:
+            support, mass = np.array([state]), np.asarray(kept == state, dtype=np.float64)
+        else:
+            vector = start_distribution(initial, self.n_states, numbers)
+            support, mass = np.flatnonzero(vector), vector[kept]
+        gone = np.setdiff1d(support, kept)
+        if gone.size:
+            raise InvalidData(
+                f"initial: state {self.name(int(gone[0]))!r} was dropped, it has no infinite path; "
+                'start elsewhere or use unseen="self-loop"'
+            )
+        return mass
+
+    def _kept_rewards(self, rewards: Any, kept: Integers) -> Any:
+        """Rewards given over all states, over those that are kept."""
+        if rewards is None:
+            return None
+        if isinstance(rewards, Mapping):
+            names = [self.name(int(k)) for k in kept]
+            return {name: rewards[name] for name in names if name in rewards}
+        return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
+
+
+def _interleaved(first: Any, second: Any) -> Any:
+    """s[0], s_next[0], s[1], … : the order in which states appear."""
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.stack([first, second], axis=1).ravel()
+    first, second = (v.tolist() if isinstance(v, np.ndarray) else v for v in (first, second))
+    return list(concatenated.from_iterable(zip(first, second, strict=True)))
+
+
+def _weights(weights: Any, m: int, per: str) -> Floats | None:
+    if weights is None:
+        return None
+    try:
+        w = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidData(f"weights is not an array of numbers ({error}); give one per {per}") from None
+    if w.shape != (m,):
+        raise InvalidData(f"weights has shape {w.shape}; expected ({m},), one per {per}")
+    bad = ~(np.isfinite(w) & (w >= 0.0))
+    if bad.any():
+        k = int(bad.argmax())
+        raise InvalidData(f"weights[{k}] is {w[k]:g}; weights must be finite and at least 0")
+    return w
+
+
+def _lengths(paths: list[Any]) -> Integers:
+    """Numbers of states (k,) of the trajectories, each at least one."""
+    if not paths:
+        raise InvalidData("trajectories is empty; there must be at least one")
+    for k, path in enumerate(paths):
+        is_path = path.ndim > 0 if isinstance(path, np.ndarray) else isinstance(path, Sequence)
+        if isinstance(path, (str, bytes)) or not is_path:
+            raise InvalidData(
+                f"trajectories[{k}] = {path!r} is not a sequence of states; "
+                "pass a list of trajectories, such as [[0, 1, 2]]"
+            )
+    lengths = np.fromiter(map(len, paths), dtype=np.int64, count=len(paths))
+    if not lengths.all():
+        k = int(np.argmin(lengths))
+        raise InvalidData(f"trajectories[{k}] is empty; remove it")
+    return lengths
+
+
+def _flat(paths: list[Any]) -> Any:
+    """All states of all trajectories, one after the other, as a column."""
+    if all(isinstance(path, np.ndarray) and path.ndim == 1 and path.dtype.kind == "i" for path in paths):
+        return column(np.concatenate(paths), "trajectories")
+    lists = (path.tolist() if isinstance(path, np.ndarray) else path for path in paths)
+    return column(list(concatenated.from_iterable(lists)), "trajectories")
+
+
+def _step(k: int, starts: Integers) -> str:
+    episode = int(np.searchsorted(starts, k, side="right")) - 1
+    return f"trajectories[{episode}][{k - int(starts[episode])}]"

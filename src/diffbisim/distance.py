@@ -1,0 +1,90 @@
+"""The front door: ``distance(X, Y)`` between two Markov chains, ``pairwise(chains)`` between many.
+
+    d(X, Y) = (1-γ) min E Σ_t γ^t c(x_t, y_t)
+
+over all joint processes whose marginals are the two chains and in which neither chain looks into the other's future
+(bicausal couplings); equivalently the bisimulation metric when c(x,y) = |r(x) - r(y)|.
+
+====================  =============================================================  ==========================
+solver                what it does                                                   use it for
+====================  =============================================================  ==========================
+``"exact"``           policy iteration with exact transports; certified              everything (the default)
+``"lp"``              the paper's linear program by HiGHS; certified                 checking, up to ~30 states
+====================  =============================================================  ==========================
+
+A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult
+from diffbisim.solvers import Exact, LinearProgram, Lumped
+
+SOLVERS: dict[str, Callable[[], Any]] = {"exact": Exact, "lp": LinearProgram}
+
+Callback = Callable[[Mapping[str, float]], object]
+
+
+def distance(
+    X: MarkovChain,
+    Y: MarkovChain,
+    cost: Any = "reward",
+    discount: float = 0.95,
+    solver: Any = "exact",
+    tol: float | None = None,
+    *,
+    lump: bool = False,
+    warm: DistanceResult | None = None,
+    callback: Callback | None = None,
+) -> DistanceResult:
+    """Distance between two Markov chains, with certified bounds.
+
+    Parameters
+    ----------
+    X, Y : the chains, of any two sizes
+    cost : "reward" (|r(x) - r(y)|), "indicator" (1 where the states differ), an (n_X, n_Y) array, or a callable
+    discount : weight γ of the next step, strictly between 0 and 1
+    solver : "exact", "lp", or an object from :mod:`diffbisim.solvers`
+    tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8)
+    lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
+    warm : a previous result for chains of the same sizes, to start from
+    callback : called with every row of history; returning True stops the run
+
+    Returns
+    -------
+    DistanceResult : ``value`` with ``lower <= value <= upper``, and plans, encoder, decoder, gradient on demand
+
+    Examples
+    --------
+    >>> X = MarkovChain([[0.5, 0.5], [0.0, 1.0]], rewards=[1.0, 0.0])
+    >>> Y = MarkovChain([[0.5, 0.5], [0.0, 1.0]], rewards=[1.0, 0.5])
+    >>> round(distance(X, Y, discount=0.5).value, 6)
+    0.166667
+    """
+    problem = Problem.make(X, Y, cost, discount)
+    chosen = make_solver(solver, tol)
+    if lump:
+        chosen = Lumped(chosen)
+    result: DistanceResult = chosen.solve(problem, warm=warm, callback=callback)
+    if not result.converged:
+        warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
+    return result
+
+
+def make_solver(solver: Any, tol: float | None = None) -> Any:
+    """The solver object behind a string, with its tolerance."""
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, SOLVERS))}")
+        solver = SOLVERS[solver]()
+    if not hasattr(solver, "solve"):
+        raise InvalidArgument(
+            f"solver is a {type(solver).__name__}; give a name such as 'exact' or an object of diffbisim.solvers"
+        )
+    return solver if tol is None else replace(solver, tol=tol)

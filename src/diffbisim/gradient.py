@@ -1,0 +1,110 @@
+"""The exact gradient of the distance (the paper's Theorem 1, in the short form of the centered gauge).
+
+At the optimum only the constraints move with the data (envelope theorem), so with m the joint occupancy and
+f_xy, g_xy the potentials of pair (x,y) for the cost V = U/(1-γ):
+
+    ∂d/∂P_X(x'|x) = γ Σ_y m(x,y) f_xy(x')        ∂d/∂ν_X = (1-γ) f_0
+    ∂d/∂P_Y(y'|y) = γ Σ_x m(x,y) g_xy(y')        ∂d/∂ν_Y = (1-γ) g_0        ∂d/∂c = m
+
+A row of a kernel cannot see a constant, so every row is centered under its own distribution: the derivative along
+any direction inside the simplex is its inner product with the row. Off the support of a row the potentials are
+c-transforms, which makes the entry the one-sided derivative for mass that enters there. In the same gauge the
+paper's dual certificates are
+
+    α_X(x,x',y) = -γ (f_xy(x') - E f_xy)         α_Y(x,y,y') = -γ (g_xy(y') - E g_xy)
+
+and the reward that imitation maximizes is r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y').
+
+The distance has kinks (at d = 0 and wherever a plan is degenerate); there this is one generalized gradient.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Coupling
+
+Array = NDArray[np.float64]
+
+#: Largest array (in entries) that the dual certificates may have: 2 GB.
+MAX_DUAL_ENTRIES = 2**28
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """Derivatives of ``d``. Kernels: dense for a dense chain; on the support, as CSR, for a sparse one."""
+
+    transition_x: Array | sparse.csr_array  # (n_X, n_X)
+    transition_y: Array | sparse.csr_array  # (n_Y, n_Y)
+    cost: Array  # (n_X, n_Y)
+    initial_x: Array  # (n_X,)
+    initial_y: Array  # (n_Y,)
+
+
+@dataclass(frozen=True, eq=False)
+class Duals:
+    """The paper's dual certificates for the causal constraints, in the centered gauge."""
+
+    alpha_x: Array  # (n_X, n_X, n_Y): α_X(x, x', y)
+    alpha_y: Array  # (n_X, n_Y, n_Y): α_Y(x, y, y')
+
+
+def gradient_of(coupling: Coupling, m: Array) -> Gradient:
+    """All five derivatives from one pass over the pairs that carry occupancy."""
+    problem = coupling.problem
+    by_x, by_y = coupling.weighted_potentials(m)
+    factor = problem.discount / (1 - problem.discount)  # potentials of U, not of V
+    start = coupling.start
+    return Gradient(
+        transition_x=_centered(factor * by_x, problem.x),
+        transition_y=_centered(factor * by_y, problem.y),
+        cost=m,
+        initial_x=start.f - problem.x.initial @ start.f,
+        initial_y=start.g - problem.y.initial @ start.g,
+    )
+
+
+def _centered(rows: Any, chain: MarkovChain) -> Any:
+    """Each row minus its mean under the chain's own row."""
+    if not sparse.issparse(rows):
+        P = chain.transition
+        mean = (P.multiply(rows) if chain.is_sparse else P * rows).sum(axis=1)
+        return rows - np.asarray(mean)[:, None]
+    mean = np.asarray(rows.multiply(chain.transition).sum(axis=1)).ravel()
+    data = rows.data - np.repeat(mean, np.diff(rows.indptr))
+    return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def dual_certificates(coupling: Coupling) -> Duals:
+    """``alpha_x`` and ``alpha_y`` for every pair of states."""
+    problem = coupling.problem
+    n_x, n_y = problem.shape
+    if n_x * n_y * max(n_x, n_y) > MAX_DUAL_ENTRIES:
+        raise InvalidArgument(
+            f"the dual certificates of {n_x} x {n_y} states would take {n_x * n_y * max(n_x, n_y) * 8 / 1e9:.0f} GB; "
+            "use result.potentials(x, y) for single pairs, or result.gradient"
+        )
+    alpha_x, alpha_y = np.empty((n_x, n_x, n_y)), np.empty((n_x, n_y, n_y))
+    for x in range(n_x):
+        for y in range(n_y):
+            alpha_x[x, :, y], alpha_y[x, y] = coupling.potentials(x, y)
+    factor = -problem.discount / (1 - problem.discount)
+    P_x, P_y = (p.toarray() if sparse.issparse(p) else p for p in (problem.x.transition, problem.y.transition))
+    alpha_x -= np.einsum("xi,xiy->xy", P_x, alpha_x)[:, None, :]
+    alpha_y -= np.einsum("yj,xyj->xy", P_y, alpha_y)[:, :, None]
+    return Duals(factor * alpha_x, factor * alpha_y)
+
+
+def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
+    """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense, with every transition scored (possible today or not)."""
+    n_y = coupling.problem.shape[1]
+    reward = np.zeros((n_y, n_y))
+    for y, x in zip(*np.nonzero(decoder), strict=True):
+        reward[y] += decoder[y, x] * coupling.potentials(x, y)[1]
+    reward = _centered(reward, coupling.problem.y)
+    return np.asarray(-coupling.problem.discount / (1 - coupling.problem.discount) * reward)

@@ -1,0 +1,197 @@
+"""A Markov decision process, and the chain that a policy makes of it.
+
+Letters: ``P_a`` (n, n) is the kernel under action a, ``π`` (n, n_actions) a policy, rows summing to one.
+
+    P_π[s, s'] = Σ_a π(a|s) P_a[s, s']          r_π(s) = Σ_a π(a|s) r(s, a)
+
+Fixing a policy leaves a Markov chain, which is what the distances compare: `MDP.induced_chain`. Like chains,
+MDPs are checked once and read-only. Every action is available in every state; where it should not be, give it
+the effect of one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import (
+    Floats,
+    Integers,
+    Labels,
+    Matrix,
+    check_count,
+    distinct_labels,
+    finite_numbers,
+    freeze,
+    is_sparse,
+    start_distribution,
+    state_rewards,
+    stochastic_matrix,
+    stochastic_table,
+)
+from diffbisim.errors import InvalidChain
+from diffbisim.stochastic import Successors, as_generator
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class MDP:
+    """A finite Markov decision process, validated once and read-only.
+
+    Parameters
+    ----------
+    transition : (n_actions, n, n) array, or a list of (n, n) matrices, dense or scipy.sparse (one sparse
+        matrix makes all of them sparse)
+    initial : a state (label first, then index) or an (n,) distribution
+    rewards : (n,) of a state, or (n, n_actions) of a state and action
+    labels, actions : distinct names of the states and of the actions
+
+    Examples
+    --------
+    >>> stay, swap = [[1, 0], [0, 1]], [[0, 1], [1, 0]]
+    >>> MDP([stay, swap], actions=["stay", "swap"])
+    MDP(2 states, 2 actions, start 0)
+    """
+
+    transition: tuple[Matrix, ...]  # one kernel per action
+    initial: Floats
+    rewards: Floats | None  # (n,) or (n, n_actions)
+    labels: Labels | None
+    actions: Labels | None
+
+    def __init__(
+        self,
+        transition: Any,
+        *,
+        initial: Any = 0,
+        rewards: Any = None,
+        labels: Sequence[Hashable] | None = None,
+        actions: Sequence[Hashable] | None = None,
+    ) -> None:
+        kernels = _kernels(transition, actions, None if labels is None else list(labels))
+        n = int(kernels[0].shape[0])
+        names = distinct_labels(labels, n)
+        self.__dict__.update(
+            transition=kernels,
+            initial=start_distribution(initial, n, {name: k for k, name in enumerate(names or ())}),
+            rewards=_rewards(rewards, n, len(kernels), names),
+            labels=names,
+            actions=distinct_labels(actions, len(kernels), name="actions", per="action"),
+        )
+
+    @property
+    def n_states(self) -> int:
+        return int(self.transition[0].shape[0])
+
+    @property
+    def n_actions(self) -> int:
+        return len(self.transition)
+
+    @property
+    def is_sparse(self) -> bool:
+        return is_sparse(self.transition[0])
+
+    def __repr__(self) -> str:
+        support = np.flatnonzero(self.initial)
+        k = int(support[0])
+        start = (
+            repr(self.labels[k] if self.labels else k) if support.size == 1 else f"in {support.size} states"
+        )
+        return f"MDP({self.n_states} states, {self.n_actions} actions, start {start})"
+
+    def uniform_policy(self) -> Floats:
+        """Every action with the same probability, (n, n_actions)."""
+        return np.full((self.n_states, self.n_actions), 1.0 / self.n_actions)
+
+    def induced_chain(self, policy: Any) -> MarkovChain:
+        """The chain under a policy: (n, n_actions) probabilities, or (n,) integers, one action per state."""
+        pi = self._policy(policy)
+        r = self.rewards
+        rewards = np.einsum("sa,sa->s", pi, r) if r is not None and r.ndim == 2 else r
+        return MarkovChain(self._mixture(pi), initial=self.initial, rewards=rewards, labels=self.labels)
+
+    def sample(self, policy: Any, n_steps: int, rng: int | np.random.Generator) -> tuple[Integers, Integers]:
+        """A walk under a policy: ``n_steps + 1`` states and the ``n_steps`` actions between them."""
+        act, move = Successors.of(self._policy(policy)).step(), self._stacked.step()
+        generator = as_generator(rng)
+        uniforms = generator.random((check_count(n_steps, "n_steps"), 2)).tolist()
+        states, actions = np.empty(n_steps + 1, dtype=np.int64), np.empty(n_steps, dtype=np.int64)
+        states[0] = s = int(generator.choice(self.n_states, p=self.initial))
+        for t, (u, v) in enumerate(uniforms):
+            actions[t] = a = act(s, u)
+            states[t + 1] = s = move(a * self.n_states + s, v)
+        return states, actions
+
+    @cached_property
+    def _stacked(self) -> Successors:
+        """All kernels in one, row ``a * n + s``."""
+        return Successors.of(sp.vstack([sp.csr_array(P) for P in self.transition], format="csr"))
+
+    def _policy(self, policy: Any) -> Floats:
+        array, shape = np.asarray(policy), (self.n_states, self.n_actions)
+        if array.ndim != 1:
+            return stochastic_table(policy, shape, name="policy", labels=self.labels)
+        if array.shape != shape[:1] or array.dtype.kind not in "iu":
+            raise InvalidChain(
+                f"policy has shape {array.shape} and type {array.dtype}; expected {shape} probabilities, "
+                f"or {shape[0]} integers, the action of each state"
+            )
+        if (bad := (array < 0) | (array >= shape[1])).any():
+            s = int(bad.argmax())
+            raise InvalidChain(f"policy[{s}] = {array[s]} is no action; actions run from 0 to {shape[1] - 1}")
+        return np.asarray(np.eye(shape[1])[array], dtype=np.float64)
+
+    def _mixture(self, pi: Floats) -> Matrix:
+        """``Σ_a π(a|s) P_a[s, s']``, sparse if the kernels are."""
+        first = self.transition[0]
+        mixed: Any = np.zeros(first.shape) if isinstance(first, np.ndarray) else sp.csr_array(first.shape)
+        for a, P in enumerate(self.transition):
+            mixed = mixed + (pi[:, a, None] * P if isinstance(P, np.ndarray) else _scaled(P, pi[:, a]))
+        return mixed  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels", "actions")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for part in (*state["transition"], state["initial"], state["rewards"]):
+            if part is not None:
+                freeze(part)
+        self.__dict__.update(state)
+
+
+def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[Matrix, ...]:
+    """One checked kernel per action, all of one shape and all dense or all CSR."""
+    if is_sparse(transition) or np.ndim(transition[0] if len(transition) else 0) != 2:
+        raise InvalidChain(
+            "transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)"
+        )
+    names = list(range(len(transition))) if actions is None else list(actions)
+    sparse = any(is_sparse(P) for P in transition)
+    kernels = []
+    for a, P in enumerate(transition):
+        name = f"transition of action {names[a] if a < len(names) else a!r}"
+        kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, labels=labels))
+        if kernels[a].shape != kernels[0].shape:
+            raise InvalidChain(
+                f"{name} has shape {kernels[a].shape}, the first {kernels[0].shape}; make them equal"
+            )
+    return tuple(kernels)
+
+
+def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
+    """Each row of P times its factor."""
+    return sp.csr_array((P.data * np.repeat(factors, np.diff(P.indptr)), P.indices, P.indptr), shape=P.shape)
+
+
+def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None) -> Floats | None:
+    if isinstance(rewards, (list, tuple, np.ndarray)) and np.ndim(rewards) == 2:
+        table = finite_numbers(rewards, (n, n_actions), name="rewards", per="state and action")
+        return freeze(table)  # type: ignore[no-any-return]
+    return state_rewards(rewards, n, labels)

@@ -1,0 +1,109 @@
+"""Distances between many chains at once, on several cores or machines."""
+
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount
+from diffbisim.distance import make_solver
+from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.problem import Array, Problem, available_threads
+from diffbisim.progress import Progress, tracking
+from diffbisim.solvers import Exact
+
+#: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
+SYMMETRIC = ("reward", "indicator")
+
+
+def pairwise(
+    chains: Sequence[MarkovChain],
+    cost: Any = "reward",
+    discount: float = 0.95,
+    solver: Any = "exact",
+    tol: float | None = None,
+    *,
+    executor: Executor | None = None,
+    progress: Progress = False,
+) -> Array:
+    """Matrix of distances between all chains, shape ``(len(chains), len(chains))``.
+
+    Parameters
+    ----------
+    chains : chains of any sizes
+    cost : as for :func:`diffbisim.distance`; "reward" and "indicator" are symmetric and computed once per pair
+    discount, solver, tol : as for :func:`diffbisim.distance`
+    executor : any ``concurrent.futures``-like executor (processes, Dask, MPI, ...); None for threads of this process
+    progress : True for a bar, or a callable ``(done, total)``
+
+    Examples
+    --------
+    >>> chains = [MarkovChain([[1.0]], rewards=[r]) for r in (0.0, 1.0, 3.0)]
+    >>> pairwise(chains)
+    array([[0., 1., 3.],
+           [1., 0., 2.],
+           [3., 2., 0.]])
+    """
+    chains, chosen = list(chains), make_solver(solver, tol)
+    if not chains:
+        raise InvalidArgument("chains is empty; give at least one MarkovChain")
+    for k, chain in enumerate(chains):
+        if not isinstance(chain, MarkovChain):
+            raise InvalidArgument(f"chains[{k}] is a {type(chain).__name__}, not a MarkovChain")
+    check_discount(discount)
+    if isinstance(chosen, Exact) and chosen.threads is None:
+        chosen = replace(chosen, threads=1)  # the pairs are the parallel part
+    symmetric = isinstance(cost, str) and cost in SYMMETRIC
+    n = len(chains)
+    cells = [(i, j) for i in range(n) for j in range(i + 1 if symmetric else 0, n)]
+    if executor is not None:
+        return _fill(chains, cells, symmetric, cost, discount, chosen, executor, progress)
+    with ThreadPoolExecutor(available_threads()) as threads:
+        return _fill(chains, cells, symmetric, cost, discount, chosen, threads, progress)
+
+
+def _fill(
+    chains: list[MarkovChain], cells: list[tuple[int, int]], symmetric: bool, cost: Any, discount: float,
+    solver: Any, executor: Executor, progress: Progress,
+) -> Array:  # fmt: skip
+    """Hand out small batches, so that a slow one does not hold up the rest, and collect them as they come."""
+    matrix = np.zeros((len(chains), len(chains)))
+    size, unfinished = max(1, min(32, len(cells) // 64)), 0
+    batches = [cells[k : k + size] for k in range(0, len(cells), size)]
+    with tracking(progress, len(cells), "distances") as advance:
+        futures = {
+            executor.submit(_batch, [(chains[i], chains[j]) for i, j in batch], cost, discount, solver): batch
+            for batch in batches
+        }
+        try:
+            for future in as_completed(futures):
+                batch = futures[future]
+                for (i, j), (value, converged) in zip(batch, future.result(), strict=True):
+                    matrix[i, j] = value
+                    if symmetric:
+                        matrix[j, i] = value
+                    unfinished += not converged
+                advance(len(batch))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+    if unfinished:
+        warnings.warn(
+            f"{unfinished} of {len(cells)} distances did not reach tol; raise max_iterations or tol of the solver",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return matrix
+
+
+def _batch(
+    pairs: list[tuple[MarkovChain, MarkovChain]], cost: Any, discount: float, solver: Any
+) -> list[tuple[float, bool]]:
+    """Runs in the worker."""
+    results = [solver.solve(Problem.make(x, y, cost, discount)) for x, y in pairs]
+    return [(r.value, r.converged) for r in results]

@@ -1,0 +1,153 @@
+"""The problem every solver solves, and what every solver knows when it is done.
+
+Letters used throughout the package (table in docs/notation):
+
+    X, Y            the two chains, kernels P_X, P_Y, starts ν_X, ν_Y
+    c (n_X, n_Y)    ground cost, non-negative
+    γ               discount, 0 < γ < 1
+    U (n_X, n_Y)    the *normalised* value table U = (1-γ) V, so that U and c have the same scale:
+
+                        U(x,y) = (1-γ) c(x,y) + γ OT_U(P_X(·|x), P_Y(·|y)),      d = OT_U(ν_X, ν_Y)
+
+    f_xy, g_xy      optimal potentials of pair (x,y) for cost U: f(x') + g(y') ≤ U(x',y')
+    Π_xy            optimal plan of pair (x,y)
+    m (n_X, n_Y)    joint occupancy, m = (1-γ) m_0 + γ Π^T m; sums to one, and d = <m, c>
+
+A :class:`Problem` is the input. A :class:`Coupling` is the answer beyond the number: plans, potentials and
+occupancies, computed when asked for, because for large chains most of them are never wanted.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount
+from diffbisim.cost import ground_cost
+from diffbisim.errors import InvalidArgument
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Two chains, a ground cost ``(n_X, n_Y)`` and a discount; validated by :meth:`make`."""
+
+    x: MarkovChain
+    y: MarkovChain
+    cost: Array
+    discount: float
+
+    @classmethod
+    def make(cls, x: MarkovChain, y: MarkovChain, cost: Any, discount: float) -> "Problem":
+        """Check every argument once, at the door."""
+        for name, chain in (("X", x), ("Y", y)):
+            if not isinstance(chain, MarkovChain):
+                raise InvalidArgument(
+                    f"{name} is a {type(chain).__name__}, not a MarkovChain: wrap the matrix as "
+                    f"diffbisim.MarkovChain(P, initial=...)"
+                )
+        return cls(x, y, ground_cost(cost, x, y), check_discount(discount))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_X, n_Y)``."""
+        return self.x.n_states, self.y.n_states
+
+    @cached_property
+    def scale(self) -> float:
+        """Largest ground cost: every tolerance is relative to it."""
+        return float(self.cost.max())
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether either chain is sparse; plans then come back sparse too."""
+        return self.x.is_sparse or self.y.is_sparse
+
+
+def available_threads() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The optimal coupling of the two start distributions and its potentials (for cost ``U``)."""
+
+    plan: sparse.coo_array  # (n_X, n_Y)
+    f: Array  # (n_X,)
+    g: Array  # (n_Y,)
+
+
+class Coupling(ABC):
+    """Plans, potentials and occupancies of one solved problem, all in units of ``U``.
+
+    A solver provides :attr:`values`, :attr:`start`, :meth:`plan` and :meth:`potentials`; the rest follows, and a
+    solver overrides it where it can do better.
+    """
+
+    problem: Problem
+
+    @property
+    @abstractmethod
+    def values(self) -> Array:
+        """``U``, shape ``(n_X, n_Y)``."""
+
+    @property
+    @abstractmethod
+    def start(self) -> Start:
+        """Coupling of the starts."""
+
+    @abstractmethod
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        """Optimal plan of pair ``(x, y)``, shape ``(n_X, n_Y)``, marginals ``P_X(·|x)`` and ``P_Y(·|y)``."""
+
+    @abstractmethod
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        """Potentials ``f (n_X,)``, ``g (n_Y,)`` of pair ``(x, y)``, extended off the supports by c-transforms."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Arrays that :meth:`diffbisim.results.DistanceResult.save` writes."""
+        return {"values": self.values}
+
+    def occupancy(self) -> Array:
+        """``m``, shape ``(n_X, n_Y)``: the transposed linear system, by the pairs that the start can reach."""
+        from scipy.sparse.linalg import spsolve
+
+        n_x, n_y = self.problem.shape
+        start, γ = self.start.plan, self.problem.discount
+        index = {(int(x), int(y)): k for k, (x, y) in enumerate(zip(*start.coords, strict=True))}
+        queue, rows, cols, mass = list(index), [], [], []
+        for k, (x, y) in enumerate(queue):  # the queue grows while it is walked
+            plan = self.plan(x, y)
+            for pair, p in zip(zip(*map(np.ndarray.tolist, plan.coords), strict=True), plan.data, strict=True):
+                if p > 0:
+                    if pair not in index:
+                        index[pair] = len(queue)
+                        queue.append(pair)
+                    rows.append(index[pair])
+                    cols.append(k)
+                    mass.append(p)
+        n = len(queue)
+        flow = sparse.eye_array(n) - γ * sparse.csr_array((mass, (rows, cols)), shape=(n, n))
+        source = np.zeros(n)
+        source[: start.nnz] = (1 - γ) * start.data
+        m = np.zeros((n_x, n_y))
+        m[tuple(np.array(queue).T)] = np.maximum(spsolve(flow.tocsc(), source), 0)
+        return m
+
+    def weighted_potentials(self, m: Array) -> tuple[Any, Any]:
+        """``Σ_y m(x,y) f_xy(x')`` and ``Σ_x m(x,y) g_xy(y')``, shapes ``(n_X, n_X)`` and ``(n_Y, n_Y)``."""
+        n_x, n_y = self.problem.shape
+        by_x, by_y = np.zeros((n_x, n_x)), np.zeros((n_y, n_y))
+        for x, y in zip(*np.nonzero(m), strict=True):
+            f, g = self.potentials(x, y)
+            by_x[x] += m[x, y] * f
+            by_y[y] += m[x, y] * g
+        return by_x, by_y

@@ -1,0 +1,33 @@
+"""Progress of long work: a bar in the terminal, or any callable ``(done, total)``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Progress = bool | Callable[[int, int], object]
+
+
+@contextmanager
+def tracking(progress: Progress, total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Yields ``advance(by)``. ``progress``: False for silence, True for a bar on stderr, or your own callable."""
+    done = 0
+
+    def count(by: int) -> None:
+        nonlocal done
+        done += by
+        if callable(progress):
+            progress(done, total)
+
+    if progress is not True:
+        yield count
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(by: int) -> None:
+            count(by)
+            bar.update(task, completed=done)
+
+        yield advance

@@ -1,0 +1,167 @@
+"""What a computation returns: one result object for every solver.
+
+A result is a number with its proof: ``lower ≤ value ≤ upper`` holds however the run ended, ``status`` says in a
+sentence how it ended, and everything else (plans, encoder, gradient) is computed from the coupling when asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
+from diffbisim.problem import Coupling, Problem
+
+Array = NDArray[np.float64]
+
+
+class Status(Enum):
+    """How a run ended; the value is a sentence, with the remedy where one is needed."""
+
+    CONVERGED = "Converged: the certified gap is within tol."
+    ROUNDING = (
+        "Stopped at the limit of double precision: the certified gap is as small as rounding allows but above tol; "
+        "ask for a larger tol or a smaller discount."
+    )
+    ITERATIONS = "Stopped after max_iterations: the bounds are true but wide; raise max_iterations or tol."
+    TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
+    INTERRUPTED = "Interrupted: the bounds are true but wide; go on with warm=result."
+    ESTIMATE = "An estimate from samples: no certified bounds without the kernels."
+
+    @property
+    def converged(self) -> bool:
+        return self is Status.CONVERGED
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DistanceResult:
+    """The distance between two chains, its certified bounds, and what it was made of.
+
+    Attributes:
+        value: the distance ``d``; ``lower <= value <= upper``.
+        lower, upper: certified bounds (rounding included).
+        iterations: outer iterations of the solver.
+        history: one mapping per iteration (what it holds depends on the solver; always ``lower`` and ``upper``).
+        work: counts of what was done (pairs, pivots, sweeps, ...), for comparing solvers without a clock.
+    """
+
+    problem: Problem
+    value: float
+    lower: float
+    upper: float
+    outcome: Status
+    iterations: int
+    solver: str
+    coupling: Coupling
+    history: tuple[Mapping[str, float], ...] = ()
+    work: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """``upper - lower``."""
+        return self.upper - self.lower
+
+    @property
+    def converged(self) -> bool:
+        """Whether the certified gap reached the tolerance."""
+        return self.outcome.converged
+
+    @property
+    def status(self) -> str:
+        """How the run ended, as a sentence."""
+        return self.outcome.value
+
+    @property
+    def discount(self) -> float:
+        return self.problem.discount
+
+    @property
+    def values(self) -> Array:
+        """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``."""
+        return self.coupling.values
+
+    @cached_property
+    def occupancy(self) -> Array:
+        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one."""
+        return self.coupling.occupancy()
+
+    @cached_property
+    def encoder(self) -> Array:
+        """``λ_X(y|x)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
+        return _conditional(self.occupancy, self.values)
+
+    @cached_property
+    def decoder(self) -> Array:
+        """``λ_Y(x|y)``, shape ``(n_Y, n_X)``."""
+        return _conditional(self.occupancy.T, self.values.T)
+
+    @property
+    def unvisited(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """States of X and of Y without occupancy: their encoder and decoder rows are the nearest state."""
+        m = self.occupancy
+        return np.flatnonzero(m.sum(axis=1) <= 0), np.flatnonzero(m.sum(axis=0) <= 0)
+
+    @property
+    def labels(self) -> NDArray[np.intp]:
+        """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``."""
+        return np.asarray(self.encoder.argmax(axis=1))
+
+    def plan(self, x: int, y: int) -> Array | sparse.coo_array:
+        """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is."""
+        self._check_pair(x, y)
+        plan = self.coupling.plan(x, y)
+        return plan if self.problem.is_sparse else np.asarray(plan.toarray())
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
+
+        ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
+        mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
+        """
+        self._check_pair(x, y)
+        f, g = self.coupling.potentials(x, y)
+        return f / (1 - self.discount), g / (1 - self.discount)
+
+    @cached_property
+    def duals(self) -> Duals:
+        """``alpha_x (n_X, n_X, n_Y)`` and ``alpha_y (n_X, n_Y, n_Y)`` in the paper's convention, centered."""
+        return dual_certificates(self.coupling)
+
+    @cached_property
+    def gradient(self) -> Gradient:
+        """Exact derivatives of the distance with respect to both kernels, the cost and both starts."""
+        return gradient_of(self.coupling, self.occupancy)
+
+    def implicit_reward(self) -> Array:
+        """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, shape ``(n_Y, n_Y)``: maximizing it brings Y closer to X."""
+        return implicit_reward(self.coupling, self.decoder)
+
+    def _check_pair(self, x: int, y: int) -> None:
+        from diffbisim.errors import InvalidArgument
+
+        for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):
+            if not 0 <= state < n:
+                raise InvalidArgument(f"{name} = {state} is not a state: give an index from 0 to {n - 1}")
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "NOT converged"
+        return (
+            f"DistanceResult({self.value:.9g} in [{self.lower:.9g}, {self.upper:.9g}], gap {self.gap:.1e}, "
+            f"{self.solver}, {self.iterations} iterations, {state})"
+        )
+
+
+def _conditional(m: Array, values: Array) -> Array:
+    """Rows of ``m`` normalized; a row without mass falls back to the nearest state (argmin of the metric)."""
+    total = m.sum(axis=1, keepdims=True)
+    nearest = np.zeros_like(m)
+    nearest[np.arange(len(m)), values.argmin(axis=1)] = 1.0
+    return np.where(total > 0, m / np.where(total > 0, total, 1.0), nearest)

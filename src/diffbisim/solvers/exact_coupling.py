@@ -1,0 +1,158 @@
+"""What the exact solver knows at the end: one optimal tree per pair, read out when asked.
+
+``U`` is kept flat and scaled by the largest ground cost; everything that leaves this module is in the user's units.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Array, Coupling, Problem, Start
+from diffbisim.solvers import kernels
+from diffbisim.solvers.exact import PRICE
+from diffbisim.solvers.krylov import bicgstab
+from diffbisim.solvers.pairs import CHUNK, FACTORIZE, PairGrid
+from diffbisim.solvers.start import Transport
+
+
+class ExactCoupling(Coupling):
+    """Plans, potentials and occupancies from the trees of a :class:`PairGrid` and its table ``U`` (flat, scaled)."""
+
+    def __init__(self, grid: PairGrid, U: Array) -> None:
+        self.grid, self.U, self.problem = grid, U, grid.problem
+        self._rows, self._cols = np.flatnonzero(self.problem.x.initial), np.flatnonzero(self.problem.y.initial)
+        self._start = Transport(self.problem.x.initial[self._rows], self.problem.y.initial[self._cols])
+
+    @classmethod
+    def of_table(cls, problem: Problem, values: Array) -> "ExactCoupling":
+        """The optimal trees for a given table (one sweep)."""
+        grid = PairGrid(problem)
+        coupling = cls(grid, values.ravel() / grid.scale)
+        with grid.running():
+            grid.improve(coupling.U, np.empty_like(coupling.U), PRICE)
+        coupling.report(0.0)
+        return coupling
+
+    @classmethod
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "ExactCoupling":
+        """The inverse of :meth:`state`."""
+        grid = PairGrid(problem, pair=arrays["pair"])
+        grid.child, grid.parent, grid.flow, grid.fresh = arrays["child"], arrays["parent"], arrays["flow"], 0
+        coupling = cls(grid, arrays["U"])
+        coupling.report(0.0)
+        return coupling
+
+    def report(self, half_gap: float) -> dict[str, float]:
+        """A row of history: the distance for the current table and its bounds."""
+        table = self.U.reshape(self.problem.shape)
+        value = self._start.solve(table[np.ix_(self._rows, self._cols)], PRICE)
+        scale, low, high = self.problem.scale, max(value - half_gap, 0.0), min(value + half_gap, 1.0)
+        work = {k: float(v) for k, v in self.grid.work.items()}
+        return {"value": scale * min(max(value, low), high), "lower": scale * low, "upper": scale * high, **work}
+
+    @property
+    def values(self) -> Array:
+        table = self.problem.scale * self.U
+        if self.grid.pair.size:
+            outside = np.ones(table.size, bool)
+            outside[self.grid.pair] = False
+            table[outside] = np.nan
+        return np.maximum(table, 0.0).reshape(self.problem.shape)
+
+    @property
+    def start(self) -> Start:
+        table = self.U.reshape(self.problem.shape)
+        i, j, mass = self._start.cells()
+        plan = sparse.coo_array((mass, (self._rows[i], self._cols[j])), shape=self.problem.shape)
+        f, g = self._start.potentials()
+        scale = self.problem.scale
+        full_f, full_g = np.empty(self.problem.shape[0]), np.empty(self.problem.shape[1])
+        full_f[:] = (table[:, self._cols] - g).min(axis=1)
+        full_g[:] = (table[self._rows] - f[:, None]).min(axis=0)
+        full_f[self._rows], full_g[self._cols] = f, g
+        return Start(plan, scale * full_f, scale * full_g)
+
+    def _edges(self, x: int, y: int) -> slice:
+        """Where the tree of a pair lies."""
+        k, pair = x * self.grid.n_y + y, self.grid.pair
+        if pair.size:
+            z, k = k, int(np.searchsorted(pair, k))
+            if k == pair.size or pair[k] != z:
+                raise InvalidArgument(
+                    f"pair ({x}, {y}) cannot be reached from the starts and was not solved; "
+                    "use Exact(reachable=False)"
+                )
+        return slice(int(self.grid.at[k]), int(self.grid.at[k + 1]))
+
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        grid, edges = self.grid, self._edges(x, y)
+        rows = grid.xs[1][grid.xs[0][x] : grid.xs[0][x + 1]]
+        cols = grid.ys[1][grid.ys[0][y] : grid.ys[0][y + 1]]
+        u, v = grid.child[edges].astype(np.int64), grid.parent[edges].astype(np.int64)
+        i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
+        return sparse.coo_array((grid.flow[edges], (rows[i], cols[j])), shape=self.problem.shape)
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        grid, edges = self.grid, self._edges(x, y)
+        f, g = np.empty(grid.n_x), np.empty(grid.n_y)
+        kernels.potentials(
+            x, y, grid.n_y, grid.xs, grid.ys, grid.child[edges], grid.parent[edges], self.U, f, g
+        )
+        return self.problem.scale * f, self.problem.scale * g
+
+    def occupancy(self) -> Array:
+        """m = (1-γ) m_0 + γ Πᵀ m, by the same Krylov method; exactly zero where the optimal coupling never goes."""
+        grid, γ = self.grid, self.grid.discount
+        source = (1 - γ) * self.start.plan.toarray().ravel()
+        visited = source > 0
+        kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
+        m, spare = source.copy(), np.empty_like(source)
+
+        def residual(u: Array, out: Array) -> Array:
+            grid.push(u, out)
+            out *= γ
+            out -= u
+            out += source
+            return out
+
+        target = 1e-15 * float(source.max())
+        with grid.running():
+            reached = bicgstab(grid.push, γ, residual, m, spare, target, max_iterations=200)
+        if reached > 1e3 * target and grid.size <= FACTORIZE:
+            m = grid.factorized_solve(source, transposed=True)
+        m[~visited] = 0.0
+        np.maximum(m, 0.0, out=m)
+        return (m / m.sum()).reshape(self.problem.shape)
+
+    def weighted_potentials(self, m: Array) -> tuple[Any, Any]:
+        """Dense with c-transforms for two dense chains, otherwise on the supports (CSR): cost grows with successors."""
+        grid, flat = self.grid, np.ascontiguousarray(m.ravel())
+        on_supports = self.problem.is_sparse or bool(grid.pair.size)
+        kernel = kernels.sum_potentials_on_supports if on_supports else kernels.sum_potentials
+        shapes = (grid.xs[1].shape, grid.ys[1].shape) if on_supports else ((grid.n_x,) * 2, (grid.n_y,) * 2)
+
+        def run(lo: int, hi: int) -> tuple[Array, Array]:
+            parts = np.zeros(shapes[0]), np.zeros(shapes[1])
+            kernel(
+                lo, hi, grid.pair, grid.n_y, grid.xs, grid.ys, grid.at, grid.child, grid.parent, self.U, flat, *parts
+            )
+            return parts
+
+        with grid.running():
+            work = float(grid.at[-1]) ** 2 / grid.size
+            parts = grid.split(run, work, pieces=min(grid.threads, 1 + int(work // CHUNK)))
+        by_x, by_y = (self.problem.scale * np.sum(side, axis=0) for side in zip(*parts, strict=True))
+        if not on_supports:
+            return by_x, by_y
+        return tuple(
+            sparse.csr_array((data, chain[1], chain[0]), shape=(n, n))
+            for data, chain, n in ((by_x, grid.xs, grid.n_x), (by_y, grid.ys, grid.n_y))
+        )
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        grid = self.grid
+        return {"U": self.U, "child": grid.child, "parent": grid.parent, "flow": grid.flow, "pair": grid.pair}

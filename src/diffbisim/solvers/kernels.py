@@ -1,0 +1,212 @@
+"""Loops over pairs of states: improve, apply, adjoin, differentiate (numba, without the GIL).
+
+Each function works on the pairs k = lo…hi-1 of a list, so that several Python threads can share a sweep; a thread
+only writes to its own pairs. Letters:
+
+    pair (K,)             flat index x*n_Y + y of every listed pair; empty for the full grid (then pair[k] = k)
+    ptr, idx, prob        successors of every state (CSR of the positive entries), of X and of Y
+    order                 aligned with idx: local positions of a row's successors in the order of the first basis
+    at (K+1,)             where the edge list of pair k begins in child, parent, flow
+    U, c (n_X*n_Y,)       table and scaled cost, flat
+"""
+
+import numpy as np
+from numba import njit
+
+from diffbisim.solvers.transport import NODE, cell, greedy, northwest_corner, repair, simplex, tree_flows, tree_potentials, tree_value
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _pair(pair, k, n_y):
+    z = pair[k] if pair.size else k
+    return z, z // n_y, z % n_y
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _gather(U, n_y, rows, cols, C):
+    """Costs of the successors' table; a full row of columns needs no copy."""
+    b = cols.size
+    for i in range(rows.size):
+        base = rows[i] * n_y
+        for j in range(b):
+            C[i * b + j] = U[base + cols[j]]
+
+
+@njit(cache=True, nogil=True)
+def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, out):
+    """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases; returns (pivots, pairs left unsolved).
+
+    ``fresh``: 2 builds first bases, 1 takes the old trees for new marginals (repairing them), 0 goes on as it is.
+    """
+    x_ptr, x_idx, x_prob, x_order = xs
+    y_ptr, y_idx, y_prob, y_order = ys
+    nodes = np.max(x_ptr[1:] - x_ptr[:-1]) + np.max(y_ptr[1:] - y_ptr[:-1])
+    t, pot, net = np.empty(nodes, NODE), np.empty(nodes), np.empty(nodes)
+    order, block = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
+    left, open_cols = np.empty(nodes), np.empty(nodes, np.int32)
+    scratch = np.empty(np.max(x_ptr[1:] - x_ptr[:-1]) * np.max(y_ptr[1:] - y_ptr[:-1]))
+    n_x = x_ptr.size - 1
+    total, failed = 0, 0
+    for k in range(lo, hi):
+        z, x, y = _pair(pair, k, n_y)
+        px, py = slice(x_ptr[x], x_ptr[x + 1]), slice(y_ptr[y], y_ptr[y + 1])
+        rows, cols, p, q = x_idx[px], y_idx[py], x_prob[px], y_prob[py]
+        a, b = rows.size, cols.size
+        edges = slice(at[k], at[k + 1])
+        ch, pa, fl = child[edges], parent[edges], flow[edges]
+        C, ld = U, n_y
+        if a < n_x or b < n_y:
+            C, ld = scratch, b
+            _gather(U, n_y, rows, cols, C)
+        warm = fresh == 0
+        if fresh == 1:
+            warm = tree_flows(ch, pa, fl, p, q, net) >= 0.0
+            if not warm:
+                pivots, warm = repair(C, ld, a, b, ch, pa, fl, t, order, block, pot)
+                total += pivots
+        if not warm:
+            northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
+            value = tree_value(ch, pa, fl, C, ld, a)
+            greedy(C, ld, p, q, ch, pa, fl, left, open_cols)
+            if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
+                northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
+        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, tol, 50 * (a + b) ** 2)
+        total += pivots
+        failed += not optimal
+        out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
+    return total, failed
+
+
+@njit(cache=True, nogil=True)
+def apply_plans(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, v, out):
+    """out(x,y) = Σ Π_xy(x',y') v(x',y')."""
+    for k in range(lo, hi):
+        z, x, y = _pair(pair, k, n_y)
+        rows, cols = x_idx[x_ptr[x] : x_ptr[x + 1]], y_idx[y_ptr[y] : y_ptr[y + 1]]
+        a, total = rows.size, 0.0
+        for e in range(at[k], at[k + 1]):
+            i, j = cell(child[e], parent[e], a)
+            total += flow[e] * v[rows[i] * n_y + cols[j]]
+        out[z] = total
+
+
+@njit(cache=True, nogil=True)
+def push_plans(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, v, out):
+    """out(x',y') += Σ Π_xy(x',y') v(x,y), the transpose; every thread needs an ``out`` of its own."""
+    for k in range(lo, hi):
+        z, x, y = _pair(pair, k, n_y)
+        if v[z] == 0.0:
+            continue
+        rows, cols = x_idx[x_ptr[x] : x_ptr[x + 1]], y_idx[y_ptr[y] : y_ptr[y + 1]]
+        a = rows.size
+        for e in range(at[k], at[k + 1]):
+            i, j = cell(child[e], parent[e], a)
+            out[rows[i] * n_y + cols[j]] += flow[e] * v[z]
+
+
+@njit(cache=True, nogil=True)
+def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue):
+    """Pairs that some coupling can reach from the first ones in ``queue`` (already marked in ``seen``)."""
+    head, tail = 0, 0
+    while tail < queue.size and queue[tail] >= 0:
+        tail += 1
+    while head < tail:
+        x, y = queue[head] // n_y, queue[head] % n_y
+        head += 1
+        for i in range(x_ptr[x], x_ptr[x + 1]):
+            for j in range(y_ptr[y], y_ptr[y + 1]):
+                z = x_idx[i] * n_y + y_idx[j]
+                if not seen[z]:
+                    seen[z] = True
+                    queue[tail] = z
+                    tail += 1
+    return tail
+
+
+@njit(cache=True, nogil=True)
+def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen, first):
+    """Mark the pairs that the plans lead to from the pairs ``first``, which are marked already."""
+    queue = np.empty(seen.size, np.int64)
+    queue[: first.size] = first
+    head, tail = 0, first.size
+    while head < tail:
+        z = queue[head]
+        head += 1
+        k, x, y = np.searchsorted(pair, z) if pair.size else z, z // n_y, z % n_y
+        a = x_ptr[x + 1] - x_ptr[x]
+        for e in range(at[k], at[k + 1]):
+            if flow[e] > 0.0:
+                i, j = cell(child[e], parent[e], a)
+                to = x_idx[x_ptr[x] + i] * n_y + y_idx[y_ptr[y] + j]
+                if not seen[to]:
+                    seen[to] = True
+                    queue[tail] = to
+                    tail += 1
+
+
+@njit(cache=True, nogil=True)
+def edge_targets(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, out):
+    """Flat index of the successor pair that every edge leads to."""
+    for k in range(at.size - 1):
+        _, x, y = _pair(pair, k, n_y)
+        a = x_ptr[x + 1] - x_ptr[x]
+        for e in range(at[k], at[k + 1]):
+            i, j = cell(child[e], parent[e], a)
+            out[e] = x_idx[x_ptr[x] + i] * n_y + y_idx[y_ptr[y] + j]
+
+
+@njit(cache=True, nogil=True)
+def _extend(support, pot, others, other_pot, U, stride, other_stride, f):
+    """f = pot on the support; elsewhere the c-transform, min over the other side's support of U - other potential."""
+    if support.size < f.size:
+        for s in range(f.size):
+            f[s] = np.inf
+            for k in range(others.size):
+                f[s] = min(f[s], U[s * stride + others[k] * other_stride] - other_pot[k])
+    for k in range(support.size):
+        f[support[k]] = pot[k]
+
+
+@njit(cache=True, nogil=True)
+def potentials(x, y, n_y, xs, ys, child, parent, U, f, g):
+    """Potentials f (n_X,), g (n_Y,) of one pair for the table U, extended off the supports."""
+    rows, cols = xs[1][xs[0][x] : xs[0][x + 1]], ys[1][ys[0][y] : ys[0][y + 1]]
+    a, b = rows.size, cols.size
+    pot, C = np.empty(a + b), np.empty(a * b)
+    _gather(U, n_y, rows, cols, C)
+    tree_potentials(child, parent, C, b, a, pot)
+    _extend(rows, pot[:a], cols, pot[a:], U, n_y, 1, f)
+    _extend(cols, pot[a:], rows, pot[:a], U, 1, n_y, g)
+
+
+@njit(cache=True, nogil=True)
+def sum_potentials(lo, hi, pair, n_y, xs, ys, at, child, parent, U, m, by_x, by_y):
+    """by_x[x] += m(x,y) f_xy, by_y[y] += m(x,y) g_xy, dense; threads need tables of their own."""
+    f, g = np.empty(by_x.shape[0]), np.empty(by_y.shape[0])
+    for k in range(lo, hi):
+        z, x, y = _pair(pair, k, n_y)
+        if m[z] > 0.0:
+            edges = slice(at[k], at[k + 1])
+            potentials(x, y, n_y, xs, ys, child[edges], parent[edges], U, f, g)
+            by_x[x] += m[z] * f
+            by_y[y] += m[z] * g
+
+
+@njit(cache=True, nogil=True)
+def sum_potentials_on_supports(lo, hi, pair, n_y, xs, ys, at, child, parent, U, m, by_x, by_y):
+    """by_x[e] += m(x,y) f_xy(x') on the stored transitions e = (x,x'), by_y alike; threads need tables of their own."""
+    nodes = np.max(np.diff(xs[0])) + np.max(np.diff(ys[0]))
+    pot, C = np.empty(nodes), np.empty(np.max(np.diff(xs[0])) * np.max(np.diff(ys[0])))
+    for k in range(lo, hi):
+        z, x, y = _pair(pair, k, n_y)
+        if m[z] == 0.0:
+            continue
+        px, py = slice(xs[0][x], xs[0][x + 1]), slice(ys[0][y], ys[0][y + 1])
+        rows, cols = xs[1][px], ys[1][py]
+        a, b = rows.size, cols.size
+        _gather(U, n_y, rows, cols, C)
+        tree_potentials(child[at[k] : at[k + 1]], parent[at[k] : at[k + 1]], C, b, a, pot)
+        for i in range(a):
+            by_x[xs[0][x] + i] += m[z] * pot[i]
+        for j in range(b):
+            by_y[ys[0][y] + j] += m[z] * pot[a + j]

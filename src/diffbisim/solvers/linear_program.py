@@ -1,0 +1,291 @@
+"""The paper's linear program, solved by HiGHS: slow, independent, and certified.
+
+Over couplings μ(x,y,x',y') of two consecutive steps, and the encoder λ_X(y|x) and decoder λ_Y(x|y),
+
+    d  =  min <μ, c>   subject to, with ρ the discounted occupancies and m_0 a coupling of the starts,
+
+    Σ_x'y' μ(x,y,x',y') = γ Σ μ(·,·,x,y) + (1-γ) m_0(x,y)          flow        dual V(x,y)
+    Σ_y' μ(x,y,x',y')   = P_X(x'|x) m_X(x,y)                       causal-X    dual a(x,x',y)
+    Σ_x' μ(x,y,x',y')   = P_Y(y'|y) m_Y(x,y)                       causal-Y    dual b(x,y,y')
+    Σ_y m_X = ρ_X,   Σ_x m_Y = ρ_Y                                 λ in Δ      duals h_X, h_Y
+    Σ_y m_0 = ν_X,   Σ_x m_0 = ν_Y                                 starts      duals φ, ψ
+
+Here m_X(x,y) = ρ_X(x) λ_X(y|x), so that ν_X(x,x') λ_X(y|x) = P_X(x'|x) m_X(x,y): the paper's program with its
+λ-columns scaled, which keeps the tolerances of HiGHS meaningful in states that are hardly ever visited. μ
+lives on the supports only, one variable for each transition of X and each of Y: the edge form of certify.py.
+The objective is scaled by a power of two near max c.
+
+*From the duals to a lower bound.* The rows "λ in Δ" follow from the others, so V is only fixed up to shaping
+V(x,y) + w_X(x) + w_Y(y). Feasibility of the columns μ, m_X, m_Y says V + h_X + h_Y ≤ c + γ OT_V; with
+w_X = h_X + γ P_X w_X (w_Y alike) the shaped Ṽ = V + w_X + w_Y satisfies Ṽ ≤ c + γ OT_Ṽ, which is what
+certify.py needs, with potentials f_xy(x') = a(x,x',y)/γ + w_X(x').
+
+*From μ to an upper bound.* The plans μ/m, rounded to their marginals, are a coupling of the two chains; its
+value solves a linear system, whose residual is accounted for. ``value`` is the value of that coupling.
+
+*All pairs.* Where no mass goes the program above says nothing about V. The metric between all pairs of states
+comes from a second program, solved when it is asked for, in which every pair is a start:
+
+    min <m, c>   s.t.   m = (1-γ) + γ Σ μ(·,·,x,y),   Σ_y' μ = P_X m,   Σ_x' μ = P_Y m.
+
+Cost: (transitions of X)·(transitions of Y) variables; 10^4 take seconds, 4·10^4 some ten ("highs-ipm" less).
+For anything larger: solvers/exact.py.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.problem import Coupling, Problem, Start
+from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers.certify import (
+    at_targets,
+    conditional,
+    conjugate,
+    dual_values,
+    lower_distance,
+    lower_table,
+    over_x,
+    over_y,
+    plan_costs,
+    round_plans,
+    rounding,
+    upper_distance,
+    upper_table,
+)
+from diffbisim.solvers.lp_assembly import Grid, Program, all_pairs_program, n_variables, paper_program
+from diffbisim.solvers.lp_policy import evaluate, occupancy, reachable, shaping
+
+Array = NDArray[np.float64]
+
+METHODS = ("highs", "highs-ds", "highs-ipm")
+
+#: The plans μ/m of the paper's program are kept where a pair has at least this occupancy: dividing by less
+#: would magnify rounding, and the second program has all pairs.
+VISITED = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class LinearProgram:
+    """The paper's linear program by HiGHS (``solver="lp"``): the reference for small chains."""
+
+    tol: float = 1e-8  # certified gap to reach, relative to the largest cost
+    method: str = "highs"  # or "highs-ds" (dual simplex), "highs-ipm" (interior point); "highs": it chooses
+    max_iterations: int | None = None  # simplex or interior-point iterations
+    time_limit: float | None = None  # seconds, for each of the two programs
+    max_variables: int = 2_000_000  # refuse larger programs
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InvalidArgument(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
+        for name in ("tol", "max_iterations", "time_limit", "max_variables"):
+            option = getattr(self, name)
+            if option is not None and not option > 0:
+                raise InvalidArgument(f"{name} is {option!r}; it must be positive")
+
+    def solve(
+        self,
+        problem: Problem,
+        warm: DistanceResult | None = None,
+        callback: Callable[[Mapping[str, float]], object] | None = None,
+    ) -> DistanceResult:
+        """Solve and certify. ``warm`` is not used: HiGHS by way of scipy starts afresh."""
+        size = self._checked_size(problem)
+        grid = Grid.of(problem)
+        solution = self._solve_paper(grid)
+        value, upper = _upper(grid, solution)
+        lower = max(_lower(grid, solution), float(grid.cost.min()))  # d is an average of costs
+        upper = min(upper, float(grid.cost.max()))
+        lower, value, upper = np.ldexp([lower, np.clip(value, lower, upper), upper], grid.exponent).tolist()
+        bounds = {"lower": lower, "upper": upper}
+        if callback is not None:
+            callback(bounds)
+        return DistanceResult(
+            problem=problem,
+            value=value,
+            lower=lower,
+            upper=upper,
+            outcome=self._outcome(upper - lower, problem.scale, solution),
+            iterations=solution.iterations,
+            solver="lp",
+            coupling=LinearProgramCoupling(problem, grid, solution, self),
+            history=(bounds,),
+            work={"variables": size, "iterations": solution.iterations},
+        )
+
+    def _outcome(self, gap: float, scale: float, solution: "Solution") -> Status:
+        if gap <= self.tol * scale:
+            return Status.CONVERGED
+        if solution.limit:
+            out_of_iterations = self.max_iterations is not None and solution.iterations >= self.max_iterations
+            return Status.ITERATIONS if out_of_iterations else Status.TIME
+        return Status.ROUNDING
+
+    def _checked_size(self, problem: Problem) -> int:
+        size = n_variables(problem)
+        if size > self.max_variables:
+            raise InvalidArgument(
+                f"the linear program would have {size:,} variables (more than max_variables = "
+                f"{self.max_variables:,}): use solver='exact', which gives the same distance"
+            )
+        return size
+
+    def _solve_paper(self, grid: Grid) -> "Solution":
+        """The paper's program; if HiGHS has no answer the zero solution, which certifies wide bounds."""
+        program = paper_program(grid)
+        z, duals, iterations, limit = self._highs(program)
+        mass, _, _, start = program.split_columns(z)
+        V, a, _, h_x, h_y, φ, _ = program.split_rows(duals)
+        γ, ex, ey, n_y = grid.discount, grid.ex, grid.ey, grid.cost.shape[1]
+        w_x, w_y = shaping(ex, h_x, γ), shaping(ey, h_y, γ)
+        return Solution(
+            mass=mass.reshape(grid.plan_shape),
+            start=start.reshape(grid.start_shape),
+            values=(1 - γ) * (V.reshape(-1, n_y) + w_x[:, None] + w_y),
+            f=(1 - γ) * (a.reshape(-1, n_y) / γ + w_x[ex.target, None]),
+            f_start=φ[:, None] + (1 - γ) * w_x[grid.sx.target, None],
+            iterations=iterations,
+            limit=limit,
+        )
+
+    def solve_all_pairs(self, grid: Grid) -> tuple[Array, Array]:
+        """The second program: μ (E_X, E_Y) and potentials f (E_X, n_Y) of all pairs, in units of U."""
+        program = all_pairs_program(grid)
+        z, duals, _, _ = self._highs(program)
+        mass, a = program.split_columns(z)[0], program.split_rows(duals)[1]
+        f = (1 - grid.discount) / grid.discount * a
+        return mass.reshape(grid.plan_shape), f.reshape(-1, grid.cost.shape[1])
+
+    def _highs(self, program: Program) -> tuple[Array, Array, int, bool]:
+        """Solution, multipliers, iterations, whether a limit was hit; zeros if HiGHS has no answer.
+
+        Tightest tolerances. After numerical trouble: without presolve, then interior point.
+        """
+        highs: Any = linprog  # its stubs know no method or options that are variables
+        options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+        options |= {} if self.max_iterations is None else {"maxiter": self.max_iterations}
+        options |= {} if self.time_limit is None else {"time_limit": self.time_limit}
+        for method, presolve in ((self.method, True), (self.method, False), ("highs-ipm", True)):
+            now = {**options, "presolve": presolve}
+            answer = highs(program.cost, A_eq=program.matrix, b_eq=program.rhs, method=method, options=now)
+            if answer.status in (0, 1):
+                break
+        iterations, limit = int(answer.nit or 0), answer.status == 1
+        if answer.x is None or answer.eqlin.marginals is None:
+            return np.zeros(program.cost.size), np.zeros(program.rhs.size), iterations, limit
+        return np.maximum(answer.x, 0.0), answer.eqlin.marginals, iterations, limit
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What HiGHS found for the paper's program, in units of U and shaped."""
+
+    mass: Array  # (E_X, E_Y): μ
+    start: Array  # m_0 on the supports of the starts
+    values: Array  # (n_X, n_Y): (1-γ) Ṽ, up to HiGHS's tolerance a subsolution
+    f: Array  # (E_X, n_Y): potentials of X for all pairs
+    f_start: Array  # (k_X, 1): potential of the start of X
+    iterations: int
+    limit: bool  # stopped at a limit of time or iterations
+
+
+class LinearProgramCoupling(Coupling):
+    """Plans, potentials and values of all pairs: from the second program where the first has no mass."""
+
+    def __init__(self, problem: Problem, grid: Grid, solution: Solution, solver: LinearProgram) -> None:
+        self.problem, self.grid, self.solution, self.solver = problem, grid, solution, solver
+
+    @cached_property
+    def _pairs(self) -> tuple[Array, Array, Array]:
+        """Plans ``A (E_X, E_Y)`` of all pairs, their value ``U (n_X, n_Y)``, ``f (E_X, n_Y)``; scaled."""
+        grid, mass = self.grid, self.solution.mass
+        ex, ey, γ = grid.ex, grid.ey, grid.discount
+        μ, f = self.solver.solve_all_pairs(grid)
+        visited = over_y(over_x(mass, ex), ey) > VISITED
+        A = round_plans(conditional(np.where(visited[ex.source][:, ey.source], mass, μ), ex, ey), ex, ey)
+        U = evaluate(A, grid, np.full(grid.cost.size, True))
+        W = at_targets(U, ex, ey)
+        f, g = conjugate(f, W, ex, ey)
+        gap = float(np.max(U - (1 - γ) * grid.cost - γ * dual_values(f, g, ex, ey))) / (1 - γ)
+        if gap > self.solver.tol * grid.cost.max():
+            warnings.warn(
+                f"the values of all pairs are certified to {np.ldexp(gap, grid.exponent):.1e}, more than "
+                "tol: use solver='exact'",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return A, U, f
+
+    @cached_property
+    def values(self) -> Array:
+        return np.ldexp(self._pairs[1], self.grid.exponent)
+
+    @cached_property
+    def start(self) -> Start:
+        grid = self.grid
+        plan = round_plans(self.solution.start, grid.sx, grid.sy)
+        f = np.ldexp(self.solution.f_start[:, 0], grid.exponent)
+        f, g = self._extended(f, grid.sx.target, grid.sy.target)
+        return Start(_sparse_plan(plan, grid.sx.target, grid.sy.target, self.problem.shape), f, g)
+
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        rows, columns = self._block(x, y)
+        targets = self.grid.ex.target[rows], self.grid.ey.target[columns]
+        return _sparse_plan(self._pairs[0][rows, columns], *targets, self.problem.shape)
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        rows, columns = self._block(x, y)
+        f = np.ldexp(self._pairs[2][rows, y], self.grid.exponent)
+        return self._extended(f, self.grid.ex.target[rows], self.grid.ey.target[columns])
+
+    def occupancy(self) -> Array:
+        """``m = (1-γ) m_0 + γ Π^T m`` on the pairs that the start can reach."""
+        start = round_plans(self.solution.start, self.grid.sx, self.grid.sy)
+        return occupancy(self._pairs[0], start, self.grid)
+
+    def _block(self, x: int, y: int) -> tuple[slice, slice]:
+        starts_x, starts_y = self.problem.x.successors.indptr, self.problem.y.successors.indptr
+        return slice(starts_x[x], starts_x[x + 1]), slice(starts_y[y], starts_y[y + 1])
+
+    def _extended(self, f: Array, support_x: Any, support_y: Any) -> tuple[Array, Array]:
+        """From f on the support of X: c-transforms of each other, for every x' and every y'."""
+        U = self.values
+        g = np.min(U[np.ix_(support_x, support_y)] - f[:, None], axis=0)
+        f = np.min(U[:, support_y] - g, axis=1)
+        return f, np.min(U[support_x] - f[support_x, None], axis=0)
+
+
+def _sparse_plan(plan: Array, rows: Any, columns: Any, shape: tuple[int, int]) -> sparse.coo_array:
+    i, j = np.nonzero(plan)
+    return sparse.coo_array((plan[i, j], (rows[i], columns[j])), shape=shape)
+
+
+def _lower(grid: Grid, solution: Solution) -> float:
+    """A certified lower bound from the multipliers."""
+    ex, ey, γ, W = grid.ex, grid.ey, grid.discount, solution.values
+    f, g = conjugate(solution.f, at_targets(W, ex, ey), ex, ey)
+    TW = (1 - γ) * grid.cost + γ * dual_values(f, g, ex, ey)
+    lower = lower_table(W, TW, γ, rounding(ex, ey, W, f, g, grid.cost))
+    return lower_distance(lower, solution.f_start, grid.sx, grid.sy)
+
+
+def _upper(grid: Grid, solution: Solution) -> tuple[float, float]:
+    """The value of the coupling μ/m, and the same as a certified upper bound."""
+    ex, ey, γ = grid.ex, grid.ey, grid.discount
+    A = round_plans(conditional(solution.mass, ex, ey), ex, ey)
+    start = round_plans(solution.start, grid.sx, grid.sy)
+    reach = reachable(A, start, grid)
+    W = evaluate(A, grid, reach)
+    TW = (1 - γ) * grid.cost + γ * plan_costs(A, at_targets(W, ex, ey), ex, ey)
+    slack = rounding(ex, ey, W, grid.cost.ravel()[reach])
+    upper = upper_table(W, TW, γ, slack, where=reach.reshape(W.shape))
+    value = plan_costs(start, at_targets(W, grid.sx, grid.sy), grid.sx, grid.sy)
+    return float(value[0, 0]), upper_distance(upper, start, grid.sx, grid.sy)

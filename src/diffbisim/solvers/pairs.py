@@ -1,0 +1,227 @@
+"""All pairs of states at once: the bases of their transports, and sweeps over them in threads.
+
+The state of a :class:`PairGrid` is one spanning tree per pair, kept from sweep to sweep. Threads are plain Python
+threads running numba code without the GIL, made for one solve and joined at its end: that is safe when several
+Python threads solve at once and in forked processes, which numba's own thread pools are not. A sweep that is too
+small to pay for waking a second thread runs in the caller.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Array, Problem, available_threads
+from diffbisim.results import DistanceResult
+from diffbisim.solvers import kernels
+
+#: Cells (or edges) per chunk below which handing work to another thread costs more than it saves.
+CHUNK = 200_000
+
+#: Grids of up to so many pairs are factorized where the iteration stagnates.
+FACTORIZE = 20_000
+
+
+class PairGrid:
+    """Trees of every pair (x,y) in ``pair`` (flat indices; empty: the whole grid), with the sweeps over them.
+
+    ``fresh`` says what the next :meth:`improve` may build on: 2 nothing, 1 trees of other marginals, 0 everything.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        reachable: bool = False,
+        threads: int | None = None,
+        pair: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.problem, self.discount, self.scale = problem, problem.discount, problem.scale or 1.0
+        self.n_x, self.n_y = problem.shape
+        key_x, key_y = sort_keys(problem.cost)
+        self.xs, self.ys = _ordered_successors(problem.x, key_x), _ordered_successors(problem.y, key_y)
+        if pair is None:
+            pair = self._reachable() if reachable else np.empty(0, np.int64)
+        self.pair = pair
+        self.size = self.pair.size or self.n_x * self.n_y
+        self.c = self._listed(problem.cost.ravel() / self.scale)
+        self.at = self._offsets()
+        self.nodes = int(np.diff(self.xs[0]).max() + np.diff(self.ys[0]).max())
+        index = np.int8 if self.nodes <= 128 else np.int16 if self.nodes <= 2**15 else np.int32
+        self.child, self.parent = np.empty(self.at[-1], index), np.empty(self.at[-1], index)
+        self.flow = np.empty(self.at[-1])
+        self.fresh = 2
+        self.threads = threads or available_threads()
+        self.pool: ThreadPoolExecutor | None = None
+        self.work = {"pairs": self.size, "pivots": 0, "improvements": 0, "sweeps": 0}
+
+    def _listed(self, table: Array) -> Array:
+        """The table with zeros at pairs that are not listed."""
+        if self.pair.size:
+            kept = table[self.pair]
+            table = np.zeros_like(table)
+            table[self.pair] = kept
+        return table
+
+    def first_table(self, warm: DistanceResult | None) -> Array:
+        """Scaled table to begin with, and from a previous exact result of the same shape its trees."""
+        if warm is None:
+            return self.c.copy()
+        if warm.problem.shape != self.problem.shape:
+            raise InvalidArgument(
+                f"warm is a result for {warm.problem.shape} states, this problem has {self.problem.shape}; "
+                "leave warm out"
+            )
+        other = getattr(warm.coupling, "grid", None)
+        if isinstance(other, PairGrid) and self._same_supports(other):
+            for mine, theirs in ((self.child, other.child), (self.parent, other.parent), (self.flow, other.flow)):
+                mine[:] = theirs
+            self.fresh = max(1, other.fresh)
+        return self._listed(np.nan_to_num(warm.values.ravel() / self.scale))
+
+    def _same_supports(self, other: "PairGrid") -> bool:
+        mine, theirs = (*self.xs[:2], *self.ys[:2], self.pair), (*other.xs[:2], *other.ys[:2], other.pair)
+        return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+    def _reachable(self) -> NDArray[np.int64]:
+        seen = np.outer(self.problem.x.initial > 0, self.problem.y.initial > 0).ravel()
+        queue = np.full(seen.size, -1, np.int64)
+        first = np.flatnonzero(seen)
+        queue[: first.size] = first
+        n = kernels.reachable(*self.xs[:2], *self.ys[:2], self.n_y, seen, queue)
+        return np.sort(queue[:n])
+
+    def _offsets(self) -> NDArray[np.int64]:
+        a, b = np.diff(self.xs[0]), np.diff(self.ys[0])
+        at = np.zeros(self.size + 1, np.int64)
+        if self.pair.size:
+            at[1:] = a[self.pair // self.n_y] + b[self.pair % self.n_y] - 1
+        else:
+            np.add.outer(a, b - 1, out=at[1:].reshape(self.n_x, self.n_y))
+        return np.cumsum(at, out=at)
+
+    @property
+    def tree(self) -> tuple[Any, ...]:
+        """What every kernel reads: pairs, supports and trees."""
+        return (self.pair, self.n_y, *self.xs[:2], *self.ys[:2], self.at, self.child, self.parent, self.flow)
+
+    @contextmanager
+    def running(self) -> Iterator["PairGrid"]:
+        """Threads live inside this block only."""
+        with ThreadPoolExecutor(max(1, self.threads - 1)) as pool:
+            self.pool = pool if self.threads > 1 else None
+            try:
+                yield self
+            finally:
+                self.pool = None
+
+    def split(self, run: Callable[[int, int], Any], work: float, pieces: int | None = None) -> list[Any]:
+        """``run(lo, hi)`` over the pairs, in as many pieces as the work is worth; this thread takes its share."""
+        pieces = pieces or int(min(8 * self.threads, work // CHUNK))
+        if self.pool is None or pieces < 2:
+            return [run(0, self.size)]
+        cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64)
+        todo = iter(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+
+        def take() -> list[Any]:
+            return [run(lo, hi) for lo, hi in todo]  # list iterators hand out each piece once, under the GIL
+
+        others = [self.pool.submit(take) for _ in range(self.threads - 1)]
+        return [r for part in (take(), *(o.result() for o in others)) for r in part]
+
+    def improve(self, U: Array, out: Array, tol: float) -> bool:
+        """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol``."""
+        fresh, cells = self.fresh, float(self.at[-1]) ** 2 / self.size  # about Σ (a+b)²
+        self.fresh = 2  # an interrupted sweep leaves trees of mixed age
+
+        def run(lo: int, hi: int) -> tuple[int, int]:
+            return kernels.improve(
+                lo, hi, self.pair, self.n_y, self.xs, self.ys, self.at, self.child, self.parent, self.flow,
+                U, self.c, self.discount, fresh, tol, out,
+            )  # fmt: skip
+
+        done = self.split(run, cells)
+        self.fresh = 0
+        self.work["pivots"] += sum(pivots for pivots, _ in done)
+        self.work["improvements"] += 1
+        return not any(failed for _, failed in done)
+
+    def extremes(self, TU: Array, U: Array) -> tuple[float, float]:
+        """Smallest and largest ``TU - U`` over the listed pairs; ``U`` is used up."""
+        np.subtract(TU, U, out=U)
+        delta = U[self.pair] if self.pair.size else U
+        return float(delta.min()), float(delta.max())
+
+    def shift(self, U: Array, amount: float) -> None:
+        """Add a constant on the listed pairs."""
+        if self.pair.size:
+            U[self.pair] += amount
+        else:
+            U += amount
+
+    def factorized_solve(self, source: Array, transposed: bool = False) -> Array:
+        """``(I - γ Π)⁻¹ source`` (or with the transpose) by a sparse LU."""
+        from scipy.sparse.linalg import spsolve
+
+        system = sparse.eye_array(self.c.size) - self.discount * self.matrix()
+        return np.asarray(spsolve((system.T if transposed else system).tocsc(), source))
+
+    def matrix(self) -> sparse.csr_array:
+        """``Π`` as a sparse matrix on flat pairs."""
+        cols = np.empty(self.at[-1], np.int64)
+        kernels.edge_targets(*self.tree[:-1], cols)
+        ptr = np.zeros(self.c.size + 1, np.int64)
+        ptr[1:][self.pair if self.pair.size else slice(None)] = np.diff(self.at)
+        return sparse.csr_array((self.flow, cols, np.cumsum(ptr)), shape=(self.c.size, self.c.size))
+
+    def apply(self, v: Array, out: Array) -> Array:
+        """``out = Π v`` on the listed pairs."""
+        self.split(lambda lo, hi: kernels.apply_plans(lo, hi, *self.tree, v, out), float(self.at[-1]))
+        self.work["sweeps"] += 1
+        return out
+
+    def push(self, v: Array, out: Array) -> Array:
+        """``out = Π^T v``: every thread sums into a table of its own."""
+        pieces = min(self.threads, max(1, int(self.at[-1]) // CHUNK)) if self.pool else 1
+
+        def run(lo: int, hi: int) -> Array:
+            part = out if lo == 0 else np.empty_like(out)
+            part.fill(0.0)
+            kernels.push_plans(lo, hi, *self.tree, v, part)
+            return part
+
+        for part in self.split(run, float(self.at[-1]), pieces):
+            if part is not out:
+                out += part
+        self.work["sweeps"] += 1
+        return out
+
+
+def sort_keys(cost: Array) -> tuple[Array, Array]:
+    """One number per state of X and of Y such that sorted states are cheap to match.
+
+    The leading singular pair of the doubly centered cost: c ≈ row + column - σ u vᵀ, and -u vᵀ is minimized by the
+    comonotone coupling. For |r_x - r_y| the pair is monotone in the rewards, and the first basis is optimal.
+    """
+    u, v = np.zeros(cost.shape[0]), np.linspace(-1.0, 1.0, cost.shape[1]) + cost[0]
+    for _ in range(8):  # power iteration; a centered vector centers the other side of the cost
+        u = cost @ (v - v.mean())
+        v = (u - u.mean()) @ cost
+        norm = float(np.abs(v - v.mean()).max())
+        if not norm > 0:
+            break
+        v = v / norm
+    return u, -v
+
+
+def _ordered_successors(chain: MarkovChain, key: Array) -> tuple[Any, ...]:
+    """CSR arrays of the successors, and the local order of every row by ``key``."""
+    s = chain.successors
+    row = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    order = np.lexsort((key[s.indices], row)) - s.indptr[row]
+    return s.indptr, s.indices, s.probabilities, order

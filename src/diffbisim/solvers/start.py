@@ -1,0 +1,41 @@
+"""One transport on its own: the coupling of the two start distributions, warm-started from table to table."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from diffbisim.problem import Array
+from diffbisim.solvers.transport import NODE, northwest_corner, simplex, tree_value
+
+
+class Transport:
+    """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves."""
+
+    def __init__(self, p: Array, q: Array) -> None:
+        self.p, self.q = np.ascontiguousarray(p), np.ascontiguousarray(q)
+        edges = p.size + q.size - 1
+        self.child, self.parent = np.empty(edges, np.int32), np.empty(edges, np.int32)
+        self.flow, self.pot = np.empty(edges), np.empty(edges + 1)
+        northwest_corner(self.p, self.q, np.arange(p.size), np.arange(q.size), self.child, self.parent, self.flow)
+
+    def solve(self, C: Array, tol: float) -> float:
+        """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
+        return float(_solve(np.ascontiguousarray(C), self.child, self.parent, self.flow, self.pot, tol))
+
+    def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+        """Row, column and mass of the plan's cells."""
+        u, v = self.child.astype(np.int64), self.parent.astype(np.int64)
+        return np.minimum(u, v), np.maximum(u, v) - self.p.size, self.flow
+
+    def potentials(self) -> tuple[Array, Array]:
+        """``f (a,)`` and ``g (b,)`` with f + g ≤ C."""
+        return self.pot[: self.p.size], self.pot[self.p.size :]
+
+
+@njit(cache=True, nogil=True)
+def _solve(C, child, parent, flow, pot, tol):
+    a, b = C.shape
+    costs = C.ravel()
+    t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
+    simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
+    return tree_value(child, parent, flow, costs, b, a)

@@ -1,0 +1,381 @@
+"""The hot kernel: one small exact optimal transport, warm-started, with potentials (network simplex).
+
+    min Σ_ij π_ij C_ij    s.t.  Σ_j π_ij = p_i,  Σ_i π_ij = q_j,  π ≥ 0                    (a × b cells, p, q > 0)
+
+A basis is a spanning tree on N = a + b nodes: rows are nodes 0…a-1, columns are nodes a…N-1. Every node but the root
+keeps its parent and the flow on the edge to it; the potentials satisfy pot[i] + pot[a+j] = C_ij on tree edges. A
+pivot brings in a cell of negative reduced cost, pushes flow around the cycle it closes, and drops an edge that runs
+empty. Edges with zero flow always point to the root (the tree is *strongly feasible*, Cunningham 1976; the leaving
+edge is the last blocking one seen from the apex along the cycle), so degenerate pivots cannot cycle.
+
+While pivoting, the nodes stand in preorder, so that a subtree is a contiguous block: whether a node lies below another
+is one comparison, its potentials change in one short loop, and hanging it elsewhere moves a block of memory.
+
+Between two solves of the same pair only the *edge list* is kept: child[k], parent[k], flow[k] for k = 0…N-2, every
+node after its parent, so that the root is parent[0]. In that form potentials take one pass forward, flows for new
+marginals one pass backward, and the plan has just N - 1 cells, which is what makes policy evaluation cheap.
+
+The cost is read as C[i*ld + j], so that a full table needs no copy.
+
+Letters: a, b rows and columns; t (N,) the tree's nodes; order (N,) nodes in preorder; pot (N,) potentials.
+"""
+
+import numpy as np
+from numba import njit
+
+NONE = -1
+
+#: Rows priced per pivot: fewer find worse cells, more take longer than a pivot.
+BLOCK_ROWS = 8
+
+
+#: A node: parent, place in preorder, size of its subtree, flow on the edge to the parent. One record per node, not
+#: one array per field: a pivot touches all fields of few nodes, and a numba call pays for every array it is handed.
+NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
+
+#: Flows this little below zero are rounding, not infeasibility.
+TINY = 1e-15
+
+
+@njit(cache=True, nogil=True)
+def northwest_corner(p, q, rows, cols, child, parent, flow):
+    """First basis: fill the table corner by corner along the orders ``rows`` (a,) and ``cols`` (b,).
+
+    Comonotone in the two orders, hence optimal at once when the cost is a convex function of the difference of two
+    sorted keys. On a tie the next *row* is attached, so that an empty edge points to the root.
+    """
+    a, b = rows.size, cols.size
+    i = j = 0
+    left, right = p[rows[0]], q[cols[0]]
+    child[0], parent[0] = a + cols[0], rows[0]
+    for k in range(a + b - 1):
+        last_row, last_col = i == a - 1, j == b - 1
+        flow[k] = max(0.0, left if last_col else (right if last_row else min(left, right)))
+        if k == a + b - 2:
+            break
+        if last_col or (not last_row and left <= right):
+            right -= left
+            i += 1
+            left = p[rows[i]]
+            child[k + 1], parent[k + 1] = rows[i], a + cols[j]
+        else:
+            left -= right
+            j += 1
+            right = q[cols[j]]
+            child[k + 1], parent[k + 1] = a + cols[j], rows[i]
+
+
+@njit(cache=True, nogil=True)
+def greedy(C, ld, p, q, child, parent, flow, left, open_cols):
+    """First basis: row by row into the cheapest open columns.
+
+    A row hangs under the last column it fills, a column under the row that exhausts it, the last row is the root;
+    on a tie the column closes and the row takes one more, so that an empty edge points to the root. Written backward,
+    because parents come later. Scratch: ``left`` and ``open_cols`` (b,).
+    """
+    a, b = p.size, q.size
+    k, n_open = a + b - 2, b
+    for j in range(b):
+        left[j], open_cols[j] = q[j], j
+    for i in range(a - 1):
+        mass, base = p[i], i * ld
+        while True:
+            at, least = 0, np.inf
+            for o in range(n_open):
+                j = open_cols[o]
+                if C[base + j] < least:
+                    at, least = o, C[base + j]
+            j = open_cols[at]
+            if mass < left[j] or n_open == 1:
+                child[k], parent[k], flow[k] = i, a + j, mass
+                left[j] = max(left[j] - mass, 0.0)
+                k -= 1
+                break
+            child[k], parent[k], flow[k] = a + j, i, left[j]
+            mass -= left[j]
+            k -= 1
+            n_open -= 1
+            open_cols[at] = open_cols[n_open]
+    for o in range(n_open):
+        j = open_cols[o]
+        child[o], parent[o], flow[o] = a + j, a - 1, left[j]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def cell(u, v, a):
+    """Row and column of the edge between nodes ``u`` and ``v``."""
+    return (u, v - a) if u < a else (v, u - a)
+
+
+@njit(cache=True, nogil=True)
+def tree_potentials(child, parent, C, ld, a, pot):
+    """pot[i] + pot[a+j] = C_ij along the edge list, zero at the root."""
+    pot[parent[0]] = 0.0
+    for k in range(child.size):
+        i, j = cell(child[k], parent[k], a)
+        pot[child[k]] = C[i * ld + j] - pot[parent[k]]
+
+
+@njit(cache=True, nogil=True)
+def tree_value(child, parent, flow, C, ld, a):
+    """Σ π_ij C_ij over the tree."""
+    total = 0.0
+    for k in range(child.size):
+        i, j = cell(child[k], parent[k], a)
+        total += flow[k] * C[i * ld + j]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def tree_flows(child, parent, flow, p, q, net):
+    """Flows of the tree for (new) marginals, leaves first; returns the most negative one (0 if none is)."""
+    a, worst = p.size, 0.0
+    net[:a] = p
+    net[a : a + q.size] = -q
+    for k in range(child.size - 1, -1, -1):
+        v = child[k]
+        net[parent[k]] += net[v]
+        amount = net[v] if v < a else -net[v]
+        flow[k] = 0.0 if -TINY < amount < 0.0 else amount
+        worst = min(worst, flow[k])
+    return worst
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _violations(C, base, pot, a, b, threshold):
+    """How many j have C[base+j] - pot[a+j] < threshold: a count, because LLVM vectorizes a count but not a minimum.
+
+    Unsigned indices spare numba's test for negative ones, and no slices are made, because each counts references.
+    """
+    n = 0
+    for j in range(b):
+        n += C[np.uintp(base + j)] - pot[np.uintp(a + j)] < threshold
+    return n
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _entering_cell(C, ld, a, b, pot, start, tol):
+    """A cell of reduced cost below -tol: the best of some rows from ``start`` on, and where to look next.
+
+    Returns (row, column, next row); row -1 if there is none in the whole table.
+    """
+    least, row, col, i = -tol, NONE, NONE, start
+    for seen in range(a):
+        base = i * ld
+        if _violations(C, base, pot, a, b, pot[i] + least) > 0:
+            for j in range(b):
+                reduced = C[np.uintp(base + j)] - pot[np.uintp(a + j)] - pot[i]
+                if reduced < least:
+                    least, row, col = reduced, i, j
+        i = i + 1 if i + 1 < a else 0
+        if row != NONE and seen >= BLOCK_ROWS - 1:
+            break
+    return row, col, i
+
+
+@njit(cache=True, nogil=True)
+def _unpack(child, parent, flow, t, order):
+    """Edge list (parents first) -> tree in preorder; ``order`` serves as scratch for the next free place of a node."""
+    edges, root = child.size, parent[0]
+    for v in range(edges + 1):
+        t[v].size = 1
+    for k in range(edges - 1, -1, -1):
+        t[parent[k]].size += t[child[k]].size
+    t[root].par, t[root].pos, t[root].flow = NONE, 0, 0.0
+    order[root] = 1
+    for k in range(edges):
+        v, u = child[k], parent[k]
+        t[v].par, t[v].flow, t[v].pos = u, flow[k], order[u]
+        order[u] += t[v].size
+        order[v] = t[v].pos + 1
+    for v in range(edges + 1):
+        order[t[v].pos] = v
+
+
+@njit(cache=True, nogil=True)
+def _pack(child, parent, flow, t, order):
+    """Tree -> edge list in preorder."""
+    for k in range(child.size):
+        v = order[k + 1]
+        child[k], parent[k], flow[k] = v, t[v].par, t[v].flow
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _below(v, u, t):
+    """Whether ``v`` is in the subtree of ``u``."""
+    return t[u].pos <= t[v].pos < t[u].pos + t[u].size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _leaving_edge(i, j, a, t):
+    """The edge that empties first when flow goes from row node ``i`` to column node ``j``.
+
+    On the side of i the edges above rows lose flow, on the side of j those above columns. Ties: the last blocking
+    edge on the way from the apex down to i, over to j, and back up. Returns (its lower node, on i's side?, apex).
+    """
+    low_i = low_j = np.inf
+    out_i = out_j = NONE
+    u = i
+    while not _below(j, u, t):
+        if u < a and t[u].flow < low_i:
+            low_i, out_i = t[u].flow, u
+        u = t[u].par
+    v = j
+    while v != u:
+        if v >= a and t[v].flow <= low_j:
+            low_j, out_j = t[v].flow, v
+        v = t[v].par
+    if low_i < low_j:
+        return out_i, True, u
+    return out_j, False, u
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _shift_flow(node, apex, amount, t):
+    """Flows from ``node`` up to ``apex``: the first edge loses, the next gains, and so on."""
+    while node != apex:
+        t[node].flow -= amount
+        amount = -amount
+        node = t[node].par
+
+
+@njit(cache=True, nogil=True)
+def _rehang(top, bottom, new_parent, apex, new_flow, shift, a, t, order, pot, block):
+    """Cut the subtree of ``top`` off and hang it, turned around, by its node ``bottom`` under ``new_parent``.
+
+    Preorder of the turned subtree: the block of bottom, then for each node on the way up to top the rest of its own
+    block. Potentials in it move by +shift on the side (rows or columns) of bottom, by -shift on the other.
+    """
+    size, start = t[top].size, t[top].pos
+    v = t[top].par
+    while v != apex:
+        t[v].size -= size
+        v = t[v].par
+    v = new_parent
+    while v != apex:
+        t[v].size += size
+        v = t[v].par
+    n, node, parent, flow = 0, bottom, new_parent, new_flow
+    lo = hi = t[bottom].pos
+    while True:
+        first, last = t[node].pos, t[node].pos + t[node].size
+        t[node].size = size - n
+        for k in range(first, lo):
+            block[n] = order[k]
+            n += 1
+        for k in range(hi, last):
+            block[n] = order[k]
+            n += 1
+        lo, hi = first, last
+        old_parent, old_flow = t[node].par, t[node].flow
+        t[node].par, t[node].flow = parent, flow
+        if node == top:
+            break
+        parent, flow, node = node, old_flow, old_parent
+    place = _make_room(start, size, t[new_parent].pos + 1, t, order)
+    side = bottom < a
+    for k in range(size):
+        v = block[k]
+        order[place + k] = v
+        t[v].pos = place + k
+        pot[v] += shift if (v < a) == side else -shift
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _make_room(start, size, target, t, order):
+    """Close the gap of ``size`` places at ``start`` and open one before ``target``; returns where it is then."""
+    if start < target:
+        for k in range(start + size, target):
+            order[k - size] = order[k]
+            t[order[k]].pos = k - size
+        return target - size
+    for k in range(start - 1, target - 1, -1):
+        order[k + size] = order[k]
+        t[order[k]].pos = k + size
+    return target
+
+
+@njit(cache=True, nogil=True)
+def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_pivots):
+    """Primal network simplex from the basis in the edge list, which it replaces by an optimal one.
+
+    Scratch of length a + b: t, order, block, pot. Returns (pivots, optimal): optimal means that no reduced cost is
+    below -tol, for potentials computed afresh; they are left in ``pot``.
+    """
+    tree_potentials(child, parent, C, ld, a, pot)
+    if a == 1 or b == 1:
+        return 0, True
+    pivots, at, fresh = 0, 0, True
+    while True:
+        i, j, at = _entering_cell(C, ld, a, b, pot, at, tol)
+        if i == NONE:
+            if pivots > 0:
+                _pack(child, parent, flow, t, order)
+            if fresh:
+                return pivots, True
+            tree_potentials(child, parent, C, ld, a, pot)  # the rounding of many updates is removed, then checked
+            fresh = True
+            continue
+        if pivots == 0:
+            _unpack(child, parent, flow, t, order)
+        if pivots == max_pivots:
+            break
+        out, on_i, apex = _leaving_edge(i, a + j, a, t)
+        _pivot(i, j, out, on_i, apex, t[out].flow, C[i * ld + j] - pot[i] - pot[a + j], a, t, order, pot, block)
+        pivots, fresh = pivots + 1, False
+    _pack(child, parent, flow, t, order)
+    tree_potentials(child, parent, C, ld, a, pot)
+    return pivots, False
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _pivot(i, j, out, on_i, apex, amount, reduced, a, t, order, pot, block):
+    """Cell (i,j) of the given reduced cost enters with ``amount``, the edge above ``out`` leaves."""
+    if amount != 0.0:
+        _shift_flow(i, apex, amount, t)
+        _shift_flow(a + j, apex, amount, t)
+    bottom, top = (i, a + j) if on_i else (a + j, i)
+    _rehang(out, bottom, top, apex, amount, reduced, a, t, order, pot, block)
+
+
+@njit(cache=True, nogil=True)
+def repair(C, ld, a, b, child, parent, flow, t, order, block, pot):
+    """Dual simplex: make a tree with negative flows feasible, keeping its potentials near optimal.
+
+    The worst edge leaves; of the cells that carry flow the other way between the two halves of the tree, the one of
+    least reduced cost enters. When only the marginals changed, the old tree is dual feasible and few pivots do.
+    Returns (pivots, feasible); gives up when it takes longer than a fresh start would.
+    """
+    tree_potentials(child, parent, C, ld, a, pot)
+    _unpack(child, parent, flow, t, order)
+    for pivots in range(2 * (a + b)):
+        out, worst = NONE, -TINY
+        for v in range(a + b):
+            if t[v].flow < worst:
+                out, worst = v, t[v].flow
+        if out == NONE:
+            _pack(child, parent, flow, t, order)
+            for k in range(child.size):
+                flow[k] = max(flow[k], 0.0)
+            return pivots, True
+        i, j, reduced = _crossing_cell(C, ld, a, b, pot, t, out)
+        if i == NONE:
+            break
+        apex = i
+        while not _below(a + j, apex, t):
+            apex = t[apex].par
+        _pivot(i, j, out, out >= a, apex, -worst, reduced, a, t, order, pot, block)
+    return 2 * (a + b), False
+
+
+@njit(cache=True, nogil=True)
+def _crossing_cell(C, ld, a, b, pot, t, out):
+    """Cell of least reduced cost that relieves the negative edge above ``out``: into its subtree if out is a row."""
+    row, col, least, inward = NONE, NONE, np.inf, out < a
+    for i in range(a):
+        if _below(i, out, t) != inward:
+            for j in range(b):
+                reduced = C[i * ld + j] - pot[i] - pot[a + j]
+                if reduced < least and _below(a + j, out, t) == inward:
+                    row, col, least = i, j, reduced
+    return row, col, least

@@ -1,0 +1,1 @@
+"""Slow, literal implementations to compare with: nothing here imports diffbisim, and nothing is clever."""

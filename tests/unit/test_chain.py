@@ -1,0 +1,507 @@
+"""MarkovChain: what it accepts, what it refuses and how it says so, and what it computes."""
+
+import copy
+import pickle
+import re
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffbisim.chain import MarkovChain, Successors, as_generator
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidChain
+
+P2 = [[0.9, 0.1], [0.5, 0.5]]
+SPARSE_FORMATS = ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"]
+
+
+def dense(chain):
+    return chain.transition.toarray() if chain.is_sparse else chain.transition
+
+
+def power_series(P, start, discount, terms=4000):
+    """ρ by its definition: (1-γ) Σ γ^t ν0 P^t."""
+    rho, law = np.zeros(len(start)), np.array(start, dtype=float)
+    for t in range(terms):
+        rho += (1 - discount) * discount**t * law
+        law = law @ P
+    return rho
+
+
+# --- input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [list, np.array, np.asfortranarray, sp.csr_matrix, sp.csr_array])
+def test_every_form_of_the_same_kernel_is_the_same_chain(make):
+    chain = MarkovChain(make(P2) if make is not list else P2)
+    assert np.array_equal(dense(chain), P2)
+    assert chain.is_sparse == (make in (sp.csr_matrix, sp.csr_array))
+    assert chain.n_states == 2
+    assert chain.n_transitions == 4
+
+
+@pytest.mark.parametrize("form", SPARSE_FORMATS)
+def test_every_sparse_format_becomes_canonical_csr(form):
+    P = [[0.0, 1.0, 0.0], [0.25, 0.0, 0.75], [0.0, 0.0, 1.0]]
+    chain = MarkovChain(sp.csr_array(P).asformat(form))
+    assert isinstance(chain.transition, sp.csr_array)
+    assert chain.transition.has_canonical_format
+    assert chain.transition.nnz == 4
+    assert np.array_equal(dense(chain), P)
+
+
+def test_sparse_duplicates_are_added_and_zeros_removed():
+    P = sp.coo_array(([0.5, 0.5, 0.0, 1.0], ([0, 0, 0, 1], [1, 1, 0, 0])), shape=(2, 2))
+    chain = MarkovChain(P)
+    assert chain.transition.nnz == 2
+    assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_the_chain_is_a_read_only_copy(make):
+    source = make(P2)
+    chain = MarkovChain(source, rewards=[0.0, 1.0])
+    (source.data if sp.issparse(source) else source)[:] = 0
+    assert np.array_equal(dense(chain), P2)
+    buffer = chain.transition.data if chain.is_sparse else chain.transition
+    for array in (buffer, chain.initial, chain.rewards, chain.successors.probabilities):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    with pytest.raises(AttributeError):
+        chain.initial = chain.initial
+
+
+def test_dense_kernels_are_float64_and_contiguous():
+    chain = MarkovChain(np.asfortranarray([[0, 1], [1, 0]], dtype=np.int8))
+    assert chain.transition.dtype == np.float64
+    assert chain.transition.flags.c_contiguous
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_tiny_probabilities_survive_and_tiny_negatives_become_zero(make):
+    chain = MarkovChain(make([[1.0 - 1e-300, 1e-300, 0.0], [1.0, -1e-13, 1e-13], [0.0, 0.0, 1.0]]))
+    P = dense(chain)
+    assert P[0, 1] == 1e-300
+    assert P[1, 1] == 0.0
+    assert chain.n_transitions == 5
+    assert chain.successors.probabilities[1] == 1e-300
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_rows_within_tolerance_are_normalized(make):
+    P = np.array([[0.3, 0.7 + 5e-9], [0.2, 0.8 - 5e-9]])
+    assert np.abs(dense(MarkovChain(make(P))).sum(axis=1) - 1).max() <= 3e-16
+    with pytest.raises(InvalidChain):
+        MarkovChain(make(P + 5e-8))
+    single = np.array([[1 / 3, 2 / 3], [0.1, 0.9]], dtype=np.float32)
+    single[0, 0] += np.float32(4e-6)
+    rounded = dense(MarkovChain(make(single)))
+    assert rounded.dtype == np.float64
+    assert np.abs(rounded.sum(axis=1) - 1).max() <= 3e-16
+
+
+def test_normalizing_twice_changes_nothing():
+    rng = np.random.default_rng(0)
+    once = MarkovChain(rng.dirichlet(np.ones(40), size=40) * (1 + 3e-9))
+    assert np.array_equal(MarkovChain(once.transition).transition, once.transition)
+
+
+# --- refusals: each message names argument, row, value, distance and remedy ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("transition", "message"),
+    [
+        ([[0.9, 0.2], [0.5, 0.5]], "transition: row 0 sums to 1.1, 0.1 above one; divide the row by its sum"),
+        ([[0.9, 0.1], [0.5, 0.25]], "transition: row 1 sums to 0.75, 0.25 below one"),
+        ([[0.5, 0.2], [0.5, 0.8]], "the columns do sum to one: pass the transpose"),
+        ([[1.0, 0.0], [0.0, 0.0]], "row 1 sums to 0, 1 below one; give the state successors, or a self-loop"),
+        ([[0.9, np.nan], [0.5, 0.5]], "transition: entry (0, 1) is nan, not a finite number"),
+        ([[0.9, 0.1], [np.inf, 0.5]], "transition: entry (1, 0) is inf, not a finite number"),
+        ([[0.9, 0.1], [-np.inf, 0.5]], "transition: entry (1, 0) is -inf, not a finite number"),
+        ([[1.3, -0.3], [0.5, 0.5]], "transition: entry (0, 1) is -0.3, negative; probabilities lie between"),
+        ([[0.5, 0.5]], "transition has shape (1, 2); it must be square"),
+        ([0.5, 0.5], "transition has shape (2,); it must be square"),
+        ([], "transition is empty; a chain needs at least one state"),
+        ([[]], "transition is empty"),
+        ([[1.0, 0.0], [1.0]], "transition is not a rectangular table of real numbers"),
+        (
+            [["0.5", "0.5"], ["1", "0"]],
+            "transition is not a rectangular table of real numbers (entries of type",
+        ),
+        ([[1j, 1 - 1j], [0, 1]], "transition is not a rectangular table of real numbers (entries of type"),
+    ],
+)
+def test_refused_kernels(transition, message):
+    with pytest.raises(InvalidChain, match=re.escape(message)) as caught:
+        MarkovChain(transition)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, DiffbisimError)
+
+
+@pytest.mark.parametrize(
+    ("transition", "message"),
+    [
+        ([[0.9, 0.2], [0.5, 0.5]], "row 0 (label 'a') sums to 1.1"),
+        ([[0.0, 1.0], [-1.0, 2.0]], "entry (1, 0) (label 'b') is -1, negative"),
+        ([[0.0, 1.0], [0.0, np.nan]], "entry (1, 1) (label 'b') is nan"),
+        ([[0.0, 1.0], [0.0, 0.0]], "row 1 (label 'b') sums to 0"),
+    ],
+)
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_refusals_name_the_label_dense_and_sparse(transition, message, make):
+    with pytest.raises(InvalidChain, match=re.escape(message)):
+        MarkovChain(make(transition), labels=["a", "b"])
+
+
+def test_an_empty_sparse_kernel_is_refused():
+    with pytest.raises(InvalidChain, match="transition is empty"):
+        MarkovChain(sp.csr_array((0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"initial": 2}, "initial = 2 is no state; give an index from 0 to 1, or a distribution"),
+        ({"initial": -1}, "initial = -1 is no state"),
+        ({"initial": True}, "initial = True is no state"),
+        ({"initial": 0.0}, "initial = 0.0 is no state"),
+        ({"initial": "c", "labels": "ab"}, "initial = 'c' is no state; give a label, an index from 0 to 1"),
+        ({"initial": ("x", "y", 1)}, "initial = ('x', 'y', 1) is no state"),
+        ({"initial": [0.5, 0.4]}, "initial sums to 0.9, 0.1 below one; divide it by its sum"),
+        ({"initial": [1.5, -0.5]}, "initial[1] = -0.5 is negative"),
+        ({"initial": [0.5, np.nan]}, "initial[1] is nan; every state needs a finite number"),
+        ({"initial": [1.0]}, "initial has shape (1,); expected (2,), one number per state"),
+        ({"initial": [[1.0, 0.0]]}, "initial has shape (1, 2); expected (2,)"),
+        ({"rewards": [0.0]}, "rewards has shape (1,); expected (2,), one number per state"),
+        ({"rewards": [0.0, np.nan]}, "rewards[1] is nan; every state needs a finite number"),
+        ({"rewards": [0.0, -np.inf]}, "rewards[1] is -inf"),
+        ({"rewards": ["x", 0.0]}, "rewards is not an array of numbers"),
+        ({"rewards": np.array([1j, 0])}, "rewards is not an array of numbers (its entries are complex)"),
+        ({"rewards": {0: 1.0}}, "rewards has no entry for state 1; give every state a reward"),
+        ({"rewards": {"a": 1.0, "b": 2.0, "c": 0.0}, "labels": "ab"}, "rewards names 'c', which is no state"),
+        ({"labels": ["a"]}, "labels has 1 entries for 2 states; give one per state"),
+        ({"labels": ["a", "a"]}, "labels[1] = 'a' repeats labels[0]; they must be distinct"),
+        ({"labels": ["a", ["b"]]}, "labels[1] = ['b'] is not hashable; use strings, numbers or tuples"),
+    ],
+)
+def test_refused_options(options, message):
+    with pytest.raises(InvalidChain, match=re.escape(message)):
+        MarkovChain(P2, **options)
+
+
+# --- the rule for naming a state ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "initial", "index"),
+    [
+        (None, 1, 1),
+        (None, np.int64(1), 1),
+        (("b", "a"), "a", 1),
+        (("b", "a"), 1, 1),  # no such label: an index
+        ((7, 0), 0, 1),  # a label first
+        ((7, 0), 7, 0),
+        (((0, 1), (1, 0)), (1, 0), 1),  # a tuple that is a label is no distribution
+        (np.array(["b", "a"]), np.str_("a"), 1),
+    ],
+)
+def test_labels_come_before_indices(labels, initial, index):
+    chain = MarkovChain(P2, initial=initial, labels=labels)
+    assert np.array_equal(chain.initial, np.eye(2)[index])
+    assert chain.index(initial) == index
+
+
+def test_index_and_label_are_inverse():
+    chain = MarkovChain(np.eye(3), labels=["x", ("y", 1), None])
+    assert [chain.index(chain.label(i)) for i in range(3)] == [0, 1, 2]
+    assert MarkovChain(np.eye(3)).label(2) == 2
+    with pytest.raises(
+        InvalidChain, match=re.escape("'z' is no state: give a label or an index from 0 to 2")
+    ):
+        chain.index("z")
+    with pytest.raises(InvalidChain, match=re.escape("3 is no state: indices run from 0 to 2")):
+        chain.label(3)
+
+
+def test_a_start_distribution_is_normalized():
+    chain = MarkovChain(P2, initial=np.array([0.25, 0.75], dtype=np.float32))
+    assert np.array_equal(chain.initial, [0.25, 0.75])
+    assert np.array_equal(MarkovChain(P2, initial=(0.5, 0.5)).initial, [0.5, 0.5])
+
+
+def test_rewards_by_label_and_by_index():
+    assert np.array_equal(MarkovChain(P2, rewards={"b": 2, "a": 1}, labels="ab").rewards, [1.0, 2.0])
+    assert np.array_equal(MarkovChain(P2, rewards={1: 5.0, 0: 4.0}).rewards, [4.0, 5.0])
+
+
+def test_numpy_labels_become_python_ones():
+    assert MarkovChain(P2, labels=np.array([3, 5])).labels == (3, 5)
+    assert type(MarkovChain(P2, labels=[np.int64(3), np.str_("a")]).labels[0]) is int
+
+
+# --- members ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_successors_are_the_positive_entries_by_row(make):
+    P = [[0.0, 1.0, 0.0], [0.25, 0.0, 0.75], [1e-300, 0.0, 1.0]]
+    successors = MarkovChain(make(P)).successors
+    assert isinstance(successors, Successors)
+    assert np.array_equal(successors.indptr, [0, 1, 3, 5])
+    assert np.array_equal(successors.indices, [1, 0, 2, 0, 2])
+    assert np.array_equal(successors.probabilities, [1.0, 0.25, 0.75, 1e-300, 1.0])
+    assert successors.indptr.dtype == successors.indices.dtype == np.int64
+
+
+def test_successors_are_built_once_and_by_any_thread():
+    chain = MarkovChain(np.full((50, 50), 1 / 50))
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(chain.successors)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(np.array_equal(s.indices, found[0].indices) for s in found)
+    assert chain.successors is chain.successors
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "MarkovChain(2 states, 4 transitions, start 0)"),
+        ({"initial": 1, "rewards": [0, 1]}, "MarkovChain(2 states, 4 transitions, start 1, rewards)"),
+        ({"labels": "ab"}, "MarkovChain(2 states, 4 transitions, start 'a', labels)"),
+        ({"initial": [0.5, 0.5]}, "MarkovChain(2 states, 4 transitions, start in 2 states)"),
+    ],
+)
+def test_repr(options, text):
+    assert repr(MarkovChain(P2, **options)) == text
+    assert repr(MarkovChain([[1.0]])) == "MarkovChain(1 state, 1 transition, start 0)"
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.9, 0.99])
+def test_occupancy_of_two_states_in_closed_form(discount):
+    # ρ(1) solves ρ1 = γ (0.1 (1 - ρ1) + 0.5 ρ1)
+    rho = MarkovChain(P2).occupancy(discount)
+    second = 0.1 * discount / (1 - 0.4 * discount)
+    assert rho == pytest.approx([1 - second, second], abs=1e-14)
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+@pytest.mark.parametrize("discount", [0.3, 0.9, 0.99])
+def test_occupancy_is_its_power_series(make, discount):
+    rng = np.random.default_rng(1)
+    P, start = rng.dirichlet(np.ones(6), size=6), rng.dirichlet(np.ones(6))
+    chain = MarkovChain(make(P), initial=start)
+    rho = power_series(P, start, discount)
+    assert chain.occupancy(discount) == pytest.approx(rho, abs=1e-13)
+    nu = chain.transition_occupancy(discount)
+    assert sp.issparse(nu) == chain.is_sparse
+    nu = nu.toarray() if chain.is_sparse else nu
+    assert nu == pytest.approx(rho[:, None] * P, abs=1e-13)
+    # flow: what enters a state, with the start, is what leaves it
+    assert (1 - discount) * start + discount * nu.sum(axis=0) == pytest.approx(nu.sum(axis=1), abs=1e-13)
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.999])
+def test_large_sparse_occupancy_agrees_with_a_direct_solve(discount):
+    from scipy.sparse.linalg import spsolve
+
+    n = 1500  # a walk on a ring with a long jump: LU stays sparse, so it can judge
+    i = np.arange(n)
+    P = sp.csr_array((np.repeat([0.6, 0.3, 0.1], n), (np.tile(i, 3), np.r_[(i + 1) % n, (i - 1) % n, i * 0])))
+    chain = MarkovChain(P, initial=7)
+    direct = spsolve((sp.eye_array(n) - discount * P.T).tocsc(), (1 - discount) * chain.initial)
+    assert chain.occupancy(discount) == pytest.approx(direct, abs=1e-13)
+
+
+@pytest.mark.parametrize("copies", [1, 300])
+def test_unreachable_states_have_exactly_no_occupancy(copies):
+    block = np.array([[0.2, 0.8, 0.0, 0.0], [0.7, 0.3, 0.0, 0.0], [0.3, 0.3, 0.2, 0.2], [0.1, 0.2, 0.3, 0.4]])
+    P = sp.block_diag([block] * copies, format="csr")
+    rho = MarkovChain(P if copies > 1 else block).occupancy(0.95)
+    assert np.array_equal(np.flatnonzero(rho), [0, 1])
+    assert rho.sum() == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("discount", [0, 1, -0.5, 1.5, float("nan")])
+def test_occupancy_refuses_a_discount_outside_the_unit_interval(discount):
+    with pytest.raises(InvalidArgument, match=r"discount is .*; it must lie strictly between 0 and 1"):
+        MarkovChain(P2).occupancy(discount)
+
+
+# --- sampling -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_a_path_follows_the_kernel(make):
+    P = np.array([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    path = MarkovChain(make(P), initial=2).sample(200_000, 0)
+    assert len(path) == 200_001
+    assert path[0] == 2
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (path[:-1], path[1:]), 1)
+    assert not counts[P == 0].any()
+    # each row is a multinomial: five standard deviations of a share are below 0.01 here
+    assert counts / counts.sum(axis=1, keepdims=True) == pytest.approx(P, abs=0.01)
+
+
+def test_a_deterministic_path_is_known():
+    assert np.array_equal(MarkovChain([[0, 1, 0], [0, 0, 1], [1, 0, 0]]).sample(4, 5), [0, 1, 2, 0, 1])
+    assert np.array_equal(MarkovChain(P2, initial=1).sample(0, 0), [1])
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_sampled_transitions_have_the_transition_occupancy(make):
+    rng = np.random.default_rng(3)
+    P = rng.dirichlet(np.full(5, 0.3), size=5)
+    P[P < 0.05] = 0
+    P /= P.sum(axis=1, keepdims=True)
+    chain = MarkovChain(make(P), initial=[0.5, 0, 0, 0.5, 0])
+    n = 400_000
+    s, s_next = chain.sample_transitions(n, 0.8, rng=4)
+    share = np.bincount(s * 5 + s_next, minlength=25).reshape(5, 5) / n
+    nu = power_series(P, chain.initial, 0.8)[:, None] * P
+    assert not share[nu == 0].any()
+    # five standard deviations of a binomial share
+    assert (np.abs(share - nu) <= 5 * np.sqrt(nu * (1 - nu) / n) + 1e-12).all()
+
+
+def test_draws_invert_the_cumulative_sums():
+    P = np.array([[0.25, 0.0, 0.75, 0.0], [0.0, 1.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.0, 1.0]])
+    rows, u = np.divmod(np.arange(400), 100)
+    u = (u + 0.5) / 100
+    expected = [
+        int(np.searchsorted(np.cumsum(P[row]), v, side="right")) for row, v in zip(rows, u, strict=True)
+    ]
+    successors = MarkovChain(P).successors
+    assert np.array_equal(successors.draw(rows, u), expected)
+    step = successors.step()
+    assert [step(int(row), float(v)) for row, v in zip(rows, u, strict=True)] == expected
+    almost_one = np.full(4, np.nextafter(1.0, 0.0))
+    assert np.array_equal(successors.draw(np.arange(4), almost_one), [2, 1, 3, 3])
+
+
+def test_cumulative_sums_stay_accurate_over_many_rows():
+    rng = np.random.default_rng(5)
+    P = sp.csr_array(rng.dirichlet(np.ones(4), size=25_000).reshape(-1, 100_000))
+    probabilities = P.data.reshape(-1, 4)
+    successors = Successors(np.arange(0, 100_001, 4), np.tile(np.arange(4), 25_000), P.data)
+    assert successors.cumulative.reshape(-1, 4) == pytest.approx(np.cumsum(probabilities, axis=1), abs=1e-14)
+
+
+def test_same_seed_same_answer():
+    chain = MarkovChain(P2)
+    assert np.array_equal(chain.sample(50, 7), chain.sample(50, np.random.default_rng(7)))
+    first, second = chain.sample_transitions(50, 0.9, 7), chain.sample_transitions(50, 0.9, 7)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    generator = np.random.default_rng(7)
+    assert as_generator(generator) is generator
+
+
+@pytest.mark.parametrize("rng", [None, -1, True, 1.5, "seed"])
+def test_rng_must_be_an_integer_or_a_generator(rng):
+    with pytest.raises(InvalidArgument, match="rng must be a non-negative integer or a numpy Generator, not"):
+        MarkovChain(P2).sample(3, rng)
+
+
+@pytest.mark.parametrize("n", [-1, 2.5, True])
+def test_counts_must_be_non_negative_integers(n):
+    with pytest.raises(InvalidArgument, match=r"n_steps is .*; it must be a non-negative integer"):
+        MarkovChain(P2).sample(n, 0)
+    with pytest.raises(InvalidArgument, match=r"n is .*; it must be a non-negative integer"):
+        MarkovChain(P2).sample_transitions(n, 0.9, 0)
+
+
+# --- relatives ----------------------------------------------------------------------------------------------
+
+
+def test_with_initial_shares_the_kernel():
+    chain = MarkovChain(P2, labels="ab", rewards=[0, 1])
+    other = chain.with_initial("b")
+    assert np.array_equal(other.initial, [0, 1])
+    assert np.array_equal(chain.initial, [1, 0])
+    assert other.transition is chain.transition
+    assert other.labels == chain.labels
+    with pytest.raises(InvalidChain, match="initial = 'c' is no state"):
+        chain.with_initial("c")
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_permuted_moves_everything_along(make):
+    rng = np.random.default_rng(6)
+    P, order = rng.dirichlet(np.full(5, 0.5), size=5), [3, 0, 4, 1, 2]
+    chain = MarkovChain(make(P), initial=rng.dirichlet(np.ones(5)), rewards=rng.random(5), labels="abcde")
+    moved = chain.permuted(order)
+    assert np.array_equal(dense(moved), dense(chain)[np.ix_(order, order)])
+    assert np.array_equal(moved.rewards, chain.rewards[order])
+    assert moved.labels == tuple("daebc")
+    assert np.array_equal(moved.occupancy(0.9), moved.occupancy(0.9))
+    assert moved.occupancy(0.9) == pytest.approx(chain.occupancy(0.9)[order], abs=1e-14)
+    back = moved.permuted(np.argsort(order))
+    assert np.array_equal(dense(back), dense(chain))
+    if chain.is_sparse:
+        assert moved.transition.has_canonical_format
+
+
+@pytest.mark.parametrize("order", [[0], [0, 0], [0, 2], [-1, 0], [0.5, 1]])
+def test_permuted_refuses_what_is_no_permutation(order):
+    with pytest.raises(InvalidArgument, match="order must hold each of 0 … 1 once"):
+        MarkovChain(P2).permuted(order)
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+@pytest.mark.parametrize("clone", [lambda c: pickle.loads(pickle.dumps(c)), copy.copy, copy.deepcopy])
+def test_copies_are_equal_and_read_only(make, clone):
+    chain = MarkovChain(make(P2), initial=[0.5, 0.5], rewards=[1, 2], labels=["a", ("b", 1)])
+    chain.successors  # noqa: B018  (a filled cache must not hurt)
+    other = clone(chain)
+    assert np.array_equal(dense(other), dense(chain))
+    assert np.array_equal(other.initial, chain.initial)
+    assert np.array_equal(other.rewards, chain.rewards)
+    assert other.labels == chain.labels
+    assert other.index("a") == 0
+    assert not other.initial.flags.writeable
+    assert not (other.transition.data if other.is_sparse else other.transition).flags.writeable
+
+
+def test_chains_are_compared_by_identity():
+    a, b = MarkovChain(P2), MarkovChain(P2)
+    assert a != b
+    assert len({a, b, a}) == 2
+
+
+def test_importing_chains_is_light():
+    code = "import sys, diffbisim.chain, diffbisim.mdp, diffbisim.cost, diffbisim.data; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = ("numba", "torch", "matplotlib", "jax", "gymnasium", "pandas", "scipy.optimize", "scipy.spatial")
+    assert not set(heavy) & set(loaded)
+
+
+# --- laws ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 8), discount=st.floats(0.01, 0.99))
+def test_dense_and_sparse_chains_agree(seed, n, discount):
+    rng = np.random.default_rng(seed)
+    P = rng.dirichlet(np.full(n, 0.4), size=n)
+    P[rng.random((n, n)) < 0.5] = 0
+    P[np.arange(n), rng.integers(0, n, n)] += 0.1
+    P /= P.sum(axis=1, keepdims=True)
+    a = MarkovChain(P, initial=int(rng.integers(n)))
+    b = MarkovChain(sp.coo_array(P), initial=a.initial)
+    assert np.array_equal(a.successors.indices, b.successors.indices)
+    assert a.successors.probabilities == pytest.approx(b.successors.probabilities, rel=1e-15)
+    assert a.occupancy(discount) == pytest.approx(b.occupancy(discount), abs=1e-14)
+    assert a.occupancy(discount).sum() == pytest.approx(1, abs=1e-14)
+    assert np.array_equal(a.sample(20, seed), b.sample(20, seed))

@@ -1,0 +1,415 @@
+"""Chains from data: counting against dictionaries, the state rule, and the four answers to unseen states."""
+
+import re
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffbisim.chain import MarkovChain
+from diffbisim.data.transitions import Transitions
+from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+
+pairs = MarkovChain.from_transitions
+paths = MarkovChain.from_trajectories
+
+
+def dense(chain):
+    return chain.transition.toarray() if chain.is_sparse else chain.transition
+
+
+def counted(s, s_next, weights, order):
+    """P by counting in dictionaries."""
+    total, joint = Counter(), Counter()
+    for a, b, w in zip(s, s_next, weights, strict=True):
+        total[a] += w
+        joint[a, b] += w
+    return np.array([[joint[a, b] / total[a] for b in order] for a in order])
+
+
+# --- counting -----------------------------------------------------------------------------------------------
+
+
+def test_shares_counted_by_hand():
+    chain = pairs([0, 0, 0, 1, 1], [0, 1, 1, 0, 0])
+    assert dense(chain) == pytest.approx(np.array([[1 / 3, 2 / 3], [1, 0]]), abs=1e-16)
+    assert np.array_equal(chain.initial, [1, 0])
+    assert chain.labels is None
+    assert not chain.is_sparse
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.floats(0.1, 10)), min_size=1, max_size=40
+    ),
+    kind=st.sampled_from(["numbers", "strings", "tuples", "array"]),
+)
+def test_any_labels_any_weights_as_counted_in_dictionaries(data, kind):
+    s, s_next, w = map(list, zip(*(data + [(k, (k + 1) % 5, 1.0) for k in range(5)]), strict=True))
+    name = {"strings": lambda k: f"s{k}", "tuples": lambda k: (k // 2, k % 2)}.get(kind, lambda k: k)
+    a, b = [name(k) for k in s], [name(k) for k in s_next]
+    chain = pairs(np.array(a) if kind == "array" else a, b, weights=w)
+    assert dense(chain) == pytest.approx(counted(s, s_next, w, range(5)), abs=1e-14)
+    assert chain.labels == (None if kind in ("numbers", "array") else tuple(name(k) for k in range(5)))
+
+
+def test_trajectories_are_their_transitions():
+    data = [[0, 1, 2, 0], (2, 2, 1), np.array([1, 0])]
+    chain = paths(data)
+    s, s_next = [0, 1, 2, 2, 2, 1], [1, 2, 0, 2, 1, 0]
+    assert np.array_equal(dense(chain), dense(pairs(s, s_next)))
+    assert chain.initial == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+
+
+def test_trajectories_as_one_array():
+    chain = paths(np.array([[0, 1, 0, 1], [1, 1, 0, 0]]))
+    assert np.array_equal(dense(chain), dense(paths([[0, 1, 0, 1], [1, 1, 0, 0]])))
+
+
+def test_trajectory_weights_count_transitions_and_starts():
+    chain = paths([["a", "b", "a"], ["b", "b", "a"]], weights=[3, 1])
+    assert chain.initial == pytest.approx([0.75, 0.25])
+    assert dense(chain) == pytest.approx(np.array([[0, 1], [4 / 5, 1 / 5]]))
+
+
+def test_a_trajectory_of_one_state_says_only_where_it_starts():
+    chain = paths([[0, 1, 0], [1], [1], [1]])
+    assert chain.initial == pytest.approx([0.25, 0.75])
+    assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
+    only_starts = paths([[0], [1]], unseen="self-loop")
+    assert np.array_equal(dense(only_starts), np.eye(2))
+
+
+def test_given_start_and_rewards():
+    chain = pairs(["a", "b"], ["b", "a"], initial="b", rewards={"a": 1.0, "b": 2.0})
+    assert np.array_equal(chain.initial, [0, 1])
+    assert np.array_equal(chain.rewards, [1, 2])
+    assert np.array_equal(paths([[0, 1, 0]], initial=[0.5, 0.5]).initial, [0.5, 0.5])
+
+
+def test_weights_may_be_tiny_or_huge():
+    chain = pairs([0, 0, 1], [0, 1, 0], weights=[1e-200, 1.0, 1.0])
+    assert dense(chain)[0, 0] == pytest.approx(1e-200, rel=1e-12)
+    chain = pairs([0, 0, 1], [0, 1, 0], weights=[1e308, 1e308, 1e308])
+    assert np.array_equal(dense(chain), [[0.5, 0.5], [1, 0]])
+    assert paths([[0, 1, 0], [1, 0]], weights=[1e308, 1e308]).initial == pytest.approx([0.5, 0.5])
+
+
+def test_transitions_of_weight_zero_are_as_if_absent():
+    chain = pairs([0, 0, 1], [0, 1, 0], weights=[0.0, 2.0, 1.0])
+    assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("n", "edges", "sparse"), [(64, 1, False), (65, 1, True), (65, 16, True), (65, 17, False)]
+)
+def test_large_and_thin_kernels_are_sparse(n, edges, sparse):
+    # density edges/n: 16/65 is below a quarter, 17/65 above
+    s = np.repeat(np.arange(n), edges)
+    s_next = (s + np.tile(np.arange(edges), n)) % n
+    chain = pairs(s, s_next)
+    assert chain.is_sparse == sparse
+    forced = pairs(s, s_next, sparse=not sparse)
+    assert forced.is_sparse == (not sparse)
+    assert np.array_equal(dense(forced), dense(chain))
+
+
+def test_a_million_transitions_take_less_than_a_second():
+    rng = np.random.default_rng(0)
+    s, s_next = rng.integers(0, 1000, 10**6), rng.integers(0, 1000, 10**6)
+    elapsed = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        chain = pairs(s, s_next)
+        elapsed.append(time.perf_counter() - begin)
+    assert min(elapsed) < 1.0  # 0.1 s on an idle machine
+    row = np.bincount(s_next[s == 17], minlength=1000)
+    assert dense(chain)[17] == pytest.approx(row / row.sum(), abs=1e-15)
+
+
+# --- the state rule -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("s", "s_next", "labels"),
+    [
+        (["b", "a"], ["a", "b"], ("a", "b")),
+        ([-1, 0], [0, -1], (-1, 0)),
+        ([1.5, 0.5], [0.5, 1.5], (0.5, 1.5)),
+        ([True, False], [False, True], (False, True)),
+        ([(1, 0), (0, 1)], [(0, 1), (1, 0)], ((0, 1), (1, 0))),
+        (["z", 1, "a"], [1, "a", "z"], ("z", 1, "a")),  # not sortable: order of appearance
+        ([None, "x"], ["x", None], (None, "x")),
+        (np.array(["b", "a"]), np.array(["a", "b"]), ("a", "b")),
+        (np.array(["b", None], dtype=object), [None, "b"], ("b", None)),
+        ([2**70, 0], [0, 2**70], (0, 2**70)),
+        ([0, 1], np.array([1, 0], dtype=np.uint8), None),
+        ([np.int64(0), 1], [1, 0], None),
+    ],
+)
+def test_what_is_a_number_and_what_a_label(s, s_next, labels):
+    chain = pairs(s, s_next)
+    assert chain.labels == labels
+    for a, b in zip(s, s_next, strict=True):
+        assert dense(chain)[chain.index(a), chain.index(b)] == 1.0
+
+
+def test_states_fix_the_space_and_its_order():
+    chain = pairs(["a", "b"], ["b", "a"], states=["b", "a"])
+    assert chain.labels == ("b", "a")
+    assert np.array_equal(chain.initial, [1, 0])
+    chain = pairs([10, 30], [30, 10], states=[30, 10])  # numbers that are names
+    assert chain.labels == (30, 10)
+    assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
+    assert pairs([0, 1], [1, 0], states=4, unseen="self-loop").n_states == 4
+
+
+@pytest.mark.parametrize(
+    ("s", "s_next", "options", "message"),
+    [
+        ([], [], {}, "s is empty; there must be at least one transition"),
+        ([0, 1], [1], {}, "s has 2 entries and s_next 1; they must go in pairs"),
+        ("ab", "ba", {}, "s is the string 'ab'; pass a sequence of states"),
+        (3, [1], {}, "s = 3 is not a sequence of states"),
+        (np.zeros((2, 2)), [0, 1], {}, "s has shape (2, 2); it must be one-dimensional"),
+        ([0, 1], [[1], [0]], {}, "s_next[0] = [1] is not hashable; use numbers, strings or tuples"),
+        ([0.5, 1.5], [1.5, np.nan], {}, "s_next[1] is NaN; remove the entry or name the state"),
+        (["a", "b"], ["b", "c"], {"states": ["a", "b"]}, "s_next[1] = 'c' is not in states; add it there"),
+        ([0, 5], [5, 0], {"states": 3}, "s_next[0] = 5 is outside states: numbers run from 0 to 2"),
+        ([0, -5], [0, 0], {"states": 3}, "s[1] = -5 is outside states"),
+        (["a", "b"], ["b", "a"], {"states": 2}, "s[0] = 'a' is no state number; states = 2 asks for 0 to 1"),
+        ([0], [0], {"states": 0}, "states = 0; there must be at least one state"),
+        ([0], [0], {"states": []}, "states is empty; list at least one state"),
+        ([0, 1], [1, 0], {"weights": [1.0]}, "weights has shape (1,); expected (2,), one per transition"),
+        ([0, 1], [1, 0], {"weights": [1.0, -2.0]}, "weights[1] is -2; weights must be finite and at least 0"),
+        ([0, 1], [1, 0], {"weights": [np.nan, 1.0]}, "weights[0] is nan; weights must be finite"),
+        ([0, 1], [1, 0], {"weights": [np.inf, 1.0]}, "weights[0] is inf; weights must be finite"),
+        ([0, 1], [1, 0], {"weights": ["x", 1.0]}, "weights is not an array of numbers"),
+        (["a", "b"], ["b", "a"], {"weights": [1, 0]}, "every transition out of state 'b' has weight 0"),
+    ],
+)
+def test_refused_transitions(s, s_next, options, message):
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        pairs(s, s_next, **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ([], {}, "trajectories is empty; there must be at least one"),
+        (
+            [0, 1, 2],
+            {},
+            "trajectories[0] = 0 is not a sequence of states; pass a list of trajectories, such as",
+        ),
+        (["ab", "ba"], {}, "trajectories[0] = 'ab' is not a sequence of states"),
+        ([[0, 1], {0, 1}], {}, "trajectories[1] = {0, 1} is not a sequence of states"),
+        ([[0, 1], []], {}, "trajectories[1] is empty; remove it"),
+        ([[0, 1], [1, [0]]], {}, "trajectories[1][1] = [0] is not hashable"),
+        ([[0, 1], [1, 0, 7]], {"states": 2}, "trajectories[1][2] = 7 is outside states"),
+        ([["a", "b"], ["b", "c"]], {"states": ["a", "b"]}, "trajectories[1][1] = 'c' is not in states"),
+        ([[0, 1, 0]], {"weights": [1, 2]}, "weights has shape (2,); expected (1,), one per trajectory"),
+        ([[0, 1, 0]], {"weights": [0.0]}, "every transition out of state 0 has weight 0"),
+    ],
+)
+def test_refused_trajectories(data, options, message):
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        paths(data, **options)
+
+
+def test_repeated_states_are_refused():
+    with pytest.raises(InvalidChain, match=re.escape("states[1] = 'a' repeats states[0]")):
+        pairs(["a"], ["a"], states=["a", "a"])
+
+
+# --- unseen states ------------------------------------------------------------------------------------------
+
+
+def test_unseen_states_are_named_with_remedies():
+    with pytest.raises(InvalidData) as caught:
+        pairs([0, 1, 6], [1, 0, 3])
+    assert str(caught.value) == (
+        "4 of 7 states have no outgoing transition: 2, 3, 4, 5; "
+        'pass unseen="self-loop" (they are absorbing), "uniform" (anything can follow) or "drop" (leave them '
+        "out), or states=[...] if the numbers are names"
+    )
+    with pytest.raises(InvalidData, match=re.escape("1 of 3 states have no outgoing transition: 'end';")):
+        pairs(["a", "b"], ["b", "end"])
+    with pytest.raises(
+        InvalidData, match=re.escape("8 of 9 states have no outgoing transition: 0, 1, 2, 3, 4, …;")
+    ):
+        pairs([8], [8])
+
+
+def test_self_loop_and_uniform():
+    s, s_next = [0, 1, 1], [1, 3, 0]
+    loop = [[0, 1, 0, 0], [0.5, 0, 0, 0.5], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert np.array_equal(dense(pairs(s, s_next, unseen="self-loop")), loop)
+    uniform = [[0, 1, 0, 0], [0.5, 0, 0, 0.5], [0.25] * 4, [0.25] * 4]
+    assert np.array_equal(dense(pairs(s, s_next, unseen="uniform")), uniform)
+
+
+def test_drop_peels_until_closed_and_renormalizes():
+    #  0 -> 1 (twice), 0 -> 2;  1 -> 0;  2 -> 3;  3 -> 4, which ends: 4, 3, 2 go
+    chain = pairs([0, 0, 0, 1, 2, 3], [1, 1, 2, 0, 3, 4], unseen="drop")
+    assert chain.labels == (0, 1)
+    assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
+    # a state before the cycle stays, gaps in the numbers close, and the numbers stay known
+    chain = pairs([2, 7, 9], [7, 9, 7], unseen="drop", rewards=np.arange(10.0), initial=7)
+    assert chain.labels == (2, 7, 9)
+    assert np.array_equal(dense(chain), [[0, 1, 0], [0, 0, 1], [0, 1, 0]])
+    assert np.array_equal(chain.rewards, [2, 7, 9])
+    assert np.array_equal(chain.initial, [0, 1, 0])
+
+
+def peeled(s, s_next):
+    """What is left after removing, again and again, the states without a successor."""
+    edges = set(zip(s, s_next, strict=True))
+    while True:
+        sources = {a for a, _ in edges}
+        closed = {(a, b) for a, b in edges if b in sources}
+        if closed == edges:
+            return sorted(sources)
+        edges = closed
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25))
+def test_drop_keeps_what_peeling_keeps(edges):
+    s, s_next = map(list, zip(*edges, strict=True))
+    kept = peeled(s, s_next)
+    if not kept:
+        with pytest.raises(
+            InvalidData, match=re.escape('unseen="drop" leaves no state: every path in the data ends')
+        ):
+            pairs(s, s_next, unseen="drop")
+        return
+    chain = pairs(s, s_next, unseen="drop")
+    assert chain.labels == tuple(kept)
+    inside = [(a, b) for a, b in edges if a in kept and b in kept]
+    a, b = zip(*inside, strict=True)
+    assert dense(chain) == pytest.approx(counted(a, b, np.ones(len(a)), kept), abs=1e-15)
+
+
+def test_drop_is_fast_on_a_long_path():
+    # peeling one state per round would take 200 000 rounds
+    chain = paths([[*range(200_000), 199_998]], unseen="drop")
+    assert chain.n_states == 200_000
+    with pytest.raises(InvalidData, match="leaves no state"):
+        paths([range(200_000)], unseen="drop")
+
+
+def test_drop_restricts_starts_and_rewards():
+    data = [["a", "b", "a"], ["c", "end"], ["b", "a"]]
+    chain = paths(data, unseen="drop", rewards={"a": 1, "b": 2, "c": 3, "end": 4})
+    assert chain.labels == ("a", "b")
+    assert np.array_equal(chain.initial, [0.5, 0.5])
+    assert np.array_equal(chain.rewards, [1, 2])
+    chain = paths(data, unseen="drop", initial=[0.25, 0.75, 0, 0])
+    assert np.array_equal(chain.initial, [0.25, 0.75])
+    for initial in ("c", [0.5, 0, 0.5, 0], 2):
+        with pytest.raises(
+            InvalidData, match=re.escape("initial: state 'c' was dropped, it has no infinite path")
+        ):
+            paths(data, unseen="drop", initial=initial)
+    with pytest.raises(InvalidChain, match=re.escape("initial = 'z' is no state")):
+        paths(data, unseen="drop", initial="z")
+    with pytest.raises(InvalidChain, match=re.escape("rewards has shape (2,); expected (4,)")):
+        paths(data, unseen="drop", rewards=[1, 2])
+
+
+def test_starts_of_weight_zero_say_nothing():
+    with pytest.raises(
+        InvalidData, match="weights are all zero, so nothing is known of the start; pass initial="
+    ):
+        paths([[0], [1]], weights=[0, 0], unseen="self-loop")
+
+
+def test_drop_always_labels_by_number():
+    assert pairs([0, 1], [1, 0], unseen="drop").labels == (0, 1)
+
+
+def test_absurd_numbers_are_refused_and_not_allocated():
+    far = 10**12
+    with pytest.raises(
+        InvalidData, match="999999999999 of 1000000000001 states have no outgoing transition: 1, 2, 3"
+    ):
+        pairs([0, far], [far, 0])
+    for unseen in ("self-loop", "uniform"):
+        with pytest.raises(InvalidData, match="the largest state number is 1000000000000, which asks for"):
+            pairs([0, far], [far, 0], unseen=unseen)
+    with pytest.raises(InvalidData, match=r'unseen="uniform" would fill 99999 rows with 100000 entries each'):
+        pairs([0], [99_999], unseen="uniform")
+    chain = pairs([0, far], [far, 0], unseen="drop")
+    assert chain.labels == (0, far)
+    assert pairs([0, far], [far, 0], states=[0, far]).n_states == 2
+
+
+def test_unknown_unseen():
+    with pytest.raises(InvalidArgument, match=re.escape('unseen is \'ignore\'; use "error", "self-loop"')):
+        pairs([0], [0], unseen="ignore")
+
+
+# --- the dataset --------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_keeps_episodes_and_starts():
+    data = Transitions.from_trajectories([[0, 1, 2], [2], [1, 0]])
+    assert len(data) == 3
+    assert data.n_episodes == 3
+    assert np.array_equal(data.states, [0, 1, 1])
+    assert np.array_equal(data.next_states, [1, 2, 0])
+    assert np.array_equal(data.episodes, [0, 0, 2])
+    assert np.array_equal(data.starts, [0, 2, 1])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    seed=st.integers(0, 1000),
+    weighted=st.booleans(),
+)
+def test_taking_episodes_is_building_from_them(lengths, seed, weighted):
+    rng = np.random.default_rng(seed)
+    episodes = [rng.integers(0, 4, length).tolist() for length in lengths]
+    weights = rng.random(len(episodes)) if weighted else None
+    chosen = rng.integers(0, len(episodes), 5)
+    taken = Transitions.from_trajectories(episodes, weights=weights, states=4).take(chosen)
+    direct = Transitions.from_trajectories(
+        [episodes[k] for k in chosen], weights=None if weights is None else weights[chosen], states=4
+    )
+    for name in ("states", "next_states", "episodes", "starts", "weights", "start_weights"):
+        a, b = getattr(taken, name), getattr(direct, name)
+        assert (a is None and b is None) or np.array_equal(a, b)
+    assert taken.n_episodes == 5
+    again = taken.take([4, 0])
+    assert np.array_equal(again.starts, taken.starts[[4, 0]])
+
+
+def test_pairs_are_episodes_of_one_step():
+    data = Transitions.from_pairs(["a", "b", "a"], ["b", "a", "a"], weights=[1, 2, 3])
+    assert data.n_episodes == 3
+    taken = data.take([2, 2, 1])
+    assert np.array_equal(taken.weights, [3, 3, 2])
+    assert np.array_equal(dense(taken.chain()), [[1, 0], [1, 0]])
+    assert taken.chain().labels == ("a", "b")
+
+
+@pytest.mark.parametrize("episodes", [[3], [-1], [], [[0]]])
+def test_taking_what_is_not_there(episodes):
+    data = Transitions.from_pairs([0, 1, 0], [1, 0, 0])
+    with pytest.raises(InvalidData, match="episodes must be numbers from 0 to 2, at least one"):
+        data.take(episodes)
+
+
+def test_a_chain_is_recovered_from_its_own_samples():
+    P = np.array([[0.1, 0.9, 0.0], [0.4, 0.3, 0.3], [0.5, 0.0, 0.5]])
+    chain = MarkovChain(P)
+    found = pairs(*chain.sample_transitions(200_000, 0.9, 0))
+    assert dense(found) == pytest.approx(P, abs=0.01)  # about five standard deviations
+    found = paths([chain.sample(100_000, 1)])
+    assert dense(found) == pytest.approx(P, abs=0.01)
