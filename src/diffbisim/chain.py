@@ -207,9 +207,7 @@ class MarkovChain:
         path = accumulate(uniforms, self.successors.step(), initial=start)
         return np.fromiter(path, dtype=np.int64, count=n_steps + 1)
 
-    def sample_transitions(
-        self, n: int, discount: float, rng: int | np.random.Generator
-    ) -> tuple[Integers, Integers]:
+    def sample_transitions(self, n: int, discount: float, rng: int | np.random.Generator) -> tuple[Integers, Integers]:
         """``n`` independent draws from the discounted transition occupancy: ``s ~ ρ``, ``s_next ~ P[s]``."""
         generator = as_generator(rng)
         s = generator.choice(self.n_states, size=check_count(n, "n"), p=self.occupancy(discount))
@@ -225,17 +223,13 @@ class MarkovChain:
         if new.shape != (self.n_states,) or not np.array_equal(np.sort(new), np.arange(self.n_states)):
             raise InvalidArgument(f"order must hold each of 0 … {self.n_states - 1} once")
         rows = self.transition[new]
-        matrix = (
-            np.ascontiguousarray(rows[:, new]) if isinstance(rows, np.ndarray) else sp.csr_array(rows[:, new])
-        )
+        matrix = np.ascontiguousarray(rows[:, new]) if isinstance(rows, np.ndarray) else sp.csr_array(rows[:, new])
         if sp.issparse(matrix):
             matrix.sort_indices()
         rewards = None if self.rewards is None else freeze(self.rewards[new])
         labels = None if self.labels is None else tuple(self.labels[k] for k in new)
         chain = object.__new__(MarkovChain)
-        chain._set(
-            transition=freeze(matrix), initial=freeze(self.initial[new]), rewards=rewards, labels=labels
-        )
+        chain._set(transition=freeze(matrix), initial=freeze(self.initial[new]), rewards=rewards, labels=labels)
         return chain
 
     # --- how it is kept ------------------------------------------------------------------------------------

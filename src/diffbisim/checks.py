@@ -29,9 +29,7 @@ ROUNDED = 4 * np.finfo(np.float64).eps  # rows this close to one are left as the
 def check_discount(discount: float) -> float:
     """The discount as a float strictly between zero and one."""
     if not 0.0 < discount < 1.0:
-        raise InvalidArgument(
-            f"discount is {discount!r}; it must lie strictly between 0 and 1, e.g. discount=0.95"
-        )
+        raise InvalidArgument(f"discount is {discount!r}; it must lie strictly between 0 and 1, e.g. discount=0.95")
     return float(discount)
 
 
@@ -55,9 +53,7 @@ def freeze(matrix: Any) -> Any:
     return matrix
 
 
-def stochastic_matrix(
-    value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None
-) -> Matrix:
+def stochastic_matrix(value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None) -> Matrix:
     """A read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
     matrix, tolerance = _as_floats(value, name)
     if 0 in matrix.shape:
@@ -114,9 +110,7 @@ def finite_numbers(value: Any, shape: tuple[int, ...], *, name: str, per: str) -
             raise TypeError("its entries are complex")
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidChain(
-            f"{name} is not an array of numbers ({error}); give one number per {per}"
-        ) from None
+        raise InvalidChain(f"{name} is not an array of numbers ({error}); give one number per {per}") from None
     if array.shape != shape:
         raise InvalidChain(f"{name} has shape {array.shape}; expected {shape}, one number per {per}")
     if (bad := ~np.isfinite(array)).any():
@@ -138,9 +132,7 @@ def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "st
         try:
             seen = first.setdefault(item, k)
         except TypeError:
-            raise InvalidChain(
-                f"{name}[{k}] = {item!r} is not hashable; use strings, numbers or tuples"
-            ) from None
+            raise InvalidChain(f"{name}[{k}] = {item!r} is not hashable; use strings, numbers or tuples") from None
         if seen != k:
             raise InvalidChain(f"{name}[{k}] = {item!r} repeats {name}[{seen}]; they must be distinct")
     return tuple(items)
@@ -168,9 +160,7 @@ def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> F
         return freeze(point)  # type: ignore[no-any-return]
     if np.ndim(value) == 0 or (isinstance(value, tuple) and len(value) != n):
         known = "a label, an index" if numbers else "an index"
-        raise InvalidChain(
-            f"initial = {value!r} is no state; give {known} from 0 to {n - 1}, or a distribution"
-        )
+        raise InvalidChain(f"initial = {value!r} is no state; give {known} from 0 to {n - 1}, or a distribution")
     return distribution(value, n)
 
 
@@ -183,9 +173,7 @@ def state_rewards(value: Any, n: int, labels: Labels | None) -> Floats | None:
         if missing := [name for name in names if name not in value]:
             raise InvalidChain(f"rewards has no entry for state {missing[0]!r}; give every state a reward")
         if extra := [key for key in value if key not in set(names)]:
-            raise InvalidChain(
-                f"rewards names {extra[0]!r}, which is no state; remove it or correct the label"
-            )
+            raise InvalidChain(f"rewards names {extra[0]!r}, which is no state; remove it or correct the label")
         value = [value[name] for name in names]
     return freeze(finite_numbers(value, (n,), name="rewards", per="state"))  # type: ignore[no-any-return]
 
@@ -235,9 +223,7 @@ def _normalize_rows(matrix: Matrix, tolerance: float, name: str, labels: Sequenc
         remedy = "divide the row by its sum or add the missing successors"
         if sums[row] == 0.0:
             remedy = "give the state successors, or a self-loop if it is terminal"
-        elif matrix.shape[0] == matrix.shape[1] and np.allclose(
-            matrix.sum(axis=0), 1.0, rtol=0.0, atol=tolerance
-        ):
+        elif matrix.shape[0] == matrix.shape[1] and np.allclose(matrix.sum(axis=0), 1.0, rtol=0.0, atol=tolerance):
             remedy = "the columns do sum to one: pass the transpose"
         raise InvalidChain(
             f"{name}: row {row}{_named(row, labels)} sums to {sums[row]:.10g}, {_off(sums[row])}; {remedy}"

@@ -35,9 +35,7 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
             return _chain_rewards(X, Y)
         if cost == "indicator":
             return indicator_cost(X, Y)
-        raise InvalidCost(
-            f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)'
-        )
+        raise InvalidCost(f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)')
     shape = (X.n_states, Y.n_states)
     return _checked(cost(X, Y), shape) if callable(cost) else _checked(cost, shape, copy=True)
 
@@ -52,9 +50,7 @@ def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
     """``1{x ≠ y}``, shape (n_X, n_Y): by labels when both chains have them, by index when neither has."""
     if (X.labels is None) != (Y.labels is None):
         with_, without = ("X", "Y") if X.labels is not None else ("Y", "X")
-        raise InvalidCost(
-            f'cost "indicator": {with_} has labels and {without} has none; label both or neither'
-        )
+        raise InvalidCost(f'cost "indicator": {with_} has labels and {without} has none; label both or neither')
     if X.labels is None and X.n_states != Y.n_states:
         raise InvalidCost(
             f'cost "indicator": X has {X.n_states} states and Y has {Y.n_states}; '

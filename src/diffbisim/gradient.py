@@ -27,7 +27,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Coupling
+from diffbisim.problem import Coupling, on_support
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ MAX_DUAL_ENTRIES = 2**28
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """Derivatives of ``d``. Kernels: dense for a dense chain; on the support, as CSR, for a sparse one."""
+    """Derivatives of ``d``. Kernels: dense for two dense chains; if one is sparse, CSR on the possible transitions."""
 
     transition_x: Array | sparse.csr_array  # (n_X, n_X)
     transition_y: Array | sparse.csr_array  # (n_Y, n_Y)
@@ -57,7 +57,7 @@ class Duals:
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:
     """All five derivatives from one pass over the pairs that carry occupancy."""
     problem = coupling.problem
-    by_x, by_y = coupling.weighted_potentials(m)
+    by_x, by_y = coupling.weighted_potentials(m, everywhere=coupling.complete and not problem.is_sparse)
     factor = problem.discount / (1 - problem.discount)  # potentials of U, not of V
     start = coupling.start
     return Gradient(
@@ -71,13 +71,12 @@ def gradient_of(coupling: Coupling, m: Array) -> Gradient:
 
 def _centered(rows: Any, chain: MarkovChain) -> Any:
     """Each row minus its mean under the chain's own row."""
-    if not sparse.issparse(rows):
-        P = chain.transition
-        mean = (P.multiply(rows) if chain.is_sparse else P * rows).sum(axis=1)
-        return rows - np.asarray(mean)[:, None]
-    mean = np.asarray(rows.multiply(chain.transition).sum(axis=1)).ravel()
-    data = rows.data - np.repeat(mean, np.diff(rows.indptr))
-    return sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+    s = chain.successors
+    source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    dense = isinstance(rows, np.ndarray)
+    entries = rows[source, s.indices] if dense else rows.data
+    mean = np.bincount(source, weights=s.probabilities * entries, minlength=chain.n_states)
+    return rows - mean[:, None] if dense else on_support(entries - mean[source], chain)
 
 
 def dual_certificates(coupling: Coupling) -> Duals:
@@ -101,10 +100,9 @@ def dual_certificates(coupling: Coupling) -> Duals:
 
 
 def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
-    """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense, with every transition scored (possible today or not)."""
-    n_y = coupling.problem.shape[1]
-    reward = np.zeros((n_y, n_y))
-    for y, x in zip(*np.nonzero(decoder), strict=True):
-        reward[y] += decoder[y, x] * coupling.potentials(x, y)[1]
-    reward = _centered(reward, coupling.problem.y)
-    return np.asarray(-coupling.problem.discount / (1 - coupling.problem.discount) * reward)
+    """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense: every transition is scored, possible today or not."""
+    if not coupling.complete:
+        raise InvalidArgument("the implicit reward scores all transitions and needs all pairs: use reachable=False")
+    _, by_y = coupling.weighted_potentials(np.ascontiguousarray(decoder.T), everywhere=True)
+    factor = -coupling.problem.discount / (1 - coupling.problem.discount)
+    return np.asarray(factor * _centered(by_y, coupling.problem.y))

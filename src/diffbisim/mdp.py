@@ -99,9 +99,7 @@ class MDP:
     def __repr__(self) -> str:
         support = np.flatnonzero(self.initial)
         k = int(support[0])
-        start = (
-            repr(self.labels[k] if self.labels else k) if support.size == 1 else f"in {support.size} states"
-        )
+        start = repr(self.labels[k] if self.labels else k) if support.size == 1 else f"in {support.size} states"
         return f"MDP({self.n_states} states, {self.n_actions} actions, start {start})"
 
     def uniform_policy(self) -> Floats:
@@ -155,9 +153,7 @@ class MDP:
         return mixed  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels", "actions")
-        }
+        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels", "actions")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for part in (*state["transition"], state["initial"], state["rewards"]):
@@ -169,9 +165,7 @@ class MDP:
 def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[Matrix, ...]:
     """One checked kernel per action, all of one shape and all dense or all CSR."""
     if is_sparse(transition) or np.ndim(transition[0] if len(transition) else 0) != 2:
-        raise InvalidChain(
-            "transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)"
-        )
+        raise InvalidChain("transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)")
     names = list(range(len(transition))) if actions is None else list(actions)
     sparse = any(is_sparse(P) for P in transition)
     kernels = []
@@ -179,9 +173,7 @@ def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[Matrix, ...]:
         name = f"transition of action {names[a] if a < len(names) else a!r}"
         kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, labels=labels))
         if kernels[a].shape != kernels[0].shape:
-            raise InvalidChain(
-                f"{name} has shape {kernels[a].shape}, the first {kernels[0].shape}; make them equal"
-            )
+            raise InvalidChain(f"{name} has shape {kernels[a].shape}, the first {kernels[0].shape}; make them equal")
     return tuple(kernels)
 
 

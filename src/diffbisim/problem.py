@@ -94,6 +94,9 @@ class Coupling(ABC):
 
     problem: Problem
 
+    #: Whether every pair was solved; if not, potentials are only known on the possible transitions.
+    complete: bool = True
+
     @property
     @abstractmethod
     def values(self) -> Array:
@@ -142,12 +145,25 @@ class Coupling(ABC):
         m[tuple(np.array(queue).T)] = np.maximum(spsolve(flow.tocsc(), source), 0)
         return m
 
-    def weighted_potentials(self, m: Array) -> tuple[Any, Any]:
-        """``Σ_y m(x,y) f_xy(x')`` and ``Σ_x m(x,y) g_xy(y')``, shapes ``(n_X, n_X)`` and ``(n_Y, n_Y)``."""
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        """``Σ_y m(x,y) f_xy(x')`` and ``Σ_x m(x,y) g_xy(y')``, shapes ``(n_X, n_X)`` and ``(n_Y, n_Y)``.
+
+        Dense with ``everywhere``; otherwise only on the possible transitions, as CSR.
+        """
         n_x, n_y = self.problem.shape
         by_x, by_y = np.zeros((n_x, n_x)), np.zeros((n_y, n_y))
         for x, y in zip(*np.nonzero(m), strict=True):
-            f, g = self.potentials(x, y)
+            f, g = self.potentials(int(x), int(y))
             by_x[x] += m[x, y] * f
             by_y[y] += m[x, y] * g
-        return by_x, by_y
+        if everywhere:
+            return by_x, by_y
+        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+
+
+def on_support(rows: Array, chain: MarkovChain) -> sparse.csr_array:
+    """The entries of a dense matrix on the possible transitions of a chain, or a vector of them, as CSR."""
+    s = chain.successors
+    source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    data = rows if rows.ndim == 1 else rows[source, s.indices]
+    return sparse.csr_array((data, s.indices, s.indptr), shape=(chain.n_states, chain.n_states))

@@ -4,16 +4,21 @@ A result is a number with its proof: ``lower ≤ value ≤ upper`` holds however
 sentence how it ended, and everything else (plans, encoder, gradient) is computed from the coupling when asked for.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.data.archive import chain_arrays
+from diffbisim.data.tables import replacing
+from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
 from diffbisim.problem import Coupling, Problem
 
@@ -31,6 +36,7 @@ class Status(Enum):
     ITERATIONS = "Stopped after max_iterations: the bounds are true but wide; raise max_iterations or tol."
     TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
     INTERRUPTED = "Interrupted: the bounds are true but wide; go on with warm=result."
+    FAILED = "The underlying solver gave up: the bounds are true but wide; use solver='exact'."
     ESTIMATE = "An estimate from samples: no certified bounds without the kernels."
 
     @property
@@ -141,9 +147,23 @@ class DistanceResult:
         """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, shape ``(n_Y, n_Y)``: maximizing it brings Y closer to X."""
         return implicit_reward(self.coupling, self.decoder)
 
-    def _check_pair(self, x: int, y: int) -> None:
-        from diffbisim.errors import InvalidArgument
+    def save(self, path: str | Path) -> None:
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        problem = self.problem
+        arrays: dict[str, Any] = {f"state.{k}": v for k, v in self.coupling.state().items()}
+        for side, chain in (("x", problem.x), ("y", problem.y)):
+            arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
+        meta = {
+            "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
+            "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
+            "coupling": type(self.coupling).__name__, "discount": problem.discount,
+            "history": [dict(row) for row in self.history], "work": dict(self.work),
+        }  # fmt: skip
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+        with replacing(Path(path), binary=True) as file:
+            np.savez(file, cost=problem.cost, **arrays)
 
+    def _check_pair(self, x: int, y: int) -> None:
         for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):
             if not 0 <= state < n:
                 raise InvalidArgument(f"{name} = {state} is not a state: give an index from 0 to {n - 1}")

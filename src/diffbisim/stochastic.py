@@ -56,9 +56,7 @@ def _sparse_occupancy(matrix: sp.csr_array, start: Floats, discount: float) -> F
 
     transposed = matrix.T.tocsr()
     source = (1.0 - discount) * start
-    operator = LinearOperator(
-        matrix.shape, matvec=lambda v: v - discount * (transposed @ v), dtype=np.float64
-    )
+    operator = LinearOperator(matrix.shape, matvec=lambda v: v - discount * (transposed @ v), dtype=np.float64)
     rho = start
     for _ in range(3):  # a solve, and two refinements by its residual
         residual = source + discount * (transposed @ rho) - rho

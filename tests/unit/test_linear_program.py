@@ -15,7 +15,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import Status
-from diffbisim.solvers.linear_program import LinearProgram
+from diffbisim.solvers.linear_program import LinearProgram, LinearProgramCoupling
 from diffbisim.solvers.lp_assembly import paper_program
 from oracles.bellman import bellman
 from oracles.instances import Instance, instance
@@ -236,6 +236,18 @@ def test_callback_history_and_pickle():
     np.testing.assert_array_equal(again.values, result.values)
 
 
+@pytest.mark.parametrize("seed", [3, 8, 22, 57])
+def test_state_brings_everything_back_without_solving(seed):
+    _, result, _ = solved(seed)
+    again = LinearProgramCoupling.restore(result.problem, result.coupling.state())
+    np.testing.assert_array_equal(again.values, result.values)
+    np.testing.assert_array_equal(again.occupancy(), result.occupancy)
+    np.testing.assert_array_equal(again.plan(0, 0).toarray(), result.coupling.plan(0, 0).toarray())
+    np.testing.assert_array_equal(again.start.f, result.coupling.start.f)
+    for mine, theirs in zip(again.potentials(0, 0), result.coupling.potentials(0, 0), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def imported_by(module):
     """Names of the diffbisim modules that a module's source imports, itself and transitively."""
     found, queue = set(), [module]
@@ -259,6 +271,6 @@ def imported_by(module):
 def test_the_oracle_shares_nothing_with_the_compiled_solvers():
     shared = imported_by("diffbisim.solvers.linear_program")
     assert "diffbisim.solvers.certify" in shared
-    mine = {"certify", "linear_program", "lp_assembly", "lp_policy"}
+    mine = {"certify", "linear_program", "lp_assembly", "lp_coupling", "lp_policy"}
     assert {n.rpartition(".")[2] for n in shared if ".solvers." in n} == mine
     assert "numba" not in shared

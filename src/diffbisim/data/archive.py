@@ -26,18 +26,36 @@ VERSION = 1
 CSR = ("data", "indices", "indptr")
 
 
-def write_npz(chain: MarkovChain, path: str | Path) -> None:
-    """Everything a chain is; label types other than str, int, float, bool, None and tuples are refused."""
-    parts: dict[str, Any] = {"diffbisim": np.array(VERSION), "initial": chain.initial}
+def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
+    """Everything a chain is, as arrays; label types other than str, int, float, bool, None and tuples are refused."""
     P = chain.transition
-    parts |= {"transition": P} if isinstance(P, np.ndarray) else {k: getattr(P, k) for k in CSR}
+    parts = {"transition": P} if isinstance(P, np.ndarray) else {k: getattr(P, k) for k in CSR}
+    parts["initial"] = chain.initial
     if chain.rewards is not None:
         parts["rewards"] = chain.rewards
     if chain.labels is not None:
         text = json.dumps([_tagged(label) for label in chain.labels])
         parts["labels"] = np.frombuffer(text.encode(), dtype=np.uint8)
+    return parts
+
+
+def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: Any = None) -> MarkovChain:
+    """The inverse; ``initial`` and ``rewards`` override what is stored."""
+    labels = None
+    if "labels" in parts:
+        labels = [_untagged(item) for item in json.loads(bytes(parts["labels"]).decode())]
+    return MarkovChain(
+        _matrix(parts),
+        initial=parts["initial"] if initial is None else initial,
+        rewards=parts.get("rewards") if rewards is None else rewards,
+        labels=labels,
+    )
+
+
+def write_npz(chain: MarkovChain, path: str | Path) -> None:
+    """A chain as an archive, exactly."""
     with replacing(Path(path), binary=True) as file:
-        np.savez(file, **parts)
+        np.savez(file, diffbisim=np.array(VERSION), **chain_arrays(chain))
 
 
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
@@ -50,15 +68,7 @@ def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> M
     if parts.get("diffbisim", VERSION) > VERSION:
         raise InvalidData(f"{path} was written by a newer diffbisim; update diffbisim to read it")
     try:
-        labels = None
-        if "labels" in parts:
-            labels = [_untagged(item) for item in json.loads(bytes(parts["labels"]).decode())]
-        return MarkovChain(
-            _matrix(parts),
-            initial=parts["initial"] if initial is None else initial,
-            rewards=parts.get("rewards") if rewards is None else rewards,
-            labels=labels,
-        )
+        return chain_from_arrays(parts, initial=initial, rewards=rewards)
     except KeyError as error:
         raise InvalidData(f"{path} has no array {error}; write it with write_chain") from None
     except InvalidChain as error:

@@ -55,8 +55,7 @@ def fill(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashable]) -> 
         return np.append(i, gaps), np.append(j, gaps), np.append(w, np.ones(missing))
     if missing * n > MOST_FILLED:
         raise InvalidData(
-            f'unseen="uniform" would fill {missing} rows with {n} entries each; '
-            'use unseen="self-loop" or unseen="drop"'
+            f'unseen="uniform" would fill {missing} rows with {n} entries each; use unseen="self-loop" or unseen="drop"'
         )
     rows, columns = np.repeat(gaps, n), np.tile(np.arange(n), missing)
     return np.append(i, rows), np.append(j, columns), np.append(w, np.ones(rows.size))

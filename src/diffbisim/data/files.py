@@ -61,9 +61,7 @@ def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None)
     write(chain, path)
 
 
-def read_csv(
-    path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error"
-) -> MarkovChain:
+def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
     """The chain in a table of edges, transitions or trajectories; see the module's head."""
     table = read_columns(Path(path), "\t" if Path(path).suffix.lower() == ".tsv" else None)
     options: dict[str, Any] = {"initial": initial, "rewards": rewards, "unseen": unseen}
@@ -92,9 +90,7 @@ def write_csv(chain: MarkovChain, path: str | Path) -> None:
     successors = chain.successors
     source = np.repeat(np.arange(chain.n_states), np.diff(successors.indptr)).tolist()
     with replacing(path) as file:
-        writer = csv.writer(
-            file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n"
-        )
+        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow(EDGES)
         rows = zip(source, successors.indices.tolist(), successors.probabilities.tolist(), strict=True)
         writer.writerows((names[i], names[j], repr(p)) for i, j, p in rows)
@@ -125,9 +121,7 @@ def _episodes(table: Table) -> list[Any]:
     if bad.any():
         k, before = int(order[1:][bad][0]), int(order[:-1][bad][0])
         fault = "repeats" if t[k] == t[before] else "leaves a gap after"
-        table.fault(
-            k, f"t = {t[k]} {fault} t = {t[before]} of line {table.line(before)}; t must be consecutive"
-        )
+        table.fault(k, f"t = {t[k]} {fault} t = {t[before]} of line {table.line(before)}; t must be consecutive")
     (states,) = table.states("state")
     ordered = states[order] if isinstance(states, np.ndarray) else [states[k] for k in order]
     bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(order)]

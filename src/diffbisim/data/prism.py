@@ -34,9 +34,7 @@ CHAIN = ("source", "target", "probability")
 CHOICES = ("source", "choice", "target", "probability")
 
 
-def read_prism(
-    path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error"
-) -> MarkovChain:
+def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
     """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs."""
     path = Path(path)
     n, table = _read_transitions(path)
@@ -108,9 +106,7 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
         raise InvalidData("PRISM starts in each initial state with the same probability; write .npz instead")
     stale = [path.with_suffix(s) for s in REWARD_SUFFIXES if path.with_suffix(s).exists()]
     if stale and (chain.rewards is None or stale[0].suffix != ".srew"):
-        raise InvalidData(
-            f"{stale[0]} would be read as the rewards of this chain; remove it or rename {path.name}"
-        )
+        raise InvalidData(f"{stale[0]} would be read as the rewards of this chain; remove it or rename {path.name}")
     with replacing(path) as file:
         successors = chain.successors
         source = np.repeat(np.arange(chain.n_states), np.diff(successors.indptr)).tolist()
@@ -138,9 +134,7 @@ def _read_transitions(path: Path) -> tuple[int, Table]:
     return n, table
 
 
-def _numbered(
-    path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, ...]]
-) -> tuple[list[int], Table]:
+def _numbered(path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, ...]]) -> tuple[list[int], Table]:
     """A file whose first line counts states … rows: these counts, and its rows as a table."""
     numbers, texts = _lines(path)
     line, header = numbers.pop(0), texts.pop(0)

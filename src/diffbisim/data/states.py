@@ -54,9 +54,7 @@ def column(values: Any, name: str) -> Integers | list[Any]:
     if hasattr(values, "__array__"):
         array = np.asarray(values)
         if array.ndim != 1:
-            raise InvalidData(
-                f"{name} has shape {array.shape}; it must be one-dimensional (use tuples as states)"
-            )
+            raise InvalidData(f"{name} has shape {array.shape}; it must be one-dimensional (use tuples as states)")
         values = array if array.dtype.kind == "i" else array.tolist()
     if isinstance(values, np.ndarray):
         return values.astype(np.int64)
@@ -86,12 +84,8 @@ def _within(entries: Integers | list[Any], n: int, where: Where) -> Encoded:
     if n < 1:
         raise InvalidData(f"states = {n}; there must be at least one state")
     if isinstance(entries, list):
-        k = next(
-            k for k, e in enumerate(entries) if isinstance(e, bool) or not isinstance(e, (int, np.integer))
-        )
-        raise InvalidData(
-            f"{where(k)} = {entries[k]!r} is no state number; states = {n} asks for 0 to {n - 1}"
-        )
+        k = next(k for k, e in enumerate(entries) if isinstance(e, bool) or not isinstance(e, (int, np.integer)))
+        raise InvalidData(f"{where(k)} = {entries[k]!r} is no state number; states = {n} asks for 0 to {n - 1}")
     bad = (entries < 0) | (entries >= n)
     if bad.any():
         k = int(bad.argmax())
@@ -105,9 +99,7 @@ def _distinct(items: list[Any], where: Where) -> Labels:
         labels = list(dict.fromkeys(items))
     except TypeError:
         k = next(k for k, item in enumerate(items) if not _hashable(item))
-        raise InvalidData(
-            f"{where(k)} = {items[k]!r} is not hashable; use numbers, strings or tuples"
-        ) from None
+        raise InvalidData(f"{where(k)} = {items[k]!r} is not hashable; use numbers, strings or tuples") from None
     if any(isinstance(label, float) and label != label for label in labels):
         k = next(k for k, item in enumerate(items) if item != item)
         raise InvalidData(f"{where(k)} is NaN; remove the entry or name the state")

@@ -134,9 +134,7 @@ def chain_of_edges(
         return data.chain(**options)
 
 
-def check_rows(
-    table: Table, i: Integers, j: Integers, probability: Floats, name: Callable[[int], str]
-) -> None:
+def check_rows(table: Table, i: Integers, j: Integers, probability: Floats, name: Callable[[int], str]) -> None:
     """Raise if a pair (i, j) stands twice, or if the probabilities of an i do not sum to one."""
     order = np.lexsort((j, i))
     twice = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0)
@@ -149,9 +147,7 @@ def check_rows(
     if bad.any():
         k = int(begin[bad].min())
         total = sums[group[k]]
-        table.fault(
-            k, f"the probabilities out of {name(int(i[k]))} sum to {total:.10g}; they must sum to one"
-        )
+        table.fault(k, f"the probabilities out of {name(int(i[k]))} sum to {total:.10g}; they must sum to one")
 
 
 def broken(path: Path, line: int, text: str, why: str) -> InvalidData:

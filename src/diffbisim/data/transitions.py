@@ -65,9 +65,7 @@ class Transitions:
         return cls(a, b, encoded.n_states, encoded.labels, _weights(weights, m, "transition"))
 
     @classmethod
-    def from_trajectories(
-        cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None
-    ) -> Transitions:
+    def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
         """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
         paths = [np.asarray(path) if hasattr(path, "__array__") else path for path in trajectories]
         lengths = _lengths(paths)

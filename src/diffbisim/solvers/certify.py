@@ -54,9 +54,7 @@ class Edges:
     def of_kernel(cls, chain: MarkovChain) -> "Edges":
         """The transitions of a chain."""
         s = chain.successors
-        return cls(
-            s.indptr[:-1], np.repeat(np.arange(chain.n_states), np.diff(s.indptr)), s.indices, s.probabilities
-        )
+        return cls(s.indptr[:-1], np.repeat(np.arange(chain.n_states), np.diff(s.indptr)), s.indices, s.probabilities)
 
     @classmethod
     def of_distribution(cls, p: Array) -> "Edges":
@@ -109,9 +107,7 @@ def round_plans(plans: Array, ex: Edges, ey: Edges) -> Array:
     A *= _shrink(q, over_x(A, ex))[ex.source]
     lack_p, lack_q = _lack(p, over_y(A, ey)), _lack(q, over_x(A, ex))  # (E_X, n_Y), (n_X, E_Y)
     total = over_x(lack_p, ex)
-    lack_p *= np.divide(1.0, total, out=np.zeros_like(total), where=total > np.finfo(np.float64).tiny)[
-        ex.source
-    ]
+    lack_p *= np.divide(1.0, total, out=np.zeros_like(total), where=total > np.finfo(np.float64).tiny)[ex.source]
     A += lack_p[:, ey.source] * lack_q[ex.source]
     return A
 

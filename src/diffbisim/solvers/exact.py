@@ -118,41 +118,31 @@ class Exact:
 
 
 def _slack(grid: "PairGrid", price: float) -> float:
-    """Half width of the band that transports solved to ``price`` leave, and a + b + 4 roundings of numbers up to one."""
+    """Half width of the band left by transports solved to ``price`` and by a + b + 4 roundings of numbers up to one."""
     γ = grid.discount
     return (γ / (1 - γ) + 1) * (price / 2 + (grid.nodes + 4) * EPS)
 
 
-def evaluate(grid: "PairGrid", U: Array, spare: Array, target: float) -> None:
+def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:
     """Bring ``U`` to the table of the current policy: residual of (I - γ Π) U = (1-γ) c below ``target``.
 
     BiCGStab first. Where it stagnates (periodic chains, γ near one) a small grid is factorized and a large one swept;
-    a poor evaluation costs iterations, never correctness.
+    a poor evaluation costs iterations, never correctness. ``source`` is scratch.
     """
     from diffbisim.solvers.krylov import bicgstab
     from diffbisim.solvers.pairs import FACTORIZE
 
-    γ = grid.discount
-
-    def residual(u: Array, out: Array) -> Array:
-        grid.apply(u, out)
-        out *= γ
-        out -= u
-        np.multiply(grid.c, 1 - γ, out=spare)
-        out += spare
-        return out
-
-    before = U.copy()
-    if bicgstab(grid.apply, γ, residual, U, spare, target, max_iterations=150) <= target:
+    np.multiply(grid.c, 1 - grid.discount, out=source)
+    before = float(np.abs(U).max())
+    if bicgstab(grid.system, source, U, target, max_iterations=150) <= 2 * target:
         return
     if grid.size <= FACTORIZE and grid.at[-1] <= 20 * FACTORIZE:
-        U[:] = grid.factorized_solve((1 - γ) * grid.c)
+        U[:] = grid.factorized_solve(source)
         return
-    worst = float(np.abs(residual(U, np.zeros_like(U))).max())
-    if not worst <= float(np.abs(residual(before, np.zeros_like(U))).max()):
-        U[:] = before
+    if not float(np.abs(U).max()) <= 2 * before:  # it ran away: begin from the cost, which bounds the table
+        np.copyto(U, grid.c)
+    change = np.empty_like(U)
     for _ in range(100):
-        grid.apply(U, spare)
-        np.multiply(grid.c, 1 - γ, out=U)
-        spare *= γ
-        U += spare
+        grid.system(U, change)
+        U += source
+        U -= change

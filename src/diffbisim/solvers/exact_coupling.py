@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Array, Coupling, Problem, Start
+from diffbisim.problem import Array, Coupling, Problem, Start, on_support
 from diffbisim.solvers import kernels
-from diffbisim.solvers.exact import PRICE
+from diffbisim.solvers.exact import EPS, PRICE
 from diffbisim.solvers.krylov import bicgstab
 from diffbisim.solvers.pairs import CHUNK, FACTORIZE, PairGrid
 from diffbisim.solvers.start import Transport
@@ -24,7 +25,11 @@ class ExactCoupling(Coupling):
 
     def __init__(self, grid: PairGrid, U: Array) -> None:
         self.grid, self.U, self.problem = grid, U, grid.problem
-        self._rows, self._cols = np.flatnonzero(self.problem.x.initial), np.flatnonzero(self.problem.y.initial)
+        self._rows, self._cols = (
+            np.flatnonzero(self.problem.x.initial),
+            np.flatnonzero(self.problem.y.initial),
+        )
+        self.complete, self.gap = not grid.pair.size, 0.0
         self._start = Transport(self.problem.x.initial[self._rows], self.problem.y.initial[self._cols])
 
     @classmethod
@@ -47,14 +52,21 @@ class ExactCoupling(Coupling):
         return coupling
 
     def report(self, half_gap: float) -> dict[str, float]:
-        """A row of history: the distance for the current table and its bounds."""
+        """A row of history: the distance for the current table (known up to ``half_gap``) and its bounds."""
+        half_gap += (self._rows.size + self._cols.size + 4) * EPS  # roundings of the last transport
         table = self.U.reshape(self.problem.shape)
+        self.gap = 2 * half_gap
         value = self._start.solve(table[np.ix_(self._rows, self._cols)], PRICE)
         scale, low, high = self.problem.scale, max(value - half_gap, 0.0), min(value + half_gap, 1.0)
         work = {k: float(v) for k, v in self.grid.work.items()}
-        return {"value": scale * min(max(value, low), high), "lower": scale * low, "upper": scale * high, **work}
+        return {
+            "value": scale * min(max(value, low), high),
+            "lower": scale * low,
+            "upper": scale * high,
+            **work,
+        }
 
-    @property
+    @cached_property
     def values(self) -> Array:
         table = self.problem.scale * self.U
         if self.grid.pair.size:
@@ -83,8 +95,7 @@ class ExactCoupling(Coupling):
             z, k = k, int(np.searchsorted(pair, k))
             if k == pair.size or pair[k] != z:
                 raise InvalidArgument(
-                    f"pair ({x}, {y}) cannot be reached from the starts and was not solved; "
-                    "use Exact(reachable=False)"
+                    f"pair ({x}, {y}) cannot be reached from the starts and was not solved; use Exact(reachable=False)"
                 )
         return slice(int(self.grid.at[k]), int(self.grid.at[k + 1]))
 
@@ -99,9 +110,7 @@ class ExactCoupling(Coupling):
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         grid, edges = self.grid, self._edges(x, y)
         f, g = np.empty(grid.n_x), np.empty(grid.n_y)
-        kernels.potentials(
-            x, y, grid.n_y, grid.xs, grid.ys, grid.child[edges], grid.parent[edges], self.U, f, g
-        )
+        kernels.potentials(x, y, grid.n_y, grid.xs, grid.ys, grid.child[edges], grid.parent[edges], self.U, f, g)
         return self.problem.scale * f, self.problem.scale * g
 
     def occupancy(self) -> Array:
@@ -110,48 +119,45 @@ class ExactCoupling(Coupling):
         source = (1 - γ) * self.start.plan.toarray().ravel()
         visited = source > 0
         kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
-        m, spare = source.copy(), np.empty_like(source)
-
-        def residual(u: Array, out: Array) -> Array:
-            grid.push(u, out)
-            out *= γ
-            out -= u
-            out += source
-            return out
-
-        target = 1e-15 * float(source.max())
+        accuracy = min(max(1e-5 * self.gap, 1e-13), 1e-9)  # far beyond that of the plans, not further
+        m, target = source.copy(), accuracy * float(source.max())
         with grid.running():
-            reached = bicgstab(grid.push, γ, residual, m, spare, target, max_iterations=200)
+            reached = bicgstab(grid.transposed_system(), source, m, target, max_iterations=200)
         if reached > 1e3 * target and grid.size <= FACTORIZE:
             m = grid.factorized_solve(source, transposed=True)
         m[~visited] = 0.0
         np.maximum(m, 0.0, out=m)
-        return (m / m.sum()).reshape(self.problem.shape)
+        return np.asarray(m / m.sum()).reshape(self.problem.shape)
 
-    def weighted_potentials(self, m: Array) -> tuple[Any, Any]:
-        """Dense with c-transforms for two dense chains, otherwise on the supports (CSR): cost grows with successors."""
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
         grid, flat = self.grid, np.ascontiguousarray(m.ravel())
-        on_supports = self.problem.is_sparse or bool(grid.pair.size)
-        kernel = kernels.sum_potentials_on_supports if on_supports else kernels.sum_potentials
-        shapes = (grid.xs[1].shape, grid.ys[1].shape) if on_supports else ((grid.n_x,) * 2, (grid.n_y,) * 2)
+        kernel = kernels.sum_potentials if everywhere else kernels.sum_potentials_on_supports
+        shapes = ((grid.n_x,) * 2, (grid.n_y,) * 2) if everywhere else (grid.xs[1].shape, grid.ys[1].shape)
 
         def run(lo: int, hi: int) -> tuple[Array, Array]:
             parts = np.zeros(shapes[0]), np.zeros(shapes[1])
             kernel(
-                lo, hi, grid.pair, grid.n_y, grid.xs, grid.ys, grid.at, grid.child, grid.parent, self.U, flat, *parts
+                lo,
+                hi,
+                grid.pair,
+                grid.n_y,
+                grid.xs,
+                grid.ys,
+                grid.at,
+                grid.child,
+                grid.parent,
+                self.U,
+                flat,
+                *parts,
             )
             return parts
 
         with grid.running():
-            work = float(grid.at[-1]) ** 2 / grid.size
-            parts = grid.split(run, work, pieces=min(grid.threads, 1 + int(work // CHUNK)))
+            parts = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
         by_x, by_y = (self.problem.scale * np.sum(side, axis=0) for side in zip(*parts, strict=True))
-        if not on_supports:
+        if everywhere:
             return by_x, by_y
-        return tuple(
-            sparse.csr_array((data, chain[1], chain[0]), shape=(n, n))
-            for data, chain, n in ((by_x, grid.xs, grid.n_x), (by_y, grid.ys, grid.n_y))
-        )
+        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
 
     def state(self) -> dict[str, NDArray[Any]]:
         grid = self.grid

@@ -13,7 +13,17 @@ only writes to its own pairs. Letters:
 import numpy as np
 from numba import njit
 
-from diffbisim.solvers.transport import NODE, cell, greedy, northwest_corner, repair, simplex, tree_flows, tree_potentials, tree_value
+from diffbisim.solvers.transport import (
+    NODE,
+    cell,
+    greedy,
+    northwest_corner,
+    repair,
+    simplex,
+    tree_flows,
+    tree_potentials,
+    tree_value,
+)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -78,30 +88,31 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
 
 
 @njit(cache=True, nogil=True)
-def apply_plans(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, v, out):
-    """out(x,y) = Σ Π_xy(x',y') v(x',y')."""
+def apply_system(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, discount, v, out):
+    """out = (I - γ Π) v, that is v(x,y) - γ Σ Π_xy(x',y') v(x',y')."""
     for k in range(lo, hi):
         z, x, y = _pair(pair, k, n_y)
-        rows, cols = x_idx[x_ptr[x] : x_ptr[x + 1]], y_idx[y_ptr[y] : y_ptr[y + 1]]
-        a, total = rows.size, 0.0
+        rows, cols, a = x_ptr[x], y_ptr[y], x_ptr[x + 1] - x_ptr[x]
+        total = 0.0
         for e in range(at[k], at[k + 1]):
             i, j = cell(child[e], parent[e], a)
-            total += flow[e] * v[rows[i] * n_y + cols[j]]
-        out[z] = total
+            total += flow[e] * v[x_idx[rows + i] * n_y + y_idx[cols + j]]
+        out[z] = v[z] - discount * total
 
 
 @njit(cache=True, nogil=True)
-def push_plans(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, v, out):
-    """out(x',y') += Σ Π_xy(x',y') v(x,y), the transpose; every thread needs an ``out`` of its own."""
+def push_system(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, discount, v, out):
+    """out += (I - γ Π)ᵀ v restricted to the listed pairs; every thread needs an ``out`` of its own."""
     for k in range(lo, hi):
         z, x, y = _pair(pair, k, n_y)
         if v[z] == 0.0:
             continue
-        rows, cols = x_idx[x_ptr[x] : x_ptr[x + 1]], y_idx[y_ptr[y] : y_ptr[y + 1]]
-        a = rows.size
+        rows, cols, a = x_ptr[x], y_ptr[y], x_ptr[x + 1] - x_ptr[x]
+        out[z] += v[z]
+        amount = discount * v[z]
         for e in range(at[k], at[k + 1]):
             i, j = cell(child[e], parent[e], a)
-            out[rows[i] * n_y + cols[j]] += flow[e] * v[z]
+            out[x_idx[rows + i] * n_y + y_idx[cols + j]] -= flow[e] * amount
 
 
 @njit(cache=True, nogil=True)
@@ -210,3 +221,40 @@ def sum_potentials_on_supports(lo, hi, pair, n_y, xs, ys, at, child, parent, U, 
             by_x[xs[0][x] + i] += m[z] * pot[i]
         for j in range(b):
             by_y[ys[0][y] + j] += m[z] * pot[a + j]
+
+
+@njit(cache=True, nogil=True)
+def solve_one(C, child, parent, flow, pot, tol):
+    """One transport with costs C (a, b) from the tree in the edge list; returns its value, leaves the optimal tree."""
+    a, b = C.shape
+    costs = C.ravel()
+    t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
+    simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
+    return tree_value(child, parent, flow, costs, b, a)
+
+
+@njit(cache=True, nogil=True)
+def half_step(alpha, p, q, u, r):
+    """u += α p, r -= α q (BiCGStab, krylov.py)."""
+    for k in range(u.size):
+        u[k] += alpha * p[k]
+        r[k] -= alpha * q[k]
+
+
+@njit(cache=True, nogil=True)
+def full_step(omega, t, shadow, u, r):
+    """u and r after the stabilizing step; returns <shadow, r> and the largest |r|."""
+    dot, worst = 0.0, 0.0
+    for k in range(u.size):
+        u[k] += omega * r[k]
+        r[k] -= omega * t[k]
+        dot += shadow[k] * r[k]
+        worst = max(worst, abs(r[k]))
+    return dot, worst
+
+
+@njit(cache=True, nogil=True)
+def direction(beta, omega, q, r, p):
+    """p = r + β (p - ω q)."""
+    for k in range(p.size):
+        p[k] = r[k] + beta * (p[k] - omega * q[k])

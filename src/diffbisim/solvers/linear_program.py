@@ -32,19 +32,16 @@ Cost: (transitions of X)·(transitions of Y) variables; 10^4 take seconds, 4·10
 For anything larger: solvers/exact.py.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from scipy.optimize import linprog
 
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.problem import Coupling, Problem, Start
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers.certify import (
     at_targets,
@@ -53,8 +50,6 @@ from diffbisim.solvers.certify import (
     dual_values,
     lower_distance,
     lower_table,
-    over_x,
-    over_y,
     plan_costs,
     round_plans,
     rounding,
@@ -62,15 +57,14 @@ from diffbisim.solvers.certify import (
     upper_table,
 )
 from diffbisim.solvers.lp_assembly import Grid, Program, all_pairs_program, n_variables, paper_program
-from diffbisim.solvers.lp_policy import evaluate, occupancy, reachable, shaping
+from diffbisim.solvers.lp_coupling import LinearProgramCoupling, Solution
+from diffbisim.solvers.lp_policy import evaluate, reachable, shaping
 
 Array = NDArray[np.float64]
 
-METHODS = ("highs", "highs-ds", "highs-ipm")
+__all__ = ["LinearProgram", "LinearProgramCoupling"]
 
-#: The plans μ/m of the paper's program are kept where a pair has at least this occupancy: dividing by less
-#: would magnify rounding, and the second program has all pairs.
-VISITED = 1e-6
+METHODS = ("highs", "highs-ds", "highs-ipm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +115,13 @@ class LinearProgram:
             work={"variables": size, "iterations": solution.iterations},
         )
 
-    def _outcome(self, gap: float, scale: float, solution: "Solution") -> Status:
+    def _outcome(self, gap: float, scale: float, solution: Solution) -> Status:
         if gap <= self.tol * scale:
             return Status.CONVERGED
         if solution.limit:
             out_of_iterations = self.max_iterations is not None and solution.iterations >= self.max_iterations
             return Status.ITERATIONS if out_of_iterations else Status.TIME
-        return Status.ROUNDING
+        return Status.ROUNDING if gap <= 1e-6 * scale else Status.FAILED
 
     def _checked_size(self, problem: Problem) -> int:
         size = n_variables(problem)
@@ -138,7 +132,7 @@ class LinearProgram:
             )
         return size
 
-    def _solve_paper(self, grid: Grid) -> "Solution":
+    def _solve_paper(self, grid: Grid) -> Solution:
         """The paper's program; if HiGHS has no answer the zero solution, which certifies wide bounds."""
         program = paper_program(grid)
         z, duals, iterations, limit = self._highs(program)
@@ -149,7 +143,7 @@ class LinearProgram:
         return Solution(
             mass=mass.reshape(grid.plan_shape),
             start=start.reshape(grid.start_shape),
-            values=(1 - γ) * (V.reshape(-1, n_y) + w_x[:, None] + w_y),
+            subsolution=(1 - γ) * (V.reshape(-1, n_y) + w_x[:, None] + w_y),
             f=(1 - γ) * (a.reshape(-1, n_y) / γ + w_x[ex.target, None]),
             f_start=φ[:, None] + (1 - γ) * w_x[grid.sx.target, None],
             iterations=iterations,
@@ -184,93 +178,9 @@ class LinearProgram:
         return np.maximum(answer.x, 0.0), answer.eqlin.marginals, iterations, limit
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """What HiGHS found for the paper's program, in units of U and shaped."""
-
-    mass: Array  # (E_X, E_Y): μ
-    start: Array  # m_0 on the supports of the starts
-    values: Array  # (n_X, n_Y): (1-γ) Ṽ, up to HiGHS's tolerance a subsolution
-    f: Array  # (E_X, n_Y): potentials of X for all pairs
-    f_start: Array  # (k_X, 1): potential of the start of X
-    iterations: int
-    limit: bool  # stopped at a limit of time or iterations
-
-
-class LinearProgramCoupling(Coupling):
-    """Plans, potentials and values of all pairs: from the second program where the first has no mass."""
-
-    def __init__(self, problem: Problem, grid: Grid, solution: Solution, solver: LinearProgram) -> None:
-        self.problem, self.grid, self.solution, self.solver = problem, grid, solution, solver
-
-    @cached_property
-    def _pairs(self) -> tuple[Array, Array, Array]:
-        """Plans ``A (E_X, E_Y)`` of all pairs, their value ``U (n_X, n_Y)``, ``f (E_X, n_Y)``; scaled."""
-        grid, mass = self.grid, self.solution.mass
-        ex, ey, γ = grid.ex, grid.ey, grid.discount
-        μ, f = self.solver.solve_all_pairs(grid)
-        visited = over_y(over_x(mass, ex), ey) > VISITED
-        A = round_plans(conditional(np.where(visited[ex.source][:, ey.source], mass, μ), ex, ey), ex, ey)
-        U = evaluate(A, grid, np.full(grid.cost.size, True))
-        W = at_targets(U, ex, ey)
-        f, g = conjugate(f, W, ex, ey)
-        gap = float(np.max(U - (1 - γ) * grid.cost - γ * dual_values(f, g, ex, ey))) / (1 - γ)
-        if gap > self.solver.tol * grid.cost.max():
-            warnings.warn(
-                f"the values of all pairs are certified to {np.ldexp(gap, grid.exponent):.1e}, more than "
-                "tol: use solver='exact'",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        return A, U, f
-
-    @cached_property
-    def values(self) -> Array:
-        return np.ldexp(self._pairs[1], self.grid.exponent)
-
-    @cached_property
-    def start(self) -> Start:
-        grid = self.grid
-        plan = round_plans(self.solution.start, grid.sx, grid.sy)
-        f = np.ldexp(self.solution.f_start[:, 0], grid.exponent)
-        f, g = self._extended(f, grid.sx.target, grid.sy.target)
-        return Start(_sparse_plan(plan, grid.sx.target, grid.sy.target, self.problem.shape), f, g)
-
-    def plan(self, x: int, y: int) -> sparse.coo_array:
-        rows, columns = self._block(x, y)
-        targets = self.grid.ex.target[rows], self.grid.ey.target[columns]
-        return _sparse_plan(self._pairs[0][rows, columns], *targets, self.problem.shape)
-
-    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
-        rows, columns = self._block(x, y)
-        f = np.ldexp(self._pairs[2][rows, y], self.grid.exponent)
-        return self._extended(f, self.grid.ex.target[rows], self.grid.ey.target[columns])
-
-    def occupancy(self) -> Array:
-        """``m = (1-γ) m_0 + γ Π^T m`` on the pairs that the start can reach."""
-        start = round_plans(self.solution.start, self.grid.sx, self.grid.sy)
-        return occupancy(self._pairs[0], start, self.grid)
-
-    def _block(self, x: int, y: int) -> tuple[slice, slice]:
-        starts_x, starts_y = self.problem.x.successors.indptr, self.problem.y.successors.indptr
-        return slice(starts_x[x], starts_x[x + 1]), slice(starts_y[y], starts_y[y + 1])
-
-    def _extended(self, f: Array, support_x: Any, support_y: Any) -> tuple[Array, Array]:
-        """From f on the support of X: c-transforms of each other, for every x' and every y'."""
-        U = self.values
-        g = np.min(U[np.ix_(support_x, support_y)] - f[:, None], axis=0)
-        f = np.min(U[:, support_y] - g, axis=1)
-        return f, np.min(U[support_x] - f[support_x, None], axis=0)
-
-
-def _sparse_plan(plan: Array, rows: Any, columns: Any, shape: tuple[int, int]) -> sparse.coo_array:
-    i, j = np.nonzero(plan)
-    return sparse.coo_array((plan[i, j], (rows[i], columns[j])), shape=shape)
-
-
 def _lower(grid: Grid, solution: Solution) -> float:
     """A certified lower bound from the multipliers."""
-    ex, ey, γ, W = grid.ex, grid.ey, grid.discount, solution.values
+    ex, ey, γ, W = grid.ex, grid.ey, grid.discount, solution.subsolution
     f, g = conjugate(solution.f, at_targets(W, ex, ey), ex, ey)
     TW = (1 - γ) * grid.cost + γ * dual_values(f, g, ex, ey)
     lower = lower_table(W, TW, γ, rounding(ex, ey, W, f, g, grid.cost))

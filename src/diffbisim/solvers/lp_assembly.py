@@ -81,9 +81,7 @@ class Program:
     rows: tuple[int, ...]  # sizes of the groups of constraints
 
     @classmethod
-    def of_groups(
-        cls, costs: list[Array], blocks: list[list[sparse.sparray | None]], rhs: list[Array]
-    ) -> "Program":
+    def of_groups(cls, costs: list[Array], blocks: list[list[sparse.sparray | None]], rhs: list[Array]) -> "Program":
         """Glue the groups together: ``blocks[i][j]`` acts on group j of the variables."""
         matrix = sparse.csc_array(sparse.block_array(blocks, format="csc"))
         columns, rows = tuple(c.size for c in costs), tuple(b.size for b in rhs)

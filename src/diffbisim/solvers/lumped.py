@@ -9,6 +9,7 @@ Floating point makes the classes agree up to a residual δ (total variation, see
 moves U by at most γ/(1-γ) δ max c, which is added to the bounds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -26,6 +27,8 @@ from diffbisim.results import DistanceResult, Status
 if TYPE_CHECKING:
     from diffbisim.solvers.exact_coupling import ExactCoupling
 
+EPS = float(np.finfo(float).eps)
+
 
 @dataclass(frozen=True, slots=True)
 class Lumped:
@@ -41,11 +44,15 @@ class Lumped:
         by_y = lump(problem.y, key=_equal_rows(problem.cost.T))
         first_x, first_y = (np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y))
         quotient = Problem(
-            by_x.chain, by_y.chain, np.ascontiguousarray(problem.cost[np.ix_(first_x, first_y)]), problem.discount
+            by_x.chain,
+            by_y.chain,
+            np.ascontiguousarray(problem.cost[np.ix_(first_x, first_y)]),
+            problem.discount,
         )
         result: DistanceResult = self.solver.solve(quotient, callback=callback)
         γ = problem.discount
-        shift = γ / (1 - γ) * (by_x.residual + by_y.residual + np.finfo(float).eps) * problem.scale
+        rounding = (np.diff(problem.x.successors.indptr).max() + np.diff(problem.y.successors.indptr).max()) * EPS
+        shift = (γ * (by_x.residual + by_y.residual) + rounding) / (1 - γ) * problem.scale
         lower, upper = max(result.lower - shift, 0.0), min(result.upper + shift, problem.scale)
         outcome = result.outcome
         if result.converged and upper - lower > 2 * self.solver.tol * problem.scale:
@@ -91,8 +98,15 @@ class LumpedCoupling(Coupling):
     def occupancy(self) -> Array:
         return self.full.occupancy()
 
-    def weighted_potentials(self, m: Array) -> tuple[Any, Any]:
-        return self.full.weighted_potentials(m)
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        return self.full.weighted_potentials(m, everywhere)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return self.full.state()
+        return {"values": self.values}
+
+    @classmethod
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "ExactCoupling":
+        """From the lifted table: the quotients are not needed any more."""
+        from diffbisim.solvers.exact_coupling import ExactCoupling
+
+        return ExactCoupling.of_table(problem, arrays["values"])

@@ -6,9 +6,11 @@ Python threads solve at once and in forked processes, which numba's own thread p
 small to pay for waking a second thread runs in the caller.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,7 @@ class PairGrid:
         self.size = self.pair.size or self.n_x * self.n_y
         self.c = self._listed(problem.cost.ravel() / self.scale)
         self.at = self._offsets()
+        self.cells = float(self.at[-1]) ** 2 / self.size  # about the cells of all transports, for sharing out work
         self.nodes = int(np.diff(self.xs[0]).max() + np.diff(self.ys[0]).max())
         index = np.int8 if self.nodes <= 128 else np.int16 if self.nodes <= 2**15 else np.int32
         self.child, self.parent = np.empty(self.at[-1], index), np.empty(self.at[-1], index)
@@ -79,7 +82,11 @@ class PairGrid:
             )
         other = getattr(warm.coupling, "grid", None)
         if isinstance(other, PairGrid) and self._same_supports(other):
-            for mine, theirs in ((self.child, other.child), (self.parent, other.parent), (self.flow, other.flow)):
+            for mine, theirs in (
+                (self.child, other.child),
+                (self.parent, other.parent),
+                (self.flow, other.flow),
+            ):
                 mine[:] = theirs
             self.fresh = max(1, other.fresh)
         return self._listed(np.nan_to_num(warm.values.ravel() / self.scale))
@@ -126,26 +133,32 @@ class PairGrid:
         if self.pool is None or pieces < 2:
             return [run(0, self.size)]
         cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64)
-        todo = iter(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+        todo = deque(pairwise(cuts.tolist()))
 
         def take() -> list[Any]:
-            return [run(lo, hi) for lo, hi in todo]  # list iterators hand out each piece once, under the GIL
+            results: list[Any] = []
+            while True:
+                try:
+                    piece = todo.popleft()  # atomic
+                except IndexError:
+                    return results
+                results.append(run(*piece))
 
         others = [self.pool.submit(take) for _ in range(self.threads - 1)]
         return [r for part in (take(), *(o.result() for o in others)) for r in part]
 
     def improve(self, U: Array, out: Array, tol: float) -> bool:
         """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol``."""
-        fresh, cells = self.fresh, float(self.at[-1]) ** 2 / self.size  # about Σ (a+b)²
+        fresh = self.fresh
         self.fresh = 2  # an interrupted sweep leaves trees of mixed age
 
-        def run(lo: int, hi: int) -> tuple[int, int]:
+        def run(lo: int, hi: int) -> Any:
             return kernels.improve(
                 lo, hi, self.pair, self.n_y, self.xs, self.ys, self.at, self.child, self.parent, self.flow,
                 U, self.c, self.discount, fresh, tol, out,
             )  # fmt: skip
 
-        done = self.split(run, cells)
+        done = self.split(run, self.cells)
         self.fresh = 0
         self.work["pivots"] += sum(pivots for pivots, _ in done)
         self.work["improvements"] += 1
@@ -179,27 +192,30 @@ class PairGrid:
         ptr[1:][self.pair if self.pair.size else slice(None)] = np.diff(self.at)
         return sparse.csr_array((self.flow, cols, np.cumsum(ptr)), shape=(self.c.size, self.c.size))
 
-    def apply(self, v: Array, out: Array) -> Array:
-        """``out = Π v`` on the listed pairs."""
-        self.split(lambda lo, hi: kernels.apply_plans(lo, hi, *self.tree, v, out), float(self.at[-1]))
+    def system(self, v: Array, out: Array) -> None:
+        """``out = (I - γ Π) v`` on the listed pairs."""
+        self.split(lambda lo, hi: kernels.apply_system(lo, hi, *self.tree, self.discount, v, out), float(self.at[-1]))
         self.work["sweeps"] += 1
-        return out
 
-    def push(self, v: Array, out: Array) -> Array:
-        """``out = Π^T v``: every thread sums into a table of its own."""
-        pieces = min(self.threads, max(1, int(self.at[-1]) // CHUNK)) if self.pool else 1
+    def transposed_system(self) -> Callable[[Array, Array], None]:
+        """A function ``(v, out)``: ``out = (I - γ Π)ᵀ v``. Every thread sums into a table of its own."""
+        pieces = min(self.threads, max(1, int(self.at[-1]) // CHUNK))
+        tables = [np.empty_like(self.c) for _ in range(pieces - 1)]
 
-        def run(lo: int, hi: int) -> Array:
-            part = out if lo == 0 else np.empty_like(out)
-            part.fill(0.0)
-            kernels.push_plans(lo, hi, *self.tree, v, part)
-            return part
+        def apply(v: Array, out: Array) -> None:
+            free = [*tables, out]
 
-        for part in self.split(run, float(self.at[-1]), pieces):
-            if part is not out:
-                out += part
-        self.work["sweeps"] += 1
-        return out
+            def run(lo: int, hi: int) -> None:
+                part = free.pop()  # an atomic operation: no two threads get the same table
+                part.fill(0.0)
+                kernels.push_system(lo, hi, *self.tree, self.discount, v, part)
+
+            self.split(run, float(self.at[-1]), pieces)
+            for table in tables[len(free) :]:
+                out += table
+            self.work["sweeps"] += 1
+
+        return apply
 
 
 def sort_keys(cost: Array) -> tuple[Array, Array]:

@@ -1,11 +1,11 @@
 """One transport on its own: the coupling of the two start distributions, warm-started from table to table."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from diffbisim.problem import Array
-from diffbisim.solvers.transport import NODE, northwest_corner, simplex, tree_value
+from diffbisim.solvers.kernels import solve_one
+from diffbisim.solvers.transport import northwest_corner
 
 
 class Transport:
@@ -20,7 +20,7 @@ class Transport:
 
     def solve(self, C: Array, tol: float) -> float:
         """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
-        return float(_solve(np.ascontiguousarray(C), self.child, self.parent, self.flow, self.pot, tol))
+        return float(solve_one(np.ascontiguousarray(C), self.child, self.parent, self.flow, self.pot, tol))
 
     def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
         """Row, column and mass of the plan's cells."""
@@ -30,12 +30,3 @@ class Transport:
     def potentials(self) -> tuple[Array, Array]:
         """``f (a,)`` and ``g (b,)`` with f + g ≤ C."""
         return self.pot[: self.p.size], self.pot[self.p.size :]
-
-
-@njit(cache=True, nogil=True)
-def _solve(C, child, parent, flow, pot, tol):
-    a, b = C.shape
-    costs = C.ravel()
-    t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
-    simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
-    return tree_value(child, parent, flow, costs, b, a)

@@ -103,8 +103,8 @@ def greedy(C, ld, p, q, child, parent, flow, left, open_cols):
 
 @njit(cache=True, nogil=True, inline="always")
 def cell(u, v, a):
-    """Row and column of the edge between nodes ``u`` and ``v``."""
-    return (u, v - a) if u < a else (v, u - a)
+    """Row and column of the edge between nodes ``u`` and ``v`` (columns are the larger numbers; no branch)."""
+    return min(u, v), max(u, v) - a
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,186 @@
+"""Speed of the exact solver, as ratios to what a user would do instead, all measured in one run.
+
+    python benchmarks/exact.py               every table (about ten minutes on two cores)
+    python benchmarks/exact.py --quick       the dense ratios up to 32 states and the sparse growth up to 1 000 states
+
+Peers, on the same chains and to the same certified gap: policy iteration and value iteration with POT's ``ot.emd`` in
+the loop, one call per pair. Policy iteration has the same evaluation (BiCGStab to the same residual) as ours. Sparse
+chains have no peer: there the growth with the number of pairs, the memory per pair and the gain from a second thread
+are reported; each size runs in a process of its own, because peak memory never falls.
+"""
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy import sparse
+
+import diffbisim as db
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers import Exact
+
+DISCOUNT, GAP = 0.95, 1e-8
+
+
+def best_time(run: Callable[[], object], repeats: int) -> float:
+    """Shortest of several wall-clock times: the one least disturbed."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def pot_sweep(problem: Problem, U: Array) -> tuple[Array, sparse.csr_array]:
+    """T U and the plans, one ``ot.emd`` per pair."""
+    import ot
+
+    (n_x, n_y), γ = problem.shape, problem.discount
+    P_x, P_y, table = problem.x.transition, problem.y.transition, U.reshape(problem.shape)
+    data, cols, ptr = [], [], [0]
+    for x in range(n_x):
+        for y in range(n_y):
+            plan = ot.emd(P_x[x], P_y[y], table)
+            i, j = np.nonzero(plan)
+            data.append(plan[i, j])
+            cols.append(i * n_y + j)
+            ptr.append(ptr[-1] + i.size)
+    plans = sparse.csr_array((np.concatenate(data), np.concatenate(cols), ptr), shape=(n_x * n_y,) * 2)
+    return (1 - γ) * problem.cost.ravel() + γ * (plans @ U), plans
+
+
+def pot_value_iteration(problem: Problem) -> float:
+    """Repeat U <- T U until the bounds of MATH.md 2 are GAP apart."""
+    γ, U = problem.discount, problem.cost.ravel().copy()
+    while True:
+        TU, _ = pot_sweep(problem, U)
+        low, high = (TU - U).min(), (TU - U).max()
+        U = TU
+        if γ / (1 - γ) * (high - low) <= GAP * problem.scale:
+            return float(U[0] + γ / (1 - γ) * (low + high) / 2)
+
+
+def pot_policy_iteration(problem: Problem) -> float:
+    """Improve with POT, evaluate with our BiCGStab."""
+    from diffbisim.solvers.krylov import bicgstab
+
+    γ, U, b = problem.discount, problem.cost.ravel().copy(), (1 - problem.discount) * problem.cost.ravel()
+    while True:
+        TU, plans = pot_sweep(problem, U)
+        low, high = (TU - U).min(), (TU - U).max()
+        U = TU
+        if γ / (1 - γ) * (high - low) <= GAP * problem.scale:
+            return float(U[0] + γ / (1 - γ) * (low + high) / 2)
+
+        def system(v: Array, out: Array, plans: sparse.csr_array = plans) -> None:
+            out[:] = v - γ * (plans @ v)
+
+        target = max(0.03 * (high - low), 0.1 * GAP * problem.scale * (1 - γ))
+        bicgstab(system, b, U, target, 150)
+
+
+def dense(sizes: tuple[int, ...], value_iteration_up_to: int) -> None:
+    """Random dense chains: ratios to POT."""
+    print(f"\nDense random chains, discount {DISCOUNT}, certified gap {GAP:g} (ratios: peer / ours, same run)")
+    print("states  cost      PI with POT  VI with POT   gradient/distance   pivots per pair   |difference|")
+    rng = np.random.default_rng(0)
+    for n in sizes:
+        X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
+        for name, cost in (("reward", "reward"), ("random", rng.random((n, n)))):
+            problem = Problem.make(X, Y, cost, DISCOUNT)
+            result = Exact(tol=GAP).solve(problem)
+            ours = best_time(lambda p=problem: Exact(tol=GAP).solve(p), 5)
+            slope = min(_gradient_time(problem) for _ in range(3))
+            began = time.perf_counter()
+            value = pot_policy_iteration(problem)
+            by_policy = time.perf_counter() - began
+            by_value = math.nan
+            if n <= value_iteration_up_to:
+                began = time.perf_counter()
+                pot_value_iteration(problem)
+                by_value = time.perf_counter() - began
+            print(
+                f"{n:6d}  {name:8s} {by_policy / ours:10.1f}x {by_value / ours:11.0f}x {slope / ours:17.2f}"
+                f" {result.work['pivots'] / n**2:19.1f} {abs(value - result.value):16.1e}",
+                flush=True,
+            )
+
+
+def _gradient_time(problem: Problem) -> float:
+    result = Exact(tol=GAP).solve(problem)  # the gradient is cached: a fresh result each time
+    began = time.perf_counter()
+    _ = result.gradient
+    return time.perf_counter() - began
+
+
+def sparse_growth(sizes: tuple[int, ...]) -> None:
+    """Random sparse chains: growth, memory and threads."""
+    print(f"\nSparse random chains, 4 successors, discount {DISCOUNT}, certified gap 1e-6")
+    print("   states       pairs  bytes/pair  2 threads/1  gradient/distance  sweeps  pivots/pair  exponent")
+    last: dict[str, float] = {}
+    for n in sizes:
+        row = json.loads(
+            subprocess.run(
+                [sys.executable, __file__, "--one", str(n)], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        exponent = math.log(row["time"] / last["time"]) / math.log(row["pairs"] / last["pairs"]) if last else math.nan
+        print(
+            f"{n:9d} {row['pairs']:11.0f} {row['bytes']:11.0f} {row['one'] / row['time']:11.2f}x"
+            f" {row['gradient'] / row['time']:18.2f} {row['sweeps']:7.0f} {row['pivots']:12.2f} {exponent:9.2f}",
+            flush=True,
+        )
+        first = last if last else row
+        last = row
+        if n == sizes[0]:
+            start = first
+    total = math.log(last["time"] / start["time"]) / math.log(last["pairs"] / start["pairs"])
+    print(f"time grows like pairs^{total:.2f} from {sizes[0]}² to {sizes[-1]}²")
+
+
+def one_sparse(n: int) -> dict[str, float]:
+    """One size, in a process of its own; memory first, before anything else has been allocated."""
+    solver = Exact(tol=1e-6)
+    small = db.examples.random_sparse_chain(20, 4, rng=0)
+    _ = db.distance(small, small, solver=solver).gradient  # compile
+    X, Y = db.examples.random_sparse_chain(n, 4, rng=1), db.examples.random_sparse_chain(n, 4, rng=2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    result = db.distance(X, Y, discount=DISCOUNT, solver=solver)
+    elapsed = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    _ = result.gradient
+    gradient = time.perf_counter() - began
+    work = result.work
+    del result
+    began = time.perf_counter()
+    db.distance(X, Y, discount=DISCOUNT, solver=Exact(tol=1e-6, threads=1))
+    one = time.perf_counter() - began
+    return {
+        "pairs": n * n, "time": elapsed, "one": one, "gradient": gradient, "bytes": (peak - before) * 1024 / n**2,
+        "sweeps": work["sweeps"], "pivots": work["pivots"] / n**2,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(one_sparse(options.one)))
+        return
+    dense((16, 32) if options.quick else (16, 32, 64), value_iteration_up_to=16 if options.quick else 32)
+    sparse_growth((300, 1000) if options.quick else (300, 1000, 3000))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Reading back what :meth:`diffbisim.DistanceResult.save` wrote."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffbisim.data.archive import chain_from_arrays
+from diffbisim.errors import InvalidData
+from diffbisim.problem import Coupling, Problem
+from diffbisim.results import DistanceResult, Status
+
+
+def load(path: str | Path) -> DistanceResult:
+    """The result in a file: every number, array and lazy attribute as it was, also as ``warm=`` of a new solve."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(bytes(arrays["meta"]).decode())
+        problem = Problem(
+            chain_from_arrays(_part(arrays, "x.")), chain_from_arrays(_part(arrays, "y.")), arrays["cost"],
+            meta["discount"],
+        )  # fmt: skip
+        coupling = _coupling(meta["coupling"], problem, _part(arrays, "state."))
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidData(f"{path} is not a saved result ({error}); write one with result.save(path)") from None
+    return DistanceResult(
+        problem, meta["value"], meta["lower"], meta["upper"], Status[meta["outcome"]], meta["iterations"],
+        meta["solver"], coupling, tuple(meta["history"]), meta["work"],
+    )  # fmt: skip
+
+
+def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
+    """Rebuild the solver's own coupling, so that plans and potentials come back as they were."""
+    if kind == "LinearProgramCoupling":
+        from diffbisim.solvers.linear_program import LinearProgramCoupling
+
+        return LinearProgramCoupling.restore(problem, state)
+    from diffbisim.solvers.exact_coupling import ExactCoupling
+    from diffbisim.solvers.lumped import LumpedCoupling
+
+    kinds: dict[str, Any] = {"ExactCoupling": ExactCoupling, "LumpedCoupling": LumpedCoupling}
+    restored: Coupling = kinds[kind].restore(problem, state)
+    return restored
