@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from diffbisim import solvers
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult
-from diffbisim.solvers import Exact, LinearProgram, Lumped
 
-SOLVERS: dict[str, Callable[[], Any]] = {"exact": Exact, "lp": LinearProgram}
+SOLVERS = {"exact": "Exact", "lp": "LinearProgram"}
 
 Callback = Callable[[Mapping[str, float]], object]
 
@@ -70,7 +70,7 @@ def distance(
     problem = Problem.make(X, Y, cost, discount)
     chosen = make_solver(solver, tol)
     if lump:
-        chosen = Lumped(chosen)
+        chosen = solvers.Lumped(chosen)
     result: DistanceResult = chosen.solve(problem, warm=warm, callback=callback)
     if not result.converged:
         warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
@@ -82,7 +82,7 @@ def make_solver(solver: Any, tol: float | None = None) -> Any:
     if isinstance(solver, str):
         if solver not in SOLVERS:
             raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, SOLVERS))}")
-        solver = SOLVERS[solver]()
+        solver = getattr(solvers, SOLVERS[solver])()
     if not hasattr(solver, "solve"):
         raise InvalidArgument(
             f"solver is a {type(solver).__name__}; give a name such as 'exact' or an object of diffbisim.solvers"

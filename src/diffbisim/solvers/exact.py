@@ -98,8 +98,8 @@ class Exact:
             low, high = grid.extremes(TU, U)
             np.copyto(U, TU)
             grid.shift(U, γ / (1 - γ) * (high + low - price) / 2)  # the middle of the certified band
-            slack = _slack(grid, price)
-            gap = γ / (1 - γ) * (high - low) + 2 * slack if solved else np.inf
+            floor = _rounding(grid, TU)
+            gap = (γ * (high - low) + price) / (1 - γ) + floor if solved else np.inf
             history.append(coupling.report(gap / 2))
             stalled, best = (0, gap) if gap < best / 2 else (stalled + 1, best)
             stop = callback is not None and callback(history[-1])
@@ -107,7 +107,7 @@ class Exact:
                 return Status.CONVERGED, history
             if stop:
                 return Status.INTERRUPTED, history
-            if stalled >= 4 and gap <= 100 * slack:
+            if stalled >= 4 and gap <= 100 * (floor + PRICE / (1 - γ)):
                 return Status.ROUNDING, history
             if len(history) >= self.max_iterations:
                 return Status.ITERATIONS, history
@@ -117,10 +117,13 @@ class Exact:
             evaluate(grid, U, TU, max(0.03 * (high - low), 0.1 * self.tol * (1 - γ), 4 * EPS))
 
 
-def _slack(grid: "PairGrid", price: float) -> float:
-    """Half width of the band left by transports solved to ``price`` and by a + b + 4 roundings of numbers up to one."""
-    γ = grid.discount
-    return (γ / (1 - γ) + 1) * (price / 2 + (grid.nodes + 4) * EPS)
+def _rounding(grid: "PairGrid", TU: Array) -> float:
+    """Width of the band that rounding leaves around the table, and the least gap that can be certified.
+
+    With N = a + b nodes, N roundings in a plan and N + 4 in its value put T U off by (2 N + 4) ε times its size.
+    """
+    size = max(1.0, float(TU.max()), -float(TU.min()))
+    return 2 * (2 * grid.nodes + 4) * EPS * size / (1 - grid.discount)
 
 
 def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:

@@ -81,6 +81,8 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
         pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, tol, 50 * (a + b) ** 2)
+        if pivots > 0:
+            tree_flows(ch, pa, fl, p, q, net)  # rounding of many pivots removed
         total += pivots
         failed += not optimal
         out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
