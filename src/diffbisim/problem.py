@@ -5,7 +5,7 @@ Letters used throughout the package (table in docs/notation):
     X, Y            the two chains, kernels P_X, P_Y, starts ν_X, ν_Y
     c (n_X, n_Y)    ground cost, non-negative
     γ               discount, 0 < γ < 1
-    U (n_X, n_Y)    the *normalised* value table U = (1-γ) V, so that U and c have the same scale:
+    U (n_X, n_Y)    the *normalized* value table U = (1-γ) V, so that U and c have the same scale:
 
                         U(x,y) = (1-γ) c(x,y) + γ OT_U(P_X(·|x), P_Y(·|y)),      d = OT_U(ν_X, ν_Y)
 

@@ -1,6 +1,6 @@
 """Policy iteration on the pair grid: the distance to a certified gap. The default solver.
 
-The table U is the fixed point of the bicausal Bellman operator (the paper's Eq. 1, normalised)
+The table U is the fixed point of the bicausal Bellman operator (the paper's Eq. 1, normalized)
 
     (T U)(x,y) = (1-γ) c(x,y) + γ OT_U(P_X(·|x), P_Y(·|y)),          d = OT_U(ν_X, ν_Y)
 

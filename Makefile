@@ -1,0 +1,53 @@
+# Everything sets itself up: Python 3.11 or newer and make are enough.
+#
+#   make demo     the experiments: tables on screen, figures and data in results/
+#   make test     all tests                       (make test ARGS="tests/unit -k chain" for some)
+#   make lint     ruff and mypy
+#   make bench    speed against other libraries, as ratios
+#   make setup    only the environment, in .venv  (make setup PYTHON=python3.13 for another Python)
+#   make clean    remove all that make has made
+
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# numba does not notice that a function called from another file has changed: one cache per state of the kernels.
+KERNELS := $(shell grep -rl --include='*.py' njit src/diffbisim | LC_ALL=C sort | xargs cat | cksum | cut -d' ' -f1)
+export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba-$(KERNELS)
+
+.PHONY: help setup demo test lint bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(VENV)/.ready
+
+demo: $(VENV)/.ready
+	$(VENV)/bin/diffbisim reproduce --output results
+
+test: $(VENV)/.ready
+	$(RUN) -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.ready-lint
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+bench: $(VENV)/.ready-bench
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
+
+clean:
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) -e ".[test]"
+	@touch $@
+
+$(VENV)/.ready-lint $(VENV)/.ready-bench: $(VENV)/.ready-%: $(VENV)/.ready
+	$(PIP) -e ".[$*]"
+	@touch $@

@@ -1,0 +1,110 @@
+"""From what was typed to what it means: chains, rewards, costs and starts."""
+
+from __future__ import annotations
+
+import math
+from ast import literal_eval
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.checks import Floats
+from diffbisim.data.files import read_chain
+from diffbisim.data.tables import broken, opened, read_columns
+from diffbisim.errors import InvalidArgument, InvalidData
+
+
+def read_file(path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None) -> MarkovChain:
+    """The chain in a file, with the start and the rewards that were asked for."""
+    given = None if rewards is None else read_rewards(rewards)
+    chain = read_chain(path, rewards=given, unseen=cast(Unseen, unseen))
+    return chain if initial is None else chain.with_initial(read_state(chain, initial))
+
+
+def read_state(chain: MarkovChain, text: str) -> Any:
+    """A label as it stands; else a number, a tuple, or a list of probabilities, as Python writes them."""
+    if chain.labels is not None and text in chain.labels:
+        return text
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def read_rewards(path: Path) -> Any:
+    """A vector from .npy, or a mapping from a table with the header ``state,reward``."""
+    if path.suffix.lower() == ".npy":
+        return _array(path)
+    table = read_columns(path, _delimiter(path))
+    if set(table.columns) != {"state", "reward"}:
+        header = table.delimiter.join(table.columns)
+        raise broken(path, 1, header, "the header of a table of rewards must be state,reward")
+    (states,) = table.states("state")
+    names = states.tolist() if isinstance(states, np.ndarray) else states
+    rewards: dict[Any, float] = {}
+    for k, (name, reward) in enumerate(zip(names, table.floats("reward", least=-math.inf).tolist(), strict=True)):
+        if name in rewards:
+            table.fault(k, f"state {name!r} already has a reward; remove one")
+        rewards[name] = reward
+    return rewards
+
+
+def read_cost(cost: str) -> Any:
+    """ "reward" and "indicator" as they are, anything else as a file of n_A rows and n_B columns of numbers."""
+    if cost in ("reward", "indicator"):
+        return cost
+    path = Path(cost)
+    if path.suffix.lower() not in (".npy", ".csv", ".tsv"):
+        raise InvalidArgument(f"--cost {cost}: use reward, indicator, or a file .npy, .csv or .tsv")
+    return _array(path) if path.suffix.lower() == ".npy" else _numbers(path)
+
+
+def need_rewards(*chains: tuple[MarkovChain, Path, str]) -> None:
+    """Refuse the cost "reward" where a chain has none, and name the option that gives them."""
+    for chain, path, option in chains:
+        if chain.rewards is None:
+            raise InvalidArgument(
+                f"{path} has no rewards; give {option} FILE (a table state,reward), or use --cost indicator"
+            )
+
+
+def save_target(path: Path | None, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file that could not be written before the work is done, not after."""
+    if path is None:
+        return
+    if path.suffix.lower() not in suffixes:
+        raise InvalidArgument(f"{path}: the extension is not known; use {', '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def _array(path: Path) -> Floats:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+    except (ValueError, TypeError, EOFError) as error:
+        raise InvalidData(f"{path} is not an array of numbers ({error}); write it with numpy.save") from None
+
+
+def _numbers(path: Path) -> Floats:
+    """A table of numbers without a header."""
+    rows: list[list[float]] = []
+    with opened(path) as file:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                rows.append([float(word) for word in text.split(_delimiter(path) or ",")])
+            except ValueError:
+                raise broken(path, line, text.strip(), "expected numbers only, without a header") from None
+            if len(rows[-1]) != len(rows[0]):
+                why = f"expected {len(rows[0])} numbers as in the first row, found {len(rows[-1])}"
+                raise broken(path, line, text.strip(), why)
+    if not rows:
+        raise broken(path, 1, "", "the file is empty")
+    return np.array(rows)
+
+
+def _delimiter(path: Path) -> str | None:
+    return "\t" if path.suffix.lower() == ".tsv" else None

@@ -1,0 +1,166 @@
+"""The landscape of a one-parameter fit: distance and exact derivative along the drift of a walk.
+
+The target walks with drift f* = 1.5; the model walks with drift f, and its kernel is a mixture of two fixed ones,
+
+    P(f) = σ(f) U + (1 - σ(f)) D,      dP/df = σ(f) (1 - σ(f)) (U - D),
+
+one step up (U) or down (D), staying at the ends. So by the chain rule d'(f) = <∂d/∂P_Y, dP/df>. The ground cost is
+the difference of positions. Known: the monotone coupling is optimal, hence d(f) = |<ρ_f, r> - <ρ_f*, r>| with ρ the
+discounted occupancy and r the position. At f* the distance is zero and has a kink: constant gradient steps rattle
+around it, whatever the accuracy of the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.checks import Floats
+from diffbisim.data.examples import birth_death, drift_walk
+from diffbisim.distance import distance
+from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from diffbisim.results import DistanceResult
+
+TITLE = "Drift walk: distance to the target and its exact derivative along the drift f"
+
+
+@dataclass(frozen=True)
+class Settings:
+    true_drift: float = 1.5
+    lowest: float = -3.0
+    highest: float = 5.0
+    points: int = 81  # the kink is one of them
+    n_states: int = 16
+    discount: float = 0.95
+    tol: float = 1e-12
+    step: float = 1e-4  # of the finite differences
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    settings: Settings
+    drift: Floats  # (points,)
+    value: Floats
+    gap: Floats  # certified
+    derivative: Floats  # exact; at the kink, one element of the generalized gradient
+    known: Floats  # distance by the closed form
+    difference: Floats  # derivative by central differences; NaN at the kink
+    slopes: tuple[float, float]  # one-sided, at the kink
+
+
+def run(settings: Settings) -> Outcome:
+    drift = np.linspace(settings.lowest, settings.highest, settings.points)
+    drift[np.abs(drift - settings.true_drift).argmin()] = settings.true_drift
+    results = [_distance(f, settings) for f in drift]
+    h, low, high = settings.step, drift - settings.step, drift + settings.step
+    below, above = ([_distance(f, settings).value for f in side] for side in (low, high))
+    difference = (np.array(above) - below) / (2 * h)
+    kink = int(np.flatnonzero(drift == settings.true_drift)[0])
+    slopes = (-below[kink] / h, above[kink] / h)  # the distance is zero in between
+    difference[kink] = np.nan
+    return Outcome(
+        settings=settings,
+        drift=drift,
+        value=np.array([r.value for r in results]),
+        gap=np.array([r.gap for r in results]),
+        derivative=np.array([_derivative(r, f, settings.n_states) for r, f in zip(results, drift, strict=True)]),
+        known=np.abs(_mean_position(drift, settings) - _mean_position([settings.true_drift], settings)),
+        difference=difference,
+        slopes=slopes,
+    )
+
+
+def _distance(f: float, settings: Settings) -> DistanceResult:
+    target, model = drift_walk(settings.true_drift, settings.n_states), drift_walk(f, settings.n_states)
+    return distance(target, model, discount=settings.discount, tol=settings.tol)
+
+
+def _derivative(result: DistanceResult, f: float, n: int) -> float:
+    """d'(f) = <∂d/∂P_Y, dP/df>."""
+    up = 1.0 / (1.0 + np.exp(-f))
+    U, D = birth_death(n, 1.0, 0.0).transition, birth_death(n, 0.0, 1.0).transition
+    return float(np.sum(result.gradient.transition_y * (up * (1.0 - up) * (U - D))))
+
+
+def _mean_position(drifts: Any, settings: Settings) -> Floats:
+    """<ρ_f, r>, the discounted mean of the position."""
+    position = np.arange(settings.n_states)
+    return np.array([drift_walk(f, settings.n_states).occupancy(settings.discount) @ position for f in drifts])
+
+
+def records(outcome: Outcome) -> list[Row]:
+    columns = {
+        "drift": outcome.drift,
+        "distance": outcome.value,
+        "certified_gap": outcome.gap,
+        "known_distance": outcome.known,
+        "derivative": outcome.derivative,
+        "finite_difference": outcome.difference,
+    }
+    return [dict(zip(columns, row, strict=True)) for row in np.array(list(columns.values())).T.tolist()]
+
+
+def table(outcome: Outcome) -> list[Row]:
+    kink = int(np.flatnonzero(np.isnan(outcome.difference))[0])
+    return [
+        {
+            "f": f"{row['drift']:g}",
+            "d(f)": f"{row['distance']:.6f}",
+            "certified gap": f"{row['certified_gap']:.0e}",
+            "closed form": f"{row['known_distance']:.6f}",
+            "d'(f)": f"{row['derivative']:+.6f}",
+            "finite difference": "kink" if k == kink else f"{row['finite_difference']:+.6f}",
+        }
+        for k, row in enumerate(records(outcome))
+        if k % 10 == 0 or k == kink
+    ]
+
+
+def summary(outcome: Outcome) -> dict[str, float]:
+    return {
+        "largest_error_of_distance": float(np.abs(outcome.value - outcome.known).max()),
+        "largest_certified_gap": float(outcome.gap.max()),
+        "largest_error_of_derivative": float(np.nanmax(np.abs(outcome.derivative - outcome.difference))),
+        "slope_left_of_kink": outcome.slopes[0],
+        "slope_right_of_kink": outcome.slopes[1],
+    }
+
+
+def findings(outcome: Outcome) -> list[str]:
+    s = summary(outcome)
+    left, right = outcome.slopes
+    return [
+        f"distance: equal to its closed form to {s['largest_error_of_distance']:.0e} at {outcome.drift.size} points",
+        f"derivative: equal to finite differences to {s['largest_error_of_derivative']:.0e}",
+        f"kink: the slope jumps from {left:+.3f} to {right:+.3f} at f = {outcome.settings.true_drift:g}",
+    ]
+
+
+def plot(outcome: Outcome) -> Figure:
+    figure = new_figure(6.4, 5.6)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    f, true, every = outcome.drift, outcome.settings.true_drift, slice(None, None, 4)
+    left, right = f < true, f > true
+    plain(top).plot(f, outcome.value, color=BLUE, label="exact solver")
+    top.plot(f[every], outcome.known[every], "o", color="black", mfc="none", ms=5, label="closed form")
+    top.set_ylabel("distance $d(f)$ (positions)")
+    for side in (left, right):
+        plain(bottom).plot(f[side], outcome.derivative[side], color=BLUE, label="exact" if side is left else None)
+    bottom.plot(f[every], outcome.difference[every], "x", color=VERMILION, ms=6, mew=1.4, label="finite difference")
+    bottom.plot([true, true], outcome.slopes, "o", color=BLUE, mfc="white", ms=5)
+    jump = f"the slope jumps\nfrom {outcome.slopes[0]:+.2f} to {outcome.slopes[1]:+.2f}".replace("-", "−")
+    bottom.annotate(jump, (true, outcome.slopes[0]), xytext=(10, -26), textcoords="offset points", fontsize=9)
+    bottom.set_ylabel("derivative $d'(f)$ (positions)")
+    bottom.set_xlabel("drift $f$ of the model: log-odds of a step up")
+    for ax in (top, bottom):
+        ax.axvline(true, color=GRAY, linestyle="--", linewidth=1)
+        ax.legend(framealpha=1, edgecolor="none", loc="upper right" if ax is top else "lower right")
+    top.annotate(f"target\n$f^* = {true:g}$", (true, 0.0), xytext=(6, 34), textcoords="offset points", fontsize=9)
+    figure.suptitle("Fitting one parameter: the distance has a kink at its minimum", fontsize=11)
+    return figure

@@ -1,0 +1,68 @@
+"""The experiments: small versions, checked against what is known, and the files they leave."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from diffbisim.cli import app
+from diffbisim.experiments import EXPERIMENTS, agreement, blocks, landscape
+from diffbisim.experiments.report import finish
+
+
+def test_landscape_against_closed_form_and_differences():
+    outcome = landscape.run(landscape.Settings(points=9, n_states=7))
+    found = landscape.summary(outcome)
+    assert found["largest_error_of_distance"] <= 1e-10
+    assert found["largest_error_of_derivative"] <= 1e-6
+    assert found["slope_left_of_kink"] == pytest.approx(-found["slope_right_of_kink"], abs=1e-3)
+    kink = outcome.derivative[outcome.drift == 1.5]
+    assert found["slope_left_of_kink"] - 1e-3 <= kink[0] <= found["slope_right_of_kink"] + 1e-3
+
+
+def test_blocks_are_found():
+    outcome = blocks.run(blocks.Settings(n_blocks=3, block_size=2))
+    assert outcome.lower == 0
+    assert outcome.upper <= 1e-8
+    assert outcome.classes.tolist() == [0, 0, 1, 1, 2, 2]
+    assert np.allclose(outcome.encoder, np.repeat(np.eye(3), 2, axis=0), atol=1e-9)
+
+
+def test_solvers_agree():
+    outcome = agreement.run(agreement.Settings(sizes=((2, 3), (3, 3)), repeats=1))
+    found = agreement.summary(outcome)
+    assert found["largest_difference"] <= 1e-8
+    assert max(found["largest_gap_exact"], found["largest_gap_lp"]) <= 1e-9
+    assert "all certified intervals overlap" in agreement.findings(outcome)[0]
+
+
+SMALL = {
+    "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
+    "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
+    "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_leaves_its_files(name, tmp_path):
+    module, settings = SMALL[name]
+    outcome = module.run(settings)
+    finished = finish(module, name, outcome, tmp_path)
+    figure, rows, numbers = finished.files
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    with rows.open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == len(module.records(outcome))
+    assert set(json.loads(numbers.read_text(encoding="utf-8"))) == {"settings", "summary", "version"}
+    assert all(len(row) == len(finished.header) for row in finished.rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in finished.files)
+
+
+def test_reproduce_prints_tables_and_places(tmp_path, monkeypatch):
+    monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("blocks",))
+    done = CliRunner().invoke(app, ["reproduce", "--output", str(tmp_path / "new" / "folder")])
+    assert done.exit_code == 0, done.output
+    assert "25 states that behave like 5" in done.stdout
+    assert "blocks.png" in done.stdout
+    assert (tmp_path / "new" / "folder" / "blocks.csv").exists()

@@ -1,0 +1,96 @@
+"""The project's own papers: one version, typed, licensed, pinned."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import diffbisim
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_version_has_one_place(project):
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/diffbisim/__init__.py"
+    places = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "src").rglob("*.py")
+        if re.search(r"^__version__\s*=", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert places == ["src/diffbisim/__init__.py"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|(a|b|rc)\d+)?", diffbisim.__version__)
+
+
+def test_command_leads_to_the_command_line(project):
+    assert project["project"]["scripts"] == {"diffbisim": "diffbisim.cli:main"}
+    (script,) = entry_points(group="console_scripts", name="diffbisim")
+    assert script.value == "diffbisim.cli:main"
+
+
+def test_package_is_typed():
+    assert (Path(diffbisim.__file__).parent / "py.typed").exists()
+
+
+def test_wheel_holds_what_it_should(tmp_path):
+    code = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert f"-{diffbisim.__version__}-" in wheel.name
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    assert modules | {"diffbisim/py.typed"} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "benchmarks", "docs")) for name in names)
+
+
+def test_every_dependency_is_pinned(project):
+    pins = {}
+    for line in text("constraints.txt").splitlines():
+        if line and not line.startswith("#"):
+            name, version = line.split("==")
+            pins[name.lower().replace("_", "-")] = version
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
+    names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}
+    assert names <= pins.keys()
+
+
+def test_source_distribution_has_all_that_make_needs(project):
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    for name in ("src", "tests", "docs", "*.md", "LICENSE", "CITATION.cff", "Makefile", "constraints.txt"):
+        assert name in included
+        assert list(ROOT.glob(name))
+
+
+def test_papers_are_in_order():
+    assert text("LICENSE").startswith("MIT License")
+    assert "The diffbisim developers" in text("LICENSE")
+    assert "Differentiating Bisimulation Metrics" in text("CITATION.cff")
+    release = diffbisim.__version__.partition(".dev")[0]
+    assert f"## [{release}]" in text("CHANGELOG.md")
+
+
+def test_make_sets_itself_up():
+    """A fresh machine has Python and make: every target that runs Python depends on the environment."""
+    makefile = text("Makefile")
+    for target in ("demo", "test", "lint", "bench"):
+        assert re.search(rf"^{target}: \$\(VENV\)/\.ready", makefile, re.MULTILINE), target
+    assert "-c constraints.txt" in makefile
