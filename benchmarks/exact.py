@@ -65,14 +65,13 @@ def value_iteration_sweeps(problem: Problem) -> int:
 
     grid, sweeps = PairGrid(problem), 0
     U, TU, γ = np.zeros_like(grid.c), np.zeros_like(grid.c), problem.discount
-    with grid.running():
-        while True:
-            grid.improve(U, TU, 1e-14)
-            sweeps += 1
-            low, high = grid.extremes(TU, U)
-            U, TU = TU, U
-            if γ / (1 - γ) * max(high, -low) <= GAP:
-                return sweeps
+    while True:
+        grid.improve(U, TU, 1e-14)
+        sweeps += 1
+        low, high = grid.extremes(TU, U)
+        U, TU = TU, U
+        if γ / (1 - γ) * max(high, -low) <= GAP:
+            return sweeps
 
 
 def pot_policy_iteration(problem: Problem) -> tuple[float, float]:

@@ -64,9 +64,15 @@ def gradient_of(coupling: Coupling, m: Array) -> Gradient:
         transition_x=_centered(factor * by_x, problem.x),
         transition_y=_centered(factor * by_y, problem.y),
         cost=m,
-        initial_x=start.f - problem.x.initial @ start.f,
-        initial_y=start.g - problem.y.initial @ start.g,
+        initial_x=_centered_start(start.f, problem.x.initial),
+        initial_y=_centered_start(start.g, problem.y.initial),
     )
+
+
+def _centered_start(f: Array, initial: Array) -> Array:
+    """Minus its mean under the start; states outside it do not count, and may be unknown (NaN)."""
+    support = initial > 0
+    return f - float(initial[support] @ f[support])
 
 
 def _centered(rows: Any, chain: MarkovChain) -> Any:

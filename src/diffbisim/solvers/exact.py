@@ -78,8 +78,7 @@ class Exact:
 
         grid = PairGrid(problem, self.reachable, self.threads)
         coupling = ExactCoupling(grid, grid.first_table(warm))
-        with grid.running():
-            outcome, history = self._iterate(grid, coupling, callback)
+        outcome, history = self._iterate(grid, coupling, callback)
         last = history[-1]
         return DistanceResult(
             problem, last["value"], last["lower"], last["upper"], outcome, len(history), "exact", coupling,
@@ -129,23 +128,26 @@ def _rounding(grid: "PairGrid", TU: Array) -> float:
 def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:
     """Bring ``U`` to the table of the current policy: residual of (I - γ Π) U = (1-γ) c below ``target``.
 
-    BiCGStab first. Where it stagnates (periodic chains, γ near one) a small grid is factorized and a large one swept;
-    a poor evaluation costs iterations, never correctness. ``source`` is scratch.
+    BiCGStab first; where it stagnates (periodic chains, slow walks, γ near one) with a preconditioner; where that is
+    too large by plain sweeps. A poor evaluation costs iterations, never correctness. ``source`` is scratch.
     """
     from diffbisim.solvers.krylov import bicgstab
-    from diffbisim.solvers.pairs import FACTORIZE
 
     np.multiply(grid.c, 1 - grid.discount, out=source)
     before = float(np.abs(U).max())
     if bicgstab(grid.system, source, U, target, max_iterations=150) <= 2 * target:
         return
-    if grid.size <= FACTORIZE and grid.at[-1] <= 20 * FACTORIZE:
-        U[:] = grid.factorized_solve(source)
+    if grid.preconditioned_solve(source, U, target):
         return
     if not float(np.abs(U).max()) <= 2 * before:  # it ran away: begin from the cost, which bounds the table
         np.copyto(U, grid.c)
-    change = np.empty_like(U)
-    for _ in range(100):
-        grid.system(U, change)
-        U += source
-        U -= change
+    sweep(grid.system, source, U, 100)
+
+
+def sweep(system: Callable[[Array, Array], None], source: Array, u: Array, times: int) -> None:
+    """u ← source + γ Π u, so many times."""
+    change = np.empty_like(u)
+    for _ in range(times):
+        system(u, change)
+        u += source
+        u -= change

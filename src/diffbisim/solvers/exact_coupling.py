@@ -14,9 +14,9 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Coupling, Problem, Start, on_support
 from diffbisim.solvers import kernels
-from diffbisim.solvers.exact import EPS, PRICE
+from diffbisim.solvers.exact import EPS, PRICE, sweep
 from diffbisim.solvers.krylov import bicgstab
-from diffbisim.solvers.pairs import CHUNK, FACTORIZE, PairGrid
+from diffbisim.solvers.pairs import CHUNK, PairGrid
 from diffbisim.solvers.start import Transport
 
 
@@ -34,11 +34,10 @@ class ExactCoupling(Coupling):
 
     @classmethod
     def of_table(cls, problem: Problem, values: Array) -> "ExactCoupling":
-        """The optimal trees for a given table (one sweep)."""
-        grid = PairGrid(problem)
-        coupling = cls(grid, values.ravel() / grid.scale)
-        with grid.running():
-            grid.improve(coupling.U, np.empty_like(coupling.U), PRICE)
+        """The optimal trees for a given table (one sweep); NaN marks pairs out of reach."""
+        grid = PairGrid(problem, reachable=bool(np.isnan(values).any()))
+        coupling = cls(grid, np.nan_to_num(values.ravel() / grid.scale))
+        grid.improve(coupling.U, np.empty_like(coupling.U), PRICE)
         coupling.report(0.0)
         return coupling
 
@@ -57,7 +56,8 @@ class ExactCoupling(Coupling):
         table = self.U.reshape(self.problem.shape)
         self.gap = 2 * half_gap
         value = self._start.solve(table[np.ix_(self._rows, self._cols)], PRICE)
-        scale, low, high = self.problem.scale, max(value - half_gap, 0.0), min(value + half_gap, 1.0)
+        scale, least = self.problem.scale, float(self.problem.cost.min()) / self.grid.scale
+        low, high = max(value - half_gap, least), min(value + half_gap, 1.0)  # d is an average of costs
         work = {k: float(v) for k, v in self.grid.work.items()}
         return {
             "value": scale * min(max(value, low), high),
@@ -77,14 +77,14 @@ class ExactCoupling(Coupling):
 
     @property
     def start(self) -> Start:
-        table = self.U.reshape(self.problem.shape)
         i, j, mass = self._start.cells()
         plan = sparse.coo_array((mass, (self._rows[i], self._cols[j])), shape=self.problem.shape)
         f, g = self._start.potentials()
-        scale = self.problem.scale
-        full_f, full_g = np.empty(self.problem.shape[0]), np.empty(self.problem.shape[1])
-        full_f[:] = (table[:, self._cols] - g).min(axis=1)
-        full_g[:] = (table[self._rows] - f[:, None]).min(axis=0)
+        table, scale = self.U.reshape(self.problem.shape), self.problem.scale
+        full_f, full_g = np.full(table.shape[0], np.nan), np.full(table.shape[1], np.nan)
+        if self.complete:  # off the supports: c-transforms
+            full_f[:] = (table[:, self._cols] - g).min(axis=1)
+            full_g[:] = (table[self._rows] - f[:, None]).min(axis=0)
         full_f[self._rows], full_g[self._cols] = f, g
         return Start(plan, scale * full_f, scale * full_g)
 
@@ -99,10 +99,12 @@ class ExactCoupling(Coupling):
                 )
         return slice(int(self.grid.at[k]), int(self.grid.at[k + 1]))
 
+    def _successors(self, x: int, y: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        (x_ptr, x_idx), (y_ptr, y_idx) = self.grid.xs[:2], self.grid.ys[:2]
+        return x_idx[x_ptr[x] : x_ptr[x + 1]], y_idx[y_ptr[y] : y_ptr[y + 1]]
+
     def plan(self, x: int, y: int) -> sparse.coo_array:
-        grid, edges = self.grid, self._edges(x, y)
-        rows = grid.xs[1][grid.xs[0][x] : grid.xs[0][x + 1]]
-        cols = grid.ys[1][grid.ys[0][y] : grid.ys[0][y + 1]]
+        grid, edges, (rows, cols) = self.grid, self._edges(x, y), self._successors(x, y)
         u, v = grid.child[edges].astype(np.int64), grid.parent[edges].astype(np.int64)
         i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
         return sparse.coo_array((grid.flow[edges], (rows[i], cols[j])), shape=self.problem.shape)
@@ -111,6 +113,10 @@ class ExactCoupling(Coupling):
         grid, edges = self.grid, self._edges(x, y)
         f, g = np.empty(grid.n_x), np.empty(grid.n_y)
         kernels.potentials(x, y, grid.n_y, grid.xs, grid.ys, grid.child[edges], grid.parent[edges], self.U, f, g)
+        if not self.complete:  # off the supports a c-transform would need pairs that were not solved
+            rows, cols = self._successors(x, y)
+            f[~np.isin(np.arange(f.size), rows)] = np.nan
+            g[~np.isin(np.arange(g.size), cols)] = np.nan
         return self.problem.scale * f, self.problem.scale * g
 
     def occupancy(self) -> Array:
@@ -121,10 +127,12 @@ class ExactCoupling(Coupling):
         kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's, no more
         m, target = source.copy(), accuracy * float(source.max())
-        with grid.running():
-            reached = bicgstab(grid.transposed_system(), source, m, target, max_iterations=200)
-        if reached > 1e3 * target and grid.size <= FACTORIZE:
-            m = grid.factorized_solve(source, transposed=True)
+        system = grid.transposed_system()
+        if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not grid.preconditioned_solve(
+            source, m, target, transposed=True
+        ):
+            np.copyto(m, source)
+            sweep(system, source, m, min(5_000, int(np.log(accuracy) / np.log(γ))))
         m[~visited] = 0.0
         np.maximum(m, 0.0, out=m)
         return np.asarray(m / m.sum()).reshape(self.problem.shape)
@@ -134,7 +142,7 @@ class ExactCoupling(Coupling):
         kernel = kernels.sum_potentials if everywhere else kernels.sum_potentials_on_supports
         shapes = ((grid.n_x,) * 2, (grid.n_y,) * 2) if everywhere else (grid.xs[1].shape, grid.ys[1].shape)
 
-        def run(lo: int, hi: int) -> tuple[Array, Array]:
+        def run(piece: int, lo: int, hi: int) -> tuple[Array, Array]:
             parts = np.zeros(shapes[0]), np.zeros(shapes[1])
             kernel(
                 lo,
@@ -152,8 +160,7 @@ class ExactCoupling(Coupling):
             )
             return parts
 
-        with grid.running():
-            parts = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
+        parts = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
         by_x, by_y = (self.problem.scale * np.sum(side, axis=0) for side in zip(*parts, strict=True))
         if everywhere:
             return by_x, by_y

@@ -34,7 +34,7 @@ def _pair(pair, k, n_y):
 
 @njit(cache=True, nogil=True, inline="always")
 def _gather(U, n_y, rows, cols, C):
-    """Costs of the successors' table; a full row of columns needs no copy."""
+    """C = the table on the successors of the pair."""
     b = cols.size
     for i in range(rows.size):
         base = rows[i] * n_y
@@ -64,7 +64,7 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
         a, b = rows.size, cols.size
         edges = slice(at[k], at[k + 1])
         ch, pa, fl = child[edges], parent[edges], flow[edges]
-        C, ld = U, n_y
+        C, ld = U, n_y  # a full table needs no copy
         if a < n_x or b < n_y:
             C, ld = scratch, b
             _gather(U, n_y, rows, cols, C)
@@ -81,8 +81,9 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
         pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, tol, 50 * (a + b) ** 2)
-        if pivots > 0:
-            tree_flows(ch, pa, fl, p, q, net)  # rounding of many pivots removed
+        if pivots > 0 and tree_flows(ch, pa, fl, p, q, net) < 0.0:  # the rounding of many pivots is removed,
+            for e in range(fl.size):
+                fl[e] = max(fl[e], 0.0)  # and what is left of it never makes a plan negative
         total += pivots
         failed += not optimal
         out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)

@@ -1,16 +1,15 @@
 """All pairs of states at once: the bases of their transports, and sweeps over them in threads.
 
 The state of a :class:`PairGrid` is one spanning tree per pair, kept from sweep to sweep. Threads are plain Python
-threads running numba code without the GIL, made for one solve and joined at its end: that is safe when several
-Python threads solve at once and in forked processes, which numba's own thread pools are not. A sweep that is too
-small to pay for waking a second thread runs in the caller.
+threads running numba code without the GIL, made for one sweep and joined at its end: that is safe when several
+Python threads use a grid at once and in forked processes, which numba's own thread pools are not. A sweep that is too
+small to pay for a second thread runs in the caller. Sums over threads are taken in a fixed order, so that the same
+call gives the same bits.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ from diffbisim.solvers import kernels
 #: Cells (or edges) per chunk below which handing work to another thread costs more than it saves.
 CHUNK = 200_000
 
-#: Grids of up to so many pairs are factorized where the iteration stagnates.
-FACTORIZE = 20_000
+#: Grids with up to so many tree edges are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
+FACTORIZE = 2_000_000
 
 
 class PairGrid:
@@ -45,13 +44,13 @@ class PairGrid:
     ) -> None:
         self.problem, self.discount, self.scale = problem, problem.discount, problem.scale or 1.0
         self.n_x, self.n_y = problem.shape
-        key_x, key_y = sort_keys(problem.cost)
-        self.xs, self.ys = _ordered_successors(problem.x, key_x), _ordered_successors(problem.y, key_y)
+        cost = problem.cost / self.scale
+        self.xs, self.ys = map(_ordered_successors, (problem.x, problem.y), sort_keys(cost))
         if pair is None:
             pair = self._reachable() if reachable else np.empty(0, np.int64)
         self.pair = pair
         self.size = self.pair.size or self.n_x * self.n_y
-        self.c = self._listed(problem.cost.ravel() / self.scale)
+        self.c = self._listed(cost.ravel())
         self.at = self._offsets()
         self.cells = float(self.at[-1]) ** 2 / self.size  # about the cells of all transports, for sharing out work
         self.nodes = int(np.diff(self.xs[0]).max() + np.diff(self.ys[0]).max())
@@ -60,7 +59,6 @@ class PairGrid:
         self.flow = np.empty(self.at[-1])
         self.fresh = 2
         self.threads = threads or available_threads()
-        self.pool: ThreadPoolExecutor | None = None
         self.work = {"pairs": self.size, "pivots": 0, "improvements": 0, "sweeps": 0}
 
     def _listed(self, table: Array) -> Array:
@@ -117,42 +115,35 @@ class PairGrid:
         """What every kernel reads: pairs, supports and trees."""
         return (self.pair, self.n_y, *self.xs[:2], *self.ys[:2], self.at, self.child, self.parent, self.flow)
 
-    @contextmanager
-    def running(self) -> Iterator["PairGrid"]:
-        """Threads live inside this block only."""
-        with ThreadPoolExecutor(max(1, self.threads - 1)) as pool:
-            self.pool = pool if self.threads > 1 else None
-            try:
-                yield self
-            finally:
-                self.pool = None
-
-    def split(self, run: Callable[[int, int], Any], work: float, pieces: int | None = None) -> list[Any]:
-        """``run(lo, hi)`` over the pairs, in as many pieces as the work is worth; this thread takes its share."""
+    def split(self, run: Callable[[int, int, int], Any], work: float, pieces: int | None = None) -> list[Any]:
+        """``run(piece, lo, hi)`` over the pairs, in as many pieces as the work is worth; results in their order."""
         pieces = pieces or int(min(8 * self.threads, work // CHUNK))
-        if self.pool is None or pieces < 2:
-            return [run(0, self.size)]
-        cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64)
-        todo = deque(pairwise(cuts.tolist()))
+        if self.threads == 1 or pieces < 2:
+            return [run(0, 0, self.size)]
+        cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64).tolist()
+        todo, results = deque(range(pieces)), [None] * pieces
 
-        def take() -> list[Any]:
-            results: list[Any] = []
+        def take() -> None:
             while True:
                 try:
-                    piece = todo.popleft()  # atomic
+                    k = todo.popleft()  # atomic
                 except IndexError:
-                    return results
-                results.append(run(*piece))
+                    return
+                results[k] = run(k, cuts[k], cuts[k + 1])
 
-        others = [self.pool.submit(take) for _ in range(self.threads - 1)]
-        return [r for part in (take(), *(o.result() for o in others)) for r in part]
+        with ThreadPoolExecutor(self.threads - 1) as pool:
+            others = [pool.submit(take) for _ in range(self.threads - 1)]
+            take()
+        for other in others:
+            other.result()
+        return results
 
     def improve(self, U: Array, out: Array, tol: float) -> bool:
         """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol``."""
         fresh = self.fresh
         self.fresh = 2  # an interrupted sweep leaves trees of mixed age
 
-        def run(lo: int, hi: int) -> Any:
+        def run(piece: int, lo: int, hi: int) -> Any:
             return kernels.improve(
                 lo, hi, self.pair, self.n_y, self.xs, self.ys, self.at, self.child, self.parent, self.flow,
                 U, self.c, self.discount, fresh, tol, out,
@@ -177,12 +168,32 @@ class PairGrid:
         else:
             U += amount
 
-    def factorized_solve(self, source: Array, transposed: bool = False) -> Array:
-        """``(I - γ Π)⁻¹ source`` (or with the transpose) by a sparse LU."""
-        from scipy.sparse.linalg import spsolve
+    def preconditioned_solve(self, source: Array, guess: Array, target: float, transposed: bool = False) -> bool:
+        """``(I - γ Π)⁻¹ source`` (or with the transpose) into ``guess`` where plain Krylov stagnates.
 
-        system = sparse.eye_array(self.c.size) - self.discount * self.matrix()
-        return np.asarray(spsolve((system.T if transposed else system).tocsc(), source))
+        An incomplete LU of bounded fill makes walks, cycles and absorbing chains easy. Returns whether the largest
+        residual is below ``target``; refuses (False) grids whose factors would be large.
+        """
+        from scipy.sparse.linalg import LinearOperator, bicgstab, spilu
+
+        if self.at[-1] > FACTORIZE:
+            return False
+        system = (sparse.eye_array(self.c.size) - self.discount * self.matrix()).tocsc()
+        system = system.T.tocsc() if transposed else system
+        try:
+            factors = spilu(system, drop_tol=1e-6, fill_factor=20)
+        except RuntimeError:  # exactly singular after dropping
+            return False
+        inverse = LinearOperator(system.shape, matvec=factors.solve, dtype=np.float64)
+        solution = factors.solve(source)
+        for _ in range(5):  # restarts: the recurrence may drift
+            residual = source - system @ solution
+            if float(np.abs(residual).max()) <= target:
+                guess[:] = solution
+                return True
+            correction, _ = bicgstab(system, residual, M=inverse, rtol=1e-3, atol=0.0, maxiter=50)
+            solution = solution + correction
+        return False
 
     def matrix(self) -> sparse.csr_array:
         """``Π`` as a sparse matrix on flat pairs."""
@@ -194,24 +205,26 @@ class PairGrid:
 
     def system(self, v: Array, out: Array) -> None:
         """``out = (I - γ Π) v`` on the listed pairs."""
-        self.split(lambda lo, hi: kernels.apply_system(lo, hi, *self.tree, self.discount, v, out), float(self.at[-1]))
+
+        def run(piece: int, lo: int, hi: int) -> None:
+            kernels.apply_system(lo, hi, *self.tree, self.discount, v, out)
+
+        self.split(run, float(self.at[-1]))
         self.work["sweeps"] += 1
 
     def transposed_system(self) -> Callable[[Array, Array], None]:
-        """A function ``(v, out)``: ``out = (I - γ Π)ᵀ v``. Every thread sums into a table of its own."""
+        """A function ``(v, out)``: ``out = (I - γ Π)ᵀ v``. Every piece sums into a table of its own."""
         pieces = min(self.threads, max(1, int(self.at[-1]) // CHUNK))
         tables = [np.empty_like(self.c) for _ in range(pieces - 1)]
 
         def apply(v: Array, out: Array) -> None:
-            free = [*tables, out]
-
-            def run(lo: int, hi: int) -> None:
-                part = free.pop()  # an atomic operation: no two threads get the same table
+            def run(piece: int, lo: int, hi: int) -> None:
+                part = tables[piece - 1] if piece else out
                 part.fill(0.0)
                 kernels.push_system(lo, hi, *self.tree, self.discount, v, part)
 
             self.split(run, float(self.at[-1]), pieces)
-            for table in tables[len(free) :]:
+            for table in tables:
                 out += table
             self.work["sweeps"] += 1
 

@@ -50,7 +50,11 @@ def northwest_corner(p, q, rows, cols, child, parent, flow):
     child[0], parent[0] = a + cols[0], rows[0]
     for k in range(a + b - 1):
         last_row, last_col = i == a - 1, j == b - 1
-        flow[k] = max(0.0, left if last_col else (right if last_row else min(left, right)))
+        if last_row and last_col:
+            flow[k] = left if child[k] < a else right  # equal but for rounding; the child's own mass is not zero
+        else:
+            flow[k] = left if last_col else (right if last_row else min(left, right))
+        flow[k] = max(flow[k], 0.0)
         if k == a + b - 2:
             break
         if last_col or (not last_row and left <= right):
@@ -99,6 +103,8 @@ def greedy(C, ld, p, q, child, parent, flow, left, open_cols):
     for o in range(n_open):
         j = open_cols[o]
         child[o], parent[o], flow[o] = a + j, a - 1, left[j]
+    if n_open == 1:
+        flow[0] = p[a - 1]  # the same but for rounding, and not zero
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -1,0 +1,384 @@
+"""The transport kernel alone: against linprog, assignment, and the invariants of a strongly feasible tree.
+
+A tree is an edge list child[k], parent[k], flow[k] in which every node comes after its parent. Strongly feasible
+means that an edge without flow has a row as its child, so that a little mass could still be sent to the root.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from diffbisim.solvers import transport as kernel
+from oracles.bellman import transport as linprog_transport
+
+FIRST = ("northwest", "greedy")
+MARGINALS = ("random", "uniform", "integers", "one large")
+
+#: Reduced costs above minus this count as zero; costs are at most one.
+PRICE = 1e-14
+
+
+@dataclass
+class Tree:
+    """Cost, marginals and edge list of one transport."""
+
+    C: np.ndarray
+    p: np.ndarray
+    q: np.ndarray
+    child: np.ndarray
+    parent: np.ndarray
+    flow: np.ndarray
+
+    @property
+    def scratch(self):
+        n = self.p.size + self.q.size
+        return np.empty(n, kernel.NODE), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n)
+
+    def plan(self):
+        plan, a = np.zeros(self.C.shape), self.p.size
+        for u, v, mass in zip(self.child.tolist(), self.parent.tolist(), self.flow, strict=True):
+            plan[min(u, v), max(u, v) - a] += mass
+        return plan
+
+    def simplex(self, max_pivots=10**6, tol=PRICE):
+        """Pivots, whether optimal, and the potentials f, g."""
+        a, b = self.C.shape
+        *work, pot = self.scratch
+        edges = self.child, self.parent, self.flow
+        pivots, optimal = kernel.simplex(self.C.ravel(), b, a, b, *edges, *work, pot, tol, max_pivots)
+        return pivots, optimal, pot[:a], pot[a:]
+
+    def change_marginals(self, p, q):
+        """Flows of the same tree for other marginals; returns the most negative one."""
+        self.p, self.q = p, q
+        return kernel.tree_flows(self.child, self.parent, self.flow, p, q, np.empty(p.size + q.size))
+
+    def repair(self):
+        a, b = self.C.shape
+        *work, pot = self.scratch
+        return kernel.repair(self.C.ravel(), b, a, b, self.child, self.parent, self.flow, *work, pot)
+
+
+def first_tree(C, p, q, first, rng=None, index=np.int32):
+    """A first basis; the northwest corner along random orders if ``rng`` is given."""
+    a, b = C.shape
+    edges = np.empty(a + b - 1, index), np.empty(a + b - 1, index), np.empty(a + b - 1)
+    if first == "greedy":
+        kernel.greedy(C.ravel(), b, p, q, *edges, np.empty(b), np.empty(b, np.int32))
+    else:
+        orders = (np.arange(a), np.arange(b)) if rng is None else (rng.permutation(a), rng.permutation(b))
+        kernel.northwest_corner(p, q, *orders, *edges)
+    return Tree(C, p, q, *edges)
+
+
+def marginal(rng, n, kind):
+    if kind == "uniform":
+        return np.full(n, 1 / n)
+    if kind == "integers":
+        weights = rng.integers(1, 4, n).astype(float)
+    elif kind == "one large":
+        weights = np.append(np.full(n - 1, 1e-9), 1.0)
+    else:
+        return rng.dirichlet(np.ones(n))
+    return weights / weights.sum()
+
+
+def cost(rng, a, b, seed):
+    """Random, or with many ties, or |difference| on a line (all comonotone plans are optimal)."""
+    if seed % 3 == 0:
+        return rng.random((a, b))
+    if seed % 3 == 1:
+        return rng.integers(0, 3, (a, b)) / 3
+    return np.abs(np.subtract.outer(rng.integers(0, 5, a), rng.integers(0, 5, b))) / 5
+
+
+def check_tree(tree):
+    """Spanning, parents first, non-negative, exact marginals."""
+    seen = {int(tree.parent[0])}
+    for u, v in zip(tree.child.tolist(), tree.parent.tolist(), strict=True):
+        assert v in seen
+        assert u not in seen
+        assert (u < tree.p.size) != (v < tree.p.size)
+        seen.add(u)
+    assert len(seen) == tree.p.size + tree.q.size
+    assert tree.flow.min() >= 0
+    plan = tree.plan()
+    np.testing.assert_allclose(plan.sum(axis=1), tree.p, rtol=0, atol=2e-15)
+    np.testing.assert_allclose(plan.sum(axis=0), tree.q, rtol=0, atol=2e-15)
+
+
+def strongly_feasible(tree):
+    return bool((tree.child[tree.flow == 0] < tree.p.size).all())
+
+
+def check_optimal(tree, f, g):
+    """Feasible potentials, equality along the tree; the plan's cost is then the optimum."""
+    reduced = tree.C - f[:, None] - g
+    assert reduced.min() >= -2 * PRICE
+    assert np.abs(reduced[tree.plan() > 0]).max(initial=0) <= 2 * PRICE
+    assert np.sum(tree.plan() * tree.C) == pytest.approx(tree.p @ f + tree.q @ g, rel=0, abs=1e-13)
+
+
+def problem(seed, largest=8):
+    rng = np.random.default_rng([1, seed])
+    a, b = rng.integers(1, largest + 1, 2)
+    kinds = MARGINALS[seed % 4], MARGINALS[(seed // 4) % 4]
+    return rng, cost(rng, a, b, seed), marginal(rng, a, kinds[0]), marginal(rng, b, kinds[1])
+
+
+# --- first bases ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("seed", range(160))
+def test_first_bases_are_strongly_feasible_trees(first, seed):
+    rng, C, p, q = problem(seed)
+    tree = first_tree(C, p, q, first, rng)
+    check_tree(tree)
+    assert strongly_feasible(tree)
+
+
+def below_rounding(seed):
+    """One entry of each marginal is one, the others, 1e-16 to 1e-300, vanish in differences."""
+    rng = np.random.default_rng([2, seed])
+    a, b = rng.integers(2, 7, 2)
+    p, q = (10.0 ** rng.integers(-300, -15, n) for n in (a, b))
+    p[rng.integers(a)], q[rng.integers(b)] = 1.0, 1.0
+    return rng, rng.integers(0, 3, (a, b)) / 3, p, q
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("seed", range(40))
+def test_masses_below_rounding_are_transported(first, seed):
+    rng, C, p, q = below_rounding(seed)
+    tree = first_tree(C, p, q, first, rng)
+    check_tree(tree)
+    _, optimal, f, g = tree.simplex()
+    assert optimal
+    check_tree(tree)
+    check_optimal(tree, f, g)
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_masses_below_rounding_leave_first_bases_strongly_feasible(first):
+    """No entry is zero, so that an edge to a column need never be empty."""
+    weak = []
+    for seed in range(40):
+        rng, C, p, q = below_rounding(seed)
+        if not strongly_feasible(first_tree(C, p, q, first, rng)):
+            weak.append(seed)
+    assert not weak
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_northwest_corner_is_optimal_on_a_line(seed):
+    rng = np.random.default_rng([3, seed])
+    x, y = np.sort(rng.random(9)), np.sort(rng.random(7))
+    tree = first_tree(np.abs(x[:, None] - y), rng.dirichlet(np.ones(9)), rng.dirichlet(np.ones(7)), "northwest")
+    best, _, _ = linprog_transport(tree.C, tree.p, tree.q)
+    assert np.sum(tree.plan() * tree.C) == pytest.approx(np.sum(best * tree.C), rel=0, abs=1e-12)
+    assert tree.simplex()[0] == 0
+
+
+# --- simplex ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("seed", range(80))
+def test_simplex_agrees_with_linprog(first, seed):
+    rng, C, p, q = problem(seed, largest=6)
+    tree = first_tree(C, p, q, first, rng)
+    _, optimal, f, g = tree.simplex()
+    plan, _, _ = linprog_transport(C, p, q)
+    assert optimal
+    check_tree(tree)
+    check_optimal(tree, f, g)
+    assert strongly_feasible(tree)
+    assert np.sum(tree.plan() * C) == pytest.approx(np.sum(plan * C), rel=0, abs=1e-10)  # HiGHS's tolerance
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 40, 90])
+@pytest.mark.parametrize("seed", range(3))
+def test_uniform_marginals_are_assignments(first, n, seed):
+    rng = np.random.default_rng([4, n, seed])
+    C = cost(rng, n, n, seed)
+    tree = first_tree(C, np.full(n, 1 / n), np.full(n, 1 / n), first, rng)
+    _, optimal, f, g = tree.simplex()
+    rows, columns = linear_sum_assignment(C)
+    assert optimal
+    check_optimal(tree, f, g)
+    assert strongly_feasible(tree)
+    assert np.sum(tree.plan() * C) == pytest.approx(C[rows, columns].mean(), rel=0, abs=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_trees_stay_strongly_feasible_after_every_single_pivot(seed):
+    rng, C, p, q = problem(seed)
+    tree = first_tree(C, p, q, FIRST[seed % 2], rng)
+    value = np.inf
+    for _ in range(200):
+        _, optimal, _, _ = tree.simplex(max_pivots=1)
+        check_tree(tree)
+        assert strongly_feasible(tree)
+        before, value = value, np.sum(tree.plan() * C)
+        assert value <= before + 1e-15
+        if optimal:
+            break
+    assert optimal
+
+
+@pytest.mark.parametrize(("index", "n"), [(np.int8, 64), (np.int16, 64), (np.int32, 64), (np.int16, 300)])
+def test_the_width_of_the_edge_list_does_not_matter(index, n):
+    """64 + 64 nodes are the most that int8 can number."""
+    rng = np.random.default_rng(5)
+    C, p, q = rng.random((n, n)), rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(n))
+    for first in FIRST:
+        tree, wide = (first_tree(C, p, q, first, index=i) for i in (index, np.int64))
+        one, two = tree.simplex(), wide.simplex()
+        assert one[:2] == two[:2]
+        assert np.array_equal(one[2], two[2])
+        assert np.array_equal(tree.flow, wide.flow)
+        assert np.array_equal(tree.child, wide.child)
+        check_tree(tree)
+        check_optimal(tree, *one[2:])
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("kind", ["line", "grid", "ring", "constant"])
+def test_large_degenerate_transports_end(first, kind):
+    """300 x 300 uniform masses with costs full of ties: no cycling, and not by way of the pivot limit."""
+    n, rng = 300, np.random.default_rng(6)
+    place = rng.permutation(n)
+    apart = np.abs(np.subtract.outer(np.arange(n), place))
+    if kind == "grid":
+        C = np.abs(np.subtract.outer(np.arange(n) % 17, place % 17)) + np.abs(
+            np.subtract.outer(np.arange(n) // 17, place // 17)
+        )
+    else:
+        C = {"line": apart, "ring": np.minimum(apart, n - apart), "constant": np.ones((n, n))}[kind]
+    tree = first_tree(C / C.max(), np.full(n, 1 / n), np.full(n, 1 / n), first)
+    pivots, optimal, f, g = tree.simplex(max_pivots=100 * n)
+    assert optimal
+    assert pivots < 100 * n
+    check_optimal(tree, f, g)
+    assert np.sum(tree.plan() * tree.C) == pytest.approx(tree.C[linear_sum_assignment(tree.C)].mean(), rel=0, abs=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1)])
+@pytest.mark.parametrize("first", FIRST)
+def test_one_row_or_column_leaves_no_choice(shape, first):
+    rng = np.random.default_rng(7)
+    C, p, q = rng.random(shape), rng.dirichlet(np.ones(shape[0])), rng.dirichlet(np.ones(shape[1]))
+    tree = first_tree(C, p, q, first)
+    pivots, optimal, f, g = tree.simplex()
+    assert (pivots, optimal) == (0, True)
+    np.testing.assert_allclose(tree.plan(), np.outer(p, q), rtol=0, atol=1e-15)
+    np.testing.assert_allclose(f[:, None] + g, C, rtol=0, atol=1e-15)
+
+
+def test_a_pivot_limit_leaves_a_feasible_tree():
+    rng = np.random.default_rng(8)
+    C, p, q = rng.random((30, 30)), rng.dirichlet(np.ones(30)), rng.dirichlet(np.ones(30))
+    values = []
+    for limit in (0, 1, 5, 20, 10**6):
+        tree = first_tree(C, p, q, "northwest")
+        pivots, optimal, _, _ = tree.simplex(max_pivots=limit)
+        assert pivots <= limit
+        assert optimal == (limit == 10**6)
+        check_tree(tree)
+        values.append(np.sum(tree.plan() * C))
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_loose_price_is_a_bound_on_the_loss(seed):
+    rng = np.random.default_rng([9, seed])
+    C, p, q = rng.random((20, 15)), rng.dirichlet(np.ones(20)), rng.dirichlet(np.ones(15))
+    loose, best = first_tree(C, p, q, "northwest"), first_tree(C, p, q, "northwest")
+    best.simplex()
+    _, optimal, f, g = loose.simplex(tol=0.05)
+    assert optimal
+    assert (C - f[:, None] - g).min() >= -0.05
+    assert 0 <= np.sum(loose.plan() * C) - np.sum(best.plan() * C) + 1e-15 <= 0.05
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_cost_that_lies_in_a_larger_table(seed):
+    """Row i of the cost begins at i*ld: the kernel must not look beyond b columns."""
+    rng = np.random.default_rng([10, seed])
+    a, b, ld = 5, 4, 9
+    table = np.full((a, ld), -1e6)
+    table[:, :b] = rng.random((a, b))
+    p, q = rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b))
+    for first in FIRST:
+        tree = first_tree(np.ascontiguousarray(table[:, :b]), p, q, first)
+        if first == "greedy":
+            again = np.empty_like(tree.flow)
+            kernel.greedy(table.ravel(), ld, p, q, tree.child, tree.parent, again, np.empty(b), np.empty(b, np.int32))
+            assert np.array_equal(again, tree.flow)
+        *work, pot = tree.scratch
+        edges = tree.child, tree.parent, tree.flow
+        assert kernel.simplex(table.ravel(), ld, a, b, *edges, *work, pot, PRICE, 10**4)[1]
+        check_optimal(tree, pot[:a], pot[a:])
+        value = kernel.tree_value(*edges, table.ravel(), ld, a)
+        assert value == pytest.approx(np.sum(tree.plan() * tree.C), rel=0, abs=1e-15)
+
+
+# --- other marginals for an old tree -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_repair_after_changed_marginals(seed):
+    rng, C, p, q = problem(seed)
+    tree = first_tree(C, p, q, FIRST[seed % 2], rng)
+    tree.simplex()
+    kinds = MARGINALS[(seed // 2) % 4], MARGINALS[(seed // 8) % 4]
+    far = seed % 3 == 0
+    new_p, new_q = marginal(rng, p.size, kinds[0]), marginal(rng, q.size, kinds[1])
+    if not far:
+        new_p, new_q = 0.9 * p + 0.1 * new_p, 0.9 * q + 0.1 * new_q
+    worst = tree.change_marginals(new_p, new_q)
+    plan = tree.plan()  # right marginals, perhaps negative
+    np.testing.assert_allclose(plan.sum(axis=1), new_p, rtol=0, atol=2e-15)
+    np.testing.assert_allclose(plan.sum(axis=0), new_q, rtol=0, atol=2e-15)
+    assert worst == min(plan.min(), 0.0)
+    if worst < 0:
+        _, feasible = tree.repair()
+        assert feasible
+    check_tree(tree)
+    _, optimal, f, g = tree.simplex()
+    assert optimal
+    check_tree(tree)
+    check_optimal(tree, f, g)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_repair_with_another_cost_too(seed):
+    """The old tree is then neither primal nor dual feasible; repair may give up, but must not spoil the tree."""
+    rng, C, p, q = problem(seed)
+    tree = first_tree(C, p, q, FIRST[seed % 2], rng)
+    tree.simplex()
+    tree.C = rng.random(C.shape)
+    if tree.change_marginals(rng.dirichlet(np.ones(p.size)), rng.dirichlet(np.ones(q.size))) < 0:
+        _, feasible = tree.repair()
+        if not feasible:
+            return
+    check_tree(tree)
+    _, optimal, f, g = tree.simplex()
+    assert optimal
+    check_optimal(tree, f, g)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
+    """A dual simplex keeps the potentials feasible, so nothing is left to do for the primal one."""
+    rng = np.random.default_rng([11, seed])
+    a, b = rng.integers(2, 9, 2)
+    tree = first_tree(rng.random((a, b)), rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b)), "greedy")
+    tree.simplex()
+    if tree.change_marginals(rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b))) < 0:
+        assert tree.repair()[1]
+    assert tree.simplex()[:2] == (0, True)
