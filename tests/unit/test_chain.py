@@ -221,9 +221,7 @@ def test_index_and_label_are_inverse():
     chain = MarkovChain(np.eye(3), labels=["x", ("y", 1), None])
     assert [chain.index(chain.label(i)) for i in range(3)] == [0, 1, 2]
     assert MarkovChain(np.eye(3)).label(2) == 2
-    with pytest.raises(
-        InvalidChain, match=re.escape("'z' is no state: give a label or an index from 0 to 2")
-    ):
+    with pytest.raises(InvalidChain, match=re.escape("'z' is no state: give a label or an index from 0 to 2")):
         chain.index("z")
     with pytest.raises(InvalidChain, match=re.escape("3 is no state: indices run from 0 to 2")):
         chain.label(3)
@@ -378,9 +376,7 @@ def test_draws_invert_the_cumulative_sums():
     P = np.array([[0.25, 0.0, 0.75, 0.0], [0.0, 1.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.0, 1.0]])
     rows, u = np.divmod(np.arange(400), 100)
     u = (u + 0.5) / 100
-    expected = [
-        int(np.searchsorted(np.cumsum(P[row]), v, side="right")) for row, v in zip(rows, u, strict=True)
-    ]
+    expected = [int(np.searchsorted(np.cumsum(P[row]), v, side="right")) for row, v in zip(rows, u, strict=True)]
     successors = MarkovChain(P).successors
     assert np.array_equal(successors.draw(rows, u), expected)
     step = successors.step()
@@ -480,9 +476,7 @@ def test_chains_are_compared_by_identity():
 
 def test_importing_chains_is_light():
     code = "import sys, diffbisim.chain, diffbisim.mdp, diffbisim.cost, diffbisim.data; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = ("numba", "torch", "matplotlib", "jax", "gymnasium", "pandas", "scipy.optimize", "scipy.spatial")
     assert not set(heavy) & set(loaded)
 

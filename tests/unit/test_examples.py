@@ -232,9 +232,7 @@ def test_the_uniform_walk_is_symmetric_and_connected(size):
 def test_the_goal_can_be_moved():
     walk = four_rooms_walk(goal=(2, 5))
     assert walk.rewards[walk.index((2, 5))] == 1
-    with pytest.raises(
-        InvalidArgument, match=re.escape("goal = (0, 5) is a wall or outside the 11 x 11 grid")
-    ):
+    with pytest.raises(InvalidArgument, match=re.escape("goal = (0, 5) is a wall or outside the 11 x 11 grid")):
         four_rooms(goal=(0, 5))
 
 

@@ -49,9 +49,7 @@ def refused(path, *parts, **options):
 @pytest.mark.parametrize("full", [False, True])
 def test_npz_holds_everything_exactly(tmp_path, sparse, full):
     labels = ["a", 1, 1.5, None, ("x", (2, -0.5)), False, "ü"]
-    options = (
-        {"initial": np.full(7, 1 / 7), "rewards": np.linspace(-1, 1, 7), "labels": labels} if full else {}
-    )
+    options = {"initial": np.full(7, 1 / 7), "rewards": np.linspace(-1, 1, 7), "labels": labels} if full else {}
     chain = random_chain(0, sparse=sparse, **options)
     write_chain(chain, tmp_path / "chain.npz")
     back = read_chain(tmp_path / "chain.npz")
@@ -80,9 +78,7 @@ def test_npz_overrides(tmp_path):
 
 def test_npz_refuses_labels_it_cannot_hold(tmp_path):
     chain = MarkovChain(np.eye(2), labels=["a", frozenset({1})])
-    with pytest.raises(
-        InvalidData, match=re.escape("label frozenset({1}) is a frozenset; .npz files hold labels of")
-    ):
+    with pytest.raises(InvalidData, match=re.escape("label frozenset({1}) is a frozenset; .npz files hold labels of")):
         write_chain(chain, tmp_path / "c.npz")
     assert os.listdir(tmp_path) == []
 
@@ -143,9 +139,7 @@ def test_a_table_of_edges_is_what_it_says(tmp_path):
 
 def test_edges_of_a_foreign_table(tmp_path):
     text = '\ufeffTo,From,Probability\r\n\r\nrain, sun ,0.333333\r\nsun,sun ,0.666667\r\nsun,"rain",1e0\r\n'
-    chain = read_chain(
-        file(tmp_path, "c.csv", text.replace(" ,", ",")), rewards={"sun": 1, "rain": 0}, initial="sun"
-    )
+    chain = read_chain(file(tmp_path, "c.csv", text.replace(" ,", ",")), rewards={"sun": 1, "rain": 0}, initial="sun")
     assert chain.labels == ("rain", "sun")
     assert dense(chain) == pytest.approx(np.array([[0, 1], [1 / 3, 2 / 3]]), abs=1e-6)
     assert dense(chain).sum(axis=1) == pytest.approx(1, abs=1e-15)
@@ -251,9 +245,7 @@ def test_a_table_must_be_text(tmp_path):
     refused(path, "is not UTF-8 text", "save it as UTF-8")
 
 
-@pytest.mark.parametrize(
-    "labels", [[("a",), "b"], ["1", "2"], ["a", 1], ["", "b"], [" a", "b"], [True, False]]
-)
+@pytest.mark.parametrize("labels", [[("a",), "b"], ["1", "2"], ["a", 1], ["", "b"], [" a", "b"], [True, False]])
 def test_labels_a_table_would_not_give_back_are_refused(tmp_path, labels):
     with pytest.raises(InvalidData, match=r"label .* would not come back from a table .* write .npz instead"):
         write_chain(MarkovChain(np.eye(2), labels=labels), tmp_path / "c.csv")
@@ -330,9 +322,7 @@ def test_neighbors_are_read_and_can_be_overridden(tmp_path, suffix):
     file(tmp_path, "m.lab", '0="init" 1="goal"\n1: 0 1\n2: 0\n')
     file(tmp_path, f"m{suffix}", "3 1\n2 -1.5\n")
     chain = read_chain(path)
-    assert np.array_equal(
-        chain.initial, [0, 0.5, 0.5]
-    )  # PRISM: an equiprobable choice over the initial states
+    assert np.array_equal(chain.initial, [0, 0.5, 0.5])  # PRISM: an equiprobable choice over the initial states
     assert np.array_equal(chain.rewards, [0, 0, -1.5])
     assert np.array_equal(read_prism_rewards(tmp_path / f"m{suffix}"), [0, 0, -1.5])
     chain = read_chain(path, initial=0, rewards=[1, 2, 3])
@@ -424,17 +414,13 @@ def test_prism_files_come_back(tmp_path, sparse):
 
 def test_prism_cannot_hold_every_start(tmp_path):
     chain = MarkovChain(np.eye(2), initial=[0.3, 0.7])
-    with pytest.raises(
-        InvalidData, match=r"PRISM starts in each initial state with the same probability; write .npz"
-    ):
+    with pytest.raises(InvalidData, match=r"PRISM starts in each initial state with the same probability; write .npz"):
         write_chain(chain, tmp_path / "m.tra")
 
 
 def test_rewards_of_another_chain_are_not_adopted(tmp_path):
     write_chain(MarkovChain(np.eye(2), rewards=[1, 2]), tmp_path / "m.tra")
-    with pytest.raises(
-        InvalidData, match=r"m.srew would be read as the rewards of this chain; remove it or rename"
-    ):
+    with pytest.raises(InvalidData, match=r"m.srew would be read as the rewards of this chain; remove it or rename"):
         write_chain(MarkovChain(np.eye(2)), tmp_path / "m.tra")
     write_chain(MarkovChain(np.eye(2), rewards=[3, 4]), tmp_path / "m.tra")
     assert np.array_equal(read_chain(tmp_path / "m.tra").rewards, [3, 4])
@@ -467,9 +453,7 @@ def test_action_names_that_do_not_fit_are_left_out(tmp_path, old, new):
 
 def test_missing_choices(tmp_path):
     path = file(tmp_path, "m.tra", "2 3 3\n0 0 1 1\n0 1 0 1\n1 0 0 1\n")
-    message = (
-        f"{path}: state 1 has no choice 1 (1 such gaps); every action must exist in every state: pass unseen="
-    )
+    message = f"{path}: state 1 has no choice 1 (1 such gaps); every action must exist in every state: pass unseen="
     with pytest.raises(InvalidData, match=re.escape(message)):
         read_mdp(path)
     assert np.array_equal(read_mdp(path, unseen="self-loop").transition[1].toarray(), np.eye(2))
@@ -501,9 +485,7 @@ def test_the_format_can_be_said(tmp_path):
     for kind in ("csv", "npz", "prism"):
         write_chain(chain, tmp_path / "chain.dat", format=kind)
         assert np.array_equal(dense(read_chain(tmp_path / "chain.dat", format=kind)), dense(chain))
-    with pytest.raises(
-        InvalidArgument, match=re.escape("the extension is not known; use .csv, .tsv, .npz or .tra")
-    ):
+    with pytest.raises(InvalidArgument, match=re.escape("the extension is not known; use .csv, .tsv, .npz or .tra")):
         read_chain(tmp_path / "chain.dat")
     with pytest.raises(InvalidArgument, match=r"format is 'xml'; use .csv, .tsv, .npz or .tra, or format="):
         write_chain(chain, tmp_path / "c.npz", format="xml")

@@ -187,9 +187,7 @@ def test_states_that_are_hardly_ever_visited():
 def test_a_limit_leaves_true_bounds():
     rng = np.random.default_rng(0)
     start = np.full(4, 0.25)
-    case = Instance(
-        rng.dirichlet(np.ones(4), 4), rng.dirichlet(np.ones(4), 4), start, start, rng.random((4, 4)), 0.9
-    )
+    case = Instance(rng.dirichlet(np.ones(4), 4), rng.dirichlet(np.ones(4), 4), start, start, rng.random((4, 4)), 0.9)
     exact = bellman(*case)
     for options, status in (({"max_iterations": 2}, Status.ITERATIONS), ({"time_limit": 1e-9}, Status.TIME)):
         result = LinearProgram(**options).solve(problem_of(case))
@@ -254,12 +252,7 @@ def imported_by(module):
     while queue:
         name = queue.pop()
         found.add(name)
-        source = (
-            Path(diffbisim.__file__)
-            .parent.joinpath(*name.split(".")[1:])
-            .with_suffix(".py")
-            .read_text("utf-8")
-        )
+        source = Path(diffbisim.__file__).parent.joinpath(*name.split(".")[1:]).with_suffix(".py").read_text("utf-8")
         for node in ast.walk(ast.parse(source)):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []

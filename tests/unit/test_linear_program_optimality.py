@@ -99,9 +99,7 @@ def test_occupancy_is_feasible_in_the_literal_program(seed):
     case, result = solved(seed)
     m, γ = result.occupancy, case.discount
     shape = m.shape
-    μ = np.array(
-        [[m[x, y] * result.coupling.plan(x, y).toarray() for y in range(shape[1])] for x in range(shape[0])]
-    )
+    μ = np.array([[m[x, y] * result.coupling.plan(x, y).toarray() for y in range(shape[1])] for x in range(shape[0])])
     start = result.coupling.start.plan.toarray()
     close = {"rtol": 0, "atol": 1e-12}
     np.testing.assert_allclose(μ.sum(axis=(2, 3)), γ * μ.sum(axis=(0, 1)) + (1 - γ) * start, **close)

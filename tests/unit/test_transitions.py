@@ -43,9 +43,7 @@ def test_shares_counted_by_hand():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    data=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 4), st.floats(0.1, 10)), min_size=1, max_size=40
-    ),
+    data=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.floats(0.1, 10)), min_size=1, max_size=40),
     kind=st.sampled_from(["numbers", "strings", "tuples", "array"]),
 )
 def test_any_labels_any_weights_as_counted_in_dictionaries(data, kind):
@@ -104,9 +102,7 @@ def test_transitions_of_weight_zero_are_as_if_absent():
     assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
 
 
-@pytest.mark.parametrize(
-    ("n", "edges", "sparse"), [(64, 1, False), (65, 1, True), (65, 16, True), (65, 17, False)]
-)
+@pytest.mark.parametrize(("n", "edges", "sparse"), [(64, 1, False), (65, 1, True), (65, 16, True), (65, 17, False)])
 def test_large_and_thin_kernels_are_sparse(n, edges, sparse):
     # density edges/n: 16/65 is below a quarter, 17/65 above
     s = np.repeat(np.arange(n), edges)
@@ -239,9 +235,7 @@ def test_unseen_states_are_named_with_remedies():
     )
     with pytest.raises(InvalidData, match=re.escape("1 of 3 states have no outgoing transition: 'end';")):
         pairs(["a", "b"], ["b", "end"])
-    with pytest.raises(
-        InvalidData, match=re.escape("8 of 9 states have no outgoing transition: 0, 1, 2, 3, 4, …;")
-    ):
+    with pytest.raises(InvalidData, match=re.escape("8 of 9 states have no outgoing transition: 0, 1, 2, 3, 4, …;")):
         pairs([8], [8])
 
 
@@ -283,9 +277,7 @@ def test_drop_keeps_what_peeling_keeps(edges):
     s, s_next = map(list, zip(*edges, strict=True))
     kept = peeled(s, s_next)
     if not kept:
-        with pytest.raises(
-            InvalidData, match=re.escape('unseen="drop" leaves no state: every path in the data ends')
-        ):
+        with pytest.raises(InvalidData, match=re.escape('unseen="drop" leaves no state: every path in the data ends')):
             pairs(s, s_next, unseen="drop")
         return
     chain = pairs(s, s_next, unseen="drop")
@@ -312,9 +304,7 @@ def test_drop_restricts_starts_and_rewards():
     chain = paths(data, unseen="drop", initial=[0.25, 0.75, 0, 0])
     assert np.array_equal(chain.initial, [0.25, 0.75])
     for initial in ("c", [0.5, 0, 0.5, 0], 2):
-        with pytest.raises(
-            InvalidData, match=re.escape("initial: state 'c' was dropped, it has no infinite path")
-        ):
+        with pytest.raises(InvalidData, match=re.escape("initial: state 'c' was dropped, it has no infinite path")):
             paths(data, unseen="drop", initial=initial)
     with pytest.raises(InvalidChain, match=re.escape("initial = 'z' is no state")):
         paths(data, unseen="drop", initial="z")
@@ -323,9 +313,7 @@ def test_drop_restricts_starts_and_rewards():
 
 
 def test_starts_of_weight_zero_say_nothing():
-    with pytest.raises(
-        InvalidData, match="weights are all zero, so nothing is known of the start; pass initial="
-    ):
+    with pytest.raises(InvalidData, match="weights are all zero, so nothing is known of the start; pass initial="):
         paths([[0], [1]], weights=[0, 0], unseen="self-loop")
 
 
@@ -335,9 +323,7 @@ def test_drop_always_labels_by_number():
 
 def test_absurd_numbers_are_refused_and_not_allocated():
     far = 10**12
-    with pytest.raises(
-        InvalidData, match="999999999999 of 1000000000001 states have no outgoing transition: 1, 2, 3"
-    ):
+    with pytest.raises(InvalidData, match="999999999999 of 1000000000001 states have no outgoing transition: 1, 2, 3"):
         pairs([0, far], [far, 0])
     for unseen in ("self-loop", "uniform"):
         with pytest.raises(InvalidData, match="the largest state number is 1000000000000, which asks for"):
