@@ -132,6 +132,19 @@ def test_occupancy_of_large_absorbing_walks(γ):
     np.testing.assert_allclose(result.occupancy.sum(axis=0), Y.occupancy(γ), rtol=0, atol=1e-6)
 
 
+def test_an_occupancy_that_is_not_accurate_says_so(monkeypatch):
+    """The way of very large grids (nothing is factorized), on a small one: right, or a warning, but not silence."""
+    from diffbisim.solvers import pairs
+
+    monkeypatch.setattr(pairs, "FACTORIZE", 0)
+    γ, X, Y = 0.9999, *(db.MarkovChain(sp.csr_array(walk(60, p, True)), initial=30) for p in (0.5, 0.52))
+    result = db.distance(X, Y, apart(60, 60), γ, tol=1e9)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        error = np.abs(result.occupancy.sum(axis=1) - X.occupancy(γ)).max()
+    assert error <= 1e-6 or any(issubclass(w.category, db.ConvergenceWarning) for w in caught)
+
+
 def test_more_than_double_precision_has_ends_with_the_right_sentence():
     rng = np.random.default_rng(5)
     X, Y = (db.MarkovChain(rng.dirichlet(np.ones(4), 4)) for _ in range(2))
@@ -236,6 +249,17 @@ def test_no_bound_is_beyond_the_extreme_costs(offset):
     result = db.distance(X, Y, c, 0.9, tol=1.0)
     assert result.lower >= c.min()
     assert result.upper <= c.max()
+
+
+def test_bounds_where_the_distance_is_the_smallest_or_the_largest_cost():
+    """Absorbing states: d = c(0,0), whatever the others cost. No tolerance: the bounds include rounding."""
+    rng, M, wrong = np.random.default_rng(23), db.MarkovChain(np.eye(2)), []
+    for corner, others in rng.random((200, 2)):
+        c = np.array([[corner, others], [others, others]])
+        result = db.distance(M, M, c, 0.5)
+        if not result.lower <= corner <= result.upper:
+            wrong.append((corner, others))
+    assert not wrong
 
 
 # --- ties ---------------------------------------------------------------------------------------------------------

@@ -236,6 +236,25 @@ def solve_one(C, child, parent, flow, pot, tol):
     return tree_value(child, parent, flow, costs, b, a)
 
 
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def dot(u, v):
+    """<u, v>; sums may be reordered, which is what lets LLVM vectorize them."""
+    total = 0.0
+    for k in range(u.size):
+        total += u[k] * v[k]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def two_dots(t, r):
+    """<t, r> and <t, t>."""
+    first, second = 0.0, 0.0
+    for k in range(t.size):
+        first += t[k] * r[k]
+        second += t[k] * t[k]
+    return first, second
+
+
 @njit(cache=True, nogil=True)
 def half_step(alpha, p, q, u, r):
     """u += α p, r -= α q (BiCGStab, krylov.py)."""

@@ -245,7 +245,7 @@ def _shift_flow(node, apex, amount, t):
         node = t[node].par
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _rehang(top, bottom, new_parent, apex, new_flow, shift, a, t, order, pot, block):
     """Cut the subtree of ``top`` off and hang it, turned around, by its node ``bottom`` under ``new_parent``.
 
