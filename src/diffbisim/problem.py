@@ -21,7 +21,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,30 @@ from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument
 
 Array = NDArray[np.float64]
+
+
+if TYPE_CHECKING:
+    lazy = cached_property
+else:
+
+    class lazy:
+        """``functools.cached_property`` without the lock that Python 3.11 holds while it computes.
+
+        That lock is shared by all objects of a class: results would wait for each other, and a process forked
+        meanwhile would wait for ever. Here two threads may compute the same thing twice, which harms nobody.
+        """
+
+        def __init__(self, compute):
+            self.compute, self.__doc__ = compute, compute.__doc__
+
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            value = instance.__dict__[self.name] = self.compute(instance)
+            return value
 
 
 @dataclass(frozen=True, eq=False)

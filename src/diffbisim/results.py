@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from diffbisim.data.archive import chain_arrays
 from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
-from diffbisim.problem import Coupling, Problem
+from diffbisim.problem import Coupling, Problem, lazy
 
 Array = NDArray[np.float64]
 
@@ -91,17 +90,17 @@ class DistanceResult:
         """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``."""
         return self.coupling.values
 
-    @cached_property
+    @lazy
     def occupancy(self) -> Array:
         """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one."""
         return self.coupling.occupancy()
 
-    @cached_property
+    @lazy
     def encoder(self) -> Array:
         """``λ_X(y|x)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
         return _conditional(self.occupancy, self.values)
 
-    @cached_property
+    @lazy
     def decoder(self) -> Array:
         """``λ_Y(x|y)``, shape ``(n_Y, n_X)``."""
         return _conditional(self.occupancy.T, self.values.T)
@@ -133,12 +132,12 @@ class DistanceResult:
         f, g = self.coupling.potentials(x, y)
         return f / (1 - self.discount), g / (1 - self.discount)
 
-    @cached_property
+    @lazy
     def duals(self) -> Duals:
         """``alpha_x (n_X, n_X, n_Y)`` and ``alpha_y (n_X, n_Y, n_Y)`` in the paper's convention, centered."""
         return dual_certificates(self.coupling)
 
-    @cached_property
+    @lazy
     def gradient(self) -> Gradient:
         """Exact derivatives of the distance with respect to both kernels, the cost and both starts."""
         return gradient_of(self.coupling, self.occupancy)

@@ -110,6 +110,31 @@ def test_one_result_read_by_many_threads():
     assert all(np.array_equal(occupancy, m) for occupancy in got[200:])
 
 
+@pytest.mark.parametrize("name", ["occupancy", "gradient", "duals"])
+def test_reading_one_result_does_not_wait_for_another(monkeypatch, name):
+    """What is computed on demand takes no lock that all results share (``cached_property`` has one in Python 3.11).
+
+    With such a lock threads take turns, and a process forked while one of them computes waits for ever.
+    """
+    slow, quick = (db.distance(*small_chains()[k : k + 2]) for k in (2, 3))
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait(*args):
+        inside.set()
+        leave.wait(60)
+        raise RuntimeError("done")
+
+    monkeypatch.setattr(slow.coupling, "potentials" if name == "duals" else "occupancy", wait)
+    with ThreadPoolExecutor(2) as pool:
+        blocked = pool.submit(getattr, slow, name)
+        try:
+            assert inside.wait(60)
+            pool.submit(getattr, quick, name).result(timeout=5)
+        finally:
+            leave.set()
+        assert str(blocked.exception(60)) == "done"
+
+
 @pytest.mark.skipif(not FORK, reason="needs os.fork")
 def test_a_forked_process_solves_too():
     want = expected(0)
@@ -145,7 +170,7 @@ def test_processes_forked_while_another_thread_solves():
     busy.start()
     try:
         with multiprocessing.get_context("fork").Pool(2) as pool:
-            got = pool.map_async(solve, [1, 1]).get(timeout=90)
+            got = pool.map_async(solve, [1, 1]).get(timeout=30)
     finally:
         stop.set()
         busy.join()

@@ -104,10 +104,8 @@ def test_the_theorem_is_the_derivative_of_the_distance(seed):
     """Through the logits, all at once: d(θ ± h z) for a random z."""
     result, step = solved(seed), 1e-4
     z = np.random.default_rng([3, seed]).normal(size=16)
-    ends = []
-    for s in (step, -step):
-        theta = theta_of(seed, 4)
-        ends.append(with_kernel(result, softmax(theta + s * z.reshape(4, 4))))
+    theta = theta_of(seed, 4)
+    ends = [with_kernel(result, softmax(theta + s * z.reshape(4, 4))) for s in (step, -step)]
     slope = literal_slope(result, np.tensordot(z, jacobian(seed), axes=1))
     # step² times the third derivative, and TOL / step
     assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-6)

@@ -3,19 +3,19 @@
 ``U`` is kept flat and scaled by the largest ground cost; everything that leaves this module is in the user's units.
 """
 
+import warnings
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Array, Coupling, Problem, Start, on_support
+from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
-from diffbisim.solvers.krylov import bicgstab
+from diffbisim.solvers.krylov import Operator, bicgstab
 from diffbisim.solvers.pairs import CHUNK, PairGrid
 from diffbisim.solvers.start import Transport
 
@@ -56,17 +56,13 @@ class ExactCoupling(Coupling):
         table = self.U.reshape(self.problem.shape)
         self.gap = 2 * half_gap
         value = self._start.solve(table[np.ix_(self._rows, self._cols)], PRICE)
-        scale, least = self.problem.scale, float(self.problem.cost.min()) / self.grid.scale
-        low, high = max(value - half_gap, least), min(value + half_gap, 1.0)  # d is an average of costs
+        scale, cost = self.problem.scale, self.problem.cost
+        lower = max(scale * (value - half_gap), float(cost.min()))  # d is an average of costs
+        upper = min(scale * (value + half_gap), scale)
         work = {k: float(v) for k, v in self.grid.work.items()}
-        return {
-            "value": scale * min(max(value, low), high),
-            "lower": scale * low,
-            "upper": scale * high,
-            **work,
-        }
+        return {"value": min(max(scale * value, lower), upper), "lower": lower, "upper": upper, **work}
 
-    @cached_property
+    @lazy
     def values(self) -> Array:
         table = self.problem.scale * self.U
         if self.grid.pair.size:
@@ -133,9 +129,23 @@ class ExactCoupling(Coupling):
         ):
             np.copyto(m, source)
             sweep(system, source, m, min(5_000, int(np.log(accuracy) / np.log(γ))))
+            self._warn_if_inaccurate(system, source, m)
         m[~visited] = 0.0
         np.maximum(m, 0.0, out=m)
         return np.asarray(m / m.sum()).reshape(self.problem.shape)
+
+    def _warn_if_inaccurate(self, system: Operator, source: Array, m: Array) -> None:
+        """The error in total is at most that of the equation over 1 - γ."""
+        error = np.empty_like(m)
+        system(m, error)
+        total = float(np.abs(error - source).sum()) / (1 - self.grid.discount)
+        if total > 1e-6:
+            warnings.warn(
+                f"the occupancy of {self.grid.size} pairs is only accurate to {total:.1e} in total; "
+                "use a smaller discount, lump=True or reachable=True",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
         grid, flat = self.grid, np.ascontiguousarray(m.ravel())

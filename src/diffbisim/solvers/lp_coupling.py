@@ -8,7 +8,6 @@ they are feasible to the last digit.
 
 import warnings
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.errors import ConvergenceWarning
-from diffbisim.problem import Coupling, Problem, Start
+from diffbisim.problem import Coupling, Problem, Start, lazy
 from diffbisim.solvers.certify import (
     at_targets,
     conditional,
@@ -80,7 +79,7 @@ class LinearProgramCoupling(Coupling):
         coupling.__dict__["_pairs"] = (state["plans"], state["table"], state["potentials"])
         return coupling
 
-    @cached_property
+    @lazy
     def _pairs(self) -> tuple[Array, Array, Array]:
         """Plans ``A (E_X, E_Y)`` of all pairs, their value ``U (n_X, n_Y)``, ``f (E_X, n_Y)``; scaled."""
         grid, mass = self.grid, self.solution.mass
@@ -101,11 +100,11 @@ class LinearProgramCoupling(Coupling):
             )
         return A, U, f
 
-    @cached_property
+    @lazy
     def values(self) -> Array:
         return np.ldexp(self._pairs[1], self.grid.exponent)
 
-    @cached_property
+    @lazy
     def start(self) -> Start:
         grid = self.grid
         plan = round_plans(self.solution.start, grid.sx, grid.sy)

@@ -11,7 +11,6 @@ moves U by at most γ/(1-γ) δ max c, which is added to the bounds.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from scipy import sparse
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import Lumping, lump
-from diffbisim.problem import Array, Coupling, Problem, Start
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Status
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class LumpedCoupling(Coupling):
     def values(self) -> Array:
         return np.asarray(self.by_x.lift(self.by_y.lift(self.table, axis=1)))
 
-    @cached_property
+    @lazy
     def full(self) -> "ExactCoupling":
         """Optimal trees of the full problem for the lifted table."""
         from diffbisim.solvers.exact_coupling import ExactCoupling
