@@ -121,8 +121,9 @@ class ExactCoupling(Coupling):
         source = (1 - γ) * self.start.plan.toarray().ravel()
         visited = source > 0
         kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
-        accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's, no more
-        m, target = source.copy(), accuracy * float(source.max())
+        accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
+        accuracy = accuracy if grid.size > 20_000 else 1e-13  # but on small grids full precision costs nothing
+        m, target = source.copy(), max(accuracy * float(source.max()), 4 * EPS)  # m may have entries near one
         system = grid.transposed_system()
         if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not grid.preconditioned_solve(
             source, m, target, transposed=True
