@@ -45,7 +45,7 @@ clean:
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) -e ".[test]"
+	$(PIP) -e ".[all,test]"
 	@touch $@
 
 $(VENV)/.ready-lint $(VENV)/.ready-bench: $(VENV)/.ready-%: $(VENV)/.ready
