@@ -28,6 +28,7 @@ _HOME = {
     "read_mdp": "data.files",
     "write_chain": "data.files",
     "Transitions": "data.transitions",
+    "Stream": "data.streams",
     "feature_cost": "cost",
     "DistanceResult": "results",
     "DiffbisimError": "errors",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from diffbisim.data.files import read_chain as read_chain
     from diffbisim.data.files import read_mdp as read_mdp
     from diffbisim.data.files import write_chain as write_chain
+    from diffbisim.data.streams import Stream as Stream
     from diffbisim.data.transitions import Transitions as Transitions
     from diffbisim.distance import distance as distance
     from diffbisim.errors import ConvergenceWarning as ConvergenceWarning

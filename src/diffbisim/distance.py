@@ -10,6 +10,7 @@ solver                what it does                                              
 ====================  =============================================================  ==========================
 ``"exact"``           policy iteration with exact transports; certified              everything (the default)
 ``"lp"``              the paper's linear program by HiGHS; certified                 checking, up to ~30 states
+``"somcot"``          stochastic primal-dual steps on sample streams; an estimate    endless streams, the paper's way
 ====================  =============================================================  ==========================
 
 A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
@@ -22,18 +23,20 @@ from typing import Any
 
 from diffbisim import solvers
 from diffbisim.chain import MarkovChain
+from diffbisim.data.streams import Stream
+from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
 from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, Status
 
-SOLVERS = {"exact": "Exact", "lp": "LinearProgram"}
+SOLVERS = {"exact": "Exact", "lp": "LinearProgram", "somcot": "Somcot"}
 
 Callback = Callable[[Mapping[str, float]], object]
 
 
 def distance(
-    X: MarkovChain,
-    Y: MarkovChain,
+    X: MarkovChain | Transitions | Stream,
+    Y: MarkovChain | Transitions | Stream,
     cost: Any = "reward",
     discount: float = 0.95,
     solver: Any = "exact",
@@ -47,10 +50,10 @@ def distance(
 
     Parameters
     ----------
-    X, Y : the chains, of any two sizes
+    X, Y : the chains, of any two sizes; with ``solver="somcot"`` also datasets (``Transitions``) and ``Stream`` objects
     cost : "reward" (|r(x) - r(y)|), "indicator" (1 where the states differ), an (n_X, n_Y) array, or a callable
     discount : weight γ of the next step, strictly between 0 and 1
-    solver : "exact", "lp", or an object from :mod:`diffbisim.solvers`
+    solver : "exact", "lp", "somcot", or an object from :mod:`diffbisim.solvers`
     tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8)
     lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
     warm : a previous result for chains of the same sizes, to start from
@@ -67,12 +70,15 @@ def distance(
     >>> round(distance(X, Y, discount=0.5).value, 6)
     0.166667
     """
-    problem = Problem.make(X, Y, cost, discount)
     chosen = make_solver(solver, tol)
     if lump:
         chosen = solvers.Lumped(chosen)
-    result: DistanceResult = chosen.solve(problem, warm=warm, callback=callback)
-    if not result.converged:
+    result: DistanceResult
+    if hasattr(chosen, "estimate") and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
+        result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
+    else:
+        result = chosen.solve(Problem.make(X, Y, cost, discount), warm=warm, callback=callback)
+    if not result.converged and result.outcome is not Status.ESTIMATE:
         warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
     return result
 
@@ -87,4 +93,8 @@ def make_solver(solver: Any, tol: float | None = None) -> Any:
         raise InvalidArgument(
             f"solver is a {type(solver).__name__}; give a name such as 'exact' or an object of diffbisim.solvers"
         )
-    return solver if tol is None else replace(solver, tol=tol)
+    if tol is None:
+        return solver
+    if not hasattr(solver, "tol"):
+        raise InvalidArgument(f"{type(solver).__name__} has no tol; it ends after its number of steps: leave tol out")
+    return replace(solver, tol=tol)

@@ -69,7 +69,7 @@ class Problem:
     discount: float
 
     @classmethod
-    def make(cls, x: MarkovChain, y: MarkovChain, cost: Any, discount: float) -> "Problem":
+    def make(cls, x: Any, y: Any, cost: Any, discount: float) -> "Problem":
         """Check every argument once, at the door."""
         for name, chain in (("X", x), ("Y", y)):
             if not isinstance(chain, MarkovChain):

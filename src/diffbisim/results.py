@@ -36,7 +36,8 @@ class Status(Enum):
     TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
     INTERRUPTED = "Interrupted: the bounds are true but wide; go on with warm=result."
     FAILED = "The underlying solver gave up: the bounds are true but wide; use solver='exact'."
-    ESTIMATE = "An estimate from samples: no certified bounds without the kernels."
+    ESTIMATE = "An estimate from samples; more steps make it better. Bounds are certified where the kernels are known."
+    ENDED = "A stream ended early: an estimate from what it gave; go on with warm=result and more data."
 
     @property
     def converged(self) -> bool:
@@ -171,7 +172,8 @@ class DistanceResult:
         return self.value
 
     def __repr__(self) -> str:
-        state = "converged" if self.converged else "NOT converged"
+        estimate = self.outcome is Status.ESTIMATE
+        state = "estimate" if estimate else "converged" if self.converged else "NOT converged"
         return (
             f"DistanceResult({self.value:.9g} in [{self.lower:.9g}, {self.upper:.9g}], gap {self.gap:.1e}, "
             f"{self.solver}, {self.iterations} iterations, {state})"

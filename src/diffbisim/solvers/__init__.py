@@ -6,14 +6,15 @@ Loaded when first used: a solver may bring HiGHS or numba along, and most progra
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOME = {"Exact": "exact", "LinearProgram": "linear_program", "Lumped": "lumped"}
+_HOME = {"Exact": "exact", "LinearProgram": "linear_program", "Lumped": "lumped", "Somcot": "somcot"}
 
-__all__ = ["Exact", "LinearProgram", "Lumped"]
+__all__ = ["Exact", "LinearProgram", "Lumped", "Somcot"]
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact as Exact
     from diffbisim.solvers.linear_program import LinearProgram as LinearProgram
     from diffbisim.solvers.lumped import Lumped as Lumped
+    from diffbisim.solvers.somcot import Somcot as Somcot
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,182 @@
+"""Sample streams: transitions of one process, read one minibatch at a time.
+
+A :class:`Stream` gives minibatches of observed transitions (s, s') without end, and knows what an observer knows beside
+them: how many states there are, the law of the first one, and rewards or labels. It is made from
+
+    a chain          independent draws s ~ ρ, s' ~ P(·|s), with ρ the discounted occupancy
+    a dataset        draws with replacement from :class:`Transitions`, by their weights
+    any iterable     in its own order: pairs (s, s'), triples (s, s', weight), or minibatches of equally long arrays
+
+Only the first two can be rewound; an iterable is read once, and tells the number of the item that is wrong.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats, Integers
+from diffbisim.data.transitions import Transitions
+from diffbisim.errors import InvalidArgument, InvalidData
+
+#: ``at (n+1,), s, s', weights``: the minibatch of iteration t is ``at[t]:at[t+1]``.
+Draws = tuple[Integers, Integers, Integers, Floats]
+
+
+class Stream:
+    """Transitions of one process, drawn when asked for.
+
+    Parameters
+    ----------
+    source : a MarkovChain, a Transitions dataset, or an iterable of ``(s, s_next)``, ``(s, s_next, weight)`` or
+        minibatches ``(array, array)``, ``(array, array, weights)``; states are indices
+    n_states : how many there are; needed for iterables only
+    initial : a state or distribution to start from; by default that of the chain or of the episodes, else state 0
+    rewards, labels : as of a chain, for the costs that use them
+
+    Examples
+    --------
+    >>> coin = Stream(iter([(0, 1), (1, 0), (0, 0)]), n_states=2)
+    >>> coin.draw(2, 1, 0.9, np.random.default_rng(0))[1:3]
+    (array([0, 1]), array([1, 0]))
+    """
+
+    def __init__(
+        self, source: Any, n_states: int | None = None, *, initial: Any = None, rewards: Any = None, labels: Any = None
+    ) -> None:
+        self.source = source
+        self.items: Iterator[Any] | None = None
+        self.taken = 0  # items read
+        self._waiting: InvalidData | None = None  # to be raised once the good items before it are used
+        if isinstance(source, MarkovChain):
+            known: dict[str, Any] = {"initial": source.initial, "rewards": source.rewards, "labels": source.labels}
+            n, self.fingerprint = source.n_states, _fingerprint(*_pieces(source))
+        elif isinstance(source, Transitions):
+            start = source.starts if source.starts is not None else np.zeros(1, np.int64)
+            law = np.bincount(start, source.start_weights, minlength=source.n_states)
+            known = {"initial": law / law.sum(), "rewards": None, "labels": source.labels}
+            n, self.fingerprint = source.n_states, _fingerprint(source.states, source.next_states, source.weights)
+        elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
+            if n_states is None or isinstance(n_states, bool) or n_states < 1:
+                raise InvalidArgument(f"n_states is {n_states!r}; say how many states the stream may show")
+            known, n, self.fingerprint = {"initial": 0, "rewards": None, "labels": None}, int(n_states), 0
+            self.items = iter(source)
+        else:
+            raise InvalidArgument(
+                f"a stream cannot be made from a {type(source).__name__}; give a MarkovChain, Transitions, or an "
+                "iterable of (s, s_next)"
+            )
+        if n_states is not None and n_states != n:
+            raise InvalidArgument(f"n_states is {n_states}, but the source has {n} states; leave it out")
+        given = {"initial": initial, "rewards": rewards, "labels": labels}
+        known |= {name: value for name, value in given.items() if value is not None}
+        #: Number of states, start, rewards and labels, as a chain that never moves.
+        self.frame = MarkovChain(sparse.eye_array(n, format="csr"), **known)
+
+    @classmethod
+    def of(cls, source: Any, name: str) -> Stream:
+        """The stream itself, or one made from a chain or dataset."""
+        if isinstance(source, cls):
+            return source
+        if isinstance(source, (MarkovChain, Transitions)):
+            return cls(source)
+        raise InvalidArgument(
+            f"{name} is a {type(source).__name__}; give a MarkovChain, Transitions, or "
+            "diffbisim.Stream(iterable, n_states=...)"
+        )
+
+    @property
+    def n_states(self) -> int:
+        return self.frame.n_states
+
+    def draw(self, n: int, batch: int, discount: float, rng: np.random.Generator) -> Draws:
+        """Minibatches of ``batch`` transitions for ``n`` iterations; fewer (or none) at the end of an iterable.
+
+        Minibatches that an iterable yields are kept whole, whatever ``batch`` says.
+        """
+        if self.items is not None:
+            return self._read(n, batch)
+        ones = np.ones(n * batch)
+        if isinstance(self.source, MarkovChain):
+            s, after = self.source.sample_transitions(n * batch, discount, rng)
+        else:
+            w = self.source.weights
+            k = rng.choice(len(self.source), n * batch, p=None if w is None else w / w.sum())
+            s, after = self.source.states[k], self.source.next_states[k]
+        return np.arange(0, n * batch + 1, batch), s.astype(np.int64), after.astype(np.int64), ones
+
+    def _read(self, n: int, batch: int) -> Draws:
+        if self._waiting is not None:
+            error, self._waiting = self._waiting, None
+            raise error
+        assert self.items is not None
+        parts: list[tuple[Integers, Integers, Floats]] = []
+        sizes, single = [0], 0
+        while len(sizes) <= n:
+            try:
+                part, whole = self._item(next(self.items))
+            except StopIteration:
+                break  # an incomplete minibatch at the end is not used
+            except InvalidData as error:
+                if len(sizes) == 1:
+                    raise
+                self._waiting = error
+                break
+            parts.append(part)
+            single += 0 if whole else 1
+            if whole or single == batch:
+                sizes.append(sum(len(p[0]) for p in parts[-(1 if whole else batch) :]))
+                single = 0
+        parts = parts[: len(parts) - single]
+        if not parts:
+            return np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+        s, after, w = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return np.cumsum(sizes), s, after, w
+
+    def _item(self, item: Any) -> tuple[tuple[Integers, Integers, Floats], bool]:
+        """One item as arrays, checked; and whether it is a minibatch."""
+        where = f"item {self.taken} of the stream"
+        self.taken += 1
+        try:
+            s, after, *rest = item
+            s, after = np.asarray(s), np.asarray(after)
+            w = np.asarray(rest[0], dtype=np.float64) if rest else np.ones(s.shape)
+        except (TypeError, ValueError):
+            raise InvalidData(f"{where} is {item!r}; expected (s, s_next) or (s, s_next, weight)") from None
+        whole = s.ndim == 1
+        if s.shape != after.shape or s.shape != w.shape or s.ndim > 1 or len(rest) > 1:
+            raise InvalidData(f"{where} has shapes {s.shape}, {after.shape}, {w.shape}; they must be equally long")
+        if s.size == 0:
+            raise InvalidData(f"{where} is an empty minibatch; skip it before it gets here")
+        for name, states in (("s", s), ("s_next", after)):
+            if states.dtype.kind not in "iu":
+                raise InvalidData(f"{where}: {name} is {states.ravel()[0]!r}; states are indices, 0 to n_states - 1")
+            bad = (states < 0) | (states >= self.n_states)
+            if bad.any():
+                raise InvalidData(
+                    f"{where}: {name} = {states[bad].ravel()[0]} is not a state; with n_states = {self.n_states} "
+                    f"they are 0 to {self.n_states - 1}"
+                )
+        bad = ~(np.isfinite(w) & (w > 0))
+        if bad.any():
+            raise InvalidData(f"{where}: weight {w[bad].ravel()[0]:g}; weights must be positive and finite")
+        return (np.atleast_1d(s).astype(np.int64), np.atleast_1d(after).astype(np.int64), np.atleast_1d(w)), whole
+
+
+def _pieces(chain: MarkovChain) -> tuple[Any, ...]:
+    s = chain.successors
+    return s.indptr, s.indices, s.probabilities, chain.initial
+
+
+def _fingerprint(*arrays: Any) -> int:
+    """A number that tells whether two sources hold the same data."""
+    code = 1
+    for array in arrays:
+        if array is not None:
+            code = zlib.crc32(np.ascontiguousarray(array).data, code)
+    return code

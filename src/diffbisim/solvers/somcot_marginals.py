@@ -1,0 +1,249 @@
+"""Marginals of SOMCOT's coupling from its factors, without the coupling (numba, without the GIL).
+
+Letters and layout as in somcot_kernels.py: log μ(x,y,x',y') = S[x,y] + U[x,y,e] + W[x,y,k] + L[x',y'].
+
+*Scales.* After k iterations the four logarithms are of order η k V and cancel down to log μ ≤ 0: at k = 10^6 their
+exponentials range over e^±1000000 and cannot be taken one by one. But no entry of a row (all y' of one x, y, x')
+exceeds e^base, base = S + U + max W + max L. Hence two ways:
+
+    products   while every base is below SAFE: factors below e^FLUSH count as zero, which loses less than
+               e^(SAFE + FLUSH) of μ, and all else are matrix products with the shared kernel exp(L);
+    rows       later: entry by entry, where the exponential is only taken of those above e^DROP, which are few.
+
+Which way depends on the iterates alone and sums have a fixed order, so a resumed run repeats every bit. The rounding of
+the logarithms, 1e-16 η k V per iteration, acts like a perturbation of the cost by 1e-16 k V.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+#: Entries of μ below e^DROP = 4e-18 count as zero.
+DROP = -40.0
+#: Matrix products are used while no base exceeds SAFE; factors below e^FLUSH count as zero (subnormals are slow).
+SAFE, FLUSH = 270.0, -320.0
+#: Pairs per matrix product: enough to keep it busy, few enough to stay in the cache.
+ROWS = 256
+#: Entries of a row that are looked at together.
+BLOCK = 32
+
+
+# --- exponentials that the compiler can vectorize -------------------------------------------------------------
+
+
+@intrinsic
+def _bits(context: Any, x: Any) -> Any:
+    return types.int64(types.float64), lambda c, builder, s, args: builder.bitcast(args[0], ir.IntType(64))
+
+
+@intrinsic
+def _real(context: Any, n: Any) -> Any:
+    return types.float64(types.int64), lambda c, builder, s, args: builder.bitcast(args[0], ir.DoubleType())
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy", inline="always")
+def exp(x):
+    """e^x to 2e-16 relative for |x| < 700: 2^n times a Taylor polynomial on |r| ≤ log(2)/2."""
+    t = x * 1.4426950408889634 + 6755399441055744.0  # adding 1.5 · 2^52 rounds to an integer, kept in the low bits
+    n = t - 6755399441055744.0
+    r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10
+    p = 1.6059043836821613e-10
+    p = p * r + 2.08767569878681e-09
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 0.0001984126984126984
+    p = p * r + 0.001388888888888889
+    p = p * r + 0.008333333333333333
+    p = p * r + 0.041666666666666664
+    p = p * r + 0.16666666666666666
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * _real((_bits(t) << 52) + 4607182418800017408)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _exponentials(v, low):
+    """v ← e^v, zero below ``low``."""
+    for i in range(v.size):
+        z = exp(max(v[i], low))
+        v[i] = z if v[i] > low else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def softmax(logits, out):
+    """Rows of ``out`` ∝ e^logits."""
+    for i in range(logits.shape[0]):
+        top = logits[i].max()
+        total = 0.0
+        for j in range(logits.shape[1]):
+            out[i, j] = exp(max(logits[i, j] - top, FLUSH))
+            total += out[i, j]
+        for j in range(logits.shape[1]):
+            out[i, j] /= total
+
+
+# --- marginals of μ ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nnan"}, error_model="numpy")
+def _factors(first, last, xs, ys, it, top, su, w):
+    """Logarithms of s u (with max_y' K in it) and w of the pairs (first … last-1, ·); returns the largest base.
+
+    Where a transition does not exist, something as good as zero.
+    """
+    (n_x, n_y), worst = it.S.shape, -1e300
+    for x in range(first, last):
+        a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
+        for y in range(n_y):
+            r, b, ko = (x - first) * n_y + y, ys.at[y + 1] - ys.at[y], ys.at[y]
+            at_w, at_u = x * ys.to.size + ko, n_y * lo + y * a
+            top_w = -1e300
+            for k in range(b):
+                top_w = max(top_w, it.W[np.uintp(at_w + k)])
+            shift = it.S[x, y] + top_w
+            if b == n_y:
+                for k in range(b):
+                    w[r, k] = it.W[np.uintp(at_w + k)] - top_w
+            else:
+                w[r, :] = 2 * FLUSH
+                for k in range(b):
+                    w[r, ys.to[ko + k]] = it.W[at_w + k] - top_w
+            if a == n_x and b > 0:
+                for i in range(a):
+                    base = it.U[np.uintp(at_u + i)] + shift + top[i]
+                    su[r, i] = base
+                    worst = max(worst, base)
+            else:
+                su[r, :] = 2 * FLUSH
+                for i in range(a if b > 0 else 0):
+                    base = it.U[at_u + i] + shift + top[xs.to[lo + i]]
+                    su[r, xs.to[lo + i]] = base
+                    worst = max(worst, base)
+    return worst
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+def _collect(first, last, xs, ys, su, wK, w, suK, MA, MB, m):
+    """The marginals s u ∘ (w Kᵀ) and w ∘ (s u K) of the same pairs, where transitions exist."""
+    n_x, n_y = m.shape
+    for x in range(first, last):
+        a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
+        for y in range(n_y):
+            r, b, ko = (x - first) * n_y + y, ys.at[y + 1] - ys.at[y], ys.at[y]
+            at_w, at_u, total = x * ys.to.size + ko, n_y * lo + y * a, 0.0
+            if a == n_x:
+                for i in range(a):
+                    z = su[r, i] * wK[r, i]
+                    MA[np.uintp(at_u + i)] = z
+                    total += z
+            else:
+                for i in range(a):
+                    z = su[r, xs.to[lo + i]] * wK[r, xs.to[lo + i]]
+                    MA[at_u + i] = z
+                    total += z
+            m[x, y] = total
+            if b == n_y:
+                for k in range(b):
+                    MB[np.uintp(at_w + k)] = w[r, k] * suK[r, k]
+            else:
+                for k in range(b):
+                    MB[at_w + k] = w[r, ys.to[ko + k]] * suK[r, ys.to[ko + k]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def by_products(xs, ys, it, MA, MB, N, m):
+    """All marginals of μ by matrix products; False if a base is not safe, and then they are undefined.
+
+    Σ_y' μ = s u ∘ (w Kᵀ), Σ_x' μ = w ∘ (s u K), Σ_xy μ = K ∘ ((s u)ᵀ w), with (x,y) as one index.
+    """
+    n_x, n_y = m.shape
+    K, top, group = it.L.copy(), np.empty(n_x), max(1, ROWS // n_y)
+    for i in range(n_x):
+        top[i] = K[i].max()
+        K[i] -= top[i]
+    _exponentials(K.ravel(), FLUSH)
+    su_all, w_all = np.empty((group * n_y, n_x)), np.empty((group * n_y, n_y))
+    wK_all, suK_all = np.empty_like(su_all), np.empty_like(w_all)
+    N[:] = 0.0
+    for first in range(0, n_x, group):
+        last = min(first + group, n_x)
+        rows = (last - first) * n_y
+        su, w, wK, suK = su_all[:rows], w_all[:rows], wK_all[:rows], suK_all[:rows]
+        if _factors(first, last, xs, ys, it, top, su, w) > SAFE:
+            return False
+        _exponentials(su.ravel(), DROP)
+        _exponentials(w.ravel(), FLUSH)
+        N += K * np.dot(su.T, w)
+        np.dot(w, K.T, wK)
+        np.dot(su, K, suK)
+        _collect(first, last, xs, ys, su, wK, w, suK, MA, MB, m)
+    return True
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _logarithms(S, U, at, stride, y_at, W, w0, LY, l0, out):
+    """log μ(x, ·, x', ·) for all edges of Y: S[x,y] + U[x,y,e] + W[x,k] + L[x',y'_k]."""
+    for y in range(y_at.size - 1):
+        su = S[y] + U[at + y * stride]
+        for k in range(y_at[y], y_at[y + 1]):
+            out[np.uintp(k)] = su + (W[np.uintp(w0 + k)] + LY[np.uintp(l0 + k)])
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _count(log_mu, first, last):
+    hits = 0
+    for k in range(first, last):
+        hits += log_mu[np.uintp(k)] > DROP
+    return hits
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def by_rows(xs, ys, it, MA, MB, N, m):
+    """All marginals of μ, entry by entry: a row of log μ at a time, skipping blocks in which nothing matters."""
+    (n_x, n_y), E = m.shape, ys.to.size
+    LY, NY, log_mu, found = np.empty(n_x * E), np.zeros(n_x * E), np.empty(E), np.empty(BLOCK + 1, np.int64)
+    for i in range(n_x):
+        for k in range(E):
+            LY[i * E + k] = it.L[i, ys.to[k]]
+    MA[:] = 0.0
+    MB[:] = 0.0
+    for x in range(n_x):
+        lo, a = xs.at[x], xs.at[x + 1] - xs.at[x]
+        for i in range(a):
+            at, l0, w0 = n_y * lo + i, xs.to[lo + i] * E, x * E
+            _logarithms(it.S[x], it.U, at, a, ys.at, it.W, w0, LY, l0, log_mu)
+            for first in range(0, E, BLOCK):
+                last = min(first + BLOCK, E)
+                hits = _count(log_mu, first, last)
+                if 4 * hits > last - first:
+                    _exponentials(log_mu[first:last], DROP)
+                    for k in range(first, last):
+                        MA[at + ys.source[k] * a] += log_mu[k]
+                        MB[w0 + k] += log_mu[k]
+                        NY[l0 + k] += log_mu[k]
+                elif hits > 0:
+                    n = 0
+                    for k in range(first, last):  # without a branch: these would be mispredicted
+                        found[n] = k
+                        n += log_mu[k] > DROP
+                    for j in range(hits):
+                        k = found[j]
+                        z = exp(log_mu[k])
+                        MA[at + ys.source[k] * a] += z
+                        MB[w0 + k] += z
+                        NY[l0 + k] += z
+        for y in range(n_y):
+            total = 0.0
+            for i in range(a):
+                total += MA[n_y * lo + y * a + i]
+            m[x, y] = total
+    N[:] = 0.0
+    for i in range(n_x):
+        for k in range(E):
+            N[i, ys.to[k]] += NY[i * E + k]
