@@ -2,7 +2,7 @@
 
     python benchmarks/long/somcot_accuracy.py [--steps 1000000] [--seeds 10] [--only 5x5]
 
-Prints the median over seeds of the relative error of the distance, and of the cosine between the estimated and the exact
+Prints the median over seeds of the relative error of the distance, and of the cosine between the estimated and exact
 gradient (kernel of Y, on its support and everywhere). About an hour on two cores; every seed is a process of its own.
 """
 

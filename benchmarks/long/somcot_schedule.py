@@ -2,7 +2,7 @@
 
     python benchmarks/long/somcot_schedule.py [--steps 50000] [--seeds 3]
 
-Every line is one schedule; the columns are medians over seeds (and both discounts) of the relative error of d and of the
+Every line is one schedule; the columns are medians over seeds and both discounts of the relative error of d and of the
 cosine of the gradient on its support, for the five problems of somcot_accuracy.py.
 """
 
@@ -38,7 +38,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     settings = parser.parse_args()
     names = list(shapes(0.9))
-    print(f"{settings.steps} iterations, {settings.seeds} seeds, discounts 0.9 and 0.95: error of d, cosine of gradient")
+    print(
+        f"{settings.steps} iterations, {settings.seeds} seeds, discounts 0.9 and 0.95: error of d, cosine of gradient"
+    )
     print(f"{'':36s}" + "".join(f"{name:>18s}" for name in names))
     with ProcessPoolExecutor(available_threads()) as pool:
         for label, options in SCHEDULES.items():

@@ -22,6 +22,7 @@ _HOME = {
     "MDP": "mdp",
     "distance": "distance",
     "pairwise": "pairwise",
+    "estimate": "estimate",
     "lump": "lumping",
     "load": "saving",
     "read_chain": "data.files",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from diffbisim.errors import InvalidCost as InvalidCost
     from diffbisim.errors import InvalidData as InvalidData
     from diffbisim.errors import MissingExtra as MissingExtra
+    from diffbisim.estimate import estimate as estimate
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.distance import make_solver
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.problem import Array, Problem, available_threads
-from diffbisim.progress import Progress, tracking
+from diffbisim.parallel import batches, scattered
+from diffbisim.problem import Array, Problem
+from diffbisim.progress import Progress
 from diffbisim.solvers import Exact
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
@@ -60,50 +62,27 @@ def pairwise(
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
     cells = [(i, j) for i in range(n) for j in range(i + 1 if symmetric else 0, n)]
-    if executor is not None:
-        return _fill(chains, cells, symmetric, cost, discount, chosen, executor, progress)
-    with ThreadPoolExecutor(available_threads()) as threads:
-        return _fill(chains, cells, symmetric, cost, discount, chosen, threads, progress)
-
-
-def _fill(
-    chains: list[MarkovChain], cells: list[tuple[int, int]], symmetric: bool, cost: Any, discount: float,
-    solver: Any, executor: Executor, progress: Progress,
-) -> Array:  # fmt: skip
-    """Hand out small batches, so that a slow one does not hold up the rest, and collect them as they come."""
-    matrix = np.zeros((len(chains), len(chains)))
-    size, unfinished = max(1, min(32, len(cells) // 64)), 0
-    batches = [cells[k : k + size] for k in range(0, len(cells), size)]
-    with tracking(progress, len(cells), "distances") as advance:
-        futures = {
-            executor.submit(_batch, [(chains[i], chains[j]) for i, j in batch], cost, discount, solver): batch
-            for batch in batches
-        }
-        try:
-            for future in as_completed(futures):
-                batch = futures[future]
-                for (i, j), (value, converged) in zip(batch, future.result(), strict=True):
-                    matrix[i, j] = value
-                    if symmetric:
-                        matrix[j, i] = value
-                    unfinished += not converged
-                advance(len(batch))
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+    work = partial(_distances, chains, cost, discount, chosen)
+    parts = batches(cells)
+    matrix, unfinished = np.zeros((n, n)), 0
+    for part, results in zip(parts, scattered(work, parts, executor, progress, "distances"), strict=True):
+        for (i, j), (value, converged) in zip(part, results, strict=True):
+            matrix[i, j] = value
+            if symmetric:
+                matrix[j, i] = value
+            unfinished += not converged
     if unfinished:
         warnings.warn(
             f"{unfinished} of {len(cells)} distances did not reach tol; raise max_iterations or tol of the solver",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
     return matrix
 
 
-def _batch(
-    pairs: list[tuple[MarkovChain, MarkovChain]], cost: Any, discount: float, solver: Any
+def _distances(
+    chains: list[MarkovChain], cost: Any, discount: float, solver: Any, cells: Sequence[tuple[int, int]]
 ) -> list[tuple[float, bool]]:
     """Runs in the worker."""
-    results = [solver.solve(Problem.make(x, y, cost, discount)) for x, y in pairs]
+    results = [solver.solve(Problem.make(chains[i], chains[j], cost, discount)) for i, j in cells]
     return [(r.value, r.converged) for r in results]

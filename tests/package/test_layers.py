@@ -16,10 +16,10 @@ LAYERS = (
     ("checks",),
     ("stochastic",),
     ("chain", "mdp", "cost", "data"),
-    ("problem", "gradient", "results", "progress"),
+    ("problem", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),
     ("solvers",),
-    ("distance", "pairwise", "saving"),
+    ("distance", "pairwise", "saving", "estimate"),
     ("experiments",),
     ("cli",),
 )

@@ -70,7 +70,7 @@ def test_every_dependency_is_pinned(project):
     extras = project["project"]["optional-dependencies"].values()
     wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
     names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}
-    assert names <= pins.keys()
+    assert names - {"diffbisim"} <= pins.keys()  # an extra may name the others
 
 
 def test_source_distribution_has_all_that_make_needs(project):

@@ -1,0 +1,122 @@
+"""Plug-in estimates: the number is the exact distance of the empirical chains, the interval a seeded bootstrap."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+import diffbisim as db
+from diffbisim.errors import InvalidArgument
+
+
+def walks(drift, seed, episodes=30, length=25, n=6):
+    rng = np.random.default_rng(seed)
+    paths = [db.examples.drift_walk(drift, n).sample(length, rng) for _ in range(episodes)]
+    return db.Transitions.from_trajectories(paths, states=range(n))
+
+
+REWARDS = np.arange(6.0)
+
+
+@pytest.fixture(scope="module")
+def far():
+    return db.estimate(walks(0.0, 1), walks(1.5, 2), rewards=REWARDS, discount=0.9, rng=3, replicates=60)
+
+
+def test_value_is_the_distance_of_the_empirical_chains(far):
+    X, Y = (walks(f, s).chain(rewards=REWARDS, unseen="self-loop") for f, s in ((0.0, 1), (1.5, 2)))
+    assert far.value == pytest.approx(db.distance(X, Y, discount=0.9).value, abs=1e-9)
+    assert far.distance.value == far.value
+
+
+def test_interval_is_the_basic_one(far):
+    low, high = np.quantile(far.replicates, [0.025, 0.975])
+    assert far.lower == pytest.approx(2 * far.value - high)
+    assert far.upper == pytest.approx(2 * far.value - low)
+    assert far.bias == pytest.approx(far.replicates.mean() - far.value)
+    assert far.corrected == pytest.approx(far.value - far.bias)
+    assert far.p_value == pytest.approx(1 / 61)
+
+
+def test_replicates_are_distances_of_resampled_episodes(far):
+    data = walks(0.0, 1), walks(1.5, 2)
+    generator = np.random.default_rng(3).spawn(60)[7]
+    chains = [
+        d.take(generator.integers(d.n_episodes, size=d.n_episodes)).chain(rewards=REWARDS, unseen="self-loop")
+        for d in data
+    ]
+    assert far.replicates[7] == pytest.approx(db.distance(*chains, discount=0.9).value, abs=1e-8)
+    old = [d.chain(rewards=REWARDS, unseen="self-loop") for d in data]
+    noise = sum(db.distance(a, b, discount=0.9).value for a, b in zip(chains, old, strict=True))
+    assert far.noise[7] == pytest.approx(noise, abs=1e-8)
+
+
+def test_equal_processes_are_not_told_apart():
+    e = db.estimate(walks(0.5, 4), walks(0.5, 5), rewards=REWARDS, discount=0.9, replicates=60)
+    assert e.lower == 0.0
+    assert e.value > 0
+    assert e.p_value > 0.05
+
+
+def test_noise_bounds_the_error():
+    """|d(X*,Y*) - d(X̂,Ŷ)| ≤ d(X*,X̂) + d(Y*,Ŷ) for every replicate, also with a cost that is no metric."""
+    cost = np.random.default_rng(0).random((6, 6))
+    e = db.estimate(walks(0.0, 1), walks(0.3, 2), cost, discount=0.9, replicates=40)
+    assert (np.abs(e.replicates - e.value) <= e.noise + 1e-7).all()
+
+
+def test_workers_do_not_change_the_answer(far):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        again = db.estimate(
+            walks(0.0, 1), walks(1.5, 2), rewards=REWARDS, discount=0.9, rng=3, replicates=60, executor=pool
+        )
+    np.testing.assert_array_equal(again.replicates, far.replicates)
+
+
+def test_a_known_chain_is_not_resampled():
+    known = db.examples.drift_walk(0.0, 6)
+    e = db.estimate(known, walks(1.0, 2), rewards=(None, REWARDS), discount=0.9, replicates=40)
+    assert e.distance.problem.x is known
+    tighter = e.standard_error
+    both = db.estimate(walks(0.0, 9), walks(1.0, 2), rewards=REWARDS, discount=0.9, replicates=40)
+    assert tighter < both.standard_error
+
+
+def test_pairs_without_episodes_are_drawn_one_by_one():
+    a, b = walks(0.0, 1), walks(1.0, 2)
+    pairs = [db.Transitions.from_pairs(t.states, t.next_states, states=range(6)) for t in (a, b)]
+    e = db.estimate(*pairs, rewards=REWARDS, initial=3, discount=0.9, replicates=40)
+    assert 0 < e.lower < e.upper
+    assert e.distance.problem.x.initial[3] == 1
+
+
+def test_more_data_narrow_the_interval():
+    small = db.estimate(walks(0.0, 1, 10), walks(1.0, 2, 10), rewards=REWARDS, discount=0.9, replicates=60)
+    large = db.estimate(walks(0.0, 1, 160), walks(1.0, 2, 160), rewards=REWARDS, discount=0.9, replicates=60)
+    ratio = (small.upper - small.lower) / (large.upper - large.lower)
+    assert 2 < ratio < 8  # sixteen times the data: four
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"confidence": 1.0}, "confidence is 1.0"),
+        ({"replicates": 5}, "replicates is 5"),
+        ({"unseen": "drop"}, "unseen is 'drop'"),
+        ({"rng": -1}, "rng"),
+    ],
+)
+def test_bad_options_are_named(arguments, message):
+    with pytest.raises(InvalidArgument, match=message):
+        db.estimate(walks(0.0, 1), walks(0.0, 2), rewards=REWARDS, **arguments)
+
+
+def test_bad_sources_are_named():
+    chain = db.examples.drift_walk(0.0, 6)
+    with pytest.raises(InvalidArgument, match=r"both chains.*diffbisim.distance"):
+        db.estimate(chain, chain)
+    with pytest.raises(InvalidArgument, match="Y is a list"):
+        db.estimate(chain, [(0, 1)])
+    with pytest.raises(InvalidArgument, match="MarkovChain"):
+        db.distance(walks(0.0, 1), chain)
