@@ -42,6 +42,10 @@ def _coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
         from diffbisim.solvers.linear_program import LinearProgramCoupling
 
         return LinearProgramCoupling.restore(problem, state)
+    if kind == "SinkhornCoupling":
+        from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
+
+        return SinkhornCoupling.restore(problem, state)
     from diffbisim.solvers.exact_coupling import ExactCoupling
     from diffbisim.solvers.lumped import LumpedCoupling
 

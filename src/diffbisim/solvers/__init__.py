@@ -6,14 +6,22 @@ Loaded when first used: a solver may bring HiGHS or numba along, and most progra
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOME = {"Exact": "exact", "LinearProgram": "linear_program", "Lumped": "lumped"}
+_HOME = {
+    "Exact": "exact",
+    "LinearProgram": "linear_program",
+    "Lumped": "lumped",
+    "SinkhornPolicy": "sinkhorn",
+    "SinkhornValue": "sinkhorn",
+}
 
-__all__ = ["Exact", "LinearProgram", "Lumped"]
+__all__ = ["Exact", "LinearProgram", "Lumped", "SinkhornPolicy", "SinkhornValue"]
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact as Exact
     from diffbisim.solvers.linear_program import LinearProgram as LinearProgram
     from diffbisim.solvers.lumped import Lumped as Lumped
+    from diffbisim.solvers.sinkhorn import SinkhornPolicy as SinkhornPolicy
+    from diffbisim.solvers.sinkhorn import SinkhornValue as SinkhornValue
 
 
 def __getattr__(name: str) -> Any:
