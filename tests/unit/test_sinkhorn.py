@@ -18,10 +18,10 @@ from diffbisim.solvers import sinkhorn_kernels as kernels
 from diffbisim.solvers import sinkhorn_operator as operators
 from diffbisim.solvers.certify import Edges, round_plans
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
-from diffbisim.solvers.sinkhorn_bounds import separable_minimum
 from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain
 from diffbisim.solvers.sinkhorn_rounding import round_plan
+from diffbisim.solvers.sinkhorn_run import separable_minimum
 from diffbisim.solvers.start import Transport
 
 BOTH = pytest.mark.parametrize("solver", [SinkhornPolicy, SinkhornValue])

@@ -14,11 +14,11 @@ iterations from the last potentials, and doubles β when the marginals are right
 pairs that lag behind at low temperatures; SPI evaluates by a Krylov solve, SVI takes the soft value.
 
 *What is certified.* Plans are rounded to exact marginals and potentials made feasible by c-transforms, which gives true
-bounds for every transport (sinkhorn_rounding.py) and from them for the distance (sinkhorn_bounds.py), rounding
-included, however the run ended. ``value`` is the middle of the bounds.
+bounds for every transport (sinkhorn_rounding.py, sinkhorn_potentials.py) and from them for the distance
+(sinkhorn_run.py), rounding included, however the run ended. ``value`` is the middle of the bounds.
 
 *Entropic mode* (``epsilon > 0``): value, bounds, plans, potentials and gradient are those of the regularized metric d_ε
-(entropic.py), solved to ``tol`` by Newton's method on both levels.
+(sinkhorn_coupling.py), solved to ``tol`` by Newton's method on both levels.
 
 Cost of a half-step: n_X n_Y a b for a and b successors. Memory: 8 (a + b) bytes per pair for the potentials, and
 16 (a + b) more while plans with a shared kernel are evaluated; the plans themselves are never stored for dense chains.

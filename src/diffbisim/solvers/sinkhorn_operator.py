@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from diffbisim.problem import Array
-from diffbisim.solvers import sinkhorn_reading as reading
+from diffbisim.solvers import sinkhorn_rounding as rounding
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans
 from diffbisim.solvers.sinkhorn_shared import SharedKernel
 
@@ -88,14 +88,14 @@ class Stored:
     def __init__(self, plans: GibbsPlans, rounded: bool) -> None:
         self.plans, self.where = plans, (plans.xs, plans.ys, plans.shape[1])
         self.entries = np.empty(int(plans.cells))
-        plans.split(lambda piece, lo, hi: reading.store(lo, hi, *plans.arguments, rounded, self.entries), 10)
+        plans.split(lambda piece, lo, hi: rounding.store(lo, hi, *plans.arguments, rounded, self.entries), 10)
 
     def apply(self, V: Array, out: Array) -> None:
-        self.plans.split(lambda piece, lo, hi: reading.apply_stored(lo, hi, *self.where, self.entries, V, out), 1)
+        self.plans.split(lambda piece, lo, hi: rounding.apply_stored(lo, hi, *self.where, self.entries, V, out), 1)
 
     def push(self, m: Array, out: Array) -> None:
         def part(lo: int, hi: int, table: Array) -> None:
-            reading.push_stored(lo, hi, *self.where, self.entries, m, table)
+            rounding.push_stored(lo, hi, *self.where, self.entries, m, table)
 
         _summed(self.plans, part, out)
 
@@ -108,11 +108,11 @@ class Recomputed:
 
     def apply(self, V: Array, out: Array) -> None:
         arguments = self.plans.arguments
-        self.plans.split(lambda piece, lo, hi: reading.apply(lo, hi, *arguments, self.rounded, V, out), 10)
+        self.plans.split(lambda piece, lo, hi: rounding.apply(lo, hi, *arguments, self.rounded, V, out), 10)
 
     def push(self, m: Array, out: Array) -> None:
         def part(lo: int, hi: int, table: Array) -> None:
-            reading.push(lo, hi, *self.plans.arguments, self.rounded, m, table)
+            rounding.push(lo, hi, *self.plans.arguments, self.rounded, m, table)
 
         _summed(self.plans, part, out)
 

@@ -26,6 +26,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import sinkhorn_kernels as kernels
+from diffbisim.solvers import sinkhorn_potentials as potentials
 from diffbisim.solvers import sinkhorn_rounding as rounding
 from diffbisim.solvers.sinkhorn_newton import newton
 from diffbisim.solvers.sinkhorn_shared import SharedKernel
@@ -45,7 +46,10 @@ def rows_of_chain(chain: MarkovChain) -> Rows:
 def rows_of_start(p: Array) -> Rows:
     """One source, whose successors are the support of ``p``."""
     support = np.flatnonzero(p > 0)
-    return np.array([0, support.size]), support, p[support], np.log(p[support])
+    rows = np.array([0, support.size]), support, p[support]
+    for array in rows:  # as those of a chain are: numba compiles once for each kind of array, which takes seconds
+        array.setflags(write=False)
+    return *rows, np.log(p[support])
 
 
 class GibbsPlans:
@@ -149,7 +153,7 @@ class GibbsPlans:
                 source, target = self.block(lo, hi)[0 if columns else 1], out.reshape(self.size, -1)[lo:hi]
                 if (self.kernel.columns if columns else self.kernel.rows)(lo, source, target):
                     return
-            rounding.half_step(lo, hi, *self.arguments, columns, out)
+            potentials.half_step(lo, hi, *self.arguments, columns, out)
 
         self.split(run, 10, self.kernel.step if self.kernel else 0)
         self.half_steps += 1
@@ -169,7 +173,7 @@ class GibbsPlans:
     def means(self, columns: bool, potential: Array) -> Array:
         """<p, f> of every pair, for an array like F; with ``columns`` <q, g>, for one like G."""
         out = np.empty(self.size)
-        self.split(lambda piece, lo, hi: rounding.means(lo, hi, self.xs, self.ys, columns, potential, out), 0.1)
+        self.split(lambda piece, lo, hi: potentials.means(lo, hi, self.xs, self.ys, columns, potential, out), 0.1)
         return out
 
     def soft_values(self) -> Array:
@@ -185,5 +189,5 @@ class GibbsPlans:
     def dual_bounds(self, U: Array, epsilon: float) -> tuple[Array, float]:
         """Lower bounds on all transports for the table U (entropic for ε > 0), and the largest number that entered."""
         out, where = np.empty(self.size), (self.xs, self.ys, self.shape[1])
-        sizes = self.split(lambda piece, lo, hi: rounding.dual_bounds(lo, hi, *where, U, epsilon, self.G, out), 3)
+        sizes = self.split(lambda piece, lo, hi: potentials.dual_bounds(lo, hi, *where, U, epsilon, self.G, out), 3)
         return out, max(sizes)

@@ -1,6 +1,20 @@
 """One solve by Sinkhorn iterations: the table, the plans, their evaluation, and the certificate.
 
 Inside, costs are divided by the largest one, tables are flat, and temperatures are those of U = (1-γ)V.
+
+*From transports to the distance.* Let T_l U ≤ TU ≤ T_u U be what potentials and plans give for a table U. MacQueen's
+bounds (certify.py) take the worst pair: d ≥ OT_U(ν_X, ν_Y) + min(T_l U - U)/(1-γ). But a coupling cannot stay at the
+worst pair, since its two marginals are given. *Separable corrections*: if a(x) + b(y) ≤ (T_l U - U)(x,y) for all pairs,
+put α = (I - γP_X)⁻¹ a and β = (I - γP_Y)⁻¹ b. Every plan of (x,y) has marginals P_X(·|x) and P_Y(·|y), so adding
+α(x') + β(y') to a table adds (P_X α)(x) + (P_Y β)(y) to all transports, and h = U + α + β satisfies
+
+    T h = T U + γ P_X α + γ P_Y β ≥ U + a + b + (α - a) + (β - b) = h,        hence h ≤ U*, and
+
+    d ≥ OT_h(ν_X, ν_Y) = OT_U(ν_X, ν_Y) + (<ρ_X, a> + <ρ_Y, b>)/(1-γ)
+
+with ρ the discounted occupancies. The best a, b are the potentials of a transport between ρ_X and ρ_Y; a pair of
+c-transforms from the averages comes close. The upper bound is the same with U - T_u U. The argument needs monotonicity
+and the marginals only, so it holds for the entropic operator too.
 """
 
 import numpy as np
@@ -8,13 +22,15 @@ import numpy as np
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult
-from diffbisim.solvers.entropic import SharpStart, SoftStart
 from diffbisim.solvers.krylov import Operator, bicgstab
-from diffbisim.solvers.sinkhorn_bounds import distance_bounds
+from diffbisim.solvers.sinkhorn_coupling import SharpStart, SoftStart
 from diffbisim.solvers.sinkhorn_operator import PlanOperator, plan_operator
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain
 
 EPS = float(np.finfo(float).eps)
+
+#: Accuracy of the occupancies (stochastic.py), generously; over 1-γ, as for sparse chains.
+OCCUPANCY = 1e-12
 
 
 class Run:
@@ -125,6 +141,29 @@ class Run:
             self.operator = plan_operator(self.plans)
             self.operator.apply(self.U, upper := np.empty_like(self.U))
         return upper, *self.plans.dual_bounds(self.U, self.epsilon)
+
+
+def separable_minimum(delta: Array, rho_x: Array, rho_y: Array, discount: float) -> float:
+    """Certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y): the best of three such pairs."""
+    best = float(delta.min())
+    for turned in (False, True):
+        table, p, q = (delta.T, rho_y, rho_x) if turned else (delta, rho_x, rho_y)
+        b = p @ table
+        a = (table - b).min(axis=1)
+        b = (table - a[:, None]).min(axis=0)
+        error = OCCUPANCY / (1 - discount) * (np.ptp(a) + np.ptp(b)) + 1e-15 * (np.abs(a).max() + np.abs(b).max())
+        best = max(best, float(p @ a + q @ b - error))
+    return best
+
+
+def distance_bounds(
+    U: Array, upper: Array, lower: Array, start: tuple[float, float], rho: tuple[Array, Array], discount: float,
+    slack: float,
+) -> tuple[float, float]:  # fmt: skip
+    """``lower ≤ d ≤ upper`` from tables T_l U, T_u U and bounds ``start`` on OT_U(ν_X, ν_Y); ``slack``: rounding."""
+    low = separable_minimum(lower - U, *rho, discount)
+    high = -separable_minimum(U - upper, *rho, discount)
+    return start[0] + (low - slack) / (1 - discount), start[1] + (high + slack) / (1 - discount)
 
 
 def _same_supports(one: GibbsPlans, other: GibbsPlans) -> bool:

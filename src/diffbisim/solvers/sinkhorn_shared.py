@@ -17,9 +17,11 @@ before and after. Where they do not fit, the functions say so and the caller goe
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 from diffbisim.problem import Array
-from diffbisim.solvers import sinkhorn_blocks as blocks
+from diffbisim.solvers.sinkhorn_kernels import LOOK, exact, exp, loose, relaxation, relaxed
+from diffbisim.solvers.sinkhorn_rounding import LAST_DIGITS
 
 #: Multiplications in one matrix product: OpenBLAS starts threads above about twice as many.
 PRODUCT = 2**19
@@ -66,7 +68,7 @@ class SharedKernel:
         logs = self.beta * (potential - center)
         if not float(np.abs(logs).max()) + abs(float(np.log(K.max()))) <= SAFE:
             return False
-        blocks.weigh(lo, len(self.Q), columns, prob, logs, logs)
+        _weigh(lo, len(self.Q), columns, prob, logs, logs)
         np.subtract(self.middle - center, np.log(logs @ K) / self.beta, out=out)
         return True
 
@@ -78,18 +80,18 @@ class SharedKernel:
         u, w, ω = np.exp(log_u), np.exp(log_w), omega.copy()
         pu, qw, to_u, to_w = np.empty_like(u), np.empty_like(w), np.empty_like(u), np.empty_like(w)
         wrong, ignored, before, plain = error.copy(), error.copy(), np.full(error.size, np.inf), np.ones(error.size)
-        blocks.weigh(lo, m_y, True, self.Q, log_w, qw)
-        blocks.relax(lo, m_y, False, self.P, u, np.matmul(qw, self.K_T, out=to_u), pu, plain, ignored)
+        _weigh(lo, m_y, True, self.Q, log_w, qw)
+        _relax(lo, m_y, False, self.P, u, np.matmul(qw, self.K_T, out=to_u), pu, plain, ignored)
         for done in range(most + 1):
             last = done == most
             np.matmul(pu, self.K, out=to_w)
-            blocks.relax(lo, m_y, True, self.Q, w, to_w, qw, plain if last else ω, wrong)
+            _relax(lo, m_y, True, self.Q, w, to_w, qw, plain if last else ω, wrong)
             last = last or bool(wrong.max() <= target)
             np.matmul(qw, self.K_T, out=to_u)
-            blocks.relax(lo, m_y, False, self.P, u, to_u, pu, plain if last else ω, ignored)
+            _relax(lo, m_y, False, self.P, u, to_u, pu, plain if last else ω, ignored)
             if last:
                 break
-            blocks.look(done + 1, ω, wrong, before)
+            _look(done + 1, ω, wrong, before)
         np.log(u, out=log_u)
         np.log(w, out=log_w)
         if not _fit(log_u, log_w):
@@ -110,14 +112,14 @@ class SharedKernel:
         if not _fit(log_u, log_w):
             return None
         m_y = len(self.Q)
-        blocks.weigh(lo, m_y, False, self.P, log_u, u)
-        blocks.weigh(lo, m_y, True, self.Q, log_w, w)
+        _weigh(lo, m_y, False, self.P, log_u, u)
+        _weigh(lo, m_y, True, self.Q, log_w, w)
         if not rounded:
             return 0.0
-        blocks.shrink(lo, m_y, False, self.P, u, np.matmul(w, self.K_T, out=row))
-        blocks.shrink(lo, m_y, True, self.Q, w, np.matmul(u, self.K, out=col))
-        mass = blocks.lack(lo, m_y, False, self.P, u, np.matmul(w, self.K_T, out=row), row)
-        blocks.lack(lo, m_y, True, self.Q, w, np.matmul(u, self.K, out=col), col)
+        _shrink(lo, m_y, False, self.P, u, np.matmul(w, self.K_T, out=row))
+        _shrink(lo, m_y, True, self.Q, w, np.matmul(u, self.K, out=col))
+        mass = _lack(lo, m_y, False, self.P, u, np.matmul(w, self.K_T, out=row), row)
+        _lack(lo, m_y, True, self.Q, w, np.matmul(u, self.K, out=col), col)
         return float(mass)
 
     def _balanced(self, F: Array, G: Array) -> tuple[Array, Array, Array]:
@@ -132,3 +134,72 @@ def _middle(rows: Array) -> Array:
 
 def _fit(*logs: Array) -> bool:
     return all(bool(np.abs(a).max() <= SAFE) for a in logs)  # false for NaN
+
+
+# --- loops over a block ------------------------------------------------------------------------------------
+#
+# prob (sources, n): the rows of a chain. Pair k = first + r uses row k // m_Y of X's or, with ``columns``, row k % m_Y
+# of Y's. scaling, weighted = prob · scaling, and sums are (pairs, n).
+
+
+@njit(**loose)
+def _relax(first, m_y, columns, prob, scaling, sums, weighted, omega, error):
+    """A half-step: ``sums`` is the kernel times the weighted scalings of the other side; ``error``: what was wrong."""
+    for r in range(scaling.shape[0]):
+        k = first + r
+        p, total = prob[k % m_y if columns else k // m_y], 0.0
+        for j in range(p.size):
+            have = scaling[r, j] * sums[r, j]
+            total += p[j] * abs(have - 1.0)
+            scaling[r, j] *= relaxed(1.0 / have, omega[r])
+            weighted[r, j] = p[j] * scaling[r, j]
+        error[r] = total
+
+
+@njit(**exact)
+def _look(done, omega, error, before):
+    """:func:`relaxation` for every pair; ``before`` becomes the present error when it was looked at."""
+    for r in range(omega.size):
+        omega[r] = relaxation(done, omega[r], error[r], before[r])
+        if done % LOOK == 0:
+            before[r] = error[r]
+
+
+@njit(**exact)
+def _weigh(first, m_y, columns, prob, logs, out):
+    """out = prob · exp(logs)."""
+    for r in range(logs.shape[0]):
+        k = first + r
+        p = prob[k % m_y if columns else k // m_y]
+        for j in range(p.size):
+            out[r, j] = p[j] * exp(logs[r, j])
+
+
+@njit(**loose)
+def _shrink(first, m_y, columns, prob, weighted, sums):
+    """Scale down what is too heavy: weighted *= min(1, prob / (weighted · sums))."""
+    for r in range(weighted.shape[0]):
+        k = first + r
+        p = prob[k % m_y if columns else k // m_y]
+        for j in range(p.size):
+            have = weighted[r, j] * sums[r, j]
+            if have > p[j]:
+                weighted[r, j] *= p[j] / have
+
+
+@njit(**loose)
+def _lack(first, m_y, columns, prob, weighted, sums, out):
+    """out = what is missing, prob - weighted · sums (rows: as a distribution); returns the largest total."""
+    largest = 0.0
+    for r in range(weighted.shape[0]):
+        k = first + r
+        p, total = prob[k % m_y if columns else k // m_y], 0.0
+        for j in range(p.size):
+            missing = p[j] - weighted[r, j] * sums[r, j]
+            out[r, j] = missing if missing > LAST_DIGITS * p[j] else 0.0
+            total += out[r, j]
+        largest = max(largest, total)
+        if not columns and total > 1e-300:
+            for j in range(p.size):
+                out[r, j] /= total
+    return largest
