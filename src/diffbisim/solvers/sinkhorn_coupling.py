@@ -68,6 +68,14 @@ class SinkhornCoupling(Coupling):
         low, high = run.start.bounds(run.U)
         return cls(run.problem, run.plans, run.U + (run.value / run.scale - (low + high) / 2), run.epsilon)
 
+    @classmethod
+    def of_table(cls, problem: Problem, values: Array, epsilon: float) -> "SinkhornCoupling":
+        """The entropic coupling that belongs to a solved table; ``epsilon`` as inside, positive."""
+        plans = GibbsPlans(rows_of_chain(problem.x), rows_of_chain(problem.y), problem.shape)
+        U = values.ravel() / (problem.scale or 1.0)
+        plans.settle(U, 1 / epsilon, 1e-14)
+        return cls(problem, plans, U, epsilon)
+
     def state(self) -> dict[str, NDArray[Any]]:
         p = self.plans
         arrays = {"U": self.U, "W": p.W, "F": p.F, "G": p.G}

@@ -60,7 +60,7 @@ class Annealing:
         return max(1e-3 * min(self.change / run.spread, 1.0), min(least, 1e-3), 2e-15)
 
     def due(self, iteration: int) -> bool:
-        return (self.policy or iteration % CADENCE == 0) and (not self.run.epsilon or self.beta == self.most)
+        return (self.policy or iteration % CADENCE == 1) and (not self.run.epsilon or self.beta == self.most)
 
     def evaluate(self) -> None:
         run, before = self.run, self.run.U

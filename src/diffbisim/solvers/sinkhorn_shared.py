@@ -74,31 +74,38 @@ class SharedKernel:
 
     def scale(self, lo: int, F: Array, G: Array, most: int, target: float, omega: Array, error: Array) -> int | None:
         """Sinkhorn on a block until its worst pair is wrong by ``target``; iterations, or None if nothing was done."""
-        m_y, (log_u, log_w, shift) = len(self.Q), self._balanced(F, G)
+        log_u, log_w, shift = self._balanced(F, G)
         if not _fit(log_u, log_w):
             return None
-        u, w, ω = np.exp(log_u), np.exp(log_w), omega.copy()
-        pu, qw, to_u, to_w = np.empty_like(u), np.empty_like(w), np.empty_like(u), np.empty_like(w)
-        wrong, ignored, before, plain = error.copy(), error.copy(), np.full(error.size, np.inf), np.ones(error.size)
-        _weigh(lo, m_y, True, self.Q, log_w, qw)
-        _relax(lo, m_y, False, self.P, u, np.matmul(qw, self.K_T, out=to_u), pu, plain, ignored)
-        for done in range(most + 1):
-            last = done == most
-            np.matmul(pu, self.K, out=to_w)
-            _relax(lo, m_y, True, self.Q, w, to_w, qw, plain if last else ω, wrong)
-            last = last or bool(wrong.max() <= target)
-            np.matmul(qw, self.K_T, out=to_u)
-            _relax(lo, m_y, False, self.P, u, to_u, pu, plain if last else ω, ignored)
-            if last:
-                break
-            _look(done + 1, ω, wrong, before)
-        np.log(u, out=log_u)
-        np.log(w, out=log_w)
+        ω, wrong = omega.copy(), error.copy()
+        with np.errstate(all="ignore"):  # what overflows shows at the end
+            done = self._iterate(lo, log_u, log_w, most, target, ω, wrong)
         if not _fit(log_u, log_w):
             return None
         np.add(log_u / self.beta, shift, out=F)
         np.add(log_w / self.beta, self.middle - shift, out=G)
         omega[:], error[:] = ω, wrong
+        return done
+
+    def _iterate(self, lo: int, log_u: Array, log_w: Array, most: int, target: float, ω: Array, wrong: Array) -> int:
+        """Replaces the logarithms, ω and what was wrong; the last iteration is not relaxed, and ends with the rows."""
+        u, w, m_y = np.exp(log_u), np.exp(log_w), len(self.Q)
+        pu, qw, to_u, to_w = np.empty_like(u), np.empty_like(w), np.empty_like(u), np.empty_like(w)
+        ignored, before, plain = np.empty_like(wrong), np.full_like(wrong, np.inf), np.ones_like(wrong)
+        _weigh(lo, m_y, True, self.Q, log_w, qw)
+        _relax(lo, m_y, False, self.P, u, np.matmul(qw, self.K_T, out=to_u), pu, plain, ignored)
+        done, last = 0, False
+        while not last:
+            np.matmul(pu, self.K, out=to_w)
+            _relax(lo, m_y, True, self.Q, w, to_w, qw, plain if done == most else ω, wrong)
+            last = done == most or bool(wrong.max() <= target)
+            np.matmul(qw, self.K_T, out=to_u)
+            _relax(lo, m_y, False, self.P, u, to_u, pu, plain if last else ω, ignored)
+            if not last:
+                done += 1
+                _look(done, ω, wrong, before)
+        np.log(u, out=log_u)
+        np.log(w, out=log_w)
         return done
 
     def factors(
