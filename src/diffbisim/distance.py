@@ -10,8 +10,8 @@ solver                what it does                                              
 ====================  =============================================================  ==========================
 ``"exact"``           policy iteration with exact transports; certified              everything (the default)
 ``"lp"``              the paper's linear program by HiGHS; certified                 checking, up to ~30 states
-``"sinkhorn-policy"`` Sinkhorn's half-steps for all pairs at once; certified         1e-2 to 1e-4, dense kernels
-``"sinkhorn-value"``  the same without linear solves                                 comparison with the paper
+``"sinkhorn-policy"`` Sinkhorn's half-steps for all pairs at once; certified         a rough gap, the smooth loss
+``"sinkhorn-value"``  the same without linear solves; certified                      the same, the paper's SVI
 ====================  =============================================================  ==========================
 
 ``SinkhornPolicy(epsilon=0.1)`` computes another number: the entropic metric, a smooth loss (docs/sinkhorn.md).
