@@ -74,16 +74,17 @@ class SharedKernel:
 
     def scale(self, lo: int, F: Array, G: Array, most: int, target: float, omega: Array, error: Array) -> int | None:
         """Sinkhorn on a block until its worst pair is wrong by ``target``; iterations, or None if nothing was done."""
-        log_u, log_w, shift = self._balanced(F, G)
-        if not _fit(log_u, log_w):
+        center = _middle(G)
+        log_u, log_w = np.zeros_like(F), self.beta * (G - center)  # the first half-step replaces u
+        if not _fit(log_w):
             return None
         ω, wrong = omega.copy(), error.copy()
         with np.errstate(all="ignore"):  # what overflows shows at the end
             done = self._iterate(lo, log_u, log_w, most, target, ω, wrong)
         if not _fit(log_u, log_w):
             return None
-        np.add(log_u / self.beta, shift, out=F)
-        np.add(log_w / self.beta, self.middle - shift, out=G)
+        np.add(log_u / self.beta, self.middle - center, out=F)
+        np.add(log_w / self.beta, center, out=G)
         omega[:], error[:] = ω, wrong
         return done
 
