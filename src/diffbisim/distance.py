@@ -10,8 +10,12 @@ solver                what it does                                              
 ====================  =============================================================  ==========================
 ``"exact"``           policy iteration with exact transports; certified              everything (the default)
 ``"lp"``              the paper's linear program by HiGHS; certified                 checking, up to ~30 states
+``"sinkhorn-policy"`` Sinkhorn's half-steps for all pairs at once; certified         a rough gap, the smooth loss
+``"sinkhorn-value"``  the same without linear solves; certified                      the same, the paper's SVI
 ``"somcot"``          stochastic primal-dual steps on sample streams; an estimate    endless streams, the paper's way
 ====================  =============================================================  ==========================
+
+``SinkhornPolicy(epsilon=0.1)`` computes another number: the entropic metric, a smooth loss (docs/sinkhorn.md).
 
 A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
 """
@@ -29,7 +33,13 @@ from diffbisim.errors import ConvergenceWarning, InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Status
 
-SOLVERS = {"exact": "Exact", "lp": "LinearProgram", "somcot": "Somcot"}
+SOLVERS = {
+    "exact": "Exact",
+    "lp": "LinearProgram",
+    "sinkhorn-policy": "SinkhornPolicy",
+    "sinkhorn-value": "SinkhornValue",
+    "somcot": "Somcot",
+}
 
 Callback = Callable[[Mapping[str, float]], object]
 
@@ -53,8 +63,8 @@ def distance(
     X, Y : the chains, of any two sizes; with ``solver="somcot"`` also datasets (``Transitions``) and ``Stream`` objects
     cost : "reward" (|r(x) - r(y)|), "indicator" (1 where the states differ), an (n_X, n_Y) array, or a callable
     discount : weight γ of the next step, strictly between 0 and 1
-    solver : "exact", "lp", "somcot", or an object from :mod:`diffbisim.solvers`
-    tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8)
+    solver : "exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot", or an object from :mod:`diffbisim.solvers`
+    tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8; Sinkhorn 1e-3)
     lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
     warm : a previous result for chains of the same sizes, to start from
     callback : called with every row of history; returning True stops the run

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,18 @@ def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
+#: Where the couplings live; a name that is written must be found here.
+_COUPLINGS = {
+    "ExactCoupling": "exact_coupling",
+    "LinearProgramCoupling": "linear_program",
+    "LumpedCoupling": "lumped",
+    "SinkhornCoupling": "sinkhorn_coupling",
+    "SomcotCoupling": "somcot_coupling",
+}
+
+
 def _coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
     """Rebuild the solver's own coupling, so that plans and potentials come back as they were."""
-    if kind == "LinearProgramCoupling":
-        from diffbisim.solvers.linear_program import LinearProgramCoupling
-
-        return LinearProgramCoupling.restore(problem, state)
-    if kind == "SomcotCoupling":
-        from diffbisim.solvers.somcot_coupling import SomcotCoupling
-
-        return SomcotCoupling.restore(problem, state)
-    from diffbisim.solvers.exact_coupling import ExactCoupling
-    from diffbisim.solvers.lumped import LumpedCoupling
-
-    kinds: dict[str, Any] = {"ExactCoupling": ExactCoupling, "LumpedCoupling": LumpedCoupling}
-    restored: Coupling = kinds[kind].restore(problem, state)
+    module = import_module(f"diffbisim.solvers.{_COUPLINGS[kind]}")
+    restored: Coupling = getattr(module, kind).restore(problem, state)
     return restored

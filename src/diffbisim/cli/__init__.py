@@ -104,9 +104,9 @@ def distance(
         typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns"),
     ] = "reward",
     discount: Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")] = 0.95,
-    solver: Annotated[str, typer.Option(help="exact, or lp for small chains")] = "exact",
+    solver: Annotated[str, typer.Option(help="exact, lp, sinkhorn-policy or sinkhorn-value")] = "exact",
     tol: Annotated[
-        float | None, typer.Option(help="Certified gap, relative to the largest cost (default 1e-8)")
+        float | None, typer.Option(help="Certified gap, relative to the largest cost (default: the solver's)")
     ] = None,
     lump: Annotated[bool, typer.Option("--lump", help="First merge states that behave alike")] = False,
     initial_a: Initial = None,

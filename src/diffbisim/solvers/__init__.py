@@ -6,14 +6,23 @@ Loaded when first used: a solver may bring HiGHS or numba along, and most progra
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOME = {"Exact": "exact", "LinearProgram": "linear_program", "Lumped": "lumped", "Somcot": "somcot"}
+_HOME = {
+    "Exact": "exact",
+    "LinearProgram": "linear_program",
+    "Lumped": "lumped",
+    "SinkhornPolicy": "sinkhorn",
+    "SinkhornValue": "sinkhorn",
+    "Somcot": "somcot",
+}
 
-__all__ = ["Exact", "LinearProgram", "Lumped", "Somcot"]
+__all__ = ["Exact", "LinearProgram", "Lumped", "SinkhornPolicy", "SinkhornValue", "Somcot"]
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact as Exact
     from diffbisim.solvers.linear_program import LinearProgram as LinearProgram
     from diffbisim.solvers.lumped import Lumped as Lumped
+    from diffbisim.solvers.sinkhorn import SinkhornPolicy as SinkhornPolicy
+    from diffbisim.solvers.sinkhorn import SinkhornValue as SinkhornValue
     from diffbisim.solvers.somcot import Somcot as Somcot
 
 

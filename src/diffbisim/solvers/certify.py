@@ -16,6 +16,20 @@ put their value and the left one stays true. Both repairs are cheap:
                   which the marginals were wrong (Altschuler, Weed, Rigollet 2017, algorithm 2, lemma 7)
     conjugate     any f → g(y') = min_x' W(x',y') - f(x'), then f likewise: feasible, never worth less
 
+*From transports to the distance.* Let T_l U ≤ TU ≤ T_u U be what potentials and plans give for a table U. MacQueen's
+bounds take the worst pair: d ≥ OT_U(ν_X, ν_Y) + min(T_l U - U)/(1-γ). But a coupling cannot stay at the
+worst pair, since its two marginals are given. *Separable corrections*: if a(x) + b(y) ≤ (T_l U - U)(x,y) for all pairs,
+put α = (I - γP_X)⁻¹ a and β = (I - γP_Y)⁻¹ b. Every plan of (x,y) has marginals P_X(·|x) and P_Y(·|y), so adding
+α(x') + β(y') to a table adds (P_X α)(x) + (P_Y β)(y) to all transports, and h = U + α + β satisfies
+
+    T h = T U + γ P_X α + γ P_Y β ≥ U + a + b + (α - a) + (β - b) = h,        hence h ≤ U*, and
+
+    d ≥ OT_h(ν_X, ν_Y) = OT_U(ν_X, ν_Y) + (<ρ_X, a> + <ρ_Y, b>)/(1-γ)
+
+with ρ the discounted occupancies. The best a, b are the potentials of a transport between ρ_X and ρ_Y; a pair of
+c-transforms from the averages comes close. The upper bound is the same with U - T_u U. The argument needs monotonicity
+and the marginals only, so it holds for the entropic operator too.
+
 *Edge form.* Write e = (x → x') for the transitions of X, sorted by x, and k = (y → y') for those of Y. One
 matrix ``A[e, k]``, shape (E_X, E_Y), holds the plans of *all* pairs: the plan of (x,y) is its block of rows
 that leave x and columns that leave y. Tables over (x',y') enter as ``W[target_X][:, target_Y]``, sums and
@@ -39,6 +53,9 @@ Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 EPSILON = float(np.finfo(np.float64).eps)
+
+#: Accuracy of the occupancies (stochastic.py), generously; over 1-γ, as for sparse chains.
+OCCUPANCY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,3 +189,26 @@ def lower_distance(lower: Array, f: Array, sx: Edges, sy: Edges) -> float:
     cost = at_targets(lower, sx, sy)
     f, g = conjugate(f, cost, sx, sy)
     return float(dual_values(f, g, sx, sy)[0, 0]) - rounding(sx, sy, cost, f, g)
+
+
+def separable_minimum(delta: Array, rho_x: Array, rho_y: Array, discount: float) -> float:
+    """Certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y): the best of three such pairs."""
+    best = float(delta.min())
+    for turned in (False, True):
+        table, p, q = (delta.T, rho_y, rho_x) if turned else (delta, rho_x, rho_y)
+        b = p @ table
+        a = (table - b).min(axis=1)
+        b = (table - a[:, None]).min(axis=0)
+        error = OCCUPANCY / (1 - discount) * (np.ptp(a) + np.ptp(b)) + 1e-15 * (np.abs(a).max() + np.abs(b).max())
+        best = max(best, float(p @ a + q @ b - error))
+    return best
+
+
+def distance_bounds(
+    U: Array, upper: Array, lower: Array, start: tuple[float, float], rho: tuple[Array, Array], discount: float,
+    slack: float,
+) -> tuple[float, float]:  # fmt: skip
+    """``lower ≤ d ≤ upper`` from tables T_l U, T_u U and bounds ``start`` on OT_U(ν_X, ν_Y); ``slack``: rounding."""
+    low = separable_minimum(lower - U, *rho, discount)
+    high = -separable_minimum(U - upper, *rho, discount)
+    return start[0] + (low - slack) / (1 - discount), start[1] + (high + slack) / (1 - discount)

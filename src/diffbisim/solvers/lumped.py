@@ -2,8 +2,8 @@
 
 States x, x' of X with equal cost rows c(x,·) = c(x',·) and equal probability into every class have U(x,·) = U(x',·):
 both sides of the Bellman equation only see the classes. So the quotient chains X/~ and Y/~ have the same distance, and
-U(x,y) = U([x],[y]). Plans, occupancies and gradients of the full problem come from one sweep of the exact solver over
-the lifted table, when they are asked for.
+U(x,y) = U([x],[y]). Plans, occupancies and gradients of the full problem come from one sweep over the lifted table,
+when they are asked for: exact transports, or the entropic ones if the table is that of the entropic metric.
 
 Floating point makes the classes agree up to a residual δ (total variation, see lumping.py) instead of exactly; that
 moves U by at most γ/(1-γ) δ max c, which is added to the bounds.
@@ -12,7 +12,7 @@ moves U by at most γ/(1-γ) δ max c, which is added to the bounds.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Status
-
-if TYPE_CHECKING:
-    from diffbisim.solvers.exact_coupling import ExactCoupling
 
 EPS = float(np.finfo(float).eps)
 
@@ -58,7 +55,7 @@ class Lumped:
             outcome = Status.ROUNDING
         return replace(
             result, problem=problem, lower=lower, upper=upper, outcome=outcome, solver=f"{result.solver} of quotients",
-            coupling=LumpedCoupling(problem, result.coupling.values, by_x, by_y),
+            coupling=LumpedCoupling(problem, result.coupling, by_x, by_y),
         )  # fmt: skip
 
 
@@ -70,19 +67,18 @@ def _equal_rows(cost: Array) -> list[bytes]:
 class LumpedCoupling(Coupling):
     """The table of the quotients, lifted; everything else by one sweep over it."""
 
-    def __init__(self, problem: Problem, table: Array, by_x: Lumping, by_y: Lumping) -> None:
-        self.problem, self.table, self.by_x, self.by_y = problem, table, by_x, by_y
+    def __init__(self, problem: Problem, quotient: Coupling, by_x: Lumping, by_y: Lumping) -> None:
+        self.problem, self.table, self.by_x, self.by_y = problem, quotient.values, by_x, by_y
+        self.epsilon = float(getattr(quotient, "epsilon", 0.0))
 
     @property
     def values(self) -> Array:
         return np.asarray(self.by_x.lift(self.by_y.lift(self.table, axis=1)))
 
     @lazy
-    def full(self) -> "ExactCoupling":
-        """Optimal trees of the full problem for the lifted table."""
-        from diffbisim.solvers.exact_coupling import ExactCoupling
-
-        return ExactCoupling.of_table(self.problem, self.values)
+    def full(self) -> Coupling:
+        """Plans and potentials of the full problem for the lifted table."""
+        return _coupling_of(self.problem, self.values, self.epsilon)
 
     @property
     def start(self) -> Start:
@@ -101,11 +97,20 @@ class LumpedCoupling(Coupling):
         return self.full.weighted_potentials(m, everywhere)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {"values": self.values}
+        return {"values": self.values, "epsilon": np.array(self.epsilon)}
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "ExactCoupling":
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Coupling:
         """From the lifted table: the quotients are not needed any more."""
-        from diffbisim.solvers.exact_coupling import ExactCoupling
+        return _coupling_of(problem, arrays["values"], float(arrays.get("epsilon", 0.0)))
 
-        return ExactCoupling.of_table(problem, arrays["values"])
+
+def _coupling_of(problem: Problem, table: Array, epsilon: float) -> Coupling:
+    """The coupling that belongs to a solved table."""
+    if epsilon:
+        from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
+
+        return SinkhornCoupling.of_table(problem, table, epsilon)
+    from diffbisim.solvers.exact_coupling import ExactCoupling
+
+    return ExactCoupling.of_table(problem, table)

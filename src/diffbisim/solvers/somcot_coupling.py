@@ -7,7 +7,7 @@ h_X(x) = E_λ E_P α_X(x,·,·) and w = -(I - γP)⁻¹ h the α become centered
 *Values of pairs that the coupling hardly visits* are not determined by the multipliers (any that leave δ ≥ 0 will do).
 They are completed by exact Bellman sweeps that hold the visited pairs fixed; derivatives off the supports need them.
 
-*Bounds*, for chains with known kernels: one more sweep gives T U exactly, and sinkhorn_bounds.py turns U and T U into
+*Bounds*, for chains with known kernels: one more sweep gives T U exactly, and certify.py turns U and T U into
 bounds for the distance.
 """
 
@@ -22,10 +22,9 @@ from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult
-from diffbisim.solvers.certify import Edges, round_plans
+from diffbisim.solvers.certify import Edges, distance_bounds, round_plans
 from diffbisim.solvers.exact import EPS, PRICE
 from diffbisim.solvers.pairs import PairGrid
-from diffbisim.solvers.sinkhorn_bounds import distance_bounds
 from diffbisim.solvers.somcot_kernels import Side
 from diffbisim.solvers.somcot_state import Averages, State
 from diffbisim.solvers.start import Transport
