@@ -12,7 +12,7 @@ from diffbisim.solvers.sinkhorn_operator import plan_operator
 from diffbisim.solvers.sinkhorn_run import Run
 
 #: Annealing: first β·spread, growth of β, Sinkhorn iterations at a time, and the marginal error, times β·spread, below
-#: which a lower temperature pays more than better marginals. Tuned by benchmarks/sinkhorn.py --tune.
+#: which a lower temperature pays more than better marginals. Chosen by trial; they cost time, never correctness.
 FIRST, GROWTH, ITERATIONS, READY = 80.0, 2.0, 40, 0.5
 
 #: Batches without success after which, from then on, Newton helps the pairs that lag behind.
