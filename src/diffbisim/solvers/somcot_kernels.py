@@ -147,17 +147,19 @@ def _ascend_alpha(xs, ys, it, MA, MB, lam_x, lam_y, scale, eta, beta, rules):
             )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _ascend_v(xs, ys, it, c, m, N, log_mass, eta, beta, rules):
     """V, its share of log μ, and the normalization of μ."""
     γ, a, D = rules.discount, rules.anticipation, rules.bound
     n_x, n_y = c.shape
+    step = np.full(n_y, beta)
     for x in range(n_x):
+        if rules.memory:
+            for y in range(n_y):
+                step[y] = beta / max(xs.rho[x] * ys.rho[y], FLOOR / (n_x * n_y))
         for y in range(n_y):
-            old, step = it.V[x, y], beta
-            if rules.memory:
-                step /= max(xs.rho[x] * ys.rho[y], FLOOR / (n_x * n_y))
-            new = old + step * (γ * N[x, y] + (1 - γ) * it.start[x, y] - m[x, y])
+            old = it.V[x, y]
+            new = old + step[y] * (γ * N[x, y] + (1 - γ) * it.start[x, y] - m[x, y])
             new = min(max(new, -D), D)
             ahead = old + a * (new - old)
             it.V[x, y] = new

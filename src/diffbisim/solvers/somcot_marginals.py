@@ -196,18 +196,35 @@ def _logarithms(S, U, at, stride, y_at, W, w0, LY, l0, out):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _count(log_mu, first, last):
-    hits = 0
-    for k in range(first, last):
-        hits += log_mu[np.uintp(k)] > DROP
-    return hits
+def _find(log_mu, found):
+    """Places of the entries above DROP, by blocks, most of which have none; without branches inside a block."""
+    n = 0
+    for first in range(0, log_mu.size, BLOCK):
+        last, hits = min(first + BLOCK, log_mu.size), 0
+        for k in range(first, last):
+            hits += log_mu[np.uintp(k)] > DROP
+        if hits > 0:
+            for k in range(first, last):
+                found[np.uintp(n)] = k
+                n += log_mu[np.uintp(k)] > DROP
+    return n
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _exponentials_at(log_mu, found, n, z):
+    """z = e^log_mu at the places found."""
+    for j in range(n):
+        z[j] = log_mu[np.uintp(found[j])]
+    for j in range(n):
+        z[j] = exp(z[j])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_rows(xs, ys, it, MA, MB, N, m):
     """All marginals of μ, entry by entry: a row of log μ at a time, skipping blocks in which nothing matters."""
     (n_x, n_y), E = m.shape, ys.to.size
-    LY, NY, log_mu, found = np.empty(n_x * E), np.zeros(n_x * E), np.empty(E), np.empty(BLOCK + 1, np.int64)
+    LY, NY, log_mu = np.empty(n_x * E), np.zeros(n_x * E), np.empty(E)
+    found, z = np.empty(E + 1, np.int64), np.empty(E)
     for i in range(n_x):
         for k in range(E):
             LY[i * E + k] = it.L[i, ys.to[k]]
@@ -218,26 +235,13 @@ def by_rows(xs, ys, it, MA, MB, N, m):
         for i in range(a):
             at, l0, w0 = n_y * lo + i, xs.to[lo + i] * E, x * E
             _logarithms(it.S[x], it.U, at, a, ys.at, it.W, w0, LY, l0, log_mu)
-            for first in range(0, E, BLOCK):
-                last = min(first + BLOCK, E)
-                hits = _count(log_mu, first, last)
-                if 4 * hits > last - first:
-                    _exponentials(log_mu[first:last], DROP)
-                    for k in range(first, last):
-                        MA[at + ys.source[k] * a] += log_mu[k]
-                        MB[w0 + k] += log_mu[k]
-                        NY[l0 + k] += log_mu[k]
-                elif hits > 0:
-                    n = 0
-                    for k in range(first, last):  # without a branch: these would be mispredicted
-                        found[n] = k
-                        n += log_mu[k] > DROP
-                    for j in range(hits):
-                        k = found[j]
-                        z = exp(log_mu[k])
-                        MA[at + ys.source[k] * a] += z
-                        MB[w0 + k] += z
-                        NY[l0 + k] += z
+            n = _find(log_mu, found)
+            _exponentials_at(log_mu, found, n, z)
+            for j in range(n):
+                k, mass = np.uintp(found[j]), z[j]
+                MA[np.uintp(at + ys.source[k] * a)] += mass
+                MB[np.uintp(w0 + k)] += mass
+                NY[np.uintp(l0 + k)] += mass
         for y in range(n_y):
             total = 0.0
             for i in range(a):

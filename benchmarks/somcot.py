@@ -1,0 +1,100 @@
+"""Speed and memory of SOMCOT's factorized iterations against a literal dense implementation, in one run.
+
+    python benchmarks/somcot.py
+
+The peer is the literal NumPy implementation of the tests (the coupling as one array over (x, y, x', y')), in CPU time of
+one thread. Two phases: *early*, where the marginals are matrix products with the shared kernel,
+and *late*, from iterates of a long run, where entries are visited one by one (solvers/somcot_marginals.py). The dense
+peer's iterations cost the same in both. Memory is the peak of a process of its own; a dense coupling is n^4 numbers.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second thread of BLAS waits more than it works
+
+import numpy as np
+
+import diffbisim as db
+from diffbisim.problem import Problem
+from diffbisim.solvers import Somcot
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from oracles.dense_somcot import DenseSomcot
+
+DISCOUNT = 0.9
+
+
+def chains(n: int) -> Problem:
+    rng = np.random.default_rng(n)
+    X, Y = (db.examples.random_chain(n, rng) for _ in "xy")
+    cost = rng.random((n, n))
+    return Problem.make(X, Y, cost / cost.max(), DISCOUNT)
+
+
+def seconds_per_step(problem: Problem, solver: type[Somcot], options: dict, steps: int, warm=None) -> float:
+    """Median of three continuations, by ``steps`` each."""
+    done, times = 0 if warm is None else warm.iterations, []
+    for _ in range(3):
+        began = time.process_time()
+        solver(done + steps, certify=False, **options).solve(problem, warm=warm)
+        times.append(time.process_time() - began)
+    return float(np.median(times)) / steps
+
+
+def dense_seconds_per_step(problem: Problem, steps: int) -> float:
+    peer = DenseSomcot(problem.cost, DISCOUNT, (0, 0), 0.5, 0.02)
+    rng = np.random.default_rng(0)
+    times = []
+    for _ in range(steps):
+        x, y = (np.stack(c.sample_transitions(1, DISCOUNT, rng), axis=1) for c in (problem.x, problem.y))
+        began = time.process_time()
+        peer.step(x, y)
+        times.append(time.process_time() - began)
+    return float(np.median(times))
+
+
+def speed() -> None:
+    literal = {"memory": False, "anticipation": 0.0, "full": True, "eta": 0.5, "beta": 0.02}
+    print(f"{'n':>4s} {'dense':>12s} {'early':>12s} {'ratio':>7s} {'late':>12s} {'ratio':>7s}   (per iteration)")
+    for n, steps, late_after in ((16, 1000, 20_000), (32, 200, 5_000), (64, 20, 1_200)):
+        problem = chains(n)
+        Somcot(64, certify=False, **literal).solve(problem)  # compile
+        dense = dense_seconds_per_step(problem, max(3, 2000 // n))
+        early = seconds_per_step(problem, Somcot, literal, steps)
+        before = Somcot(late_after, certify=False).solve(problem)
+        late = seconds_per_step(problem, Somcot, {}, max(steps // 2, 10), before)
+        phase = "rows" if before.coupling.run.it.cold[0] else "still products"
+        print(
+            f"{n:4d} {dense * 1e6:9.0f} µs {early * 1e6:9.0f} µs {dense / early:6.1f}x {late * 1e6:9.0f} µs "
+            f"{dense / late:6.1f}x   ({phase} after {late_after})",
+            flush=True,
+        )
+
+
+def memory(n: int) -> None:
+    out = subprocess.run([sys.executable, __file__, "--one", str(n)], capture_output=True, text=True, check=True)
+    peak, steps, transitions = json.loads(out.stdout)
+    print(f"{n} x {n}: {steps} iterations, {transitions} transitions of X: peak {peak / 1e6:.0f} MB "
+          f"(a dense coupling: {n**4 * 8 / 1e9:.1f} GB)")  # fmt: skip
+
+
+def one(n: int) -> None:
+    steps = 200
+    options = {"memory": False, "anticipation": 0.0, "full": True} if n <= 200 else {}
+    result = Somcot(steps, certify=False, **options).solve(chains(n))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps([peak, steps, result.coupling.run.x.to.size]))
+
+
+if __name__ == "__main__":
+    if "--one" in sys.argv:
+        one(int(sys.argv[-1]))
+    else:
+        speed()
+        memory(200)
