@@ -16,7 +16,7 @@ LAYERS = (
     ("checks",),
     ("stochastic",),
     ("chain", "mdp", "cost", "data"),
-    ("problem", "gradient", "results", "progress"),
+    ("problem", "gradient", "results", "progress", "steps"),
     ("_refine", "lumping"),
     ("solvers",),
     ("distance", "pairwise", "saving"),
