@@ -6,6 +6,7 @@
     d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
     D = db.pairwise([X, Y, Z])                # matrix
     q = db.lump(X)                            # exact quotient
+    p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
 """
@@ -29,7 +30,9 @@ _HOME = {
     "write_chain": "data.files",
     "Transitions": "data.transitions",
     "feature_cost": "cost",
+    "imitate": "imitate.ilfo",
     "DistanceResult": "results",
+    "ImitationResult": "imitate.result",
     "DiffbisimError": "errors",
     "InvalidArgument": "errors",
     "InvalidChain": "errors",
@@ -60,6 +63,8 @@ if TYPE_CHECKING:
     from diffbisim.errors import InvalidCost as InvalidCost
     from diffbisim.errors import InvalidData as InvalidData
     from diffbisim.errors import MissingExtra as MissingExtra
+    from diffbisim.imitate.ilfo import imitate as imitate
+    from diffbisim.imitate.result import ImitationResult as ImitationResult
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise
