@@ -1,0 +1,1 @@
+"""Imitation from observations: policies that move like an expert who shows states but no actions."""
