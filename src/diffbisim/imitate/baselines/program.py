@@ -79,18 +79,10 @@ class Program:
         if alpha > 0.0:
             objective = objective + alpha * relative_entropy(self.variable, self.reference)
         problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *more])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # cvxpy's own about accuracy: said below in our words
-            try:
-                problem.solve(
-                    solver=cp.CLARABEL, tol_gap_abs=TOLERANCE, tol_gap_rel=TOLERANCE, tol_feas=TOLERANCE, max_iter=500
-                )
-                verdict = str(problem.status)
-            except cp.SolverError as error:
-                verdict = f"failed ({error})"
+        verdict = _attempts(problem)
         if verdict not in ("optimal", "optimal_inaccurate"):
             raise InvalidData(
-                f"Clarabel found the program {verdict}; raise the regularization or the smoothing, or give more data"
+                f"Clarabel called the program {verdict}; raise the regularization or the smoothing, or give more data"
             )
         status = Outcome.SOLVED if verdict == "optimal" else Outcome.INACCURATE
         if status is Outcome.INACCURATE:
@@ -98,6 +90,24 @@ class Program:
         rho = np.zeros_like(self.behavior)
         rho[self.states, self.actions] = np.maximum(self.variable.value, 0.0)
         return BaselineResult(policy_of(rho), float(problem.value), status, rho)
+
+
+def _attempts(problem: Any) -> str:
+    """Solve, if need be with other settings: a few in a hundred stall just short of the tolerance with the first."""
+    cp = modeling()
+    verdict = "failed"
+    tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TOLERANCE)
+    for settings in ({}, {"equilibrate_enable": False}, {"max_step_fraction": 0.9}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # cvxpy's own about accuracy: the caller says it
+            try:
+                problem.solve(solver=cp.CLARABEL, max_iter=500, **tolerances, **settings)
+                verdict = str(problem.status)
+            except cp.SolverError:
+                verdict = "failed"
+        if verdict in ("optimal", "infeasible"):
+            break
+    return verdict
 
 
 def relative_entropy(law: Any, target: Floats) -> Any:
