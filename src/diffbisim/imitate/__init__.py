@@ -1,4 +1,4 @@
-"""Imitation from observations: :func:`diffbisim.imitate` (ilfo.py), its updates, and the implicit reward."""
+"""Imitation from observations: policies that move like an expert who shows states but no actions."""
 
 from diffbisim.imitate.ilfo import imitate
 from diffbisim.imitate.result import ImitationResult
