@@ -202,3 +202,32 @@ def import_gymnasium() -> Any:
 def _name(env: Any) -> str:
     spec = getattr(env, "spec", None)
     return str(getattr(spec, "id", None) or type(env).__name__)
+
+
+def as_env(mdp: MDP, max_steps: int = 200) -> Any:
+    """A Gymnasium environment that plays an MDP: episodes of ``max_steps``, rewards those of the MDP (or zero)."""
+    return _mdp_env(import_gymnasium())(mdp, check_count(max_steps, "max_steps"))
+
+
+def _mdp_env(gymnasium: Any) -> Any:
+    """The class; made when asked for, because its base is in an optional package."""
+
+    class MDPEnv(gymnasium.Env):  # type: ignore[misc]
+        def __init__(self, mdp: MDP, max_steps: int) -> None:
+            self.mdp, self.max_steps, self.move = mdp, max_steps, mdp._stacked.step()
+            self.observation_space = gymnasium.spaces.Discrete(mdp.n_states)
+            self.action_space = gymnasium.spaces.Discrete(mdp.n_actions)
+            self.state, self.time = 0, 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.state, self.time = int(self.np_random.choice(self.mdp.n_states, p=self.mdp.initial)), 0
+            return self.state, {}
+
+        def step(self, action: Any) -> Any:
+            r, s, a = self.mdp.rewards, self.state, int(action)
+            reward = 0.0 if r is None else float(r[s, a] if r.ndim == 2 else r[s])
+            self.state, self.time = self.move(a * self.mdp.n_states + s, self.np_random.random()), self.time + 1
+            return self.state, reward, False, self.time >= self.max_steps, {}
+
+    return MDPEnv

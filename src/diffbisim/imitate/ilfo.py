@@ -18,7 +18,6 @@ that aim at zero find it; where it cannot, the run settles in a local minimum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,29 +26,21 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.distance import make_solver
+from diffbisim.data.gymnasium import is_env, sizes
 from diffbisim.errors import InvalidArgument, InvalidCost
+from diffbisim.imitate.environment import Model, Sampling, explore
 from diffbisim.imitate.expert import expert_chain, warn_if_impossible
-from diffbisim.imitate.learner import Evaluation, make_learner
-from diffbisim.imitate.result import Ending, ImitationResult
-from diffbisim.imitate.updates import Natural, Update, Walk, make_update
+from diffbisim.imitate.learner import TabularLearner, make_learner
+from diffbisim.imitate.result import ImitationResult
+from diffbisim.imitate.run import Callback, Run, Task
+from diffbisim.imitate.updates import make_update
 from diffbisim.mdp import MDP
-from diffbisim.planning import action_values
-from diffbisim.problem import Problem
 from diffbisim.progress import Progress, tracking
-from diffbisim.results import DistanceResult
-from diffbisim.solvers import Exact
-from diffbisim.steps import PolyakLevel
 from diffbisim.stochastic import as_generator
-
-Callback = Callable[[Mapping[str, float]], object]
-
-#: A run has settled when the level is this close to the best distance, relative to it.
-SETTLED = 1e-4
 
 
 def imitate(
-    mdp: MDP,
+    mdp: Any,
     expert: Any,
     cost: Any = "indicator",
     discount: float = 0.95,
@@ -62,6 +53,7 @@ def imitate(
     max_iterations: int = 300,
     tol: float = 1e-7,
     solver: Any = "exact",
+    sampling: Sampling | None = None,
     callback: Callback | None = None,
     progress: Progress = False,
 ) -> ImitationResult:
@@ -69,7 +61,8 @@ def imitate(
 
     Parameters
     ----------
-    mdp : what the learner acts in, an :class:`~diffbisim.MDP`
+    mdp : what the learner acts in: an :class:`~diffbisim.MDP`, or a Gymnasium environment with Discrete observations
+        and actions, which is then only sampled (environment.py)
     expert : a MarkovChain, ``Transitions`` (no actions, no rewards), or a list of trajectories (state sequences)
     cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
         callable; with anything but "indicator" the expert may live in a state space of its own
@@ -82,6 +75,7 @@ def imitate(
     max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
         that next to nothing is left to gain
     solver : of the distances, as for :func:`diffbisim.distance`; the last one is always exact
+    sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
     callback : called with every row of history; returning True stops the run
 
     Returns
@@ -96,21 +90,63 @@ def imitate(
     >>> imitate(mdp, expert, discount=0.9, tol=1e-3).distance.value < 1e-3
     True
     """
-    if not isinstance(mdp, MDP):
-        raise InvalidArgument(f"mdp is a {type(mdp).__name__}; make one with diffbisim.MDP(kernels, initial=...)")
     if not tol > 0 or max_iterations < 1:
         raise InvalidArgument(f"tol = {tol} and max_iterations = {max_iterations} must be positive")
-    shared = isinstance(cost, str) and cost == "indicator"
-    x, γ = expert_chain(expert, mdp, shared), check_discount(discount)
-    if shared and x.n_states == mdp.n_states:
-        warn_if_impossible(x, mdp, γ)
-    table = learner_cost(cost, x, mdp)
-    learner = make_learner(policy, mdp, features)
-    walk = Walk(learner, mdp, γ, as_generator(rng), PolyakLevel(attainable=attainable, floor=0.0, patience=16))
+    how = (check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))
     with tracking(progress, max_iterations, "imitating") as advance:
-        run = Run(x, table, walk, make_update(update), tol * (float(table.max()) or 1.0), solver)
-        outcome = run.until_done(max_iterations, lambda row: (advance(1), callback is not None and callback(row))[1])
-    return run.finish(outcome)
+
+        def report(row: Any) -> bool:
+            advance(1)
+            return callback is not None and bool(callback(row))
+
+        if isinstance(mdp, MDP):
+            task = make_task(mdp, expert, cost, how)
+            if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+                warn_if_impossible(task.expert, mdp, task.discount)
+            run = Run(task, mdp, make_learner(policy, mdp, features))
+            return run.finish(run.until_done(max_iterations, report))
+        if not is_env(mdp):
+            raise InvalidArgument(
+                f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
+                "Gymnasium environment with Discrete observations and actions"
+            )
+        if policy is not None or features is not None:
+            raise InvalidArgument("policy and features need a known MDP: imitate first, then in the result's mdp")
+        return imitate_sampled(mdp, expert, cost, how, sampling or Sampling(), max_iterations, report)
+
+
+def cost_is_shared(cost: Any) -> bool:
+    """Whether the expert's states are the learner's."""
+    return isinstance(cost, str) and cost == "indicator"
+
+
+def make_task(mdp: MDP, expert: Any, cost: Any, how: tuple[Any, ...]) -> Task:
+    """The expert as a chain and the cost as a table, checked."""
+    x = expert_chain(expert, mdp, cost_is_shared(cost))
+    return Task(x, learner_cost(cost, x, mdp), *how)
+
+
+def imitate_sampled(
+    env: Any, expert: Any, cost: Any, how: tuple[Any, ...], sampling: Sampling, max_iterations: int, report: Callback
+) -> ImitationResult:
+    """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen."""
+    model, rng = Model(*sizes(env)), how[-1]
+    n, k = model.n_states, model.n_actions
+    policy = np.full((n, k), 1.0 / k)
+    batches = sampling.batches()
+    for last, steps in enumerate(batches, start=1 - len(batches)):
+        explore(env, model, policy, sampling.explore, steps, rng)
+        soft = 0.9 * policy + 0.1 / k  # not too sure of what was learned from less
+        if last == 0:
+            break
+        task = make_task(model.mdp(), expert, cost, how)
+        free = replace(task, cost=np.hstack([task.cost, np.zeros((len(task.cost), 1))]))  # ⊤ costs nothing
+        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([soft, np.full(k, 1.0 / k)])))
+        run.until_done(sampling.iterations, lambda row: False)
+        policy = run.best_policy()[:n]
+    mdp = model.mdp()
+    run = Run(make_task(mdp, expert, cost, how), mdp, TabularLearner(soft))
+    return run.finish(run.until_done(max_iterations, report))
 
 
 def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:
@@ -121,69 +157,3 @@ def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:
             "give it one reward per state, or pass cost= an array"
         )
     return ground_cost(cost, expert, mdp.induced_chain(mdp.uniform_policy()))
-
-
-class Run:
-    """One run: the loop, the last solution to start the next from, and the best policy so far."""
-
-    def __init__(self, x: MarkovChain, cost: Floats, walk: Walk, update: Update, goal: float, solver: Any) -> None:
-        self.x, self.cost, self.walk, self.update, self.goal = x, cost, walk, update, goal
-        self.exact, self.solver = isinstance(solver, str) and solver == "exact", make_solver(solver)
-        self.scale = float(cost.max()) or 1.0
-        self.last: DistanceResult | None = None
-        self.best: DistanceResult | None = None
-        self.policy: Floats | None = None
-        self.history: list[dict[str, float]] = []
-
-    def until_done(self, max_iterations: int, report: Callback) -> Ending:
-        while True:
-            at = self.evaluate()
-            if at.result.value <= self.goal:
-                self._record(at.result, 0.0)
-                return Ending.REACHED
-            step = self.update.step(self.walk, at)
-            self.walk.iteration += 1
-            self._record(at.result, step)
-            if report(self.history[-1]):
-                return Ending.INTERRUPTED
-            if isinstance(self.update, Natural) and self._settled():
-                return Ending.SETTLED
-            if len(self.history) >= max_iterations:
-                return Ending.ITERATIONS
-
-    def _settled(self) -> bool:
-        """Whether the level has come up to the best distance."""
-        rule = self.walk.rule
-        return rule.delta <= max(0.1 * self.goal, SETTLED * rule.best)
-
-    def evaluate(self) -> Evaluation:
-        """Distance, reward and advantage of the current policy; remembers the best."""
-        pi = self.walk.learner.table()
-        result = self._solve(pi)
-        if self.best is None or result.value < self.best.value:
-            self.best, self.policy, self.walk.best = result, pi, self.walk.learner.snapshot()
-        reward = result.implicit_reward()
-        A = action_values(self.walk.mdp, reward)
-        A -= (pi * A).sum(axis=1, keepdims=True)  # zero up to rounding already
-        return Evaluation(pi, result, reward, A, result.occupancy.sum(axis=0))
-
-    def _solve(self, pi: Floats) -> DistanceResult:
-        problem = Problem(self.x, self.walk.mdp.induced_chain(pi), self.cost, self.walk.discount)
-        solver = self.solver
-        if self.exact:  # three digits beyond the distance itself
-            value = self.scale if self.last is None else self.last.value
-            solver = replace(solver, tol=float(np.clip(1e-4 * value / self.scale, 1e-12, 1e-7)))
-        self.last = solver.solve(problem, warm=self.last)
-        return self.last
-
-    def _record(self, result: DistanceResult, step: float) -> None:
-        row = {"value": result.value, "lower": result.lower, "upper": result.upper}
-        self.history.append({**row, "level": self.walk.rule.level, "step": step})
-
-    def finish(self, outcome: Ending) -> ImitationResult:
-        """The best policy with its certified distance."""
-        assert self.best is not None
-        assert self.policy is not None
-        self.walk.learner.restore(self.walk.best)
-        distance = self.best if self.exact else Exact().solve(self.best.problem)
-        return ImitationResult(self.policy, distance, tuple(self.history), self.walk.mdp, outcome)

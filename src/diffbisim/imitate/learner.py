@@ -75,18 +75,16 @@ class TabularLearner:
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
 
     def cut(self, at: Evaluation, natural: bool) -> Cut:
-        rho = at.occupancy[:, None]
-        return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
+        return tabular_cut(at, natural)
 
     def pull(self, gradient: Floats, at: Evaluation) -> Floats:
-        return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
+        return tabular_pull(gradient, at)
 
     def spread(self, at: Evaluation, natural: bool) -> Floats | float:
         return at.policy if natural else 1.0
 
     def move(self, step: Floats, cap: float) -> float:
-        largest = np.abs(step).max(axis=1, keepdims=True)
-        step = step * np.minimum(1.0, cap / np.maximum(largest, 1e-300))  # every state is cut on its own
+        step = _capped(step, cap)
         self.logits = _normalized(self.logits + step)
         return float(np.abs(step).max())
 
@@ -97,6 +95,23 @@ class TabularLearner:
         self.logits = snapshot
 
 
+def tabular_cut(at: Evaluation, natural: bool) -> Cut:
+    """Linear in π: the derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
+    rho = at.occupancy[:, None]
+    return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
+
+
+def tabular_pull(gradient: Floats, at: Evaluation) -> Floats:
+    """From π to logits: the Jacobian of the softmax."""
+    return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
+
+
+def _capped(step: Floats, cap: float) -> Floats:
+    """Every state is cut on its own."""
+    largest = np.abs(step).max(axis=1, keepdims=True)
+    return np.asarray(step * np.minimum(1.0, cap / np.maximum(largest, 1e-300)))
+
+
 def _normalized(logits: Floats) -> Floats:
     logits = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(np.maximum(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), LEAST))
@@ -105,7 +120,9 @@ def _normalized(logits: Floats) -> Floats:
 class ModuleLearner:
     """A torch module from states to logits, (n,) state numbers or (n, k) features -> (n, n_actions).
 
-    The gradient with respect to its parameters is that of ``-Σ ρ π_θ A`` with ρ and A held fixed, by autograd.
+    Plain gradient: that of ``-Σ ρ π_θ A`` with ρ and A held fixed, by autograd. Natural: the step that a table would
+    make, δ(s,a), brought onto the parameters by least squares in the same weights, min_v Σ ρ π (J v - δ)² with J the
+    Jacobian of the logits. For one cut that is the natural gradient of the parameters.
     """
 
     def __init__(self, module: Any, mdp: MDP, features: Any = None) -> None:
@@ -119,44 +136,55 @@ class ModuleLearner:
             self.inputs = torch.arange(mdp.n_states)
         else:
             self.inputs = torch.as_tensor(np.asarray(features), dtype=self.parameters[0].dtype)
-        shape = tuple(self._probabilities().shape)
+        self.weights = np.ones((mdp.n_states, 1))
+        shape = tuple(self.module(self.inputs).shape)
         if shape != (mdp.n_states, mdp.n_actions):
             raise InvalidArgument(
                 f"policy returns logits of shape {shape}; expected {(mdp.n_states, mdp.n_actions)}, a row per state"
             )
 
-    def _probabilities(self) -> Any:
-        return self.torch.softmax(self.module(self.inputs).double(), dim=1)
-
     def table(self) -> Floats:
         with self.torch.no_grad():
-            probabilities = np.maximum(self._probabilities().cpu().numpy(), np.exp(LEAST))
-        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True), dtype=np.float64)
+            logits = self.module(self.inputs).double().cpu().numpy()
+        return TabularLearner(np.exp(_normalized(logits))).table()
 
     def cut(self, at: Evaluation, natural: bool) -> Cut:
-        weights = self.torch.from_numpy(-at.occupancy[:, None] * at.advantage)
-        surrogate = (weights * self._probabilities()).sum()
-        parts = self.torch.autograd.grad(surrogate, self.parameters, allow_unused=True)
-        flat = [
-            np.zeros(p.numel()) if g is None else g.detach().cpu().double().numpy().ravel()
-            for p, g in zip(self.parameters, parts, strict=True)
-        ]
-        gradient = np.concatenate(flat)
-        return Cut(at.result.value, self._flat(), gradient, np.ones_like(gradient))
+        if natural:
+            self.weights = at.occupancy[:, None] * at.policy
+            return tabular_cut(at, natural)
+        fixed = self.torch.from_numpy(-at.occupancy[:, None] * at.advantage)
+        surrogate = (fixed * self.torch.softmax(self.module(self.inputs).double(), dim=1)).sum()
+        gradient = self._gradient(surrogate)
+        return Cut(at.result.value, self.snapshot(), gradient, np.ones_like(gradient))
 
     def pull(self, gradient: Floats, at: Evaluation) -> Floats:
-        return gradient
+        return gradient if gradient.ndim == 1 else tabular_pull(gradient, at)
 
     def spread(self, at: Evaluation, natural: bool) -> Floats | float:
-        return 1.0
+        return at.policy if natural else 1.0
 
     def move(self, step: Floats, cap: float) -> float:
+        if step.ndim == 2:
+            step = self._onto_parameters(_capped(step, cap))
         largest = float(np.abs(step).max(initial=0.0))
-        self.restore(self._flat() + step * min(1.0, cap / max(largest, 1e-300)))
+        self.restore(self.snapshot() + step * min(1.0, cap / max(largest, 1e-300)))
         return min(largest, cap)
 
+    def _onto_parameters(self, step: Floats) -> Floats:
+        logits = self.module(self.inputs).double().flatten()
+        J = np.stack([self._gradient(logit) for logit in logits])
+        root = np.sqrt(self.weights).reshape(-1, 1)
+        v, *_ = np.linalg.lstsq(root * J, root[:, 0] * step.ravel(), rcond=1e-5)
+        return np.asarray(v, dtype=np.float64)
+
+    def _gradient(self, scalar: Any) -> Floats:
+        """Of a scalar with respect to all parameters, flat."""
+        parts = self.torch.autograd.grad(scalar, self.parameters, retain_graph=True, allow_unused=True)
+        pairs = zip(self.parameters, parts, strict=True)
+        return np.concatenate([np.zeros(p.numel()) if g is None else _flat(g) for p, g in pairs])
+
     def snapshot(self) -> Floats:
-        return self._flat()
+        return np.concatenate([_flat(p) for p in self.parameters])
 
     def restore(self, snapshot: Floats) -> None:
         at = 0
@@ -166,8 +194,9 @@ class ModuleLearner:
                 p.copy_(part.to(p))
                 at += p.numel()
 
-    def _flat(self) -> Floats:
-        return np.concatenate([p.detach().cpu().double().numpy().ravel() for p in self.parameters])
+
+def _flat(tensor: Any) -> Floats:
+    return np.asarray(tensor.detach().cpu().double().numpy().ravel(), dtype=np.float64)
 
 
 def make_learner(policy: Any, mdp: MDP, features: Any) -> Learner:
