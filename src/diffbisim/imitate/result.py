@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
+from diffbisim.data.archive import chain_arrays, chain_from_arrays
 from diffbisim.data.tables import replacing
+from diffbisim.errors import InvalidData
 from diffbisim.imitate.reward import ImplicitReward
 from diffbisim.mdp import MDP
 from diffbisim.problem import lazy
 from diffbisim.results import DistanceResult
+from diffbisim.saving import part, result_from_arrays
 
 
 class Ending(Enum):
@@ -70,18 +75,39 @@ class ImitationResult:
         return ImplicitReward(self.distance.implicit_reward(), self.mdp.labels)
 
     def save(self, path: str | Path) -> None:
-        """Policy, learned distance and history in one ``.npz`` file (arrays and JSON, no pickle)."""
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :meth:`load`."""
         meta = {
             "diffbisim-imitation": 1, "outcome": self.outcome.name, "history": [dict(row) for row in self.history],
-            "value": self.distance.value, "lower": self.distance.lower, "upper": self.distance.upper,
         }  # fmt: skip
+        arrays = {f"distance.{name}": value for name, value in self.distance.arrays().items()}
+        for a, P in enumerate(self.mdp.transition):
+            chain = MarkovChain(P, initial=self.mdp.initial, labels=self.mdp.labels)
+            arrays |= {f"action{a}.{name}": value for name, value in chain_arrays(chain).items()}
+        if self.mdp.rewards is not None:
+            arrays["rewards"] = self.mdp.rewards
+        arrays["imitation"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
         with replacing(Path(path), binary=True) as file:
-            np.savez(
-                file,
-                policy=self.policy,
-                reward=self.reward.table,
-                meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8),
-            )
+            np.savez(file, policy=self.policy, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ImitationResult:
+        """What :meth:`save` wrote; names of actions are not kept."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            meta = json.loads(bytes(arrays["imitation"]).decode())
+            n_actions = arrays["policy"].shape[1]
+            chains = [chain_from_arrays(part(arrays, f"action{a}.")) for a in range(n_actions)]
+            distance = result_from_arrays(part(arrays, "distance."))
+        except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise InvalidData(f"{path} is no saved imitation ({error}); write one with result.save(path)") from None
+        mdp = MDP(
+            [chain.transition for chain in chains],
+            initial=chains[0].initial,
+            rewards=arrays.get("rewards"),
+            labels=chains[0].labels,
+        )
+        return cls(arrays["policy"], distance, tuple(meta["history"]), mdp, Ending[meta["outcome"]])
 
     def __repr__(self) -> str:
         n, k = self.policy.shape
