@@ -22,7 +22,7 @@ from diffbisim.planning import expected_return, optimal_policy
 class Settings:
     environment: str = "CliffWalking-v1"
     discount: float = 0.9
-    rounds: int = 12
+    rounds: int = 8
     steps: int = 1_024  # of PPO per round
     seed: int = 0
 
