@@ -59,6 +59,21 @@ def test_transitions_without_starts_begin_where_the_learner_does():
     assert found.distance.upper <= 1e-6
 
 
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [
+        ([0, 0, 0, 1], [0.5, 0.5, 0, 0, 0]),  # chance, not behavior: as the learner
+        ([0, 0], [1.0, 0, 0, 0, 0]),  # nothing is known of a start in 1
+        ([0, 0, 1, 3], [0.375, 0.375, 0, 0.25, 0]),  # the expert's own start stays
+        ([3, 2], [0, 0, 0.5, 0.5, 0]),
+    ],
+)
+def test_where_an_expert_starts(starts, expected):
+    mdp = db.MDP(np.array(MDP.transition), initial=[0.5, 0.5, 0, 0, 0])
+    found = db.imitate(mdp, [[s, s, s] for s in starts], max_iterations=1)
+    np.testing.assert_allclose(found.distance.problem.x.initial, expected, atol=1e-15)
+
+
 @pytest.mark.parametrize("expert", [None, [], "0123", 7, [[0]]])
 def test_no_expert_data(expert):
     with pytest.raises(db.InvalidData, match="expert"):

@@ -5,8 +5,12 @@ numbers are looked up among those of the MDP, and one that is not there is an er
 keeps its own state space, and the cost says how the two belong together.
 
 What data do not say. States that were never left (the last of an episode, or never seen) become absorbing, which is
-right for terminal states; for other choices make the chain yourself: ``data.chain(unseen=...)``. Trajectories tell
-where they start. Single transitions do not: then the expert starts as the learner does, in states that it was seen in.
+right for terminal states; for other choices make the chain yourself: ``data.chain(unseen=...)``.
+
+Starts. Where an episode starts is chance, not behavior: on the learner's states the expert starts as the learner does,
+as far as its data show such starts; what is left of the mass follows the starts in the data. (With the empirical
+law, noise in 300 starts of Taxi-v4 would pair a fifth of the episodes with others.) Single transitions tell no starts:
+there every state that was left counts as one.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
     if not shared:
         return data.chain(unseen="self-loop", initial=_first_seen(data))
     data = _renumbered(data, mdp)
-    return data.chain(unseen="self-loop", initial=None if data.starts is not None else _known_start(data, mdp))
+    return data.chain(unseen="self-loop", initial=_start(data, mdp))
 
 
 def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float) -> None:
@@ -107,11 +111,20 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
     )  # fmt: skip
 
 
-def _known_start(data: Transitions, mdp: MDP) -> Floats:
-    """The MDP's start among the states that the expert was seen to leave; without any, the law of those states."""
-    left = np.bincount(data.states, weights=data.weights, minlength=mdp.n_states).astype(np.float64)
-    start = mdp.initial * (left > 0)
-    start = start if start.any() else left
+def _start(data: Transitions, mdp: MDP) -> Floats:
+    """The learner's start where the data show it; the rest, and starts the learner does not have, as in the data."""
+    n, own = mdp.n_states, data.starts is not None
+    at, weights = (data.starts, data.start_weights) if own else (data.states, data.weights)
+    seen = np.bincount(np.asarray(at), weights=weights, minlength=n) + 0.0
+    seen /= seen.sum()
+    foreign = float(seen[mdp.initial == 0].sum()) if own else 0.0  # starts of the expert alone
+    common = np.where(seen > 0, mdp.initial, 0.0)
+    if not common.any():
+        return np.asarray(seen)
+    among = np.where(mdp.initial > 0, seen, 0.0)
+    missing = 1.0 - common.sum()
+    rest = among / among.sum() if own else common / common.sum()
+    start = (1.0 - foreign) * (common + missing * rest) + np.where(mdp.initial == 0, seen, 0.0) * own
     return np.asarray(start / start.sum(), dtype=np.float64)
 
 
