@@ -8,8 +8,9 @@ What data do not say. States that were never left (the last of an episode, or ne
 right for terminal states; for other choices make the chain yourself: ``data.chain(unseen=...)``.
 
 Starts. Where an episode starts is chance, not behavior: on the learner's states the expert starts as the learner does,
-as far as its data show such starts; what is left of the mass follows the starts in the data. (With the empirical
-law, noise in 300 starts of Taxi-v4 would pair a fifth of the episodes with others.) Single transitions tell no starts:
+as far as its data show such starts; what is left of the mass follows the starts in the data. (Two empirical
+laws over the 300 starts of Taxi-v4 differ by 0.22 in total variation after 1540 and 2500 episodes, by 0.46 after 385
+and 500: so many episodes would be paired with others.) Single transitions tell no starts:
 there every state that was left counts as one.
 """
 
