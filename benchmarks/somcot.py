@@ -2,7 +2,7 @@
 
     python benchmarks/somcot.py
 
-The peer is the literal NumPy implementation of the tests (one array over (x, y, x', y') as the coupling), in CPU time of
+The peer is the literal NumPy implementation of the tests (the coupling as one array over x, y, x', y'), in CPU time of
 one thread. Two phases: *early*, where the marginals are matrix products with the shared kernel,
 and *late*, from iterates of a long run, where entries are visited one by one (solvers/somcot_marginals.py). The dense
 peer's iterations cost the same in both. Memory is the peak of a process of its own; a dense coupling is n^4 numbers.

@@ -6,6 +6,7 @@
     d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
     D = db.pairwise([X, Y, Z])                # matrix
     q = db.lump(X)                            # exact quotient
+    p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
 """
@@ -31,7 +32,9 @@ _HOME = {
     "Transitions": "data.transitions",
     "Stream": "data.streams",
     "feature_cost": "cost",
+    "imitate": "imitate.ilfo",
     "DistanceResult": "results",
+    "ImitationResult": "imitate.result",
     "DiffbisimError": "errors",
     "InvalidArgument": "errors",
     "InvalidChain": "errors",
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
     from diffbisim.errors import InvalidData as InvalidData
     from diffbisim.errors import MissingExtra as MissingExtra
     from diffbisim.estimate import estimate as estimate
+    from diffbisim.imitate.ilfo import imitate as imitate
+    from diffbisim.imitate.result import ImitationResult as ImitationResult
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise

@@ -19,21 +19,26 @@ def load(path: str | Path) -> DistanceResult:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        meta = json.loads(bytes(arrays["meta"]).decode())
-        problem = Problem(
-            chain_from_arrays(_part(arrays, "x.")), chain_from_arrays(_part(arrays, "y.")), arrays["cost"],
-            meta["discount"],
-        )  # fmt: skip
-        coupling = _coupling(meta["coupling"], problem, _part(arrays, "state."))
+        return result_from_arrays(arrays)
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidData(f"{path} is not a saved result ({error}); write one with result.save(path)") from None
+
+
+def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
+    """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
+    meta = json.loads(bytes(arrays["meta"]).decode())
+    problem = Problem(
+        chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y.")), arrays["cost"], meta["discount"]
+    )
+    coupling = _coupling(meta["coupling"], problem, part(arrays, "state."))
     return DistanceResult(
         problem, meta["value"], meta["lower"], meta["upper"], Status[meta["outcome"]], meta["iterations"],
         meta["solver"], coupling, tuple(meta["history"]), meta["work"],
     )  # fmt: skip
 
 
-def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The arrays whose names begin so, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 

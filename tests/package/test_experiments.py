@@ -2,13 +2,14 @@
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from diffbisim.cli import app
-from diffbisim.experiments import EXPERIMENTS, agreement, blocks, landscape
+from diffbisim.experiments import EXPERIMENTS, agreement, blocks, imitation_chain, imitation_marginals, landscape
 from diffbisim.experiments.report import finish
 
 
@@ -38,10 +39,44 @@ def test_solvers_agree():
     assert "all certified intervals overlap" in agreement.findings(outcome)[0]
 
 
+def test_marginals_cannot_tell_but_the_distance_can():
+    outcome = imitation_marginals.run(imitation_marginals.Settings(points=5))
+    found = imitation_marginals.summary(outcome)
+    assert found["largest_difference_of_marginals"] <= 1e-14
+    assert found["largest_error_of_distance"] <= 1e-10
+    assert found["distance_all_backward"] == pytest.approx(1 - 0.1 / (1 - 0.9**5), abs=1e-10)
+    assert all(apart <= 1e-4 for apart in found["states_apart_of_methods"].values())
+    foils = [found["distance_of_methods"][name] for name in ("state matching (OT)", "PW-DICE", "SMODICE")]
+    assert min(foils) >= 0.5
+    assert found["distance_of_methods"]["maximum likelihood"] <= 1e-10
+
+
+def test_likelihood_leads_on_the_chain_and_errors_shrink_with_the_data():
+    """Known dynamics: the error falls with the square root of the data, so 64 times as many leave well under half."""
+    few, many = (
+        imitation_chain.run(imitation_chain.Settings(epsilons=(0.4,), seeds=3, expert_transitions=n))
+        for n in (500, 32_000)
+    )
+    key = (0.4, "known", "maximum likelihood")
+    assert np.median(many.scores[key], axis=0)[:2] == pytest.approx([0, 0], abs=0.03)
+    assert np.median(many.scores[key][:, 0]) <= 0.5 * np.median(few.scores[key][:, 0])
+    assert np.median(many.scores[0.4, "known", "PW-DICE"][:, 0]) >= 0.2  # marginals are not enough, at any number
+
+
+def test_without_cvxpy_the_other_methods_run(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    outcome = imitation_marginals.run(imitation_marginals.Settings(points=3))
+    assert "PW-DICE" not in outcome.scores
+    assert "maximum likelihood" in outcome.scores
+    assert imitation_marginals.findings(outcome)[-1].startswith("not run: PW-DICE, SMODICE, LobsDICE")
+
+
 SMALL = {
     "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
+    "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
+    "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50)),
 }
 
 

@@ -18,6 +18,7 @@ from diffbisim.data.examples import (
     block_quotient,
     cycle,
     drift_walk,
+    equal_marginals_mdp,
     four_rooms,
     four_rooms_walk,
     imitation_chain,
@@ -45,9 +46,9 @@ def transport(p, q, cost):
     return linprog(cost[np.ix_(i, j)].ravel(), A_eq=np.vstack([rows, columns]), b_eq=b, method="highs").fun
 
 
-def distance(X, Y, discount=GAMMA, sweeps=22):
+def distance(X, Y, discount=GAMMA, sweeps=22, cost=None):
     """d by value iteration; the error is below discount^sweeps times the largest cost."""
-    c = np.abs(np.subtract.outer(X.rewards, Y.rewards))
+    c = np.abs(np.subtract.outer(X.rewards, Y.rewards)) if cost is None else cost
     V = np.zeros_like(c)
     P, Q = dense(X), dense(Y)
     for _ in range(sweeps):
@@ -160,6 +161,22 @@ def test_going_right_without_slips_is_deterministic():
     rho = mdp.induced_chain(soft_right_policy(mdp)).occupancy(discount)
     below = [(1 - discount) * discount**i for i in range(3)]
     assert rho == pytest.approx([*below, 1 - sum(below)], abs=1e-14)
+
+
+@pytest.mark.parametrize(("n", "meet"), [(1, 1), (2, 1), (3, 3), (4, 2), (5, 5)])
+def test_policies_of_equal_marginals_differ_in_their_transitions_only(n, meet):
+    mdp = equal_marginals_mdp(n)
+    forward, backward, stay, mixed = (
+        mdp.induced_chain(np.tile(row, (n, 1))) for row in ([1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.2, 0.3])
+    )
+    for chain in (forward, backward, stay, mixed):
+        for discount in (0.3, 0.95):
+            assert chain.occupancy(discount) == pytest.approx(np.full(n, 1 / n), abs=1e-14)
+    both = (forward.transition > 0) & (backward.transition > 0)
+    assert both.any() == (n <= 2)
+    differ = 1.0 - np.eye(n)
+    assert distance(forward, backward, cost=differ) == pytest.approx(1 - (1 - GAMMA) / (1 - GAMMA**meet), abs=1e-6)
+    assert distance(forward, stay, cost=differ) == pytest.approx(1 - (1 - GAMMA) / (1 - GAMMA**n), abs=1e-6)
 
 
 def test_soft_right_policy():

@@ -7,6 +7,7 @@ discount, ρ the normalized discounted occupancy, d the distance with cost |r(x)
     cycle                      deterministic; d is a geometric series
     block_chain                25 states that behave like 5: d to block_quotient is zero
     imitation_chain            a corridor with four actions, for imitation from observations
+    equal_marginals_mdp        a ring on which policies differ in how they move, not in where they are
     four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
     random_chain, …            no structure, any size
 """
@@ -30,6 +31,7 @@ __all__ = [
     "block_quotient",
     "cycle",
     "drift_walk",
+    "equal_marginals_mdp",
     "four_rooms",
     "four_rooms_walk",
     "imitation_chain",
@@ -117,6 +119,21 @@ def soft_right_policy(mdp: MDP, epsilon: float = 0.0) -> Floats:
     policy = epsilon * mdp.uniform_policy()
     policy[:, mdp.actions.index("right")] += 1.0 - epsilon
     return policy
+
+
+def equal_marginals_mdp(n_states: int = 5) -> MDP:
+    """A ring with the actions forward, backward and stay, started uniformly: state occupancies tell nothing.
+
+    Known: under every policy that acts alike in all states the kernel is doubly stochastic, so the occupancy is 1/n
+    in every state, whatever γ. Yet "forward" and "backward" never make the same transition (n > 2). With cost
+    1{x ≠ y} and started together they meet every ``m = n / gcd(n, 2)`` steps, which no coupling betters:
+    ``d = 1 - (1-γ) / (1-γ^m)``. "forward" and "stay" meet every n steps, ``d = 1 - (1-γ) / (1-γ^n)``.
+    """
+    _at_least(n_states, 1, "n_states")
+    one = np.eye(n_states)
+    moves = [np.roll(one, 1, axis=1), np.roll(one, -1, axis=1), one]
+    uniform = np.full(n_states, 1.0 / n_states)
+    return MDP(moves, initial=uniform, actions=("forward", "backward", "stay"))
 
 
 def four_rooms(size: int = 11, slip: float = 0.1, goal: tuple[int, int] | None = None) -> MDP:

@@ -238,10 +238,10 @@ def by_rows(xs, ys, it, MA, MB, N, m):
             n = _find(log_mu, found)
             _exponentials_at(log_mu, found, n, z)
             for j in range(n):
-                k, mass = np.uintp(found[j]), z[j]
-                MA[np.uintp(at + ys.source[k] * a)] += mass
-                MB[np.uintp(w0 + k)] += mass
-                NY[np.uintp(l0 + k)] += mass
+                hit, mass = np.uintp(found[j]), z[j]
+                MA[np.uintp(at + ys.source[hit] * a)] += mass
+                MB[np.uintp(w0 + hit)] += mass
+                NY[np.uintp(l0 + hit)] += mass
         for y in range(n_y):
             total = 0.0
             for i in range(a):

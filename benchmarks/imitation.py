@@ -1,0 +1,113 @@
+"""Imitation, every seed: the five-state chain, random MDPs, and Gymnasium's tables, known and sampled.
+
+    python benchmarks/imitation.py chain random known sampled-chain sampled [--seeds 5] [--environment Taxi-v4]
+
+Counts outer iterations (exact solves); returns are exact expectations, as shares of the expert's.
+"""
+
+import argparse
+import time
+
+import numpy as np
+
+import diffbisim as db
+from diffbisim import examples
+from diffbisim.data.gymnasium import as_env, from_env, rollouts
+from diffbisim.imitate.environment import Sampling
+from diffbisim.planning import expected_return, optimal_policy
+
+ENVIRONMENTS = ("FrozenLake8x8-v1", "CliffWalking-v1", "Taxi-v4")
+HORIZON = 200
+
+
+def line(name, goal, values, iterations, seconds):
+    print(
+        f"{name:38} goal {goal:<8g} worst {max(values):.2e}  median {np.median(values):.2e}  "
+        f"iterations {int(np.median(iterations))} (most {max(iterations)})  {seconds:.0f} s",
+        flush=True,
+    )
+
+
+def chain(args):
+    mdp = examples.imitation_chain()
+    for epsilon, most, goal in ((0.0, 30, 1e-6), (0.4, 300, 1e-3)):
+        for discount in (0.9, 0.95):
+            expert, begin = mdp.induced_chain(examples.soft_right_policy(mdp, epsilon)), time.time()
+            runs = [
+                db.imitate(
+                    mdp, expert, discount=discount, max_iterations=most, tol=goal,
+                    policy=np.random.default_rng(seed).dirichlet(np.ones(4), 5),
+                )
+                for seed in range(20)
+            ]  # fmt: skip
+            name = f"chain, epsilon {epsilon}, discount {discount}, 20 starts"
+            line(name, goal, [r.distance.upper for r in runs], [r.iterations for r in runs], time.time() - begin)
+
+
+def random(args):
+    begin, runs = time.time(), []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        mdp = db.MDP(rng.dirichlet(np.ones(7), (3, 7)))
+        expert = mdp.induced_chain(rng.dirichlet(np.ones(3), 7))
+        runs.append(db.imitate(mdp, expert, discount=0.9, max_iterations=200, tol=1e-3))
+    line("20 random MDPs", 1e-3, [r.distance.upper for r in runs], [r.iterations for r in runs], time.time() - begin)
+
+
+def known(args):
+    for name, _, mdp, expert in tables(args):
+        begin = time.time()
+        found = db.imitate(mdp, mdp.induced_chain(expert), discount=0.95, tol=1e-4, max_iterations=60)
+        best, own = (expected_return(mdp, policy, HORIZON) for policy in (expert, found.policy))
+        print(f"{name:18} known    {found!r} return {own:.4f} of {best:.4f}, {time.time() - begin:.0f} s", flush=True)
+
+
+def sampled_chain(args):
+    mdp = examples.imitation_chain()
+    for epsilon in (0.0, 0.4):
+        expert, found, begin = mdp.induced_chain(examples.soft_right_policy(mdp, epsilon)), [], time.time()
+        for seed in range(args.seeds):
+            rng = np.random.default_rng([5, seed])
+            data = db.Transitions.from_pairs(*expert.sample_transitions(5_000, 0.9, rng), states=5)
+            run = db.imitate(as_env(mdp), data, discount=0.9, rng=seed, tol=1e-3)
+            found.append(db.distance(expert, mdp.induced_chain(run.policy), "indicator", 0.9).value)
+        values = " ".join(f"{d:.4f}" for d in found)
+        print(
+            f"chain, epsilon {epsilon}, sampled, 5000 transitions: median {np.median(found):.4f} ({values}), "
+            f"{time.time() - begin:.0f} s",
+            flush=True,
+        )
+
+
+def sampled(args):
+    for name, env, mdp, expert in tables(args):
+        best, shares, begin = expected_return(mdp, expert, HORIZON), [], time.time()
+        for seed in range(args.seeds):
+            large = mdp.n_states > 100  # Taxi: 300 starts to be seen, and solves that take seconds
+            data = rollouts(env, expert, 20_000 if large else 5_000, seed).transitions()
+            sampling = Sampling(rounds=2, iterations=5) if large else Sampling()
+            run = db.imitate(env, data, discount=0.95, rng=seed, tol=1e-3, max_iterations=30, sampling=sampling)
+            shares.append(1 - (best - expected_return(mdp, run.policy, HORIZON)) / abs(best))
+            print(f"{name:18} sampled  seed {seed}: {shares[-1]:.3f}, {time.time() - begin:.0f} s", flush=True)
+        print(f"{name:18} sampled  median share of the expert's return {np.median(shares):.3f}", flush=True)
+
+
+def tables(args):
+    import gymnasium
+
+    for name in args.environment or ENVIRONMENTS:
+        env = gymnasium.make(name, max_episode_steps=HORIZON)
+        mdp = from_env(env)
+        yield name, env, mdp, optimal_policy(mdp, 0.99)
+
+
+PARTS = {"chain": chain, "random": random, "known": known, "sampled-chain": sampled_chain, "sampled": sampled}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="part", default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--environment", nargs="*")
+    options = parser.parse_args()
+    for part in options.parts:
+        PARTS[part](options)

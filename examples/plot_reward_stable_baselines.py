@@ -1,0 +1,60 @@
+"""Stable-Baselines3 on the implicit reward: imitate an expert of which only states were seen.
+
+The implicit reward is the advantage of a transition at the policy for which it was computed. So the reinforcement
+learner gets it in rounds: compute the reward of the current policy, learn with it for a little while, compute it anew.
+Any library will do that takes a Gymnasium environment; `ImplicitReward.wrap` makes it from yours.
+"""
+
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+
+import diffbisim as db
+from diffbisim.data.gymnasium import from_env
+from diffbisim.imitate import ImplicitReward
+from diffbisim.planning import expected_return, optimal_policy
+
+
+@dataclass(frozen=True)
+class Settings:
+    environment: str = "CliffWalking-v1"
+    discount: float = 0.9
+    rounds: int = 8
+    steps: int = 1_024  # of PPO per round
+    seed: int = 0
+
+
+def table(model: PPO, n: int) -> np.ndarray:
+    """The policy of a PPO model in every state, (n, n_actions)."""
+    with torch.no_grad():
+        logits = model.policy.get_distribution(torch.arange(n)).distribution.logits
+    return torch.softmax(logits.double(), dim=1).numpy()
+
+
+def main(settings: Settings) -> dict[str, list[float]]:
+    env = gymnasium.make(settings.environment, max_episode_steps=50)
+    mdp = from_env(env)
+    expert = mdp.induced_chain(optimal_policy(mdp, 0.99))  # only its states are used below
+    model = PPO(
+        "MlpPolicy", env, n_steps=256, batch_size=64, learning_rate=3e-3, gamma=settings.discount, gae_lambda=0.0,
+        normalize_advantage=False, seed=settings.seed, device="cpu",
+    )  # fmt: skip
+    distances, returns = [], []
+    for _ in range(settings.rounds + 1):
+        policy = table(model, mdp.n_states)
+        now = db.distance(expert, mdp.induced_chain(policy), "indicator", settings.discount)
+        distances.append(now.value)
+        returns.append(expected_return(mdp, policy, 50))
+        reward = ImplicitReward(now.implicit_reward())
+        model.set_env(reward.wrap(env))
+        model.learn(settings.steps, reset_num_timesteps=False)
+    print(f"distance to the expert: {distances[0]:.3f} -> {min(distances):.3f}")
+    print(f"return, which nobody showed: {returns[0]:.1f} -> {returns[int(np.argmin(distances))]:.1f}")
+    return {"distance": distances, "return": returns}
+
+
+if __name__ == "__main__":
+    main(Settings())

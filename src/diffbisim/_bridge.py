@@ -1,0 +1,137 @@
+"""What the bridges to torch and JAX share: arrays in, a solved problem out, and its derivatives pulled back.
+
+A caller's kernel P has rows that sum to one up to the rounding of its dtype. The bridges compute, in double precision,
+
+    d(P / row sums),
+
+so that the function is defined for every positive table near the stochastic ones, and its derivative is the centered
+gradient of gradient.py divided by the row sums. Starts alike. A kernel is a dense array, or the stored entries of a
+sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same layout.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats, Integers
+from diffbisim.distance import make_solver
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain
+from diffbisim.gradient import _centered
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult
+
+#: How far a row sum may be from one.
+LOOSE = 1e-3
+
+
+class Entries(NamedTuple):
+    """The stored entries of a sparse kernel; zeros among them are allowed, repeated places are not."""
+
+    data: Floats
+    rows: Integers
+    columns: Integers
+    n: int
+
+
+Kernel = Floats | Entries
+
+
+def row_sums(kernel: Kernel, name: str) -> Floats:
+    """(n,), checked to be near one."""
+    if isinstance(kernel, Entries):
+        sums = np.asarray(np.bincount(kernel.rows, kernel.data, kernel.n), dtype=np.float64)
+    else:
+        if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1]:
+            raise InvalidChain(f"{name} has shape {kernel.shape}; it must be square, (n_states, n_states)")
+        sums = kernel.sum(axis=1)
+    if not (np.abs(sums - 1.0) <= LOOSE).all():
+        k = int(np.argmax(~(np.abs(sums - 1.0) <= LOOSE)))
+        raise InvalidChain(f"row {k} of {name} sums to {sums[k]:.6g}; end the model in a softmax over each row")
+    return sums
+
+
+def make_chain(kernel: Kernel, initial: Any, name: str) -> MarkovChain:
+    """The chain with normalized rows and a normalized start."""
+    sums = row_sums(kernel, name)
+    start = np.asarray(initial)
+    if start.ndim == 1 and abs(float(start.sum()) - 1.0) <= LOOSE:
+        initial = np.asarray(start, dtype=np.float64) / float(start.sum())
+    if isinstance(kernel, Entries):
+        data = kernel.data / sums[kernel.rows]
+        P = sparse.csr_array((data, (kernel.rows, kernel.columns)), shape=(kernel.n, kernel.n))
+        return MarkovChain(P, initial=initial)
+    return MarkovChain(kernel / sums[:, None], initial=initial)
+
+
+def solve(
+    x: MarkovChain, y: MarkovChain, cost: Floats, discount: float, solver: Any, tol: float | None, warm: Any
+) -> DistanceResult:
+    """As :func:`diffbisim.distance`, which it cannot call: a bridge is deeper in the stack when it warns."""
+    result: DistanceResult = make_solver(solver, tol).solve(Problem.make(x, y, cost, discount), warm=warm)
+    if not result.converged:
+        warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=5)
+    return result
+
+
+def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floats:
+    """``∂d/∂P`` for side "x" or "y" in the layout of the kernel."""
+    G: Any = getattr(result.gradient, f"transition_{side}")
+    if not isinstance(kernel, Entries):
+        dense = G if isinstance(G, np.ndarray) else G.toarray()
+        return np.asarray(dense / kernel.sum(axis=1, keepdims=True))
+    if (kernel.data == 0.0).any() and result.coupling.complete:  # stored zeros: what if mass entered there
+        G = _everywhere(result, side)
+    picked = G[kernel.rows, kernel.columns] if isinstance(G, np.ndarray) else _picked(G, kernel)
+    return np.asarray(picked / row_sums(kernel, "P")[kernel.rows])
+
+
+def _picked(G: sparse.csr_array, kernel: Entries) -> Floats:
+    """The entries of a CSR matrix at the stored places; zero where it has none."""
+    source = np.repeat(np.arange(kernel.n), np.diff(G.indptr))
+    have, want = source * kernel.n + G.indices, kernel.rows * kernel.n + kernel.columns
+    at = np.minimum(np.searchsorted(have, want), have.size - 1)
+    return np.where(have[at] == want, G.data[at], 0.0)
+
+
+def _everywhere(result: DistanceResult, side: str) -> Floats:
+    """The gradient of a kernel as a dense table, with c-transforms off the support."""
+    γ = result.discount
+    tables = result.coupling.weighted_potentials(result.occupancy, everywhere=True)
+    chain = getattr(result.problem, side)
+    return np.asarray(_centered(γ / (1 - γ) * tables["xy".index(side)], chain))
+
+
+def start_derivative(result: DistanceResult, side: str, initial: Floats) -> Floats:
+    """``∂d/∂ν``; zero where the solver did not look (``reachable=True``)."""
+    g = getattr(result.gradient, f"initial_{side}") / float(initial.sum())
+    return np.asarray(np.where(np.isnan(g), 0.0, g))
+
+
+def default_start(chain: Any, n: int) -> Any:
+    """The start of the other chain when both have the same number of states, else state 0."""
+    return chain.initial if isinstance(chain, MarkovChain) and chain.n_states == n else 0
+
+
+def named_cost(
+    cost: str, x: Any, n_y: int, rewards: Any, absolute: Callable[[Any], Any], as_array: Callable[[Any], Any]
+) -> Any:
+    """The table behind "reward" or "indicator", in the array type of the bridge."""
+    n_x = x.n_states if isinstance(x, MarkovChain) else x.shape[0]
+    if cost == "indicator":
+        if n_x != n_y:
+            raise InvalidArgument(f'cost "indicator": X has {n_x} states and Y has {n_y}; give the table instead')
+        return as_array(1.0 - np.eye(n_x))
+    if cost != "reward":
+        raise InvalidArgument(f'cost {cost!r} is unknown; use "reward", "indicator" or an (n_X, n_Y) array')
+    if not isinstance(x, MarkovChain) or x.rewards is None:
+        raise InvalidArgument('cost "reward": X must be a MarkovChain with rewards; else give the (n_X, n_Y) table')
+    if rewards is None:
+        if n_x != n_y:
+            raise InvalidArgument(f'cost "reward": give the rewards of the {n_y} states of Y, rewards=...')
+        rewards = x.rewards
+    own, other = as_array(x.rewards), as_array(rewards)
+    return absolute(own[:, None] - other[None, :])

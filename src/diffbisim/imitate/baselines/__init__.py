@@ -1,0 +1,41 @@
+"""Other ways to imitate from observations, tabular, all called alike: ``method(offline, expert, discount)``.
+
+=========================  ==================================================  ====================  ==============
+method                     what it matches                                     dynamics              solved by
+=========================  ==================================================  ====================  ==============
+`maximum_likelihood`       likelihood of the observed (s, s'), state by state  estimated or known    Newton, exact
+`behavioral_cloning`       actions inferred from (s, s')                       inverse, by counts    closed form
+`state_matching`           state occupancies, optimal transport                estimated or known    HiGHS (LP)
+`pw_dice`                  state occupancies, entropic optimal transport       estimated or known    cvxpy (cones)
+`smodice`                  state occupancies, KL                               estimated or known    cvxpy (cones)
+`lobs_dice`                state-transition occupancies, KL                    estimated or known    cvxpy (cones)
+`iostom_style`             state-transition occupancies, soft Q-learning       only the data         fixed point
+=========================  ==================================================  ====================  ==============
+
+``offline`` is `OfflineData`: action-labelled transitions, by default of a *uniformly random* policy (the paper does
+not say which data its baselines get), or an exact `diffbisim.MDP`, which stands for infinitely many of them and makes
+the dynamics known. ``expert`` is a chain, (s, s') pairs or an occupancy table. Each returns a `BaselineResult`.
+All of them need the expert's states to be the learner's own.
+"""
+
+from diffbisim.imitate.baselines.bco import behavioral_cloning
+from diffbisim.imitate.baselines.frame import BaselineResult, OfflineData, Outcome
+from diffbisim.imitate.baselines.iostom import iostom_style
+from diffbisim.imitate.baselines.lobsdice import lobs_dice
+from diffbisim.imitate.baselines.maximum_likelihood import maximum_likelihood
+from diffbisim.imitate.baselines.pw_dice import pw_dice
+from diffbisim.imitate.baselines.smodice import smodice
+from diffbisim.imitate.baselines.state_matching import state_matching
+
+__all__ = [
+    "BaselineResult",
+    "OfflineData",
+    "Outcome",
+    "behavioral_cloning",
+    "iostom_style",
+    "lobs_dice",
+    "maximum_likelihood",
+    "pw_dice",
+    "smodice",
+    "state_matching",
+]

@@ -1,0 +1,159 @@
+"""Imitation from observations: find the policy whose chain is closest to the expert's (the paper's Algorithm 2).
+
+    min_π d(X, Y_π),        P_π(s'|s) = Σ_a π(a|s) P(s'|s,a)
+
+Only states of the expert are seen, no actions and no rewards. Each outer iteration
+
+    solve      the distance between the expert and the current policy's chain, exactly, from the last solution
+    reward     r(s,s') = Σ_x λ_Y(x|s) α_Y(x,s,s'), and A(s,a) = Σ_s' P(s'|s,a) r(s,s'), the advantage of an action
+    move       the policy, along A to a level below the distance (updates.py)
+
+and the best policy is kept, with certified bounds on its distance. Differences from the paper: the reward is
+maximized with a plus sign, and it is re-estimated after every step instead of being maximized to the end; both as
+printed are there to compare with, ``update=BestResponse(printed_sign=True)``.
+
+The distance is not convex in the policy. Where the expert can be reproduced the minimum is zero and sharp, and steps
+that aim at zero find it; where it cannot, the run settles in a local minimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats, check_discount
+from diffbisim.cost import ground_cost
+from diffbisim.data.gymnasium import is_env, sizes
+from diffbisim.errors import InvalidArgument, InvalidCost
+from diffbisim.imitate.environment import Model, Sampling, explore
+from diffbisim.imitate.expert import expert_chain, warn_if_impossible
+from diffbisim.imitate.learner import TabularLearner, make_learner
+from diffbisim.imitate.result import ImitationResult
+from diffbisim.imitate.run import Callback, Run, Task
+from diffbisim.imitate.updates import make_update
+from diffbisim.mdp import MDP
+from diffbisim.progress import Progress, tracking
+from diffbisim.stochastic import as_generator
+
+
+def imitate(
+    mdp: Any,
+    expert: Any,
+    cost: Any = "indicator",
+    discount: float = 0.95,
+    *,
+    rng: int | np.random.Generator = 0,
+    policy: Any = None,
+    features: Any = None,
+    update: Any = "natural",
+    attainable: bool | None = None,
+    max_iterations: int = 300,
+    tol: float = 1e-7,
+    solver: Any = "exact",
+    sampling: Sampling | None = None,
+    callback: Callback | None = None,
+    progress: Progress = False,
+) -> ImitationResult:
+    """The policy whose chain is closest to the expert's, from observed states alone.
+
+    Parameters
+    ----------
+    mdp : what the learner acts in: an :class:`~diffbisim.MDP`, or a Gymnasium environment with Discrete observations
+        and actions, which is then only sampled (environment.py)
+    expert : a MarkovChain, ``Transitions`` (no actions, no rewards), or a list of trajectories (state sequences)
+    cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
+        callable; with anything but "indicator" the expert may live in a state space of its own
+    discount : weight γ of the next step
+    rng : seed or Generator, for the updates that sample
+    policy : where to begin: a table (n_states, n_actions), or a torch module that maps state numbers, or the rows of
+        ``features``, to logits; it is trained in place (default: a uniform table)
+    update : "natural", "gradient", "sampled", "best-response", or an object of :mod:`diffbisim.imitate.updates`
+    attainable : True if the expert can be reproduced exactly, so that every step aims at zero (default: learned)
+    max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
+        that next to nothing is left to gain
+    solver : of the distances, as for :func:`diffbisim.distance`; the last one is always exact
+    sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
+    callback : called with every row of history; returning True stops the run
+
+    Returns
+    -------
+    ImitationResult : ``policy``, ``distance`` (certified), ``history``, ``reward``
+
+    Examples
+    --------
+    >>> from diffbisim import examples
+    >>> mdp = examples.imitation_chain()
+    >>> expert = mdp.induced_chain(examples.soft_right_policy(mdp, epsilon=0.4))
+    >>> imitate(mdp, expert, discount=0.9, tol=1e-3).distance.value < 1e-3
+    True
+    """
+    if not tol > 0 or max_iterations < 1:
+        raise InvalidArgument(f"tol = {tol} and max_iterations = {max_iterations} must be positive")
+    how = (check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))
+    with tracking(progress, max_iterations, "imitating") as advance:
+
+        def report(row: Any) -> bool:
+            advance(1)
+            return callback is not None and bool(callback(row))
+
+        if isinstance(mdp, MDP):
+            task = make_task(mdp, expert, cost, how)
+            if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+                warn_if_impossible(task.expert, mdp, task.discount)
+            run = Run(task, mdp, make_learner(policy, mdp, features))
+            return run.finish(run.until_done(max_iterations, report))
+        if not is_env(mdp):
+            raise InvalidArgument(
+                f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
+                "Gymnasium environment with Discrete observations and actions"
+            )
+        if policy is not None or features is not None:
+            raise InvalidArgument("policy and features need a known MDP: imitate first, then in the result's mdp")
+        return imitate_sampled(mdp, expert, cost, how, sampling or Sampling(), max_iterations, report)
+
+
+def cost_is_shared(cost: Any) -> bool:
+    """Whether the expert's states are the learner's."""
+    return isinstance(cost, str) and cost == "indicator"
+
+
+def make_task(mdp: MDP, expert: Any, cost: Any, how: tuple[Any, ...]) -> Task:
+    """The expert as a chain and the cost as a table, checked."""
+    x = expert_chain(expert, mdp, cost_is_shared(cost))
+    return Task(x, learner_cost(cost, x, mdp), *how)
+
+
+def imitate_sampled(
+    env: Any, expert: Any, cost: Any, how: tuple[Any, ...], sampling: Sampling, max_iterations: int, report: Callback
+) -> ImitationResult:
+    """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen."""
+    model, rng = Model(*sizes(env)), how[-1]
+    n, k = model.n_states, model.n_actions
+    policy = np.full((n, k), 1.0 / k)
+    batches = sampling.batches()
+    for last, steps in enumerate(batches, start=1 - len(batches)):
+        explore(env, model, policy, sampling.explore, steps, rng)
+        soft = 0.9 * policy + 0.1 / k  # not too sure of what was learned from less
+        if last == 0:
+            break
+        task = make_task(model.mdp(), expert, cost, how)
+        free = replace(task, cost=np.hstack([task.cost, np.zeros((len(task.cost), 1))]))  # ⊤ costs nothing
+        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([soft, np.full(k, 1.0 / k)])))
+        run.until_done(sampling.iterations, lambda row: False)
+        policy = run.best_policy()[:n]
+    mdp = model.mdp()
+    run = Run(make_task(mdp, expert, cost, how), mdp, TabularLearner(soft))
+    return run.finish(run.until_done(max_iterations, report))
+
+
+def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:
+    """The cost table (expert states, MDP states), which must not depend on the policy."""
+    if isinstance(cost, str) and cost == "reward" and mdp.rewards is not None and mdp.rewards.ndim == 2:
+        raise InvalidCost(
+            'cost "reward": the rewards of this MDP depend on the action, and would change with the policy; '
+            "give it one reward per state, or pass cost= an array"
+        )
+    return ground_cost(cost, expert, mdp.induced_chain(mdp.uniform_policy()))

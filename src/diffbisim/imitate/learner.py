@@ -1,0 +1,215 @@
+"""The learner's policy and how it moves: a table of logits, or a torch module.
+
+A policy π_θ(a|s) makes the kernel P_θ(s'|s) = Σ_a π_θ(a|s) P(s'|s,a). With r(s,s') the implicit reward in the centered
+gauge, A(s,a) = Σ_s' P(s'|s,a) r(s,s') is the advantage of an action (E_π[A|s] = 0), and with ρ the occupancy
+
+    ∇_θ d = - Σ_s ρ(s) Σ_a A(s,a) ∇_θ π_θ(a|s),
+
+exactly, at every policy where the distance has a derivative: no critic, no samples. For logits θ(s,a) that is
+-ρ(s) π(a|s) A(s,a). The natural (mirror) geometry measures a step δ of the logits by Σ ρ(s) π(a|s) δ(s,a)²; its
+direction of steepest descent is A(s,·) itself, in every state at its own speed whether it is visited often or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from diffbisim.checks import Floats
+from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.imitate.bundle import Cut
+from diffbisim.mdp import MDP
+from diffbisim.results import DistanceResult
+
+LEAST = -70.0  # of log-probabilities: e^-70 is far below every tolerance, and the support of the chain stays
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The learner at one policy: its distance, and what follows from it."""
+
+    policy: Floats  # π, (n, n_actions)
+    result: DistanceResult
+    reward: Floats  # r, (n, n)
+    advantage: Floats  # A, (n, n_actions), mean zero under π
+    occupancy: Floats  # ρ, (n,)
+
+
+class Learner(Protocol):
+    """Something with a policy that can be moved."""
+
+    def table(self) -> Floats:
+        """π, (n, n_actions)."""
+
+    def cut(self, at: Evaluation, natural: bool) -> Cut:
+        """The linear model of the distance there."""
+
+    def pull(self, gradient: Floats, at: Evaluation) -> Floats:
+        """A derivative with respect to the point of a cut, as one with respect to the parameters."""
+
+    def spread(self, at: Evaluation, natural: bool) -> Floats | float:
+        """Weights of the parameters at present."""
+
+    def move(self, step: Floats, cap: float) -> float:
+        """Add to the parameters, no entry by more than ``cap``; returns the largest change."""
+
+    def snapshot(self) -> Any:
+        """What :meth:`restore` needs."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back."""
+
+
+class TabularLearner:
+    """Softmax of a table of logits. Cuts are linear in π, which bends less than the logits do."""
+
+    def __init__(self, policy: Floats) -> None:
+        with np.errstate(divide="ignore"):
+            self.logits = _normalized(np.log(policy))
+
+    def table(self) -> Floats:
+        probabilities = np.exp(self.logits)
+        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
+
+    def cut(self, at: Evaluation, natural: bool) -> Cut:
+        return tabular_cut(at, natural)
+
+    def pull(self, gradient: Floats, at: Evaluation) -> Floats:
+        return tabular_pull(gradient, at)
+
+    def spread(self, at: Evaluation, natural: bool) -> Floats | float:
+        return at.policy if natural else 1.0
+
+    def move(self, step: Floats, cap: float) -> float:
+        step = _capped(step, cap)
+        self.logits = _normalized(self.logits + step)
+        return float(np.abs(step).max())
+
+    def snapshot(self) -> Floats:
+        return self.logits
+
+    def restore(self, snapshot: Floats) -> None:
+        self.logits = snapshot
+
+
+def tabular_cut(at: Evaluation, natural: bool) -> Cut:
+    """Linear in π: the derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
+    rho = at.occupancy[:, None]
+    return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
+
+
+def tabular_pull(gradient: Floats, at: Evaluation) -> Floats:
+    """From π to logits: the Jacobian of the softmax."""
+    return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
+
+
+def _capped(step: Floats, cap: float) -> Floats:
+    """Every state is cut on its own."""
+    largest = np.abs(step).max(axis=1, keepdims=True)
+    return np.asarray(step * np.minimum(1.0, cap / np.maximum(largest, 1e-300)))
+
+
+def _normalized(logits: Floats) -> Floats:
+    logits = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(np.maximum(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), LEAST))
+
+
+class ModuleLearner:
+    """A torch module from states to logits, (n,) state numbers or (n, k) features -> (n, n_actions).
+
+    Plain gradient: that of ``-Σ ρ π_θ A`` with ρ and A held fixed, by autograd. Natural: the step that a table would
+    make, δ(s,a), brought onto the parameters by least squares in the same weights, min_v Σ ρ π (J v - δ)² with J the
+    Jacobian of the logits. For one cut that is the natural gradient of the parameters.
+    """
+
+    def __init__(self, module: Any, mdp: MDP, features: Any = None) -> None:
+        import torch
+
+        self.torch, self.module = torch, module
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise InvalidArgument("policy has no parameters that require a gradient; there is nothing to learn")
+        if features is None:
+            self.inputs = torch.arange(mdp.n_states)
+        else:
+            self.inputs = torch.as_tensor(np.asarray(features), dtype=self.parameters[0].dtype)
+        self.weights = np.ones((mdp.n_states, 1))
+        shape = tuple(self.module(self.inputs).shape)
+        if shape != (mdp.n_states, mdp.n_actions):
+            raise InvalidArgument(
+                f"policy returns logits of shape {shape}; expected {(mdp.n_states, mdp.n_actions)}, a row per state"
+            )
+
+    def table(self) -> Floats:
+        with self.torch.no_grad():
+            logits = self.module(self.inputs).double().cpu().numpy()
+        return TabularLearner(np.exp(_normalized(logits))).table()
+
+    def cut(self, at: Evaluation, natural: bool) -> Cut:
+        if natural:
+            self.weights = at.occupancy[:, None] * at.policy
+            return tabular_cut(at, natural)
+        fixed = self.torch.from_numpy(-at.occupancy[:, None] * at.advantage)
+        surrogate = (fixed * self.torch.softmax(self.module(self.inputs).double(), dim=1)).sum()
+        gradient = self._gradient(surrogate)
+        return Cut(at.result.value, self.snapshot(), gradient, np.ones_like(gradient))
+
+    def pull(self, gradient: Floats, at: Evaluation) -> Floats:
+        return gradient if gradient.ndim == 1 else tabular_pull(gradient, at)
+
+    def spread(self, at: Evaluation, natural: bool) -> Floats | float:
+        return at.policy if natural else 1.0
+
+    def move(self, step: Floats, cap: float) -> float:
+        if step.ndim == 2:
+            step = self._onto_parameters(_capped(step, cap))
+        largest = float(np.abs(step).max(initial=0.0))
+        self.restore(self.snapshot() + step * min(1.0, cap / max(largest, 1e-300)))
+        return min(largest, cap)
+
+    def _onto_parameters(self, step: Floats) -> Floats:
+        logits = self.module(self.inputs).double().flatten()
+        J = np.stack([self._gradient(logit) for logit in logits])
+        root = np.sqrt(self.weights).reshape(-1, 1)
+        v, *_ = np.linalg.lstsq(root * J, root[:, 0] * step.ravel(), rcond=1e-5)
+        return np.asarray(v, dtype=np.float64)
+
+    def _gradient(self, scalar: Any) -> Floats:
+        """Of a scalar with respect to all parameters, flat."""
+        parts = self.torch.autograd.grad(scalar, self.parameters, retain_graph=True, allow_unused=True)
+        pairs = zip(self.parameters, parts, strict=True)
+        return np.concatenate([np.zeros(p.numel()) if g is None else _flat(g) for p, g in pairs])
+
+    def snapshot(self) -> Floats:
+        return np.concatenate([_flat(p) for p in self.parameters])
+
+    def restore(self, snapshot: Floats) -> None:
+        at = 0
+        with self.torch.no_grad():
+            for p in self.parameters:
+                part = self.torch.from_numpy(snapshot[at : at + p.numel()].reshape(tuple(p.shape)))
+                p.copy_(part.to(p))
+                at += p.numel()
+
+
+def _flat(tensor: Any) -> Floats:
+    return np.asarray(tensor.detach().cpu().double().numpy().ravel(), dtype=np.float64)
+
+
+def make_learner(policy: Any, mdp: MDP, features: Any) -> Learner:
+    """From ``None`` (uniform), a table of probabilities, or a torch module."""
+    if policy is None or isinstance(policy, (list, tuple, np.ndarray)):
+        if features is not None:
+            raise InvalidArgument("features are for a torch module as policy; a table has a row for every state")
+        return TabularLearner(mdp.uniform_policy() if policy is None else mdp._policy(policy))
+    if not (isinstance(policy, Callable) and hasattr(policy, "parameters")):  # type: ignore[arg-type]
+        raise InvalidArgument(
+            f"policy is a {type(policy).__name__}; give an (n_states, n_actions) table or a torch module"
+        )
+    try:
+        return ModuleLearner(policy, mdp, features)
+    except ImportError as error:
+        raise MissingExtra("a module as policy needs PyTorch: pip install 'diffbisim[torch]'") from error

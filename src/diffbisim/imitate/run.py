@@ -1,0 +1,120 @@
+"""One run of imitation in a known MDP: solve, reward, move, and keep the best.
+
+The loop of the paper's Algorithm 2 (ilfo.py has the equations). Every solve starts from the last solution, and is three
+digits more exact than the distance itself, so that steps near the minimum are not led by its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats
+from diffbisim.distance import make_solver
+from diffbisim.imitate.learner import Evaluation, Learner
+from diffbisim.imitate.result import Ending, ImitationResult
+from diffbisim.imitate.updates import Natural, Update, Walk
+from diffbisim.mdp import MDP
+from diffbisim.planning import action_values
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult
+from diffbisim.solvers import Exact
+from diffbisim.steps import PolyakLevel
+
+Callback = Callable[[Mapping[str, float]], object]
+
+#: A run has settled when the level is this close to the best distance, relative to it.
+SETTLED = 1e-4
+
+#: Iterations without progress after which the level moves up.
+PATIENCE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What stays the same from run to run: the expert, the cost, and how to go about it."""
+
+    expert: MarkovChain
+    cost: Floats  # (expert states, MDP states)
+    discount: float
+    update: Update
+    tol: float
+    solver: Any
+    attainable: bool | None
+    rng: np.random.Generator
+
+
+class Run:
+    """One run: the loop, the last solution to start the next from, and the best policy so far."""
+
+    def __init__(self, task: Task, mdp: MDP, learner: Learner) -> None:
+        rule = PolyakLevel(attainable=task.attainable, patience=PATIENCE)
+        self.task, self.walk = task, Walk(learner, mdp, task.discount, task.rng, rule)
+        self.exact, self.solver = task.solver == "exact", make_solver(task.solver)
+        self.scale = float(task.cost.max()) or 1.0
+        self.goal = task.tol * self.scale
+        self.last: DistanceResult | None = None
+        self.best: DistanceResult | None = None
+        self.policy: Floats | None = None
+        self.history: list[dict[str, float]] = []
+
+    def until_done(self, max_iterations: int, report: Callback) -> Ending:
+        while True:
+            at = self.evaluate()
+            if at.result.value <= self.goal:
+                self._record(at.result, 0.0)
+                return Ending.REACHED
+            step = self.task.update.step(self.walk, at)
+            self.walk.iteration += 1
+            self._record(at.result, step)
+            if report(self.history[-1]):
+                return Ending.INTERRUPTED
+            if isinstance(self.task.update, Natural) and self._settled():
+                return Ending.SETTLED
+            if len(self.history) >= max_iterations:
+                return Ending.ITERATIONS
+
+    def _settled(self) -> bool:
+        """Whether the level has come up to the best distance."""
+        rule = self.walk.rule
+        return rule.delta <= max(0.1 * self.goal, SETTLED * rule.best)
+
+    def evaluate(self) -> Evaluation:
+        """Distance, reward and advantage of the current policy; remembers the best."""
+        pi = self.walk.learner.table()
+        result = self._solve(pi)
+        if self.best is None or result.value < self.best.value:
+            self.best, self.policy, self.walk.best = result, pi, self.walk.learner.snapshot()
+        reward = result.implicit_reward()
+        A = action_values(self.walk.mdp, reward)
+        A -= (pi * A).sum(axis=1, keepdims=True)  # zero up to rounding already
+        return Evaluation(pi, result, reward, A, result.occupancy.sum(axis=0))
+
+    def _solve(self, pi: Floats) -> DistanceResult:
+        problem = Problem(self.task.expert, self.walk.mdp.induced_chain(pi), self.task.cost, self.task.discount)
+        solver = self.solver
+        if self.exact:  # three digits beyond the distance itself
+            value = self.scale if self.last is None else self.last.value
+            solver = replace(solver, tol=float(np.clip(1e-4 * value / self.scale, 1e-12, 1e-7)))
+        self.last = solver.solve(problem, warm=self.last)
+        return self.last
+
+    def _record(self, result: DistanceResult, step: float) -> None:
+        row = {"value": result.value, "lower": result.lower, "upper": result.upper}
+        self.history.append({**row, "level": self.walk.rule.level, "step": step})
+
+    def best_policy(self) -> Floats:
+        """The policy with the smallest distance so far."""
+        assert self.policy is not None
+        return self.policy
+
+    def finish(self, outcome: Ending) -> ImitationResult:
+        """The best policy with its certified distance."""
+        assert self.best is not None
+        self.walk.learner.restore(self.walk.best)
+        distance = self.best if self.exact else Exact().solve(self.best.problem)
+        return ImitationResult(self.best_policy(), distance, tuple(self.history), self.walk.mdp, outcome)

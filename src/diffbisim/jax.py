@@ -1,0 +1,171 @@
+"""The distance as a differentiable function of JAX arrays; works under ``jit``, ``grad`` and ``vmap``.
+
+    from diffbisim.jax import distance
+
+    def loss(logits):
+        return distance(X, jax.nn.softmax(logits, axis=1), cost="reward", discount=0.95)
+
+    jax.jit(jax.grad(loss))(logits)
+
+The solver runs outside of JAX (``pure_callback``), in double precision whatever the dtype of the arrays; the result
+has the dtype of Y. The derivative is the envelope gradient (gradient.py). Reverse mode only, and once.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from diffbisim._bridge import (
+    Entries,
+    Kernel,
+    default_start,
+    kernel_derivative,
+    make_chain,
+    named_cost,
+    solve,
+    start_derivative,
+)
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.results import DistanceResult
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental.sparse import BCOO
+except ImportError as error:  # pragma: no cover - tested in a process of its own
+    raise MissingExtra("diffbisim.jax needs JAX: pip install 'diffbisim[jax]'") from error
+
+__all__ = ["distance"]
+
+Parts = dict[str, Any]  # arrays by name: x, y (values), x_places, y_places, start_x, start_y, cost
+
+
+def distance(
+    X: Any,
+    Y: Any,
+    cost: Any = "reward",
+    discount: float = 0.95,
+    *,
+    initial: Any = None,
+    initial_x: Any = None,
+    rewards: Any = None,
+    solver: Any = "exact",
+    tol: float | None = None,
+    warm: DistanceResult | None = None,
+) -> jax.Array:
+    """The distance between two chains as a scalar array.
+
+    Parameters
+    ----------
+    X : a MarkovChain, or an (n_X, n_X) array with rows that sum to one, dense or BCOO
+    Y : an (n_Y, n_Y) array, dense or BCOO; a MarkovChain counts as constant
+    cost : "reward", "indicator" or an (n_X, n_Y) array
+    discount : weight γ of the next step, strictly between 0 and 1; a plain number
+    initial : start of Y, a state or an (n_Y,) array (default: that of X if both have as many states, else state 0)
+    initial_x : start of X where X is an array
+    rewards : (n_Y,) array for cost "reward" (default: those of X if both have as many states)
+    solver, tol, warm : as for :func:`diffbisim.distance`
+
+    Differentiable in every array among X, Y, cost, initial, initial_x and rewards.
+    """
+    parts: Parts = {}
+    _add_side(parts, "x", X, initial_x, None)
+    _add_side(parts, "y", Y, initial, X)
+    n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
+    if isinstance(cost, str):
+        cost = named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
+    parts["cost"] = jnp.asarray(cost)
+    dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
+    run = partial(_run, X, Y, discount, solver, tol, warm)
+    return _differentiable(run, dtype)(parts)
+
+
+def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Callable[[Parts], jax.Array]:
+    """A function of the parts with its derivative by callbacks."""
+    shaped: Any = jax.ShapeDtypeStruct
+    scalar = shaped((), dtype)
+
+    def value(parts: Parts) -> Any:
+        return np.asarray(run(parts).value, dtype=dtype)
+
+    def value_and_derivative(parts: Parts) -> Any:
+        result = run(parts)
+        return np.asarray(result.value, dtype=dtype), _derivatives(result, parts)
+
+    @jax.custom_vjp
+    def d(parts: Parts) -> Any:
+        return jax.pure_callback(value, scalar, parts, vmap_method="sequential")
+
+    def forward(parts: Parts) -> Any:
+        learned = {k: shaped(v.shape, v.dtype) for k, v in parts.items() if _floating(v)}
+        return jax.pure_callback(value_and_derivative, (scalar, learned), parts, vmap_method="sequential")
+
+    def backward(derivative: Parts, seed: Any) -> tuple[Parts]:
+        pulled = {k: (seed * v).astype(v.dtype) for k, v in derivative.items()}
+        return ({k: pulled.get(k) for k in names},)
+
+    names: list[str] = []
+
+    def call(parts: Parts) -> jax.Array:
+        names[:] = list(parts)
+        out: jax.Array = d(parts)
+        return out
+
+    d.defvjp(forward, backward)
+    return call
+
+
+def _run(X: Any, Y: Any, discount: float, solver: Any, tol: Any, warm: Any, parts: Parts) -> DistanceResult:
+    x = X if "x" not in parts else make_chain(_kernel(parts, "x"), _start(parts, "x"), "X")
+    y = Y if "y" not in parts else make_chain(_kernel(parts, "y"), _start(parts, "y"), "Y")
+    return solve(x, y, np.asarray(parts["cost"], dtype=np.float64), discount, solver, tol, warm)
+
+
+def _derivatives(result: DistanceResult, parts: Parts) -> Parts:
+    """By name, in the dtype of each part."""
+    found: Parts = {"cost": result.gradient.cost}
+    for side in "xy":
+        if side in parts:
+            found[side] = kernel_derivative(result, side, _kernel(parts, side))
+        if _floating(parts.get(f"start_{side}")):
+            found[f"start_{side}"] = start_derivative(result, side, _start(parts, side))
+    return {k: np.asarray(v, dtype=parts[k].dtype) for k, v in found.items()}
+
+
+def _kernel(parts: Parts, side: str) -> Kernel:
+    values = np.asarray(parts[side], dtype=np.float64)
+    if f"places_{side}" not in parts:
+        return values
+    rows, columns = np.asarray(parts[f"places_{side}"]).T.astype(np.int64)
+    return Entries(values, rows, columns, len(np.asarray(parts[f"start_{side}"])))
+
+
+def _start(parts: Parts, side: str) -> Any:
+    return np.asarray(parts[f"start_{side}"], dtype=np.float64)
+
+
+def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> None:
+    """The arrays of one chain into ``parts``; a MarkovChain has none."""
+    name = side.upper()
+    if isinstance(chain, MarkovChain):
+        if initial is not None:
+            raise InvalidArgument(f"{name} is a MarkovChain and brings its own start; leave its initial out")
+        return
+    if isinstance(chain, BCOO):
+        if chain.n_batch or chain.n_dense:
+            raise InvalidArgument(f"{name} is a BCOO array with batch or dense dimensions; make it plain")
+        parts[side], parts[f"places_{side}"] = chain.data, chain.indices
+    else:
+        parts[side] = jnp.asarray(chain)
+    n = chain.shape[0]
+    start = default_start(other, n) if initial is None else initial
+    if np.ndim(start) == 0:
+        start = jnp.zeros(n, parts[side].dtype).at[start].set(1.0)
+    parts[f"start_{side}"] = jnp.asarray(start)
+
+
+def _floating(value: Any) -> bool:
+    return value is not None and bool(jnp.issubdtype(value.dtype, jnp.floating))

@@ -1,0 +1,153 @@
+"""The distance as a differentiable function of torch tensors.
+
+    from diffbisim.torch import distance
+
+    P = torch.softmax(logits, dim=1)                       # any computation that ends in stochastic rows
+    d = distance(X, P, cost="reward", discount=0.95)       # X a MarkovChain, or a tensor that may be learned too
+    d.backward()
+
+Forward by a solver of this package in double precision, backward by its envelope gradient (gradient.py): nothing is
+unrolled. The result has the dtype and device of P. See docs/gradients.md on kinks and on what the gap means.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from diffbisim._bridge import (
+    Entries,
+    Kernel,
+    default_start,
+    kernel_derivative,
+    make_chain,
+    named_cost,
+    solve,
+    start_derivative,
+)
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.results import DistanceResult
+
+try:
+    import torch
+except ImportError as error:  # pragma: no cover - tested in a process of its own
+    raise MissingExtra("diffbisim.torch needs PyTorch: pip install 'diffbisim[torch]'") from error
+
+__all__ = ["distance", "distance_and_result"]
+
+
+def distance(X: Any, Y: Any, cost: Any = "reward", discount: float = 0.95, **options: Any) -> torch.Tensor:
+    """The distance between two chains as a scalar tensor; see :func:`distance_and_result` for all options."""
+    return distance_and_result(X, Y, cost, discount, **options)[0]
+
+
+def distance_and_result(
+    X: Any,
+    Y: Any,
+    cost: Any = "reward",
+    discount: float = 0.95,
+    *,
+    initial: Any = None,
+    initial_x: Any = None,
+    rewards: Any = None,
+    solver: Any = "exact",
+    tol: float | None = None,
+    warm: DistanceResult | None = None,
+) -> tuple[torch.Tensor, DistanceResult]:
+    """The distance as a scalar tensor, and the full result behind it (bounds, plans, encoder).
+
+    Parameters
+    ----------
+    X : a MarkovChain, or an (n_X, n_X) tensor with rows that sum to one, dense or sparse (COO, CSR)
+    Y : an (n_Y, n_Y) tensor, dense or sparse; a MarkovChain counts as constant
+    cost : "reward", "indicator" or an (n_X, n_Y) tensor or array
+    discount : weight γ of the next step, strictly between 0 and 1
+    initial : start of Y, a state or an (n_Y,) tensor (default: that of X if both have as many states, else state 0)
+    initial_x : start of X where X is a tensor
+    rewards : (n_Y,) tensor for cost "reward" (default: those of X if both have as many states)
+    solver, tol, warm : as for :func:`diffbisim.distance`
+
+    The tensor is differentiable in every tensor among X, Y, cost, initial, initial_x and rewards. Stored zeros of a
+    sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
+    """
+    like = next((v for v in (Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
+    if like is None:
+        raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
+    kernel_x, P_x, start_x = _side(X, initial_x, None, "X")
+    kernel_y, P_y, start_y = _side(Y, initial, X, "Y")
+    if isinstance(cost, str):
+        n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
+        cost = named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
+    how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm)
+    found: list[DistanceResult] = []
+    parts = [_double(part) for part in (P_x, P_y, start_x, start_y, _tensor(cost))]
+    apply: Any = _Distance.apply
+    value: torch.Tensor = apply(found, how, *parts)
+    return value.to(like), found[0]
+
+
+class _Distance(torch.autograd.Function):
+    """d and its five derivatives; all tensors double, on the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, found: list[DistanceResult], how: tuple[Any, ...], *parts: torch.Tensor | None) -> Any:
+        X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm = how
+        P_x, P_y, nu_x, nu_y, c = (None if part is None else part.detach().numpy() for part in parts)
+        kernel_x, kernel_y = _filled(P_x, places_x), _filled(P_y, places_y)
+        x = X if kernel_x is None else make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
+        y = Y if kernel_y is None else make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
+        assert c is not None
+        result = solve(x, y, c, discount, solver, tol, warm)
+        found.append(result)
+        ctx.result, ctx.kernels, ctx.starts = result, (kernel_x, kernel_y), (nu_x, nu_y)
+        return torch.tensor(result.value, dtype=torch.float64)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, seed: torch.Tensor) -> Any:
+        wanted, result = ctx.needs_input_grad[2:], ctx.result
+        parts: list[Any] = [None] * 5
+        for k, side in enumerate("xy"):
+            if wanted[k]:
+                parts[k] = kernel_derivative(result, side, ctx.kernels[k])
+            if wanted[2 + k]:
+                parts[2 + k] = start_derivative(result, side, ctx.starts[k])
+        if wanted[4]:
+            parts[4] = result.gradient.cost
+        return None, None, *(None if part is None else seed * torch.from_numpy(np.array(part)) for part in parts)
+
+
+def _side(chain: Any, initial: Any, other: Any, name: str) -> tuple[Any, torch.Tensor | None, Any]:
+    """Places of the stored entries (None if dense), the tensor of values (None: constant chain), and the start."""
+    if isinstance(chain, MarkovChain):
+        if initial is not None:
+            raise InvalidArgument(f"{name} is a MarkovChain and brings its own start; leave its initial out")
+        return None, None, None
+    if not isinstance(chain, torch.Tensor):
+        raise InvalidArgument(f"{name} is a {type(chain).__name__}; give a MarkovChain or a tensor of its kernel")
+    start = default_start(other, chain.shape[0]) if initial is None else initial
+    if chain.layout == torch.strided:
+        return None, chain, start
+    stored: Any = chain
+    flat = (stored if stored.layout == torch.sparse_coo else stored.to_sparse_coo()).coalesce()
+    rows, columns = flat.indices().numpy()
+    return (rows, columns, int(chain.shape[0])), flat.values(), start
+
+
+def _filled(values: Any, places: Any) -> Kernel | None:
+    if values is None or places is None:
+        return None if values is None else np.asarray(values)
+    return Entries(values, *places)
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(np.array(value, dtype=np.float64))
+
+
+def _double(value: Any) -> torch.Tensor | None:
+    """Differentiably in double precision on the CPU; what is no tensor stays out of the graph."""
+    return value.to(device="cpu", dtype=torch.float64) if _floating(value) else None

@@ -1,0 +1,92 @@
+"""The bridge to JAX: against finite differences (check_grads) and the core, under jit, grad and vmap."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.experimental.sparse import BCOO  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import diffbisim as db  # noqa: E402
+from diffbisim.jax import distance  # noqa: E402
+
+TIGHT = {"discount": 0.8, "tol": 1e-13}
+
+
+@pytest.fixture
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def random_parts():
+    rng = np.random.default_rng(3)
+    kernels = [rng.dirichlet(np.full(n, 2.0), size=n) for n in (4, 3)]
+    starts = [rng.dirichlet(np.full(n, 2.0)) for n in (4, 3)]
+    return (*kernels, *starts, rng.random((4, 3)) + 0.1)
+
+
+def of_parts(P_x, P_y, nu_x, nu_y, c):
+    return distance(P_x, P_y, c, initial_x=nu_x, initial=nu_y, **TIGHT)
+
+
+def test_check_grads_in_both_kernels_both_starts_and_the_cost(double):
+    check_grads(of_parts, tuple(map(jnp.asarray, random_parts())), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
+
+
+def test_jitted_gradient_is_the_cores(double):
+    P_x, P_y, nu_x, nu_y, c = random_parts()
+    exact = db.distance(db.MarkovChain(P_x, initial=nu_x), db.MarkovChain(P_y, initial=nu_y), c, **TIGHT)
+    value, found = jax.jit(jax.value_and_grad(of_parts, argnums=(0, 1, 2, 3, 4)))(P_x, P_y, nu_x, nu_y, c)
+    assert float(value) == pytest.approx(exact.value, abs=1e-12)
+    g = exact.gradient
+    for one, two in zip(found, (g.transition_x, g.transition_y, g.initial_x, g.initial_y, g.cost), strict=True):
+        assert np.allclose(one, two, atol=1e-10)
+
+
+def test_softmax_model_of_a_chain_with_learned_rewards(double):
+    X = db.examples.random_chain(5, 1)
+    rng = np.random.default_rng(0)
+
+    def model(logits, rewards):
+        return distance(X, jax.nn.softmax(logits, axis=1), "reward", rewards=rewards, initial=1, **TIGHT)
+
+    check_grads(model, (jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.random(3))), 1, ["rev"], 1e-6, 1e-6)
+
+
+def test_sparse_kernel_is_the_dense_one_on_its_support(double):
+    X, Y = (db.examples.random_sparse_chain(10, 3, rng=k) for k in (0, 1))
+    dense = jnp.asarray(Y.transition.toarray())
+    known, G = jax.value_and_grad(lambda P: distance(X, P, **TIGHT))(dense)
+    stored = BCOO.fromdense(dense)
+    loss = jax.jit(jax.value_and_grad(lambda data: distance(X, BCOO((data, stored.indices), shape=(10, 10)), **TIGHT)))
+    value, g = loss(stored.data)
+    assert float(value) == pytest.approx(float(known), abs=1e-12)
+    assert np.allclose(g, G[stored.indices[:, 0], stored.indices[:, 1]], atol=1e-10)
+
+
+def test_vmap_is_the_loop(double):
+    X = db.examples.random_chain(3, 0)
+    kernels = np.random.default_rng(0).dirichlet(np.ones(3), size=(4, 3))
+    looped = [float(distance(X, P, **TIGHT)) for P in kernels]
+    assert np.allclose(jax.vmap(lambda P: distance(X, P, **TIGHT))(kernels), looped, atol=1e-12)
+
+
+def test_single_precision_outside_double_inside():
+    X = db.examples.random_chain(4, 0)
+    P = jnp.asarray(np.random.default_rng(0).dirichlet(np.ones(4), size=4), dtype=jnp.float32)
+    value, g = jax.jit(jax.value_and_grad(lambda P: distance(X, P, discount=0.8)))(P)
+    exact = db.distance(X, db.MarkovChain(np.asarray(P), rewards=X.rewards), discount=0.8)
+    assert value.dtype == g.dtype == jnp.float32
+    assert float(value) == pytest.approx(exact.value, abs=1e-6)
+    assert np.allclose(g, exact.gradient.transition_y, atol=1e-5)
+
+
+def test_errors_name_the_argument_and_the_remedy():
+    X = db.examples.random_chain(3, 0)
+    with pytest.raises(db.DiffbisimError, match="rewards of the 2 states"):
+        distance(X, jnp.eye(2))
+    with pytest.raises(Exception, match="row 0 of Y sums to 2"):
+        distance(X, 2 * jnp.eye(3))

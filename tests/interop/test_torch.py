@@ -1,0 +1,170 @@
+"""The bridge to torch: against finite differences (gradcheck), the core, and itself in other layouts."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import diffbisim as db  # noqa: E402
+from diffbisim.torch import distance, distance_and_result  # noqa: E402
+
+TIGHT = {"discount": 0.8, "tol": 1e-13}
+gradcheck = torch.autograd.gradcheck
+
+
+def tensor(array):
+    return torch.tensor(np.array(array), dtype=torch.float64, requires_grad=True)
+
+
+@pytest.fixture
+def parts():
+    """Kernels, starts and cost of two random chains, positive everywhere, so that nothing is near a kink."""
+    rng = np.random.default_rng(3)
+    kernels = [rng.dirichlet(np.full(n, 2.0), size=n) for n in (4, 3)]
+    starts = [rng.dirichlet(np.full(n, 2.0)) for n in (4, 3)]
+    return [tensor(a) for a in (*kernels, *starts, rng.random((4, 3)) + 0.1)]
+
+
+def of_parts(P_x, P_y, nu_x, nu_y, c):
+    return distance(P_x, P_y, c, initial_x=nu_x, initial=nu_y, **TIGHT)
+
+
+def test_gradcheck_in_both_kernels_both_starts_and_the_cost(parts):
+    assert gradcheck(of_parts, parts)
+
+
+def test_value_and_gradient_are_the_cores(parts):
+    P_x, P_y, nu_x, nu_y, c = (part.detach().numpy() for part in parts)
+    result = db.distance(db.MarkovChain(P_x, initial=nu_x), db.MarkovChain(P_y, initial=nu_y), c, **TIGHT)
+    value = of_parts(*parts)
+    value.backward()
+    assert value.item() == pytest.approx(result.value, abs=1e-12)
+    exact = result.gradient
+    for part, known in zip(parts, ("transition_x", "transition_y", "initial_x", "initial_y", "cost"), strict=True):
+        assert np.allclose(part.grad.numpy(), getattr(exact, known), atol=1e-10)
+
+
+def test_gradcheck_through_softmax_and_rewards():
+    X = db.examples.random_chain(5, 1)
+    rng = np.random.default_rng(0)
+    logits, rewards, start = tensor(rng.normal(size=(3, 3))), tensor(rng.random(3)), tensor(rng.normal(size=3))
+
+    def model(logits, rewards, start):
+        P, nu = torch.softmax(logits, dim=1), torch.softmax(start, dim=0)
+        return distance(X, P, "reward", rewards=rewards, initial=nu, **TIGHT)
+
+    assert gradcheck(model, (logits, rewards, start))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_sparse_kernels_are_the_dense_ones_on_their_support(layout):
+    X = db.examples.random_sparse_chain(12, 3, rng=0)
+    dense = tensor(db.examples.random_sparse_chain(12, 3, rng=1).transition.toarray())
+    plain = distance(X, dense, initial=2, **TIGHT)
+    plain.backward()
+    stored = dense.detach().to_sparse_coo() if layout == "coo" else dense.detach().to_sparse_csr()
+    stored.requires_grad_()
+    value = distance(X, stored, initial=2, **TIGHT)
+    value.backward()
+    assert value.item() == pytest.approx(plain.item(), abs=1e-12)
+    support = dense.detach() > 0
+    assert stored.grad.layout == stored.layout
+    assert torch.allclose(stored.grad.to_dense()[support], dense.grad[support], atol=1e-10)
+
+
+def test_gradcheck_in_the_values_of_a_sparse_kernel():
+    X = db.examples.random_sparse_chain(8, 3, rng=0)
+    places = torch.tensor(np.array(db.examples.random_sparse_chain(8, 2, rng=1).transition.nonzero()))
+    logits = tensor(np.random.default_rng(0).normal(size=(8, 2)))
+
+    def model(logits):
+        values = torch.softmax(logits, dim=1).ravel()
+        return distance(X, torch.sparse_coo_tensor(places, values, (8, 8)), **TIGHT)
+
+    assert gradcheck(model, (logits,))
+
+
+def test_stored_zeros_get_the_derivative_of_mass_that_enters():
+    X, h = db.examples.random_chain(3, 5), 1e-6
+    data = [0.4, 0.6, 0.0, 1.0, 0.5, 0.5]
+    places = torch.tensor([[0, 0, 0, 1, 2, 2], [0, 1, 2, 0, 1, 2]])
+
+    def at(values):
+        return distance(X, torch.sparse_coo_tensor(places, values, (3, 3)), **TIGHT)
+
+    values = tensor(data)
+    at(values).backward()
+    entering = torch.tensor([-h, 0.0, h, 0.0, 0.0, 0.0], dtype=torch.float64)
+    difference = (at(values + entering) - at(values)).item() / h
+    assert (values.grad[2] - values.grad[0]).item() == pytest.approx(difference, abs=1e-5)
+
+
+def test_single_precision_outside_double_inside(parts):
+    single = [part.detach().to(torch.float32).requires_grad_() for part in parts]
+    value, result = distance_and_result(*single[:2], single[4], initial_x=single[2], initial=single[3], **TIGHT)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert result.gap <= 1e-12
+    of_parts(*parts).backward()
+    for one, two in zip(single, parts, strict=True):
+        assert one.grad.dtype == torch.float32
+        assert torch.allclose(one.grad.double(), two.grad, atol=1e-5)
+
+
+def test_warm_start_gives_the_same_and_saves_work():
+    X, Y = db.examples.random_chain(20, 0), torch.tensor(np.array(db.examples.random_chain(20, 1).transition))
+    cold, result = distance_and_result(X, Y)
+    again, warm = distance_and_result(X, Y, warm=result)
+    assert again.item() == pytest.approx(cold.item(), abs=1e-8)
+    assert warm.iterations < result.iterations
+
+
+def test_any_solver(parts):
+    exact = of_parts(*parts).item()
+    P_x, P_y, nu_x, nu_y, c = parts
+    value = distance(P_x, P_y, c, initial_x=nu_x, initial=nu_y, discount=0.8, solver="lp")
+    value.backward()
+    assert value.item() == pytest.approx(exact, abs=1e-8)
+    assert P_y.grad is not None
+
+
+def test_indicator_and_default_start():
+    mdp = db.examples.imitation_chain()
+    X = mdp.induced_chain(db.examples.soft_right_policy(mdp, 0.4))
+    P = torch.full((5, 5), 0.2, dtype=torch.float64)
+    known = db.distance(X, db.MarkovChain(P.numpy(), initial=X.initial, labels=X.labels), "indicator", 0.9).value
+    assert distance(X, P, "indicator", 0.9).item() == pytest.approx(known, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda X, P: distance(X, P * 2), "row 0 of Y sums to 2"),
+        (lambda X, P: distance(X, P[:2], torch.ones(3, 2)), "must be square"),
+        (lambda X, P: distance(X, P.numpy()), "no argument is a floating-point tensor"),
+        (lambda X, P: distance(X, P[:2, :2] / P[:2, :2].sum(1, keepdim=True)), "rewards of the 2 states of Y"),
+        (lambda X, P: distance(X, P, "other"), "is unknown"),
+        (lambda X, P: distance(X, P, initial_x=0), "brings its own start"),
+    ],
+)
+def test_errors_name_the_argument_and_the_remedy(call, message):
+    X = db.examples.random_chain(3, 0)
+    with pytest.raises(db.DiffbisimError, match=message):
+        call(X, torch.tensor(np.array(X.transition)))
+
+
+@pytest.mark.parametrize("extra", ["torch", "jax"])
+def test_a_missing_extra_says_what_to_install_and_breaks_nothing_else(extra):
+    code = (
+        f"import sys; sys.modules[{extra!r}] = None\n"
+        "import diffbisim as db\n"
+        f"try:\n    import diffbisim.{extra}\nexcept db.MissingExtra as error:\n    print(error)\n"
+        "X = db.examples.cycle(2)\nprint(db.distance(X, X).value)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    remedy, value = done.stdout.splitlines()
+    assert f"pip install 'diffbisim[{extra}]'" in remedy
+    assert float(value) == 0.0

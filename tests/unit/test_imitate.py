@@ -1,0 +1,224 @@
+"""``db.imitate`` as a function: what it takes, what it refuses, what it returns."""
+
+import numpy as np
+import pytest
+
+import diffbisim as db
+from diffbisim import examples
+from diffbisim.imitate.bundle import Bundle, Cut, least_distance
+
+MDP = examples.imitation_chain()
+EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.0))
+
+
+# --- experts -------------------------------------------------------------------------------------------
+
+
+def test_chain_transitions_and_trajectories_are_the_same_expert():
+    """Deterministic, so that data say all there is to know."""
+    mdp = examples.imitation_chain(slip=0.0)
+    chain = mdp.induced_chain(examples.soft_right_policy(mdp))
+    path = [0, 1, 2, 3, 4, 4]
+    for expert in (chain, db.Transitions.from_pairs(path[:-1], path[1:]), [path], [np.array(path)]):
+        found = db.imitate(mdp, expert, discount=0.9, tol=1e-6)
+        assert db.distance(chain, mdp.induced_chain(found.policy), "indicator", 0.9).value <= 1e-5
+
+
+def test_labels_say_which_states_are_meant():
+    kernels = np.array(MDP.transition)
+    mdp = db.MDP(kernels, labels="abcde")
+    data = db.Transitions.from_trajectories([["a", "b", "c", "d", "e", "e"]])
+    found = db.imitate(mdp, data, discount=0.9, tol=1e-3, max_iterations=100)
+    assert (found.policy[:4].argmax(axis=1) == 1).all()  # right
+    assert found.reward.labels == tuple("abcde")
+
+
+def test_expert_in_another_state_space():
+    """An abstract expert: the parity of the position. Going right and jumping back at the end is a fit; no label is."""
+    expert = db.MarkovChain([[0.0, 1.0], [1.0, 0.0]])
+    mdp = examples.imitation_chain(slip=0.0)
+    cost = np.abs(np.arange(2)[:, None] - np.arange(5)[None, :] % 2).astype(float)
+    found = db.imitate(mdp, expert, cost, discount=0.9, tol=1e-6)
+    assert found.distance.upper <= 1e-6
+    chain = mdp.induced_chain(found.policy)
+    path = chain.sample(50, 0) % 2
+    assert (path[1:] != path[:-1]).all()
+
+
+def test_cost_on_rewards():
+    mdp = db.MDP(np.array(MDP.transition), rewards=np.arange(5.0))
+    expert = db.MarkovChain(np.eye(1), rewards=[0.0])
+    found = db.imitate(mdp, expert, "reward", discount=0.9, max_iterations=60)
+    assert (found.policy.argmax(axis=1) != 1).all()  # the lowest reward: never to the right
+
+
+def test_transitions_without_starts_begin_where_the_learner_does():
+    data = db.Transitions.from_pairs([3, 2, 1, 0, 4], [4, 3, 2, 1, 4])
+    found = db.imitate(examples.imitation_chain(slip=0.0), data, discount=0.9)
+    assert found.distance.problem.x.initial[0] == 1.0
+    assert found.distance.upper <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [
+        ([0, 0, 0, 1], [0.5, 0.5, 0, 0, 0]),  # chance, not behavior: as the learner
+        ([0, 0], [1.0, 0, 0, 0, 0]),  # nothing is known of a start in 1
+        ([0, 0, 1, 3], [0.375, 0.375, 0, 0.25, 0]),  # the expert's own start stays
+        ([3, 2], [0, 0, 0.5, 0.5, 0]),
+    ],
+)
+def test_where_an_expert_starts(starts, expected):
+    mdp = db.MDP(np.array(MDP.transition), initial=[0.5, 0.5, 0, 0, 0])
+    found = db.imitate(mdp, [[s, s, s] for s in starts], max_iterations=1)
+    np.testing.assert_allclose(found.distance.problem.x.initial, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("expert", [None, [], "0123", 7, [[0]]])
+def test_no_expert_data(expert):
+    with pytest.raises(db.InvalidData, match="expert"):
+        db.imitate(MDP, expert)
+
+
+@pytest.mark.parametrize("expert", [[[0, 1, 5]], db.Transitions.from_pairs([0, 9], [1, 0]), [["a", "b"]]])
+def test_expert_outside_the_mdp(expert):
+    with pytest.raises(db.InvalidData, match="is not a state of the MDP"):
+        db.imitate(MDP, expert)
+
+
+def test_impossible_expert_warns_and_works():
+    mdp = examples.imitation_chain(slip=0.0)
+    with pytest.warns(UserWarning, match=r"the first 0 -> 2, cannot be made"):
+        found = db.imitate(mdp, [[0, 2, 4, 4]], discount=0.9, max_iterations=80)
+    assert 0 < found.distance.value < found.history[0]["value"]
+    assert found.policy[0].argmax() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"update": "adam"}, db.InvalidArgument, "natural"),
+        ({"update": 3}, db.InvalidArgument, "update is a int"),
+        ({"tol": 0.0}, db.InvalidArgument, "tol"),
+        ({"discount": 1.0}, db.InvalidArgument, "discount"),
+        ({"policy": np.ones((5, 3)) / 3}, db.InvalidChain, "policy has shape"),
+        ({"policy": "uniform"}, db.InvalidArgument, "torch module"),
+        ({"features": np.eye(5)}, db.InvalidArgument, "features"),
+        ({"cost": np.ones((5, 4))}, db.InvalidCost, "shape"),
+        ({"rng": -1}, db.InvalidArgument, "rng"),
+    ],
+)
+def test_bad_options(options, error, match):
+    with pytest.raises(error, match=match):
+        db.imitate(MDP, EXPERT, **options)
+
+
+def test_rewards_of_actions_are_no_cost():
+    mdp = db.MDP(np.array(MDP.transition), rewards=np.ones((5, 4)))
+    with pytest.raises(db.InvalidCost, match="depend on the action"):
+        db.imitate(mdp, db.MarkovChain(np.eye(5), rewards=np.zeros(5)), "reward")
+
+
+# --- results -------------------------------------------------------------------------------------------
+
+
+def test_best_iterate_is_returned():
+    expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
+    found = db.imitate(MDP, expert, discount=0.9, max_iterations=15)
+    assert found.iterations == 15
+    assert found.distance.value == min(row["value"] for row in found.history)
+    again = db.distance(expert, MDP.induced_chain(found.policy), "indicator", 0.9)
+    assert again.lower <= found.distance.upper
+    assert found.distance.lower <= again.upper
+    np.testing.assert_allclose(found.policy.sum(axis=1), 1.0)
+    assert "max_iterations" in found.status
+    assert not found.converged
+
+
+def test_a_policy_that_is_already_right():
+    found = db.imitate(MDP, EXPERT, policy=examples.soft_right_policy(MDP))
+    assert found.iterations == 1
+    assert found.converged
+    np.testing.assert_allclose(found.policy, examples.soft_right_policy(MDP), atol=1e-12)
+
+
+def test_callback_stops_and_progress_counts():
+    rows, counts = [], []
+    found = db.imitate(
+        MDP,
+        EXPERT,
+        callback=lambda row: rows.append(row) or len(rows) == 3,
+        progress=lambda done, total: counts.append((done, total)),
+    )
+    assert found.iterations == len(rows) == 3
+    assert counts == [(1, 300), (2, 300), (3, 300)]
+    assert found.status.startswith("Interrupted")
+
+
+def test_same_seed_same_policy():
+    runs = [db.imitate(MDP, EXPERT, update="sampled", max_iterations=5, rng=s).policy for s in (1, 1, 2)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+def test_another_solver_inside_and_exact_bounds_at_the_end():
+    found = db.imitate(MDP, EXPERT, discount=0.9, solver="lp", tol=1e-3, max_iterations=30)
+    assert found.distance.solver == "exact"
+    assert found.distance.upper <= 1.1e-3
+
+
+def test_sparse_and_dense_mdps_give_the_same_policy():
+    import scipy.sparse as sp
+
+    sparse = db.MDP([sp.csr_array(P) for P in MDP.transition])
+    dense, other = (db.imitate(m, EXPERT, discount=0.9, max_iterations=8).policy for m in (MDP, sparse))
+    np.testing.assert_allclose(dense, other, atol=1e-6)
+
+
+def test_saved_result_comes_back(tmp_path):
+    found = db.imitate(MDP, EXPERT, discount=0.9, max_iterations=6)
+    found.save(tmp_path / "imitation.npz")
+    back = db.ImitationResult.load(tmp_path / "imitation.npz")
+    np.testing.assert_array_equal(back.policy, found.policy)
+    np.testing.assert_array_equal(back.reward.table, found.reward.table)
+    np.testing.assert_array_equal(np.array(back.mdp.transition), np.array(found.mdp.transition))
+    assert (back.history, back.status, back.distance.value) == (found.history, found.status, found.distance.value)
+    assert repr(back) == repr(found)
+    (tmp_path / "other.npz").write_bytes(b"nothing")
+    with pytest.raises(db.InvalidData, match="no saved imitation"):
+        db.ImitationResult.load(tmp_path / "other.npz")
+
+
+# --- the step ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_least_distance_is_the_projection(seed):
+    """Against the conditions of Karush, Kuhn and Tucker: u = Gᵀ y, y >= 0, and no slack where y > 0."""
+    rng = np.random.default_rng(seed)
+    G, h = rng.normal(size=(4, 9)), rng.random(4) + 0.1
+    u = least_distance(G, h)
+    y, *_ = np.linalg.lstsq(G.T, u, rcond=None)
+    assert (G @ u >= h - 1e-9).all()
+    np.testing.assert_allclose(G.T @ y, u, atol=1e-9)
+    assert (y >= -1e-9).all()
+    assert np.abs(y * (G @ u - h)).max() <= 1e-8
+
+
+def test_least_distance_without_a_solution():
+    assert least_distance(np.array([[1.0], [-1.0]]), np.array([1.0, 1.0])) is None
+    assert least_distance(np.zeros((1, 3)), np.array([1.0])) is None
+
+
+def test_one_cut_is_the_step_of_polyak():
+    g, bundle = np.array([3.0, 4.0]), Bundle()
+    bundle.add(Cut(2.0, np.zeros(2), g, np.ones(2)))
+    np.testing.assert_allclose(bundle.step(0.5, lambda v: v, 1.0), -1.5 * g / 25.0)
+
+
+def test_two_cuts_find_the_kink_at_once():
+    """|a| + |b| from two points: the step to level zero meets both, and lands on the minimum."""
+    bundle = Bundle()
+    bundle.add(Cut(2.5, np.array([2.0, -0.5]), np.array([1.0, -1.0]), np.ones(2)))
+    bundle.add(Cut(3.0, np.array([2.0, 1.0]), np.array([1.0, 1.0]), np.ones(2)))
+    np.testing.assert_allclose(np.array([2.0, 1.0]) + bundle.step(0.0, lambda v: v, 1.0), 0.0, atol=1e-12)
