@@ -6,6 +6,7 @@
     d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
     D = db.pairwise([X, Y, Z])                # matrix
     q = db.lump(X)                            # exact quotient
+    Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
 """
@@ -23,6 +24,8 @@ _HOME = {
     "distance": "distance",
     "pairwise": "pairwise",
     "lump": "lumping",
+    "compress": "fit.compress",
+    "compress_sweep": "fit.sweep",
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
@@ -60,6 +63,8 @@ if TYPE_CHECKING:
     from diffbisim.errors import InvalidCost as InvalidCost
     from diffbisim.errors import InvalidData as InvalidData
     from diffbisim.errors import MissingExtra as MissingExtra
+    from diffbisim.fit.compress import compress as compress
+    from diffbisim.fit.sweep import compress_sweep as compress_sweep
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise

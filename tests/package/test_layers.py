@@ -20,6 +20,7 @@ LAYERS = (
     ("_refine", "lumping"),
     ("solvers",),
     ("distance", "pairwise", "saving"),
+    ("fit",),
     ("experiments",),
     ("cli",),
 )
