@@ -24,13 +24,15 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
 from diffbisim.problem import Array
 
-#: Largest linear program, in cells of the plans of one row; beyond it the projections are faster by far.
-LARGEST_PROGRAM = 4_000
+#: Largest linear program, in cells of the plans of one row. The states of largest weight are taken as far as that
+#: goes; if they have less than this share of the weight, the projections are used.
+LARGEST_PROGRAM = 3_000
+ENOUGH = 0.9
 
 #: Weights below this share of a row's total do not move its barycenter.
 NEGLIGIBLE = 1e-9
 
-#: Width of the Gibbs kernel, relative to the spread of the table.
+#: Width of the Gibbs kernel, relative to the spread of the table; less for short steps, which need to be exact.
 SMOOTHING = 0.05
 
 PROJECTIONS = 30
@@ -47,15 +49,22 @@ def barycenters(chain: MarkovChain, U: Array, m: Array, P: Array, radius: float 
         if total <= NEGLIGIBLE:
             continue
         w = m[:, y] / total
-        active = np.flatnonzero(w > NEGLIGIBLE)
-        if degree[active].sum() * U.shape[1] <= LARGEST_PROGRAM:
+        active = _heaviest(w, degree * U.shape[1])
+        if w[active].sum() >= ENOUGH:
             q = _program(chain, U, w, active, P[y], radius)
         else:
-            gibbs = gibbs or Gibbs.of(chain, U)
+            gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * max(min(radius, 1.0), 0.01) ** 0.5)
             q = P[y] + radius * (gibbs.barycenter(w) - P[y])
         if q is not None and np.isfinite(q).all() and q.sum() > 0:
             Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
     return Q
+
+
+def _heaviest(w: Array, cells: Integers) -> Integers:
+    """The states of largest weight whose plans fit into one program, ascending."""
+    order = np.argsort(-w, kind="stable")
+    order = order[w[order] > NEGLIGIBLE]
+    return np.sort(order[np.cumsum(cells[order]) <= LARGEST_PROGRAM])
 
 
 def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: Array, radius: float) -> Array | None:
@@ -99,10 +108,10 @@ class Gibbs:
     kernel: Array  # (e, k)
 
     @classmethod
-    def of(cls, chain: MarkovChain, U: Array) -> "Gibbs":
+    def of(cls, chain: MarkovChain, U: Array, smoothing: float = SMOOTHING) -> "Gibbs":
         s = chain.successors
-        ε = SMOOTHING * float(U.std()) or 1.0
-        K = np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 200.0))
+        ε = smoothing * float(U.std()) or 1.0
+        K = np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0))
         source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
         return cls(s.indptr[:-1], source, s.probabilities, K[s.indices])
 

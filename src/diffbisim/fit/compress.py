@@ -10,14 +10,16 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     1. merge the exactly equivalent states of X (lumping.py): the rest works on the quotient, at the same distances
     2. starts: partitions into k classes of states that are near in the bisimulation metric (partition.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
-       classes of the hard encoder, kept if it is nearer
+       classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter
     4. the nearest of all, with its certified distance to X itself
 """
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,12 @@ from diffbisim.results import DistanceResult
 
 #: A model to start from, and whether to average over classes first.
 Start = tuple[Model, bool]
+
+#: A restart rests when its steps gain less than these shares of the distance: in the first round, and in the last.
+COARSE, FINE = 1e-2, 1e-4
+
+#: Chains up to this size are worth a random kernel to start from.
+SMALL = 50
 
 #: Rounds of averaging over classes before the descent.
 ROUNDS = 10
@@ -152,7 +160,8 @@ def compress(
         if (exact := target_.solve(quotient)).value <= tol * exact.problem.scale:
             models, restarts = models[:1], 0
     models += _starting_models(target_, k, restarts, generator)
-    best, history = _race(target_, models, max_steps, deadline, executor, progress, callback)
+    with nullcontext(executor) if executor else ThreadPoolExecutor(available_threads()) as workers:
+        best, history = _race(target_, models, max_steps, deadline, workers, progress, callback)
     Y = MarkovChain(best.transition, initial=best.initial, rewards=best.rewards if given[1] is None else given[0])
     found = distance(X, Y, "reward" if given[1] is None else given[1], discount, tol=tol)
     return CompressResult(Y, found, history)
@@ -231,7 +240,7 @@ def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Gener
     if restarts == 0:
         return []
     features = landmark_distances(target)
-    kinds = ("averaged", "random", "partition") if features.shape[0] <= features.shape[1] else ("averaged",)
+    kinds = ("averaged", "random", "partition") if target.chain.n_states <= SMALL else ("averaged",)
     found: list[Start] = []
     for n, child in enumerate(rng.spawn(restarts)):
         kind = kinds[n % len(kinds)]
@@ -246,40 +255,59 @@ def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Gener
 
 
 def _race(
-    target: Target, models: list[Start], max_steps: int, deadline: float, executor: Executor | None,
+    target: Target, starts: list[Start], max_steps: int, deadline: float, executor: Executor,
     progress: Progress, callback: Callable[[Mapping[str, float]], object] | None,
 ) -> tuple[Model, tuple[Mapping[str, float], ...]]:  # fmt: skip
-    """All descents; the nearest model, the first of equals, so that the order of finishing does not matter."""
-    if executor is None:
-        with ThreadPoolExecutor(available_threads()) as threads:
-            return _race(target, models, max_steps, deadline, threads, progress, callback)
+    """All restarts coarsely, then the best quarter to the end.
+
+    Ties go to the first, so that the order of finishing does not matter. A callback that returned True ends it.
+    """
+    history: list[Mapping[str, float]] = []
+    runs, coarse, step = dict(enumerate(starts)), COARSE, dict.fromkeys(range(len(starts)), 0)
+    finalists = math.ceil(len(starts) / 4)
+    with tracking(progress, len(starts) + finalists, "restarts") as advance:
+        while True:
+            done, stopped = _heat(target, runs, coarse, max_steps, deadline, executor, advance, callback)
+            for n in sorted(done):
+                values = done[n][1]
+                history += [{"restart": n, "step": step[n] + k, "value": value} for k, value in enumerate(values)]
+                step[n] += len(values)
+            order = sorted(done, key=lambda n: (done[n][1][-1], n))
+            if stopped or coarse == FINE:
+                return done[order[0]][0], tuple(history)
+            runs, coarse = {n: (done[n][0], False) for n in order[:finalists]}, FINE
+
+
+def _heat(
+    target: Target, runs: dict[int, Start], small: float, max_steps: int, deadline: float, executor: Executor,
+    advance: Callable[[int], None], callback: Callable[[Mapping[str, float]], object] | None,
+) -> tuple[dict[int, tuple[Model, list[float]]], bool]:  # fmt: skip
+    """Run every start; what came out of those that ended, and whether the callback wanted no more."""
     left = deadline - time.monotonic()
-    futures = {executor.submit(_run, target, *start, max_steps, left): n for n, start in enumerate(models)}
+    futures = {executor.submit(_run, target, *start, small, max_steps, left): n for n, start in runs.items()}
     done: dict[int, tuple[Model, list[float]]] = {}
-    with tracking(progress, len(models), "restarts") as advance:
-        try:
-            for future in as_completed(futures):
-                n = futures[future]
-                done[n] = future.result()
-                advance(1)
-                if callback is not None and callback({"restart": n, "value": done[n][1][-1]}):
-                    break
-        finally:
-            for future in futures:
-                future.cancel()
-    history = tuple(
-        {"restart": n, "step": step, "value": value} for n in sorted(done) for step, value in enumerate(done[n][1])
-    )
-    return done[min(done, key=lambda n: (done[n][1][-1], n))][0], history
+    try:
+        for future in as_completed(futures):
+            n = futures[future]
+            done[n] = future.result()
+            advance(1)
+            if callback is not None and callback({"restart": n, "value": done[n][1][-1]}):
+                return done, True
+    finally:
+        for future in futures:
+            future.cancel()
+    return done, False
 
 
-def _run(target: Target, model: Model, average: bool, max_steps: int, seconds: float) -> tuple[Model, list[float]]:
+def _run(
+    target: Target, model: Model, average: bool, small: float, max_steps: int, seconds: float
+) -> tuple[Model, list[float]]:
     """One restart, in a worker: average, descend, and try the hard encoder at the end."""
     search = Search(target, model, max_steps, time.monotonic() + seconds)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         lloyd(search, ROUNDS if average else 0)
-        descend(search)
+        descend(search, small)
         while lloyd(search, 1) and not search.over:
-            descend(search)
+            descend(search, small)
     return search.model, search.values

@@ -12,7 +12,6 @@ which costs nothing, is placed where the coupling pays most (:func:`reseed`).
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,8 +24,6 @@ from diffbisim.results import DistanceResult
 #: Largest and least radius of a step of the kernel (above one: beyond the barycenter, where it is approximate).
 FARTHEST, NEAREST = 4.0, 1e-4
 
-Watch = Callable[[float], object]
-
 
 @dataclass(eq=False)
 class Search:
@@ -36,7 +33,6 @@ class Search:
     model: Model
     max_steps: int
     deadline: float
-    watch: Watch | None = None
     step: float = 1.0
     values: list[float] = field(default_factory=list)
     result: DistanceResult = field(init=False)
@@ -68,27 +64,25 @@ class Search:
 
     def report(self) -> None:
         self.values.append(self.value)
-        if self.watch is not None and self.watch(self.value):
-            self.deadline = -np.inf
 
 
-def descend(search: Search, rewards: bool = True, patience: int = 3, small: float = 1e-4) -> None:
-    """Start, rewards (if they may move) and kernel in turn until ``patience`` steps gain less than ``small`` each."""
+def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
+    """Start, rewards and kernel in turn until ``patience`` steps in a row gain less than the share ``small``."""
     idle = 0
     while idle < patience and not search.over:
         before = search.value
-        _start_and_rewards(search, rewards)
+        _start_and_rewards(search)
         _kernel(search)
         reseed(search)
         search.report()
         idle = idle + 1 if before - search.value <= small * before else 0
 
 
-def _start_and_rewards(search: Search, rewards: bool) -> None:
+def _start_and_rewards(search: Search) -> None:
     U, m, model = search.result.values, search.result.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
     moved = replace(model, initial=nearest / nearest.sum())
-    r = search.target.rewards if rewards else None
+    r = search.target.rewards
     if r is not None and model.rewards is not None:
         taken = m.sum(axis=0) > NEGLIGIBLE
         medians = [weighted_median(r, m[:, y]) if taken[y] else model.rewards[y] for y in range(m.shape[1])]
