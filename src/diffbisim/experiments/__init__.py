@@ -19,7 +19,7 @@ from diffbisim.experiments.report import Finished, finish
 
 __all__ = ["EXPERIMENTS", "Finished", "run_all"]
 
-EXPERIMENTS = ("landscape", "blocks", "agreement")
+EXPERIMENTS = ("landscape", "blocks", "agreement", "compression", "noisy_blocks")
 
 
 def run_all(folder: Path) -> Iterator[Finished]:

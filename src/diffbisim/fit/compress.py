@@ -33,15 +33,23 @@ from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
 from diffbisim.fit.descent import Search, descend, lloyd
-from diffbisim.fit.partition import aggregate, landmark_distances, medoid_partition, named, random_model
+from diffbisim.fit.partition import (
+    aggregate,
+    by_look,
+    landmark_distances,
+    medoid_partition,
+    named,
+    random_model,
+    spread,
+)
 from diffbisim.fit.target import Model, Target
 from diffbisim.lumping import lump
 from diffbisim.problem import Array, available_threads
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult
 
-#: A model to start from, and whether to average over classes first.
-Start = tuple[Model, bool]
+#: A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or nothing.
+Start = tuple[Model, str]
 
 #: A restart rests when its steps gain less than these shares of the distance: in the first round, and in the last.
 COARSE, FINE = 1e-2, 1e-4
@@ -153,10 +161,10 @@ def compress(
     given = _given(X, k, rewards, cost)  # (rewards, cost), both None if the rewards are learned
     deadline = np.inf if time_limit is None else time.monotonic() + time_limit
     target_, merged = _merged(X, discount, given[1], tol)
-    models = [(_started(Y, k, n, given[1] is None), False) for n, Y in enumerate(starts)]
+    models = [(_started(Y, k, n, given[1] is None), "") for n, Y in enumerate(starts)]
     if merged <= k:
         quotient = _aligned(target_, np.arange(merged), k)
-        models.insert(0, (quotient, False))
+        models.insert(0, (quotient, ""))
         if (exact := target_.solve(quotient)).value <= tol * exact.problem.scale:
             models, restarts = models[:1], 0
     models += _starting_models(target_, k, restarts, generator)
@@ -203,8 +211,7 @@ def _given(X: MarkovChain, k: int, rewards: Any, cost: Any) -> tuple[Array | Non
             return None, None
         if rewards != "spread":
             raise InvalidArgument(f'rewards is {rewards!r}; use "learn", "spread" or {k} numbers')
-        low, high = float(X.rewards.min()), float(X.rewards.max())
-        rewards = np.linspace(low, high, k) if k > 1 else [(low + high) / 2]
+        rewards = spread(X.rewards, k)
     r = finite_numbers(rewards, (k,), name="rewards", per="small state")
     return r, reward_cost(X.rewards, r)
 
@@ -231,26 +238,27 @@ def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
 
 
 def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Generator) -> list[Start]:
-    """One start per restart, each with a seed of its own, and whether to average over classes first.
+    """One start per restart, each with a seed of its own, and what comes before its descent.
 
     In turn a partition by k-medoids in the metric with averaging, a random kernel, and such a partition without
-    averaging; for large chains, where a random kernel is a waste of time, only the first. With given costs the very
-    first partition is that of the least cost.
+    averaging; for large chains, where a random kernel is a waste of time, only the first. Besides, one start that
+    knows only what is seen of the states: classes of nearest reward for evenly spread ones, which are held until the
+    kernel has settled, or classes of least given cost.
     """
     if restarts == 0:
         return []
     features = landmark_distances(target)
-    kinds = ("averaged", "random", "partition") if target.chain.n_states <= SMALL else ("averaged",)
+    kinds = ("average", "random", "") if target.chain.n_states <= SMALL else ("average",)
     found: list[Start] = []
     for n, child in enumerate(rng.spawn(restarts)):
         kind = kinds[n % len(kinds)]
-        if kind == "random":
-            found.append((random_model(target, k, child), False))
-        elif n == 0 and target.cost is not None:
-            found.append((aggregate(target, target.cost.argmin(axis=1), k), True))
+        if n == 1:
+            found.append((by_look(target, k), "hold"))
+        elif kind == "random":
+            found.append((random_model(target, k, child), ""))
         else:
             labels = medoid_partition(features, target.weight, k, child)
-            found.append((_aligned(target, labels, k), kind == "averaged"))
+            found.append((_aligned(target, labels, k), kind))
     return found
 
 
@@ -275,7 +283,7 @@ def _race(
             order = sorted(done, key=lambda n: (done[n][1][-1], n))
             if stopped or coarse == FINE:
                 return done[order[0]][0], tuple(history)
-            runs, coarse = {n: (done[n][0], False) for n in order[:finalists]}, FINE
+            runs, coarse = {n: (done[n][0], "") for n in order[:finalists]}, FINE
 
 
 def _heat(
@@ -300,14 +308,17 @@ def _heat(
 
 
 def _run(
-    target: Target, model: Model, average: bool, small: float, max_steps: int, seconds: float
+    target: Target, model: Model, first: str, small: float, max_steps: int, seconds: float
 ) -> tuple[Model, list[float]]:
     """One restart, in a worker: average, descend, and try the hard encoder at the end."""
-    search = Search(target, model, max_steps, time.monotonic() + seconds)
+    search = Search(target, model, max_steps, time.monotonic() + seconds, hold=first == "hold")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        lloyd(search, ROUNDS if average else 0)
+        lloyd(search, ROUNDS if first == "average" else 0)
         descend(search, small)
+        if search.hold:
+            search.hold = False
+            descend(search, small)
         while lloyd(search, 1) and not search.over:
             descend(search, small)
     return search.model, search.values

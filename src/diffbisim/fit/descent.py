@@ -33,6 +33,7 @@ class Search:
     model: Model
     max_steps: int
     deadline: float
+    hold: bool = False  # whether the rewards stay as they are
     step: float = 1.0
     values: list[float] = field(default_factory=list)
     result: DistanceResult = field(init=False)
@@ -82,7 +83,7 @@ def _start_and_rewards(search: Search) -> None:
     U, m, model = search.result.values, search.result.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
     moved = replace(model, initial=nearest / nearest.sum())
-    r = search.target.rewards
+    r = None if search.hold else search.target.rewards
     if r is not None and model.rewards is not None:
         taken = m.sum(axis=0) > NEGLIGIBLE
         medians = [weighted_median(r, m[:, y]) if taken[y] else model.rewards[y] for y in range(m.shape[1])]

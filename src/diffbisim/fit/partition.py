@@ -9,6 +9,8 @@ as it is for small chains. In these coordinates a partition is found by k-medoid
 occupancy, with k-means++ seeding; every seed gives another one. A partition becomes a small chain by averaging.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from scipy import sparse
 
@@ -119,6 +121,21 @@ def aggregate(target: Target, labels: Integers, k: int) -> Model:
         rewards = np.array(medians)
     start = np.bincount(labels, weights=target.chain.initial, minlength=k)
     return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards)
+
+
+def spread(rewards: Array, k: int) -> Array:
+    """k numbers evenly over the range of the rewards; the middle for one."""
+    low, high = float(rewards.min()), float(rewards.max())
+    return np.linspace(low, high, k) if k > 1 else np.array([(low + high) / 2])
+
+
+def by_look(target: Target, k: int) -> Model:
+    """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
+    if target.rewards is None:
+        return aggregate(target, np.asarray(target.cost).argmin(axis=1), k)
+    evenly = spread(target.rewards, k)
+    labels = np.abs(target.rewards[:, None] - evenly).argmin(axis=1)
+    return replace(aggregate(target, labels, k), rewards=evenly)
 
 
 def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:
