@@ -157,7 +157,7 @@ def plot(outcome: Outcome) -> Figure:
     figure = new_figure(6.4, 3.8)
     ax = plain(figure.subplots())
     colors = dict(zip(("compress", "true blocks", "k-means", "PCCA+"), (BLUE, GREEN, GRAY, VERMILION), strict=True))
-    means, width = _means(outcome), 0.8 / len(outcome.methods)
+    means, width = _means(outcome), 0.5 / len(outcome.methods)
     places = np.arange(len(means))
     for k, name in enumerate(outcome.methods):
         heights = [row[name] for row in means.values()]
@@ -166,7 +166,7 @@ def plot(outcome: Outcome) -> Figure:
         )
     ax.set_xticks(places, labels=[f"{noise:.0%}" for noise in means])
     ax.set(xlabel="noise in every row", ylabel="distance (units of reward)", yscale="log")
-    ax.legend(framealpha=1, edgecolor="none", fontsize=9, ncols=2)
+    figure.legend(loc="outside lower center", edgecolor="none", fontsize=9, ncols=len(outcome.methods))
     seeds = len(outcome.settings.seeds)
     figure.suptitle(f"25 noisy states compressed to 5, mean over {seeds} seed{'s' * (seeds != 1)}", fontsize=11)
     return figure
