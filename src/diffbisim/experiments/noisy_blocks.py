@@ -161,9 +161,8 @@ def plot(outcome: Outcome) -> Figure:
     places = np.arange(len(means))
     for k, name in enumerate(outcome.methods):
         heights = [row[name] for row in means.values()]
-        ax.bar(
-            places + (k - (len(outcome.methods) - 1) / 2) * width, heights, 0.92 * width, color=colors[name], label=name
-        )
+        shift = (k - (len(outcome.methods) - 1) / 2) * width
+        ax.plot(places + shift, heights, "osD^"[k], markersize=8, color=colors[name], label=name)
     ax.set_xticks(places, labels=[f"{noise:.0%}" for noise in means])
     ax.set(xlabel="noise in every row", ylabel="distance (units of reward)", yscale="log")
     figure.legend(loc="outside lower center", edgecolor="none", fontsize=9, ncols=len(outcome.methods))
