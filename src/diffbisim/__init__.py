@@ -7,6 +7,7 @@
     D = db.pairwise([X, Y, Z])                # matrix
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
+    Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
 """
@@ -25,6 +26,8 @@ _HOME = {
     "pairwise": "pairwise",
     "estimate": "estimate",
     "lump": "lumping",
+    "compress": "fit.compress",
+    "compress_sweep": "fit.sweep",
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
@@ -69,6 +72,8 @@ if TYPE_CHECKING:
     from diffbisim.estimate import estimate as estimate
     from diffbisim.imitate.ilfo import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
+    from diffbisim.fit.compress import compress as compress
+    from diffbisim.fit.sweep import compress_sweep as compress_sweep
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise

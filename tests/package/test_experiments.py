@@ -9,7 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from diffbisim.cli import app
-from diffbisim.experiments import EXPERIMENTS, agreement, blocks, imitation_chain, imitation_marginals, landscape
+from diffbisim.experiments import (
+    EXPERIMENTS,
+    agreement,
+    blocks,
+    compression,
+    imitation_chain,
+    imitation_marginals,
+    landscape,
+    noisy_blocks,
+)
 from diffbisim.experiments.report import finish
 
 
@@ -71,12 +80,35 @@ def test_without_cvxpy_the_other_methods_run(monkeypatch):
     assert imitation_marginals.findings(outcome)[-1].startswith("not run: PW-DICE, SMODICE, LobsDICE")
 
 
+def test_compression_stops_at_the_blocks():
+    outcome = compression.run(compression.Settings(sizes=(2, 3, 4), n_blocks=3, block_size=2, restarts=1, seeds=2))
+    found = compression.summary(outcome)
+    assert found["recommended"] == 3
+    assert max(found["learned"]["3"], found["given"]["4"]) <= 1e-6 < found["given"]["2"]
+    assert found["random_chains_recovered"] == {"learned": 2, "given": 2}
+
+
+def test_noisy_blocks_are_found_and_nearer_than_any_average():
+    settings = noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=3, block_size=3, restarts=1)
+    found = noisy_blocks.summary(noisy_blocks.run(settings))
+    assert found["worst_ratio_to_a_competitor"] <= 1
+    assert found["runs_with_blocks_recovered"] == 1
+
+
 SMALL = {
     "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
     "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50)),
+    "compression": (
+        compression,
+        compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),
+    ),
+    "noisy_blocks": (
+        noisy_blocks,
+        noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=2, block_size=2, restarts=1),
+    ),
 }
 
 

@@ -21,7 +21,7 @@ LAYERS = (
     ("solvers",),
     ("distance", "pairwise", "saving", "estimate"),
     ("_bridge", "torch", "jax"),
-    ("imitate",),
+    ("fit", "imitate"),
     ("experiments",),
     ("cli",),
 )

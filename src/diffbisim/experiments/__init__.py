@@ -19,7 +19,15 @@ from diffbisim.experiments.report import Finished, finish
 
 __all__ = ["EXPERIMENTS", "Finished", "run_all"]
 
-EXPERIMENTS = ("landscape", "blocks", "agreement", "imitation_marginals", "imitation_chain")
+EXPERIMENTS = (
+    "landscape",
+    "blocks",
+    "agreement",
+    "compression",
+    "noisy_blocks",
+    "imitation_marginals",
+    "imitation_chain",
+)
 
 
 def run_all(folder: Path) -> Iterator[Finished]:

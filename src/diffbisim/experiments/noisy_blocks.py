@@ -1,0 +1,171 @@
+"""Noisy blocks: where nothing can be lumped exactly, who finds the nearest small chain?
+
+Every row of the block chain is mixed with a random law, P = (1-ε) P_blocks + ε Dirichlet(1). Exact lumping then merges
+nothing. Compared, all with 5 states, by certified distance:
+
+    compress      `diffbisim.compress`, which does not know the blocks
+    true blocks   the average over the true blocks, weighted by occupancy
+    k-means       scikit-learn's, on the features (reward, expected reward after 1, 2, … steps), then averaged
+    PCCA+         deeptime's, hardened, then averaged; it does not see rewards, and as it wants a reversible kernel it
+                  gets (P + P*)/2 with P* the reversal under the stationary law
+
+The peers are left out where their packages are not installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Integers
+from diffbisim.data.examples import block_chain
+from diffbisim.experiments.compression import same_partition
+from diffbisim.experiments.report import BLUE, GRAY, GREEN, VERMILION, Row, new_figure, plain
+from diffbisim.fit.compress import compress
+from diffbisim.fit.partition import aggregate
+from diffbisim.fit.target import Target
+from diffbisim.lumping import lump
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Noisy blocks, 25 states to 5: distance of the small chain"
+
+PEERS = {"k-means": "scikit-learn", "PCCA+": "deeptime"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    noise: tuple[float, ...] = (0.01, 0.05, 0.10)
+    seeds: tuple[int, ...] = (0, 1)
+    n_blocks: int = 5
+    block_size: int = 5
+    discount: float = 0.95
+    restarts: int = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    settings: Settings
+    rows: tuple[Row, ...]  # noise, seed, classes by exact lumping, blocks recovered, and a distance per method
+    methods: tuple[str, ...]
+
+
+def run(settings: Settings) -> Outcome:
+    rows = tuple(_compare(settings, noise, seed) for noise in settings.noise for seed in settings.seeds)
+    methods = tuple(name for name in ("compress", "true blocks", *PEERS) if name in rows[0])
+    return Outcome(settings, rows, methods)
+
+
+def noisy_chain(settings: Settings, noise: float, seed: int) -> MarkovChain:
+    chain = block_chain(settings.n_blocks, settings.block_size)
+    rng = np.random.default_rng(seed)
+    P = (1 - noise) * np.asarray(chain.transition) + noise * rng.dirichlet(np.ones(chain.n_states), chain.n_states)
+    return MarkovChain(P, rewards=chain.rewards)
+
+
+def _compare(settings: Settings, noise: float, seed: int) -> Row:
+    chain, k = noisy_chain(settings, noise, seed), settings.n_blocks
+    blocks = np.repeat(np.arange(k), settings.block_size)
+    found = compress(chain, k, settings.discount, rng=seed, restarts=settings.restarts)
+    row: dict[str, Any] = {
+        "noise": noise,
+        "seed": seed,
+        "classes": lump(chain).n_states,
+        "recovered": same_partition(found.labels, blocks),
+        "compress": found.distance.value,
+        "true blocks": averaged(chain, blocks, settings.discount),
+    }
+    for name, labels in (("k-means", _k_means(chain, k, seed)), ("PCCA+", _pcca(chain, k))):
+        if labels is not None:
+            row[name] = averaged(chain, labels, settings.discount)
+    return row
+
+
+def averaged(chain: MarkovChain, labels: Integers, discount: float) -> float:
+    """Distance of the chain averaged over classes, with median rewards."""
+    target = Target(chain, discount, rewards=chain.rewards)
+    return target.solve(aggregate(target, labels, int(labels.max()) + 1)).value
+
+
+def _k_means(chain: MarkovChain, k: int, seed: int) -> Integers | None:
+    try:
+        from sklearn.cluster import KMeans  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    features = [np.asarray(chain.rewards)]
+    for _ in range(10):
+        features.append(np.asarray(chain.transition @ features[-1]))
+    found = KMeans(k, n_init=10, random_state=seed).fit_predict(np.stack(features, axis=1))
+    return np.asarray(found, dtype=np.int64)
+
+
+def _pcca(chain: MarkovChain, k: int) -> Integers | None:
+    try:
+        from deeptime.markov import pcca  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    P = np.asarray(chain.transition)
+    law = np.linalg.matrix_power(P, 1_000)[0]
+    reversible = (P + law[None, :] * P.T / law[:, None]) / 2
+    return np.unique(pcca(reversible, k).assignments, return_inverse=True)[1]
+
+
+def records(outcome: Outcome) -> list[Row]:
+    return list(outcome.rows)
+
+
+def _means(outcome: Outcome) -> dict[float, dict[str, float]]:
+    of = {noise: [row for row in outcome.rows if row["noise"] == noise] for noise in outcome.settings.noise}
+    return {e: {name: float(np.mean([r[name] for r in rows])) for name in outcome.methods} for e, rows in of.items()}
+
+
+def table(outcome: Outcome) -> list[Row]:
+    rows: list[Row] = []
+    for noise, means in _means(outcome).items():
+        runs = [row for row in outcome.rows if row["noise"] == noise]
+        kept = min(row["classes"] for row in runs)
+        found = f"{sum(row['recovered'] for row in runs)}/{len(runs)}"
+        distances = {name: f"{value:.5f}" for name, value in means.items()}
+        rows.append({"noise": f"{noise:.0%}", "exact classes": str(kept), **distances, "blocks found": found})
+    return rows
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    worst = max(row["compress"] / row[name] for row in outcome.rows for name in outcome.methods[1:])
+    return {
+        "mean_distances": {f"{noise:g}": means for noise, means in _means(outcome).items()},
+        "worst_ratio_to_a_competitor": worst,
+        "runs_with_blocks_recovered": sum(row["recovered"] for row in outcome.rows),
+        "runs": len(outcome.rows),
+    }
+
+
+def findings(outcome: Outcome) -> list[str]:
+    ratio = summary(outcome)["worst_ratio_to_a_competitor"]
+    said = [f"the chain found by compress has at most {ratio:.1%} of the distance of its nearest competitor"]
+    missing = [f"{name} ({package})" for name, package in PEERS.items() if name not in outcome.methods]
+    if missing:
+        said.append(f"left out, because not installed: {', '.join(missing)}")
+    return said
+
+
+def plot(outcome: Outcome) -> Figure:
+    figure = new_figure(6.4, 3.8)
+    ax = plain(figure.subplots())
+    colors = dict(zip(("compress", "true blocks", "k-means", "PCCA+"), (BLUE, GREEN, GRAY, VERMILION), strict=True))
+    means, width = _means(outcome), 0.5 / len(outcome.methods)
+    places = np.arange(len(means))
+    for k, name in enumerate(outcome.methods):
+        heights = [row[name] for row in means.values()]
+        shift = (k - (len(outcome.methods) - 1) / 2) * width
+        ax.plot(places + shift, heights, "osD^"[k], markersize=8, color=colors[name], label=name)
+    ax.set_xticks(places, labels=[f"{noise:.0%}" for noise in means])
+    ax.set(xlabel="noise in every row", ylabel="distance (units of reward)", yscale="log")
+    figure.legend(loc="outside lower center", edgecolor="none", fontsize=9, ncols=len(outcome.methods))
+    seeds = len(outcome.settings.seeds)
+    figure.suptitle(f"25 noisy states compressed to 5, mean over {seeds} seed{'s' * (seeds != 1)}", fontsize=11)
+    return figure

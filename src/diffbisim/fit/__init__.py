@@ -1,0 +1,1 @@
+"""Fitting Markov models by the gradient of the metric, and finding small ones that behave like large ones."""

@@ -1,0 +1,159 @@
+"""Where a compression begins: states that behave almost alike are put together.
+
+Two states are alike if they are near in the bisimulation metric. The metric between all pairs of a large chain is
+expensive, so states are placed by their distances to *landmarks* z, the states of a chain L with few states:
+
+    φ_z(x) = d(x, z),        max_z |φ_z(x) - φ_z(x')| ≤ d(x, x'),        with equality if L is the chain itself,
+
+as it is for small chains. In these coordinates a partition is found by k-medoids, weighted by the discounted
+occupancy, with k-means++ seeding; every seed gives another one. A partition becomes a small chain by averaging.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Integers
+from diffbisim.fit.target import Model, Target, matrix_of, weighted_median
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers import Exact
+
+#: Pairs of states and landmarks up to which the landmarks are the states themselves.
+MOST_PAIRS = 50_000
+
+#: A medoid is chosen among so many members of its cluster.
+CANDIDATES = 40
+
+ROUNDS = 20
+
+
+def landmark_distances(target: Target) -> Array:
+    """Distances of every state to the landmarks, shape ``(n, n_landmarks)``."""
+    X, c = target.chain, target.look
+    n = X.n_states
+    if n * n <= MOST_PAIRS:
+        return _metric(X, X, _difference(c, c), target.discount)
+    labels = _quantiles(c, target.weight, max(MOST_PAIRS // n, 20))
+    model = aggregate(target, labels, int(labels.max()) + 1)
+    centers = np.stack([c[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
+    return _metric(X, MarkovChain(model.transition, initial=model.initial), _difference(c, centers), target.discount)
+
+
+def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float) -> Array:
+    return Exact(tol=1e-6, threads=1).solve(Problem.make(X, Y, cost, discount)).values
+
+
+def _difference(a: Array, b: Array) -> Array:
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(a, b, "chebyshev"))
+
+
+def _quantiles(look: Array, weight: Array, k: int) -> Integers:
+    """Classes of about equal weight along the first principal direction of what is seen of the states."""
+    centered = look - np.average(look, axis=0, weights=weight)
+    order = np.argsort(centered @ np.linalg.svd(centered, full_matrices=False)[2][0], kind="stable")
+    share = np.cumsum(weight[order]) - weight[order] / 2
+    labels = np.empty(len(look), dtype=np.int64)
+    labels[order] = np.minimum((share * k).astype(np.int64), k - 1)
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def medoid_partition(features: Array, weight: Array, k: int, rng: np.random.Generator) -> Integers:
+    """Labels of k clusters (fewer if there are not as many distinct states), by weighted k-medoids in the sup norm."""
+    centers = _spread(features, weight, k, rng)
+    labels = np.zeros(len(features), dtype=np.int64)
+    for _ in range(ROUNDS):
+        distances = np.stack([_from(features, i) for i in centers], axis=1)
+        before, labels = labels, distances.argmin(axis=1)
+        if np.array_equal(before, labels):
+            break
+        centers = [_medoid(features, weight, np.flatnonzero(labels == j), i, rng) for j, i in enumerate(centers)]
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _from(features: Array, i: int) -> Array:
+    return np.asarray(np.abs(features - features[i]).max(axis=1))
+
+
+def _spread(features: Array, weight: Array, k: int, rng: np.random.Generator) -> list[int]:
+    """k-means++: the next center is drawn by weight times squared distance to the nearest so far."""
+    centers = [int(rng.choice(weight.size, p=weight))]
+    nearest = _from(features, centers[0])
+    while len(centers) < k:
+        p = weight * nearest**2
+        if not p.sum() > 0:  # every state that is visited is at a center
+            break
+        centers.append(int(rng.choice(p.size, p=p / p.sum())))
+        nearest = np.minimum(nearest, _from(features, centers[-1]))
+    return centers
+
+
+def _medoid(features: Array, weight: Array, members: Integers, current: int, rng: np.random.Generator) -> int:
+    """The member with the least weighted distance to the others; the current one where there are no members."""
+    if members.size == 0:
+        return current
+    few = members if members.size <= CANDIDATES else rng.choice(members, CANDIDATES, replace=False)
+    inside = features[members]
+    far = [float(weight[members] @ np.abs(inside - features[i]).max(axis=1)) for i in few]
+    return int(few[int(np.argmin(far))])
+
+
+def aggregate(target: Target, labels: Integers, k: int) -> Model:
+    """The chain of k states in which the states of a class are averaged, weighted by their occupancy.
+
+    Rewards that are learned are weighted medians, which are optimal for |r - r'|. Classes without members copy the
+    first class and are not entered.
+    """
+    n, weight = labels.size, target.weight + target.weight.max() * 1e-12  # states never visited count a little
+    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+    mass = np.bincount(labels, weights=weight, minlength=k)
+    rows = np.asarray((into.T @ sparse.diags_array(weight) @ (matrix_of(target.chain) @ into)).toarray())
+    used = mass > 0
+    P = np.where(used[:, None], rows / np.where(used, mass, 1.0)[:, None], 0.0)
+    P[~used] = P[used][0]
+    rewards = None
+    if target.rewards is not None:
+        r = target.rewards
+        medians = [weighted_median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)]
+        rewards = np.array(medians)
+    start = np.bincount(labels, weights=target.chain.initial, minlength=k)
+    return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards)
+
+
+def spread(rewards: Array, k: int) -> Array:
+    """k numbers evenly over the range of the rewards; the middle for one."""
+    low, high = float(rewards.min()), float(rewards.max())
+    return np.linspace(low, high, k) if k > 1 else np.array([(low + high) / 2])
+
+
+def by_look(target: Target, k: int) -> Model:
+    """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
+    if target.rewards is None:
+        return aggregate(target, np.asarray(target.cost).argmin(axis=1), k)
+    evenly = spread(target.rewards, k)
+    labels = np.abs(target.rewards[:, None] - evenly).argmin(axis=1)
+    return replace(aggregate(target, labels, k), rewards=evenly)
+
+
+def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:
+    """Dirichlet rows, a uniform start, and the rewards of states drawn by occupancy."""
+    drawn = rng.choice(target.weight.size, size=k, p=target.weight)
+    rewards = None if target.rewards is None else target.rewards[drawn]
+    return Model(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
+
+
+def named(target: Target, labels: Integers, k: int) -> Integers:
+    """The classes renumbered so that they fit the abstract states of a given cost; as they are if it is learned."""
+    if target.cost is None:
+        return labels
+    from scipy.optimize import linear_sum_assignment
+
+    into = np.zeros((int(labels.max()) + 1, k))
+    np.add.at(into, labels, (target.weight + 1e-12)[:, None] * target.cost)
+    rows, columns = linear_sum_assignment(into)
+    name = into.argmin(axis=1)
+    name[rows] = columns
+    return np.asarray(name[labels])

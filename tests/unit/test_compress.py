@@ -1,0 +1,260 @@
+"""Compression: exact where lumping is exact, never farther than its starts, the same whoever computes it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+import diffbisim as db
+from diffbisim.errors import InvalidArgument
+from diffbisim.fit.barycenter import Gibbs, barycenters
+from diffbisim.fit.partition import aggregate, landmark_distances, medoid_partition
+from diffbisim.fit.target import Target, weighted_median
+
+
+def random_blocks(seed, n_blocks=5, size=5):
+    """A permuted chain of blocks with random dynamics between and random shares within, and the true blocks."""
+    rng = np.random.default_rng(seed)
+    Q = rng.dirichlet(np.ones(n_blocks), size=n_blocks)
+    share = rng.dirichlet(np.ones(size), size=(n_blocks * size, n_blocks))  # how each row spreads over a block
+    P = (np.repeat(Q, size, axis=0)[:, :, None] * share).reshape(n_blocks * size, -1)
+    blocks = np.repeat(np.arange(n_blocks), size)
+    order = rng.permutation(len(P))
+    rewards = rng.permutation(n_blocks).astype(float)
+    return db.MarkovChain(P, rewards=rewards[blocks]).permuted(order), blocks[order], rewards
+
+
+def same_partition(a, b):
+    return len(set(zip(a.tolist(), b.tolist(), strict=True))) == len(set(a.tolist())) == len(set(b.tolist()))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("how", ["learn", "given"])
+def test_random_blocks_are_found_exactly(seed, how):
+    X, blocks, rewards = random_blocks(seed)
+    given = "learn" if how == "learn" else np.random.default_rng(seed).permutation(rewards)
+    found = db.compress(X, n_states=5, rewards=given, rng=seed)
+    assert found.distance.upper <= 1e-6
+    assert same_partition(found.labels, blocks)
+    if how == "given":
+        assert np.array_equal(found.chain.rewards, given)
+
+
+@pytest.mark.parametrize("n", range(6, 11))
+@pytest.mark.parametrize("rewards", ["learn", "given"])
+def test_superfluous_states_stay_unused(n, rewards):
+    found = db.compress(db.examples.block_chain(), n, rewards="learn" if rewards == "learn" else np.arange(n))
+    assert found.distance.upper <= 1e-6
+    assert found.chain.n_states == n
+    assert found.unused.size == n - 5
+    assert same_partition(found.labels, np.repeat(np.arange(5), 5))
+
+
+@pytest.mark.parametrize(("n", "known"), [(2, 0.805), (3, 0.4843), (4, 0.1903)])
+def test_too_few_states_against_the_best_of_200_random_starts(n, known):
+    """``known``: benchmarks/compression.py."""
+    found = db.compress(db.examples.block_chain(), n, restarts=3)
+    assert found.distance.value <= 1.02 * known
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_noisy_blocks_are_nearer_than_the_average_over_the_true_ones(noise):
+    X = db.examples.block_chain()
+    rng = np.random.default_rng(1)
+    noisy = db.MarkovChain((1 - noise) * X.transition + noise * rng.dirichlet(np.ones(25), size=25), rewards=X.rewards)
+    assert db.lump(noisy).n_states == 25
+    blocks = np.repeat(np.arange(5), 5)
+    target = Target(noisy, 0.95, rewards=noisy.rewards)
+    average = aggregate(target, blocks, 5)
+    Y = db.MarkovChain(average.transition, initial=average.initial, rewards=average.rewards)
+    found = db.compress(noisy, 5, restarts=1)
+    assert found.distance.upper <= db.distance(noisy, Y).lower
+    assert same_partition(found.labels, blocks)
+
+
+def test_one_state_is_the_median_reward():
+    """With one state Y is a constant, and d = E|r(x) - r| under the occupancy: least at the median."""
+    X = db.examples.random_chain(12, 3)
+    found = db.compress(X, 1, restarts=1)
+    rho = X.occupancy(0.95)
+    best = min(float(rho @ np.abs(X.rewards - r)) for r in X.rewards)
+    assert found.distance.value == pytest.approx(best, abs=1e-7)
+
+
+def test_best_two_state_chain_against_a_grid():
+    """All two-state chains with given rewards and start have two parameters: search them all."""
+    X = db.examples.random_chain(5, 8)
+    given = np.array([X.rewards.min(), X.rewards.max()])
+    found = db.compress(X, 2, discount=0.8, rewards=given, restarts=6)
+    grid = np.linspace(0, 1, 21)
+    values = [
+        db.distance(X, db.MarkovChain([[1 - p, p], [q, 1 - q]], initial=s, rewards=given), discount=0.8).value
+        for p in grid
+        for q in grid
+        for s in (0, 1)
+    ]
+    assert found.distance.value <= min(values) + 1e-9
+
+
+def test_history_falls_and_result_is_its_least():
+    X = db.examples.random_chain(15, 0)
+    found = db.compress(X, 3, restarts=3)
+    for restart in range(3):
+        values = [row["value"] for row in found.history if row["restart"] == restart]
+        assert all(b <= a + 1e-8 for a, b in pairwise(values))
+    assert found.distance.value == pytest.approx(min(row["value"] for row in found.history), abs=1e-7)
+    assert found.encoder.shape == (15, 3)
+    assert found.decoder.shape == (3, 15)
+    assert np.allclose(found.encoder.sum(axis=1), 1)
+
+
+def test_same_answer_with_any_number_of_workers():
+    X = db.examples.random_chain(12, 5)
+    alone = db.compress(X, 3, restarts=4, rng=7)
+    for workers in (1, 4):
+        with ThreadPoolExecutor(workers) as executor:
+            other = db.compress(X, 3, restarts=4, rng=7, executor=executor)
+        assert np.array_equal(alone.chain.transition, other.chain.transition)
+        assert alone.history == other.history
+
+
+def test_fixed_table_of_costs():
+    """Two observations given as a table; the chain of blocks 0-1 and 2 is lumpable for it."""
+    X = db.MarkovChain([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
+    found = db.compress(X, 2, cost=[[0, 1], [0, 1], [1, 0]])
+    assert found.distance.upper <= 1e-8
+    assert found.labels.tolist() == [0, 0, 1]
+    assert np.allclose(found.chain.transition, [[0.7, 0.3], [0.8, 0.2]])
+    assert found.chain.rewards is None
+
+
+def test_from_transitions_compresses_the_empirical_chain():
+    X = db.examples.block_chain(3, 2)
+    path = X.sample(4_000, rng=0)
+    data = db.Transitions.from_trajectories([path], states=6)
+    found = db.compress(data, 3, target_rewards=X.rewards, restarts=1)
+    again = db.compress(data.chain(rewards=X.rewards), 3, restarts=1)
+    assert np.array_equal(found.chain.transition, again.chain.transition)
+    assert same_partition(found.labels, np.repeat(np.arange(3), 2))
+
+
+def test_sweep_never_rises_and_stops_at_the_blocks():
+    sweep = db.compress_sweep(db.examples.block_chain(4, 2), sizes=(2, 3, 4, 5), restarts=2)
+    assert (np.diff(sweep.values) <= 1e-8).all()
+    assert sweep.recommended == 4
+    assert sweep.best.distance.upper <= 1e-6
+    assert sweep.plot().get_xlabel() == "states"
+
+
+def test_starts_are_never_made_worse():
+    X, Y = db.examples.random_chain(10, 0), db.examples.random_chain(3, 1)
+    found = db.compress(X, 3, restarts=1, starts=[Y])
+    assert found.distance.value <= db.distance(X, Y).value
+
+
+def test_callback_and_progress():
+    X, seen, rows = db.examples.random_chain(8, 0), [], []
+    db.compress(X, 2, restarts=2, progress=lambda done, total: seen.append((done, total)), callback=rows.append)
+    assert seen == [(1, 3), (2, 3), (3, 3)]  # two coarsely, then the better one to the end
+    assert sorted(row["restart"] for row in rows[:2]) == [0, 1]
+
+
+def test_time_limit_returns_the_start_at_worst():
+    X = db.examples.random_chain(30, 0)
+    found = db.compress(X, 4, restarts=2, time_limit=0.0)
+    assert found.distance.converged
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_states": 0}, "n_states is 0"),
+        ({"n_states": 2, "rewards": "spred"}, '"learn", "spread"'),
+        ({"n_states": 2, "cost": "indicator"}, "table of shape"),
+        ({"n_states": 2, "rewards": [0, 1], "cost": np.zeros((4, 2))}, "both given"),
+        ({"n_states": 2, "discount": 1.0}, "discount"),
+        ({"n_states": 2, "restarts": 0}, "restarts is 0"),
+        ({"n_states": 2, "starts": [db.MarkovChain(np.eye(3))]}, r"starts\[0\]"),
+    ],
+)
+def test_wrong_arguments_are_named(options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        db.compress(db.examples.random_chain(4, 0), **options)
+
+
+def test_without_rewards_it_says_what_to_do():
+    with pytest.raises(InvalidArgument, match="target_rewards"):
+        db.compress(db.MarkovChain(np.eye(2)), 1)
+    with pytest.raises(InvalidArgument, match="target is a ndarray"):
+        db.compress(np.eye(2), 1)
+
+
+# --- the parts -----------------------------------------------------------------------------------------------
+
+
+def transport(U, p, q):
+    n, k = U.shape
+    rows = np.kron(np.eye(n), np.ones(k))
+    columns = np.kron(np.ones(n), np.eye(k))
+    return linprog(U.ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.concatenate([p, q])).fun
+
+
+def spent(X, U, m, Q):
+    return sum(m[x, y] * transport(U, X.transition[x], Q[y]) for x in range(len(U)) for y in range(U.shape[1]))
+
+
+def test_barycenter_is_no_worse_than_any_other_row():
+    X, rng = db.examples.random_chain(6, 2), np.random.default_rng(0)
+    U, m = rng.random((6, 3)), rng.dirichlet(np.ones(18)).reshape(6, 3)
+    P = rng.dirichlet(np.ones(3), size=3)
+    best = spent(X, U, m, barycenters(X, U, m, P))
+    others = [spent(X, U, m, rng.dirichlet(np.ones(3), size=3)) for _ in range(40)]
+    assert best <= min(others) + 1e-9
+    near = barycenters(X, U, m, P, radius=0.05)
+    assert np.abs(near - P).max() <= 0.05 + 1e-9
+    assert best - 1e-9 <= spent(X, U, m, near) <= spent(X, U, m, P) + 1e-9
+
+
+def test_projections_come_near_the_program():
+    X, rng = db.examples.random_chain(6, 2), np.random.default_rng(0)
+    U, m = rng.random((6, 3)), np.full((6, 3), 1 / 18)
+    exact = spent(X, U, m, barycenters(X, U, m, np.full((3, 3), 1 / 3)))
+    smooth = np.tile(Gibbs.of(X, U).barycenter(np.full(6, 1 / 6)), (3, 1))
+    assert exact - 1e-9 <= spent(X, U, m, smooth) <= 1.05 * exact
+
+
+def test_weighted_median_minimizes():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        v, w = rng.random(7), rng.random(7)
+        spent_at = [float(w @ np.abs(v - r)) for r in v]
+        assert float(w @ np.abs(v - weighted_median(v, w))) <= min(spent_at) + 1e-12
+
+
+def test_landmarks_of_a_small_chain_are_the_metric_itself():
+    X = db.examples.random_chain(7, 0)
+    features = landmark_distances(Target(X, 0.9, rewards=X.rewards))
+    metric = db.distance(X, X, discount=0.9).values
+    apart = np.abs(features[:, None] - features[None]).max(axis=2)
+    assert np.abs(apart - metric).max() <= 1e-5
+
+
+def test_medoids_find_the_blocks():
+    X, blocks, _ = random_blocks(3)
+    target = Target(X, 0.95, rewards=X.rewards)
+    labels = medoid_partition(landmark_distances(target), target.weight, 5, np.random.default_rng(0))
+    assert same_partition(labels, blocks)
+
+
+def test_averaging_over_classes_is_the_textbook_formula():
+    X = db.examples.random_chain(6, 1)
+    target, labels = Target(X, 0.9, rewards=X.rewards), np.array([0, 1, 0, 2, 1, 0])
+    rho = X.occupancy(0.9)
+    literal = [
+        [sum(rho[x] * X.transition[x, labels == b].sum() for x in np.flatnonzero(labels == a)) for b in range(3)]
+        for a in range(3)
+    ]
+    literal = np.array(literal) / np.array([[rho[labels == a].sum()] for a in range(3)])
+    assert np.allclose(aggregate(target, labels, 3).transition, literal, atol=1e-9)
