@@ -21,6 +21,7 @@ LAYERS = (
     ("solvers",),
     ("distance", "pairwise", "saving"),
     ("_bridge", "torch", "jax"),
+    ("fit",),
     ("experiments",),
     ("cli",),
 )
