@@ -23,6 +23,8 @@ _HOME = {
     "distance": "distance",
     "pairwise": "pairwise",
     "lump": "lumping",
+    "fit": "fit.dbot",
+    "FitResult": "fit.result",
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
@@ -38,7 +40,7 @@ _HOME = {
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
 }
-_MODULES = ("solvers", "data", "examples")
+_MODULES = {"solvers": "solvers", "data": "data", "examples": "data.examples", "kernels": "fit.kernels"}
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
@@ -60,6 +62,9 @@ if TYPE_CHECKING:
     from diffbisim.errors import InvalidCost as InvalidCost
     from diffbisim.errors import InvalidData as InvalidData
     from diffbisim.errors import MissingExtra as MissingExtra
+    from diffbisim.fit import kernels as kernels
+    from diffbisim.fit.dbot import fit as fit
+    from diffbisim.fit.result import FitResult as FitResult
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise
@@ -71,7 +76,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(f"diffbisim.{_HOME[name]}"), name)
     elif name in _MODULES:
-        value = import_module("diffbisim.data.examples" if name == "examples" else f"diffbisim.{name}")
+        value = import_module(f"diffbisim.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'diffbisim' has no attribute {name!r}")
     globals()[name] = value
@@ -83,7 +88,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """``diffbisim.distance`` is a function and a submodule; importing the submodule must not hide the function."""
+    """``distance`` and ``fit`` are functions and submodules; importing the submodule must not hide the function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

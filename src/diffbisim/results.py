@@ -148,6 +148,11 @@ class DistanceResult:
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        with replacing(Path(path), binary=True) as file:
+            np.savez(file, **self.arrays())
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything, as named arrays; :func:`diffbisim.saving.result_from_arrays` is the inverse."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": v for k, v in self.coupling.state().items()}
         for side, chain in (("x", problem.x), ("y", problem.y)):
@@ -158,9 +163,7 @@ class DistanceResult:
             "coupling": type(self.coupling).__name__, "discount": problem.discount,
             "history": [dict(row) for row in self.history], "work": dict(self.work),
         }  # fmt: skip
-        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        with replacing(Path(path), binary=True) as file:
-            np.savez(file, cost=problem.cost, **arrays)
+        return {**arrays, "cost": problem.cost, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
 
     def _check_pair(self, x: int, y: int) -> None:
         for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):

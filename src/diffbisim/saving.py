@@ -18,14 +18,19 @@ def load(path: str | Path) -> DistanceResult:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        meta = json.loads(bytes(arrays["meta"]).decode())
-        problem = Problem(
-            chain_from_arrays(_part(arrays, "x.")), chain_from_arrays(_part(arrays, "y.")), arrays["cost"],
-            meta["discount"],
-        )  # fmt: skip
-        coupling = _coupling(meta["coupling"], problem, _part(arrays, "state."))
+        return result_from_arrays(arrays)
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidData(f"{path} is not a saved result ({error}); write one with result.save(path)") from None
+
+
+def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
+    """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
+    meta = json.loads(bytes(arrays["meta"]).decode())
+    problem = Problem(
+        chain_from_arrays(_part(arrays, "x.")), chain_from_arrays(_part(arrays, "y.")), arrays["cost"],
+        meta["discount"],
+    )  # fmt: skip
+    coupling = _coupling(meta["coupling"], problem, _part(arrays, "state."))
     return DistanceResult(
         problem, meta["value"], meta["lower"], meta["upper"], Status[meta["outcome"]], meta["iterations"],
         meta["solver"], coupling, tuple(meta["history"]), meta["work"],
