@@ -11,7 +11,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.result import FitResult, FitStatus
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, Status
 from diffbisim.saving import result_from_arrays
 from diffbisim.steps import PolyakLevel
 
@@ -87,7 +87,9 @@ class Run:
         g = _gradient(value, self.parameters)
         n, size = self._direction(outputs, result, g)
         slope = inner(g, n)
-        length = self.rule.length(result.value, slope, size if size > 0 else slope**0.5)
+        certain = not self.single and result.outcome is not Status.ESTIMATE
+        value_now = result.upper if certain else result.value  # a value with a wide gap must not pass for the best
+        length = self.rule.length(value_now, slope, size if size > 0 else slope**0.5)
         if self.rule.improved:
             self.best = self._snapshot()
         self._count(result)
@@ -100,7 +102,7 @@ class Run:
         self.warm = result
         self._judge(result, length)
         if not self.settled:
-            self._move(g, n, length, result.value)
+            self._move(g, n, length, value_now)
         return row
 
     def _solver(self) -> Any:
@@ -111,7 +113,7 @@ class Run:
             return self.solver
         wanted = LOOSEST
         if self.warm is not None:
-            gain = max(self.history[-1]["value"] - self.rule.level, 0.0)
+            gain = max(self.history[-1]["upper"] - self.rule.level, 0.0)
             wanted = min(LOOSEST, self.inner_gap * gain / (self.warm.problem.scale or 1.0))
         return replace(self.solver, tol=max(self.solver.tol, wanted))
 
