@@ -25,6 +25,7 @@ _HOME = {
     "lump": "lumping",
     "fit": "fit.dbot",
     "FitResult": "fit.result",
+    "identify": "fit.identify",
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from diffbisim.errors import MissingExtra as MissingExtra
     from diffbisim.fit import kernels as kernels
     from diffbisim.fit.dbot import fit as fit
+    from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP

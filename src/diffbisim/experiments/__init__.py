@@ -19,7 +19,7 @@ from diffbisim.experiments.report import Finished, finish
 
 __all__ = ["EXPERIMENTS", "Finished", "run_all"]
 
-EXPERIMENTS = ("landscape", "blocks", "agreement")
+EXPERIMENTS = ("landscape", "blocks", "agreement", "drift", "ablations")
 
 
 def run_all(folder: Path) -> Iterator[Finished]:
