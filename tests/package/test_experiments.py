@@ -49,7 +49,7 @@ def test_drift_is_found_from_kernel_and_samples():
 def test_ablations_say_what_is_known():
     outcome = ablations.run(ablations.Settings(rates=(0.1,), inner=(1, 12), steps=60, n_states=6, n_abstract=3))
     assert outcome.bias[-1] <= 1e-9 < outcome.bias[0]
-    assert outcome.curves["step rule"].min() <= outcome.curves["Adam 0.1"].min()
+    assert outcome.curves["step rule"][-1] <= 1e-7 < outcome.curves["Adam 0.1"][-1]
     work = ablations.summary(outcome)["inner_work"]
     assert work["single loop"] < work["double loop, warm"] < work["double loop, cold"]
 
