@@ -1,6 +1,8 @@
 """Fitting: known answers, work counted, runs resumed to the bit."""
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -221,3 +223,12 @@ def test_example_of_a_neural_kernel_runs_and_fits():
     result = runpy.run_path(str(path))["result"]
     assert result.value <= 0.1 * result.curve()[0]
     assert result.chain.n_states == 50
+
+
+def test_without_torch_the_remedy_is_named():
+    code = (
+        "import sys; sys.modules['torch'] = None\nimport diffbisim as db\nX = db.examples.cycle(2)\n"
+        "try:\n    db.fit(X, object())\nexcept db.MissingExtra as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'diffbisim[torch]'" in done.stdout

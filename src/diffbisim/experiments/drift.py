@@ -31,7 +31,7 @@ TITLE = "Drift walk: the drift found from the kernel and from samples"
 class Settings:
     true_drift: float = 1.5
     starts: tuple[float, ...] = (-2.0, 6.0, -6.0)
-    constant_step: float = 1.0  # of the gradient steps to compare with
+    constant_step: float = 0.25  # of the gradient steps to compare with
     constant_steps: int = 40
     n_states: int = 16
     discount: float = 0.95
@@ -45,7 +45,7 @@ class Settings:
 class Outcome:
     settings: Settings
     paths: dict[str, Floats]  # drift after every step, by run
-    values: dict[str, Floats]  # distance at every step
+    values: dict[str, Floats]  # certified distance at every step
     found: dict[str, float]
     upper: dict[str, float]  # certified distance at the end
     estimates: Floats  # (seeds,)
@@ -66,7 +66,7 @@ def run(settings: Settings) -> Outcome:
         model, path = DriftWalk(start, settings.n_states), [start]
         follow = partial(_follow, model, path)
         result = fit(target, model, discount=settings.discount, callback=follow, **how)
-        paths[name], values[name] = np.array(path), result.curve()
+        paths[name], values[name] = np.array(path), result.curve("upper")
         found[name], upper[name] = float(result.parameters["drift"]), result.distance.upper
     estimates, intervals = _from_samples(settings)
     return Outcome(settings, paths, values, found, upper, estimates, intervals)
@@ -174,7 +174,7 @@ def plot(outcome: Outcome) -> Figure:
     left.axhline(true, color="black", linewidth=0.7)
     left.set(xlabel="step", ylabel="drift $f$", title="drift")
     left.legend(frameon=False, fontsize=8)
-    middle.set(xlabel="step", ylabel="distance (positions)", title="distance")
+    middle.set(xlabel="step", ylabel="positions", title="certified distance")
     seeds = np.arange(len(outcome.estimates))
     right.vlines(seeds, *outcome.intervals.T, color=BLUE, linewidth=2)
     right.plot(seeds, outcome.estimates, ".", color="black", markersize=5)
