@@ -28,6 +28,9 @@ _HOME = {
     "lump": "lumping",
     "compress": "fit.compress",
     "compress_sweep": "fit.sweep",
+    "fit": "fit.dbot",
+    "FitResult": "fit.result",
+    "identify": "fit.identify",
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
@@ -46,7 +49,7 @@ _HOME = {
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
 }
-_MODULES = ("solvers", "data", "examples")
+_MODULES = {"solvers": "solvers", "data": "data", "examples": "data.examples", "kernels": "fit.kernels"}
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
@@ -70,10 +73,14 @@ if TYPE_CHECKING:
     from diffbisim.errors import InvalidData as InvalidData
     from diffbisim.errors import MissingExtra as MissingExtra
     from diffbisim.estimate import estimate as estimate
+    from diffbisim.fit import kernels as kernels
+    from diffbisim.fit.compress import compress as compress
+    from diffbisim.fit.dbot import fit as fit
+    from diffbisim.fit.identify import identify as identify
+    from diffbisim.fit.result import FitResult as FitResult
+    from diffbisim.fit.sweep import compress_sweep as compress_sweep
     from diffbisim.imitate.ilfo import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
-    from diffbisim.fit.compress import compress as compress
-    from diffbisim.fit.sweep import compress_sweep as compress_sweep
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise
@@ -85,7 +92,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(f"diffbisim.{_HOME[name]}"), name)
     elif name in _MODULES:
-        value = import_module("diffbisim.data.examples" if name == "examples" else f"diffbisim.{name}")
+        value = import_module(f"diffbisim.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'diffbisim' has no attribute {name!r}")
     globals()[name] = value
@@ -97,7 +104,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """``diffbisim.distance`` is a function and a submodule; importing the submodule must not hide the function."""
+    """``distance`` and ``fit`` are functions and submodules; importing the submodule must not hide the function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

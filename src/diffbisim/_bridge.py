@@ -68,12 +68,13 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> MarkovChain:
 
 
 def solve(
-    x: MarkovChain, y: MarkovChain, cost: Floats, discount: float, solver: Any, tol: float | None, warm: Any
-) -> DistanceResult:
+    x: MarkovChain, y: MarkovChain, cost: Floats, discount: float, solver: Any, tol: float | None, warm: Any,
+    warn: bool = True,
+) -> DistanceResult:  # fmt: skip
     """As :func:`diffbisim.distance`, which it cannot call: a bridge is deeper in the stack when it warns."""
     result: DistanceResult = make_solver(solver, tol).solve(Problem.make(x, y, cost, discount), warm=warm)
-    if not result.converged:
-        warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=5)
+    if warn and not result.converged:
+        warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=6)
     return result
 
 

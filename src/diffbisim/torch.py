@@ -70,6 +70,14 @@ def distance_and_result(
     The tensor is differentiable in every tensor among X, Y, cost, initial, initial_x and rewards. Stored zeros of a
     sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
     """
+    return evaluate(X, Y, cost, discount, initial, initial_x, rewards, solver, tol, warm, warn=True)
+
+
+def evaluate(
+    X: Any, Y: Any, cost: Any, discount: float, initial: Any, initial_x: Any, rewards: Any, solver: Any,
+    tol: float | None, warm: DistanceResult | None, warn: bool,
+) -> tuple[torch.Tensor, DistanceResult]:  # fmt: skip
+    """:func:`distance_and_result` with the choice whether an unfinished solve warns."""
     like = next((v for v in (Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
     if like is None:
         raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
@@ -78,7 +86,7 @@ def distance_and_result(
     if isinstance(cost, str):
         n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
         cost = named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
-    how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm)
+    how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm, warn)
     found: list[DistanceResult] = []
     parts = [_double(part) for part in (P_x, P_y, start_x, start_y, _tensor(cost))]
     apply: Any = _Distance.apply
@@ -91,13 +99,13 @@ class _Distance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, found: list[DistanceResult], how: tuple[Any, ...], *parts: torch.Tensor | None) -> Any:
-        X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm = how
+        X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm, warn = how
         P_x, P_y, nu_x, nu_y, c = (None if part is None else part.detach().numpy() for part in parts)
         kernel_x, kernel_y = _filled(P_x, places_x), _filled(P_y, places_y)
         x = X if kernel_x is None else make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
         y = Y if kernel_y is None else make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
         assert c is not None
-        result = solve(x, y, c, discount, solver, tol, warm)
+        result = solve(x, y, c, discount, solver, tol, warm, warn)
         found.append(result)
         ctx.result, ctx.kernels, ctx.starts = result, (kernel_x, kernel_y), (nu_x, nu_y)
         return torch.tensor(result.value, dtype=torch.float64)

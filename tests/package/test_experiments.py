@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 from diffbisim.cli import app
 from diffbisim.experiments import (
     EXPERIMENTS,
+    ablations,
     agreement,
     blocks,
     compression,
+    drift,
     imitation_chain,
     imitation_marginals,
     landscape,
@@ -46,6 +48,22 @@ def test_solvers_agree():
     assert found["largest_difference"] <= 1e-8
     assert max(found["largest_gap_exact"], found["largest_gap_lp"]) <= 1e-9
     assert "all certified intervals overlap" in agreement.findings(outcome)[0]
+
+
+def test_drift_is_found_from_kernel_and_samples():
+    outcome = drift.run(drift.Settings(starts=(-2.0,), n_samples=2_000, seeds=1, replicates=4))
+    found = drift.summary(outcome)
+    assert found["error"]["from -2"] <= 1e-6
+    assert found["error"]["constant steps"] > 1e-6
+    assert outcome.intervals.shape == (1, 2)
+
+
+def test_ablations_say_what_is_known():
+    outcome = ablations.run(ablations.Settings(rates=(0.1,), inner=(1, 12), steps=60, n_states=6, n_abstract=3))
+    assert outcome.bias[-1] <= 1e-9 < outcome.bias[0]
+    assert outcome.curves["step rule"][-1] <= 1e-7 < outcome.curves["Adam 0.1"][-1]
+    work = ablations.summary(outcome)["inner_work"]
+    assert work["single loop"] < work["double loop, warm"] < work["double loop, cold"]
 
 
 def test_marginals_cannot_tell_but_the_distance_can():
@@ -96,6 +114,8 @@ def test_noisy_blocks_are_found_and_nearer_than_any_average():
 
 
 SMALL = {
+    "drift": (drift, drift.Settings(starts=(1.0,), n_samples=500, seeds=1, replicates=2, constant_steps=3)),
+    "ablations": (ablations, ablations.Settings(rates=(0.1,), inner=(1, 2), steps=3, n_states=4, n_abstract=2)),
     "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),

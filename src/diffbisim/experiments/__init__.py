@@ -23,6 +23,8 @@ EXPERIMENTS = (
     "landscape",
     "blocks",
     "agreement",
+    "drift",
+    "ablations",
     "compression",
     "noisy_blocks",
     "imitation_marginals",

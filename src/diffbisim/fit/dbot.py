@@ -1,0 +1,166 @@
+"""D-BOT (the paper's Algorithm 1): fit a parametrized Markov model by the gradient of the metric.
+
+    repeat    solve      d(X, Y_θ) by the inner solver, from the last solution, no more exactly than the step needs
+              gradient   g = ∇_θ d by the envelope theorem (Theorem 1) and backward through the model
+              step       θ ← θ - η n,  n the natural direction (natural.py), η Polyak's length for a level (steps.py)
+    until     the certified distance is within tol of zero, or the level says that nothing is left to gain
+
+d is sharp at an attainable minimum, where any fixed schedule rattles or crawls; the default rule has nothing to tune.
+Any torch optimizer and scheduler can take its place. The best iterate is kept, and certified at the end.
+
+Tolerance. A step that expects to gain d - ℓ is no better for a gap far below that: the inner gap is a twentieth of it
+(``inner_gap``).
+
+Single loop (``loop="single"``, which the paper leaves open): parameters and inner variables move together, one
+improvement of the coupling per step, from where the last step left it. The bounds are wide but true at every step;
+the value is a moving estimate that becomes exact as the steps become short. So the steps have to become short by
+themselves: the default there is Adam, annealed to zero.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount
+from diffbisim.data.transitions import Transitions
+from diffbisim.distance import make_solver
+from diffbisim.errors import InvalidArgument
+from diffbisim.fit.result import FitResult, FitStatus
+from diffbisim.progress import Progress, tracking
+from diffbisim.solvers import Exact
+
+Callback = Callable[[Mapping[str, float]], object]
+
+
+def fit(
+    target: Any,
+    kernel: Any,
+    cost: Any = "reward",
+    discount: float = 0.95,
+    *,
+    initial: Any = None,
+    rewards: Any = None,
+    solver: Any = "exact",
+    steps: int = 200,
+    tol: float = 1e-8,
+    attainable: bool | None = None,
+    optimizer: Callable[[Any], Any] | None = None,
+    scheduler: Callable[[Any], Any] | None = None,
+    loop: str = "double",
+    warm: bool = True,
+    inner_gap: float = 0.05,
+    unseen: Any = "error",
+    callback: Callback | None = None,
+    progress: Progress = False,
+    checkpoint: str | Path | None = None,
+    every: int = 10,
+) -> FitResult:
+    """Fit a Markov model to a chain or to data: minimize the distance over the parameters of a torch module.
+
+    Parameters
+    ----------
+    target : a MarkovChain, or Transitions (then its empirical chain)
+    kernel : a torch module whose output is a row-stochastic matrix, e.g. from :mod:`diffbisim.fit.kernels`
+    cost : "reward", "indicator", an (n_X, n_Y) array, or a torch module that returns one (learned)
+    discount : weight γ of the next step
+    initial : start of the model: a state, a distribution, or a module (learned); default that of the target
+    rewards : of the model's states: an array, or a module (learned); default those of the target
+    solver : inner solver, a name or an object of :mod:`diffbisim.solvers`
+    steps : at most so many
+    tol : stop when the certified distance, or what is left to gain, is below this, relative to the largest cost
+    attainable : True if distance zero can be reached, False if not, None if unknown (the level is then learned)
+    optimizer : ``parameters -> torch optimizer`` instead of the step rule, e.g. ``lambda p: torch.optim.Adam(p, 0.1)``
+    scheduler : ``optimizer -> scheduler``
+    loop : "double" solves the inner problem at every step, "single" improves its solution once per step
+    warm : whether inner solves start from the last solution
+    inner_gap : certified gap of the inner solves, as a share of what the step expects to gain; 0 for the solver's own
+    unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
+    callback : called with every row of history; returning True stops
+    progress : True for a bar, or a callable ``(done, total)``
+    checkpoint : file to write every ``every`` steps; if it exists, the run goes on from there, to the same bits
+
+    Examples
+    --------
+    >>> from diffbisim.data.examples import drift_walk
+    >>> from diffbisim.fit.kernels import DriftWalk
+    >>> result = fit(drift_walk(1.5), DriftWalk(-2.0))
+    >>> round(float(result.parameters["drift"]), 6)
+    1.5
+    """
+    from diffbisim.fit.run import Run, few_threads
+
+    if loop not in ("double", "single"):
+        raise InvalidArgument(f'loop is {loop!r}; use "double" or "single"')
+    if scheduler is not None and optimizer is None:
+        raise InvalidArgument("scheduler needs an optimizer; the step rule has its own schedule")
+    inner = make_solver(solver)
+    if hasattr(inner, "tol"):
+        inner = replace(inner, tol=min(inner.tol, tol / 2))
+    if loop == "single" and not isinstance(inner, Exact):
+        raise InvalidArgument(f'loop="single" improves an exact solution; it needs solver="exact", not {solver!r}')
+    if loop == "single" and optimizer is None:
+        optimizer, scheduler = annealed(steps)
+    chain = target_chain(target, unseen, initial, rewards)
+    run = Run(
+        chain, kernel, cost, check_discount(discount), initial, rewards, inner, attainable, optimizer, scheduler,
+        warm, tol, inner_gap, loop == "single",
+    )  # fmt: skip
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        run.restore(path)
+    with few_threads(run.parameters), tracking(progress, steps, "fit") as advance:
+        advance(len(run.history))
+        for row in _rows(run, steps, path, every):
+            advance(1)
+            if callback is not None and callback(row):
+                run.outcome = FitStatus.STOPPED
+                break
+        if path is not None:
+            run.save(path)
+        return run.finish(inner)
+
+
+def _rows(run: Any, steps: int, path: Path | None, every: int) -> Iterator[Mapping[str, float]]:
+    """Step by step, with checkpoints between steps."""
+    while len(run.history) < steps and not run.settled:
+        yield run.advance()
+        if path is not None and len(run.history) % every == 0:
+            run.save(path)
+
+
+def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Adam, and a cosine that takes its rate to zero: for objectives whose values are estimates."""
+    import torch
+
+    def scheduler(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    return lambda parameters: torch.optim.Adam(parameters, rate), scheduler
+
+
+def target_chain(target: Any, unseen: Any, initial: Any, rewards: Any) -> MarkovChain:
+    """The chain to fit; data are given the constants that the model shares with them."""
+    if isinstance(target, MarkovChain):
+        return target
+    if isinstance(target, Transitions):
+        known = {
+            name: value
+            for name, value in (("initial", initial), ("rewards", rewards))
+            if value is not None and not callable(value) and np.size(value) in (1, target.n_states)
+        }
+        return target.chain(unseen=unseen, **known)
+    if hasattr(target, "__next__") or callable(target):
+        return stream_chain(target)
+    raise InvalidArgument(f"target is a {type(target).__name__}; give a MarkovChain or Transitions")
+
+
+def stream_chain(stream: Any) -> MarkovChain:
+    """Targets known by samples only."""
+    raise InvalidArgument(
+        "target is a stream, which needs a stochastic inner solver; collect it first: "
+        "Transitions.from_pairs(s, s_next) or MarkovChain.from_transitions(s, s_next)"
+    )

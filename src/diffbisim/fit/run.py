@@ -1,0 +1,282 @@
+"""The state of a fit, one step at a time; everything that a checkpoint must hold is an attribute of :class:`Run`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
+from diffbisim.fit.result import FitResult, FitStatus
+from diffbisim.results import DistanceResult, Status
+from diffbisim.saving import result_from_arrays
+from diffbisim.steps import PolyakLevel
+
+try:
+    import torch
+except ImportError as error:  # pragma: no cover - tested in a process of its own
+    raise MissingExtra("fitting needs PyTorch: pip install 'diffbisim[torch]'") from error
+
+from diffbisim.fit import checkpoint
+from diffbisim.fit.kernels import ChainModel, Parts
+from diffbisim.fit.natural import fisher_weights, inner, natural_direction
+from diffbisim.torch import evaluate
+
+#: The largest inner gap, relative to the largest cost.
+LOOSEST = 1e-3
+
+#: Largest natural step: √(2 × nats per transition).
+CAP = 0.5
+
+#: A value so many times the best means that the step left the region where the gradient says anything.
+FAR = 3.0
+
+#: Models with fewer parameters than this run in one torch thread: waiting for a second takes longer than the work.
+SMALL = 1_000_000
+
+COUNTS = ("pivots", "improvements", "sweeps")
+
+
+@contextmanager
+def few_threads(parameters: list[Any]) -> Iterator[None]:
+    """One torch thread for a small model, and the caller's number of threads afterwards."""
+    before = torch.get_num_threads()
+    if sum(p.numel() for p in parameters) < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Run:
+    """Parameters, step rule, warm solution and history of a fit."""
+
+    def __init__(
+        self, target: MarkovChain, kernel: Any, cost: Any, discount: float, initial: Any, rewards: Any, solver: Any,
+        attainable: bool | None, optimizer: Callable[[Any], Any] | None, scheduler: Callable[[Any], Any] | None,
+        warm: bool, tol: float, inner_gap: float, single: bool,
+    ) -> None:  # fmt: skip
+        self.target, self.cost, self.discount, self.solver = target, cost, discount, solver
+        self.keep_warm, self.tol, self.inner_gap, self.single = warm or single, tol, inner_gap, single
+        self.model = ChainModel(kernel, initial, rewards)
+        self.names, self.parameters = _trainable(self.model, cost)
+        self.optimizer = None if optimizer is None else optimizer(self.parameters)
+        self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        few = min(20, 4 + 2 * sum(p.numel() for p in self.parameters))  # more parameters, more kinks to get past
+        self.rule = PolyakLevel(attainable=attainable, cap=CAP, patience=few)
+        self.warm: DistanceResult | None = None
+        self.best = self._snapshot()
+        self.history: list[dict[str, float]] = []
+        self.work = dict.fromkeys((*COUNTS, "gradient_sweeps"), 0)
+        self.outcome = FitStatus.STEPS
+
+    @property
+    def settled(self) -> bool:
+        return self.outcome in (FitStatus.REACHED, FitStatus.STALLED)
+
+    # --- one step ------------------------------------------------------------------------------------------
+
+    def advance(self) -> Mapping[str, float]:
+        """Solve, differentiate, step; returns the row of history."""
+        solver = self._solver()
+        value, result, outputs = self._evaluate(solver, self.warm if self.keep_warm else None)
+        g = _gradient(value, self.parameters)
+        n, size = self._direction(outputs, result, g)
+        slope = inner(g, n)
+        certain = not self.single and result.outcome is not Status.ESTIMATE
+        value_now = result.upper if certain else result.value  # a value with a wide gap must not pass for the best
+        length = self.rule.length(value_now, slope, size if size > 0 else slope**0.5)
+        if self.rule.improved:
+            self.best = self._snapshot()
+        self._count(result)
+        row = {
+            "step": float(len(self.history)), "value": result.value, "lower": result.lower, "upper": result.upper,
+            "level": self.rule.level, "length": length, "tol": getattr(solver, "tol", float("nan")),
+            **{k: float(v) for k, v in self.work.items()},
+        }  # fmt: skip
+        self.history.append(row)
+        self.warm = result
+        self._judge(result, length)
+        if not self.settled:
+            self._move(g, n, length, value_now)
+        return row
+
+    def _solver(self) -> Any:
+        """The inner solver, no more exact than the next step deserves; a single loop begins with one full solve."""
+        if self.single and self.warm is not None:
+            return replace(self.solver, max_iterations=1)
+        if not hasattr(self.solver, "tol") or self.inner_gap == 0.0:
+            return self.solver
+        wanted = LOOSEST
+        if self.warm is not None:
+            gain = max(self.history[-1]["upper"] - self.rule.level, 0.0)
+            wanted = min(LOOSEST, self.inner_gap * gain / (self.warm.problem.scale or 1.0))
+        return replace(self.solver, tol=max(self.solver.tol, wanted))
+
+    def _evaluate(self, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult, Any]:
+        """The distance in the graph, the result, and the tensors in between with their weights in the metric."""
+        parts = self.model()
+        P, values = _split(parts)
+        cost = self.cost() if isinstance(self.cost, torch.nn.Module) else self.cost
+        value, result = evaluate(
+            self.target, P, cost, self.discount, parts.initial, None, parts.rewards, solver, None, warm, warn=False
+        )
+        return value, result, (P, values, parts, cost)
+
+    def _direction(self, made: Any, result: DistanceResult, g: list[Any]) -> tuple[list[Any], float]:
+        """The natural direction (size 0: the rule measures it by its slope), or the gradient with its largest entry."""
+        if self.optimizer is None:
+            n = natural_direction(*_outputs(made, result), self.parameters, g)
+            if n is not None and all(bool(torch.isfinite(x).all()) for x in n) and inner(g, n) > 0:
+                return n, 0.0
+        return g, max(float(x.abs().max()) for x in g)
+
+    def _move(self, g: list[Any], n: list[Any], length: float, value: float) -> None:
+        if self.optimizer is None and (length == 0.0 or value > FAR * self.rule.best):
+            self._put(self.best)  # the step went where the model is another: back, and shorter steps
+            self.rule.cap /= 2
+            return
+        if self.optimizer is None:
+            if self.rule.improved:
+                self.rule.cap = min(CAP, 1.2 * self.rule.cap)
+            with torch.no_grad():
+                for p, direction in zip(self.parameters, n, strict=True):
+                    p -= length * direction
+            return
+        for p, derivative in zip(self.parameters, g, strict=True):
+            p.grad = derivative
+        self.optimizer.step()
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            self.scheduler.step(value)
+        elif self.scheduler is not None:
+            self.scheduler.step()
+
+    def _judge(self, result: DistanceResult, length: float) -> None:
+        scale = result.problem.scale or 1.0
+        if result.upper <= self.tol * scale:
+            self.outcome = FitStatus.REACHED
+        elif self.optimizer is None and not self.single:
+            learned = not self.rule.attainable and self.rule.delta <= self.tol * scale
+            if learned or (length == 0.0 and self.rule.improved):
+                self.outcome = FitStatus.STALLED
+
+    def _count(self, result: DistanceResult) -> None:
+        """Work of the inner solve, and the sweeps that the occupancy took after it for the gradient."""
+        for name in COUNTS:
+            self.work[name] += int(result.work.get(name, 0))
+        total: Any = getattr(getattr(result.coupling, "grid", None), "work", None)
+        if total is not None:
+            self.work["gradient_sweeps"] += total["sweeps"] - int(result.work["sweeps"])
+
+    def _snapshot(self) -> list[Any]:
+        return [p.detach().clone() for p in self.parameters]
+
+    def _put(self, values: list[Any]) -> None:
+        with torch.no_grad():
+            for p, value in zip(self.parameters, values, strict=True):
+                p.copy_(value)
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def finish(self, solver: Any) -> FitResult:
+        """Certify the best iterate (of the single loop, whose values are estimates, also the last); keep it."""
+        candidates = [self.best, self._snapshot()] if self.single else [self.best]
+        found = []
+        for values in candidates:
+            self._put(values)
+            found.append((self._evaluate(solver, self.warm)[1], values))
+        result, self.best = min(found, key=lambda pair: pair[0].upper)
+        self._put(self.best)
+        parts = self.model()
+        rewards = parts.rewards.detach().numpy() if isinstance(parts.rewards, torch.Tensor) else parts.rewards
+        y = result.problem.y
+        if rewards is None and y.n_states == self.target.n_states:
+            rewards = self.target.rewards
+        chain = MarkovChain(y.transition, initial=y.initial, rewards=rewards)
+        named = {name: p.detach().numpy().copy() for name, p in zip(self.names, self.best, strict=True)}
+        return FitResult(chain, result, named, self.model.kernel, self.outcome, tuple(self.history), dict(self.work))
+
+    # --- on disk -------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {}
+        state = {
+            "parameters": checkpoint.pack(self._snapshot(), "parameters", arrays),
+            "best": checkpoint.pack(self.best, "best", arrays),
+            "optimizer": checkpoint.pack(self.optimizer and self.optimizer.state_dict(), "optimizer", arrays),
+            "scheduler": checkpoint.pack(self.scheduler and self.scheduler.state_dict(), "scheduler", arrays),
+            "names": self.names, "rule": self.rule.state(), "history": self.history, "work": self.work,
+            "outcome": self.outcome.name, "discount": self.discount,
+        }  # fmt: skip
+        if self.warm is not None:
+            arrays |= {f"warm.{k}": v for k, v in self.warm.arrays().items()}
+        checkpoint.write(path, state, arrays)
+
+    def restore(self, path: Path) -> None:
+        state, arrays = checkpoint.read(path)
+        values = checkpoint.unpack(state["parameters"], arrays)
+        same = state["names"] == self.names and [v.shape for v in values] == [p.shape for p in self.parameters]
+        if not same or state["discount"] != self.discount:
+            raise InvalidData(f"checkpoint {path} is of another model or discount; name another file, or remove it")
+        self._put(values)
+        self.best = checkpoint.unpack(state["best"], arrays)
+        for name in ("optimizer", "scheduler"):
+            if getattr(self, name) is not None and state[name] is not None:
+                getattr(self, name).load_state_dict(checkpoint.unpack(state[name], arrays))
+        self.rule, self.history = PolyakLevel.from_state(state["rule"]), state["history"]
+        self.work, self.outcome = state["work"], FitStatus[state["outcome"]]
+        kept = {k.removeprefix("warm."): v for k, v in arrays.items() if k.startswith("warm.")}
+        self.warm = result_from_arrays(kept) if kept else None
+
+
+def _trainable(model: ChainModel, cost: Any) -> tuple[list[str], list[Any]]:
+    """Names and tensors of what is learned."""
+    if not isinstance(model.kernel, torch.nn.Module):
+        raise InvalidArgument(f"kernel is a {type(model.kernel).__name__}; give a torch module that returns a kernel")
+    found = list(model.named_parameters())
+    if isinstance(cost, torch.nn.Module):
+        found += [(f"cost.{name}", p) for name, p in cost.named_parameters()]
+    found = [(name.removeprefix("kernel."), p) for name, p in found if p.requires_grad]
+    if not found:
+        raise InvalidArgument("kernel has no parameters that require a gradient; there is nothing to fit")
+    names, parameters = zip(*found, strict=True)
+    return list(names), list(parameters)
+
+
+def _split(parts: Parts) -> tuple[Any, Any]:
+    """The kernel and its values: a sparse one is rebuilt on values that the graph goes through."""
+    P: Any = parts.transition
+    if P.layout == torch.strided:
+        return P, P
+    flat = (P if P.layout == torch.sparse_coo else P.to_sparse_coo()).coalesce()
+    values = flat.values()
+    rebuilt = torch.sparse_coo_tensor(flat.indices(), values, P.shape, is_coalesced=True, check_invariants=False)
+    return rebuilt, values
+
+
+def _outputs(made: Any, result: DistanceResult) -> tuple[list[Any], list[Any]]:
+    """What the parameters make, and how much each number counts in the metric."""
+    P, values, parts, cost = made
+    m = torch.from_numpy(np.array(result.occupancy))
+    rho = m.sum(dim=0)
+    by_entry = rho[:, None] if P.layout == torch.strided else rho[P.indices()[0]]
+    learned = [(values, fisher_weights(values, by_entry.to(values.dtype)))]
+    units = (result.problem.scale or 1.0) ** 2
+    if isinstance(parts.initial, torch.Tensor):
+        once = torch.full_like(parts.initial, 1.0 - result.discount)  # drawn once, for 1/(1-γ) transitions
+        learned.append((parts.initial, fisher_weights(parts.initial, once)))
+    if isinstance(parts.rewards, torch.Tensor):
+        learned.append((parts.rewards, rho / units))
+    if isinstance(cost, torch.Tensor):
+        learned.append((cost, m / units))
+    learned = [(out, weight) for out, weight in learned if out.requires_grad]
+    return [out for out, _ in learned], [weight for _, weight in learned]
+
+
+def _gradient(value: Any, parameters: list[Any]) -> list[Any]:
+    found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return [x.detach() for x in found]

@@ -1,0 +1,234 @@
+"""Fitting: known answers, work counted, runs resumed to the bit."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import diffbisim as db  # noqa: E402
+from diffbisim.fit.dbot import annealed  # noqa: E402
+from diffbisim.fit.result import FitStatus  # noqa: E402
+
+K = db.kernels
+WALK = db.examples.drift_walk(1.5)
+
+
+def adam(rate=0.1):
+    return lambda parameters: torch.optim.Adam(parameters, rate)
+
+
+def inner_work(result):
+    return result.work["pivots"] + result.work["sweeps"]
+
+
+@pytest.mark.parametrize("start", [-2.0, 6.0, -6.0])
+def test_drift_is_found(start):
+    result = db.fit(WALK, K.DriftWalk(start))
+    assert result.outcome is FitStatus.REACHED
+    assert abs(result.parameters["drift"] - 1.5) <= 1e-6
+    assert result.steps <= 20
+    assert result.distance.upper <= 2e-8 * 15
+
+
+def test_drift_is_found_in_a_mixture():
+    """The same walk in another parametrization: weights σ(f), 1 - σ(f)."""
+    up, down = (db.examples.birth_death(16, *p) for p in ((1.0, 0.0), (0.0, 1.0)))
+    result = db.fit(WALK, K.Mixture([up, down]), attainable=True)
+    assert np.diff(result.parameters["logits"])[0] == pytest.approx(-1.5, abs=1e-6)
+
+
+def test_drift_from_samples_is_the_minimizer_of_the_empirical_distance():
+    """Not attainable: against a search over a fine grid."""
+    s, t = WALK.sample_transitions(3_000, 0.95, rng=0)
+    data = db.Transitions.from_pairs(s, t, states=16)
+    result = db.fit(data, K.DriftWalk(0.0), initial=8, rewards=np.arange(16), unseen="self-loop", tol=1e-7)
+    assert result.outcome is FitStatus.STALLED
+    empirical = data.chain(initial=8, rewards=np.arange(16), unseen="self-loop")
+    grid = np.linspace(1.3, 1.7, 201)
+    values = [db.distance(empirical, db.examples.drift_walk(f)).value for f in grid]
+    assert result.value <= min(values) + 1e-5
+    assert abs(result.parameters["drift"] - grid[np.argmin(values)]) <= 4e-3
+
+
+def test_policy_of_an_mdp_is_recovered_as_a_chain():
+    mdp = db.examples.imitation_chain()
+    expert = mdp.induced_chain(db.examples.soft_right_policy(mdp, 0.4))
+    result = db.fit(expert, K.PolicyKernel(mdp), cost=1.0 - np.eye(5), discount=0.9, attainable=True, steps=150)
+    assert result.value <= 5e-3
+    assert result.curve()[0] >= 0.3
+
+
+def test_start_and_rewards_are_learned():
+    """A chain of two states in disguise: rewards and start are the only unknowns, distance zero is attainable."""
+    P = np.array([[0.6, 0.4], [0.3, 0.7]])
+    X = db.MarkovChain(P, initial=[0.3, 0.7], rewards=[0.0, 1.0])
+    kernel = K.Mixture([P])
+    start, rewards = K.Start(2), K.Rewards([0.2, 0.5])
+    result = db.fit(X, kernel, initial=start, rewards=rewards, attainable=True, steps=300, tol=1e-6)
+    assert result.value <= 1e-3
+    assert np.allclose(result.chain.rewards, [0.0, 1.0], atol=5e-2)
+    assert np.allclose(result.chain.initial, [0.3, 0.7], atol=5e-2)
+    assert set(result.parameters) == {"logits", "initial.logits", "rewards.values"}
+
+
+def test_a_learned_cost_goes_down():
+    class Features(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.y = torch.nn.Parameter(torch.tensor([3.0, -1.0], dtype=torch.float64))
+
+        def forward(self):
+            return torch.abs(torch.tensor([0.0, 1.0], dtype=torch.float64)[:, None] - self.y[None, :])
+
+    X = db.MarkovChain([[0.5, 0.5], [0.2, 0.8]])
+    result = db.fit(X, K.Mixture([X]), cost=Features(), attainable=True)
+    assert result.value <= 1e-6
+    assert np.allclose(result.parameters["cost.y"], [0.0, 1.0], atol=1e-4)
+
+
+def test_sparse_support_is_fitted_and_kept():
+    X = db.examples.random_sparse_chain(12, 3, rng=0)
+    result = db.fit(X, K.MaskedSoftmax(X), attainable=True, steps=150)
+    assert result.chain.is_sparse
+    assert np.array_equal(result.chain.transition.indices, X.transition.indices)
+    assert result.value <= 0.1 * result.curve()[0]
+
+
+def test_the_best_iterate_is_kept_and_certified():
+    result = db.fit(WALK, K.DriftWalk(-2.0), optimizer=lambda p: torch.optim.SGD(p, 1.0), steps=40)
+    assert result.value <= result.curve().min() + 1e-3 * 15
+    again = db.distance(WALK, result.chain).value
+    assert again == pytest.approx(result.value, abs=1e-7)
+    assert np.allclose(result.model().detach().numpy(), result.chain.transition)
+
+
+def test_adam_and_a_scheduler_fit_too():
+    optimizer, scheduler = annealed(200, 0.1)
+    result = db.fit(WALK, K.DriftWalk(-2.0), optimizer=optimizer, scheduler=scheduler, steps=200)
+    assert abs(result.parameters["drift"] - 1.5) <= 1e-2
+
+
+def test_warm_starts_cut_the_inner_work_of_200_steps_to_a_third():
+    X = db.examples.random_chain(8, 0)
+    warm, cold = (db.fit(X, K.Softmax(8), steps=200, warm=warm) for warm in (True, False))
+    assert 3 * inner_work(warm) <= inner_work(cold)
+    assert warm.steps == cold.steps == 200
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_single_loop_reaches_the_same_with_a_third_of_the_work(seed):
+    """Against warm inner solves to the solver's own tolerance; four states cannot reach distance zero."""
+    X, rewards = db.examples.random_chain(12, seed), np.linspace(0, 1, 4)
+    optimizer, scheduler = annealed(200)
+    how = {"rewards": rewards, "optimizer": optimizer, "scheduler": scheduler, "steps": 200}
+    double = db.fit(X, K.Softmax(4), inner_gap=0.0, **how)
+    single = db.fit(X, K.Softmax(4), loop="single", **how)
+    assert single.value == pytest.approx(double.value, rel=0.05)
+    assert 3 * inner_work(single) <= inner_work(double)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"loop": "single"},
+        {
+            "optimizer": adam(),
+            "scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5),
+        },
+    ],
+    ids=["rule", "single", "adam"],
+)
+@pytest.mark.parametrize("stop", [1, 7, 12])
+def test_interrupted_and_resumed_is_the_same_bit_for_bit(how, stop, tmp_path):
+    X, path = db.examples.random_chain(5, 0), tmp_path / "run.npz"
+    straight = db.fit(X, K.Softmax(5), steps=20, **how)
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(row):
+        if row["step"] == stop:
+            raise Interrupt
+
+    with pytest.raises(Interrupt):
+        db.fit(X, K.Softmax(5), steps=20, checkpoint=path, every=3, callback=interrupt, **how)
+    resumed = db.fit(X, K.Softmax(5), steps=20, checkpoint=path, every=3, **how)
+    assert np.array_equal(straight.parameters["logits"], resumed.parameters["logits"])
+    assert np.array_equal(straight.curve(), resumed.curve())
+    assert straight.work == resumed.work
+    assert straight.value == resumed.value
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    db.fit(WALK, K.DriftWalk(0.0), steps=2, checkpoint=path)
+    with pytest.raises(db.InvalidData, match="another model"):
+        db.fit(WALK, K.Softmax(16), steps=2, checkpoint=path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(db.InvalidData, match="not a checkpoint"):
+        db.fit(WALK, K.DriftWalk(0.0), steps=2, checkpoint=path)
+
+
+def test_callback_stops_and_progress_counts():
+    seen = []
+    result = db.fit(
+        WALK, K.DriftWalk(-2.0), callback=lambda row: row["step"] == 2, progress=lambda done, total: seen.append(done)
+    )
+    assert result.outcome is FitStatus.STOPPED
+    assert result.steps == 3
+    assert seen[-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"loop": "triple"}, "loop is"),
+        ({"scheduler": lambda o: o}, "scheduler needs an optimizer"),
+        ({"target": iter([(0, 1)])}, "stream"),
+        ({"target": 3}, "target is a int"),
+        ({"kernel": np.eye(16)}, "kernel is a ndarray"),
+        ({"loop": "single", "solver": "lp"}, "it needs solver=.exact"),
+    ],
+)
+def test_errors_name_the_argument_and_the_remedy(how, message):
+    arguments = {"target": WALK, "kernel": K.DriftWalk(0.0), **how}
+    with pytest.raises(db.InvalidArgument, match=message):
+        db.fit(**arguments)
+
+
+def test_module_without_parameters_is_refused():
+    class Constant(torch.nn.Module):
+        def forward(self):
+            return torch.eye(16, dtype=torch.float64)
+
+    with pytest.raises(db.InvalidArgument, match="nothing to fit"):
+        db.fit(WALK, Constant())
+
+
+def test_torch_threads_are_given_back():
+    before = torch.get_num_threads()
+    db.fit(WALK, K.DriftWalk(0.0), steps=1)
+    assert torch.get_num_threads() == before
+
+
+def test_example_of_a_neural_kernel_runs_and_fits():
+    path = Path(__file__).parents[2] / "examples" / "plot_fit_neural_kernel.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+    result = runpy.run_path(str(path))["result"]
+    assert result.value <= 0.1 * result.curve()[0]
+    assert result.chain.n_states == 50
+
+
+def test_without_torch_the_remedy_is_named():
+    code = (
+        "import sys; sys.modules['torch'] = None\nimport diffbisim as db\nX = db.examples.cycle(2)\n"
+        "try:\n    db.fit(X, object())\nexcept db.MissingExtra as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'diffbisim[torch]'" in done.stdout
