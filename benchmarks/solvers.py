@@ -79,8 +79,9 @@ def measure(problem: Problem) -> dict[str, np.ndarray]:
         "sinkhorn-value": SinkhornValue(tol=1e-4, time_limit=20),
         "somcot": Somcot(300_000, certify=False),
     }
-    for solver in (Exact(), SinkhornPolicy(max_iterations=2), SinkhornValue(max_iterations=2), Somcot(200)):
-        solver.solve(problem)  # compile
+    for name in ("exact", "sinkhorn-policy", "sinkhorn-value"):
+        solvers[name].solve(problem)  # compile
+    Somcot(200).solve(problem)
     traces = {name: trace(solver, problem, exact) for name, solver in solvers.items()}
     return {**traces, "plug-in": plug_in(problem, exact)}
 
