@@ -169,35 +169,31 @@ def _ascend_v(xs, ys, it, c, m, N, log_mass, eta, beta, rules):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _scale_rows(logarithms, p, q):
+    """Shift row i so that its exponentials sum to p[i], over the columns with q > 0."""
+    for i in range(p.size):
+        if p[i] > 0.0:
+            top, total = -1e300, 0.0
+            for j in range(q.size):
+                if q[j] > 0.0:
+                    top = max(top, logarithms[i, j])
+            for j in range(q.size):
+                if q[j] > 0.0:
+                    total += np.exp(logarithms[i, j] - top)
+            shift = np.log(p[i] / total) - top
+            for j in range(q.size):
+                logarithms[i, j] += shift
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def couple_starts(it, p, q):
     """One round of Sinkhorn's scaling of the start coupling; its columns are exact, its rows soon."""
-    n_x, n_y = it.start.shape
-    for x in range(n_x):
-        if p[x] > 0.0:
-            top, total = -1e300, 0.0
-            for y in range(n_y):
-                if q[y] > 0.0:
-                    top = max(top, it.log_start[x, y])
-            for y in range(n_y):
-                if q[y] > 0.0:
-                    total += np.exp(it.log_start[x, y] - top)
-            shift = np.log(p[x] / total) - top
-            for y in range(n_y):
-                it.log_start[x, y] += shift
-    for y in range(n_y):
-        if q[y] > 0.0:
-            top, total = -1e300, 0.0
-            for x in range(n_x):
-                if p[x] > 0.0:
-                    top = max(top, it.log_start[x, y])
-            for x in range(n_x):
-                if p[x] > 0.0:
-                    total += np.exp(it.log_start[x, y] - top)
-            shift = np.log(q[y] / total) - top
-            for x in range(n_x):
-                if p[x] > 0.0:
-                    it.log_start[x, y] += shift
-                    it.start[x, y] = np.exp(it.log_start[x, y])
+    _scale_rows(it.log_start, p, q)
+    _scale_rows(it.log_start.T, q, p)
+    for x in range(p.size):
+        for y in range(q.size):
+            if p[x] > 0.0 and q[y] > 0.0:
+                it.start[x, y] = np.exp(it.log_start[x, y])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
