@@ -214,3 +214,17 @@ def test_bounds_contain_the_distance(seed):
     assert result.lower <= exact.upper
     assert result.upper >= exact.lower
     assert result.lower <= result.value <= result.upper
+
+
+@pytest.mark.parametrize("eta", [2.0, 50.0, 1e4])
+def test_steps_far_too_large_stay_finite(eta):
+    """The coupling may lose all its mass at once; it is normalized again, and the bounds stay true."""
+    rng = np.random.default_rng(2)
+    X, Y = db.examples.random_chain(8, rng), db.examples.random_chain(8, rng)
+    exact = db.distance(X, Y, discount=0.95)
+    result = db.distance(X, Y, discount=0.95, solver=Somcot(3000, eta=eta))
+    assert result.lower <= exact.upper
+    assert result.upper >= exact.lower
+    for name, array in result.coupling.state().items():
+        assert np.isfinite(array).all(), name
+    assert np.isfinite(result.gradient.transition_y).all()

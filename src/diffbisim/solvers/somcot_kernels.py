@@ -19,13 +19,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from diffbisim.solvers.somcot_marginals import by_products, by_rows, softmax
+from diffbisim.solvers.somcot_marginals import by_products, by_rows, peak, softmax
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 #: Supports with at least this share of all entries begin with matrix products.
 DENSE = 1 / 16
+#: Entries count as zero relative to a mass of about one; outside of these bounds μ is normalized first.
+LEAST = 1e-6
 #: Scaled dual steps divide by occupancies, but not by less than this share of the uniform one.
 FLOOR = 0.1
 
@@ -219,6 +221,10 @@ def iterate(done, weight, x_draws, y_draws, c, xs, ys, it, rules, MA, MB):
         if it.cold[0] != 0:
             by_rows(xs, ys, it, MA, MB, N, m)
         mass = m.sum()
+        if not LEAST < mass < 1 / LEAST:  # a step too large for the normalization of the last one
+            it.S[:] = it.S - peak(xs, ys, it)
+            by_rows(xs, ys, it, MA, MB, N, m)
+            mass = m.sum()
         m /= mass
         N /= mass
         it.sums[0] += eta * m

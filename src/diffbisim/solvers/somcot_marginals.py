@@ -251,3 +251,16 @@ def by_rows(xs, ys, it, MA, MB, N, m):
     for i in range(n_x):
         for k in range(E):
             N[i, ys.to[k]] += NY[i * E + k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def peak(xs, ys, it):
+    """The largest log μ."""
+    n_y, E, top = ys.rho.size, ys.to.size, -np.inf
+    for x in range(xs.rho.size):
+        a = xs.at[x + 1] - xs.at[x]
+        for i in range(a):
+            for k in range(E):
+                su = it.S[x, ys.source[k]] + it.U[n_y * xs.at[x] + ys.source[k] * a + i]
+                top = max(top, su + (it.W[x * E + k] + it.L[xs.to[xs.at[x] + i], ys.to[k]]))
+    return top
