@@ -125,8 +125,12 @@ def estimate(
     work = partial(_replicate, sources, base.problem, chosen)
     stars, noise = np.concatenate(scattered(work, batches(seeds, 8), executor, progress, "replicates")).T
     tail = (1 - confidence) / 2
-    low, high = np.quantile(stars, [tail, 1 - tail])
-    lower = 0.0 if base.value <= np.quantile(noise, confidence) else max(0.0, float(2 * base.value - high))
+    low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased for few replicates
+    lower = (
+        0.0
+        if base.value <= np.quantile(noise, confidence, method="weibull")
+        else max(0.0, float(2 * base.value - high))
+    )
     return Estimate(
         base.value, lower, max(lower, float(2 * base.value - low)), float(confidence),
         float(stars.mean() - base.value), float(stars.std(ddof=1)), base, stars, noise,
