@@ -49,18 +49,29 @@ def test_marginals_cannot_tell_but_the_distance_can():
     foils = [found["distance_of_methods"][name] for name in ("state matching (OT)", "PW-DICE", "SMODICE")]
     assert min(foils) >= 0.5
     assert found["distance_of_methods"]["maximum likelihood"] <= 1e-10
+    assert found["distance_of_methods"]["D-BOT"] <= 1e-4
 
 
 def test_likelihood_leads_on_the_chain_and_errors_shrink_with_the_data():
     """Known dynamics: the error falls with the square root of the data, so 64 times as many leave well under half."""
     few, many = (
-        imitation_chain.run(imitation_chain.Settings(epsilons=(0.4,), seeds=3, expert_transitions=n))
+        imitation_chain.run(
+            imitation_chain.Settings(epsilons=(0.4,), seeds=3, expert_transitions=n, iterations=(1, 100))
+        )
         for n in (500, 32_000)
     )
-    key = (0.4, "known", "maximum likelihood")
-    assert np.median(many.scores[key], axis=0)[:2] == pytest.approx([0, 0], abs=0.03)
-    assert np.median(many.scores[key][:, 0]) <= 0.5 * np.median(few.scores[key][:, 0])
+    for key in ((0.4, "known", "maximum likelihood"), (0.4, "known", "D-BOT")):
+        assert np.median(many.scores[key], axis=0)[:3] == pytest.approx([0, 0, 0], abs=0.03)
+        assert np.median(many.scores[key][:, 0]) <= 0.5 * np.median(few.scores[key][:, 0])
     assert np.median(many.scores[0.4, "known", "PW-DICE"][:, 0]) >= 0.2  # marginals are not enough, at any number
+    for outcome in (few, many):
+        ours = {
+            dynamics: np.median(outcome.scores[0.4, dynamics, "D-BOT"], axis=0) for dynamics in ("known", "estimated")
+        }
+        for (_, dynamics, name), scores in outcome.scores.items():
+            assert np.abs(scores[:, 0] - scores[:, 1]).max() <= 1e-3  # the certified gap of Sinkhorn policy iteration
+            if name in ("PW-DICE", "IOSTOM-style"):
+                assert (ours[dynamics][[0, 2]] < np.median(scores, axis=0)[[0, 2]]).all()
 
 
 def test_without_cvxpy_the_other_methods_run(monkeypatch):
@@ -76,7 +87,7 @@ SMALL = {
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
-    "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50)),
+    "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5))),
 }
 
 
@@ -101,3 +112,12 @@ def test_reproduce_prints_tables_and_places(tmp_path, monkeypatch):
     assert "25 states that behave like 5" in done.stdout
     assert "blocks.png" in done.stdout
     assert (tmp_path / "new" / "folder" / "blocks.csv").exists()
+
+
+def test_reproduce_runs_the_named_ones_and_names_them_all(tmp_path):
+    done = CliRunner().invoke(app, ["reproduce", "blocks", "--full", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert {path.stem for path in tmp_path.iterdir()} == {"blocks"}
+    wrong = CliRunner().invoke(app, ["reproduce", "block", "--output", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert all(name in wrong.output for name in EXPERIMENTS)
