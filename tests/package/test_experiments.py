@@ -9,7 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from diffbisim.cli import app
-from diffbisim.experiments import EXPERIMENTS, agreement, blocks, imitation_chain, imitation_marginals, landscape
+from diffbisim.experiments import (
+    EXPERIMENTS,
+    agreement,
+    blocks,
+    imitation_chain,
+    imitation_marginals,
+    imitation_needs_metric,
+    landscape,
+)
 from diffbisim.experiments.report import finish
 
 
@@ -74,6 +82,21 @@ def test_likelihood_leads_on_the_chain_and_errors_shrink_with_the_data():
                 assert (ours[dynamics][[0, 2]] < np.median(scores, axis=0)[[0, 2]]).all()
 
 
+def test_the_metric_is_ahead_where_likelihood_is_not_enough():
+    """Known: in the abstract chain a mixture of the actions reproduces the expert, in the rest no policy does."""
+    outcome = imitation_needs_metric.run(imitation_needs_metric.Settings(size=5, seeds=2, iterations=60))
+    found = imitation_needs_metric.summary(outcome)
+    assert len(found) == 6
+    assert found["abstract chain"]["D-BOT"]["distance"] <= 1e-3
+    assert found["abstract chain"]["D-BOT"]["share"] == pytest.approx(1, abs=1e-3)
+    for scene, scores in found.items():
+        ours = scores.pop("D-BOT")["distance"]
+        assert ours <= 1.001 * min(score["distance"] for score in scores.values()), scene
+        assert ours < scores["maximum likelihood"]["distance"], scene
+    assert all(len(names) == 7 for names in outcome.refused.values())
+    assert set(outcome.refused) == {"other grid", "abstract chain"}
+
+
 def test_without_cvxpy_the_other_methods_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     outcome = imitation_marginals.run(imitation_marginals.Settings(points=3))
@@ -88,6 +111,10 @@ SMALL = {
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
     "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5))),
+    "imitation_needs_metric": (
+        imitation_needs_metric,
+        imitation_needs_metric.Settings(size=5, seeds=1, iterations=3),
+    ),
 }
 
 

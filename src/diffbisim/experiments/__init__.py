@@ -20,7 +20,14 @@ from diffbisim.experiments.report import Finished, finish
 
 __all__ = ["EXPERIMENTS", "Finished", "run_all"]
 
-EXPERIMENTS = ("landscape", "blocks", "agreement", "imitation_marginals", "imitation_chain")
+EXPERIMENTS = (
+    "landscape",
+    "blocks",
+    "agreement",
+    "imitation_marginals",
+    "imitation_chain",
+    "imitation_needs_metric",
+)
 
 
 def run_all(folder: Path, names: Sequence[str] = (), *, full: bool = False) -> Iterator[Finished]:

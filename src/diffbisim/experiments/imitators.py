@@ -14,7 +14,7 @@ from typing import Any
 
 from diffbisim.checks import Floats
 from diffbisim.data.transitions import Transitions
-from diffbisim.errors import MissingExtra
+from diffbisim.errors import InvalidData, MissingExtra
 from diffbisim.imitate import baselines
 from diffbisim.imitate.ilfo import make_task
 from diffbisim.imitate.learner import Evaluation, make_learner
@@ -102,6 +102,19 @@ def policies(
         except MissingExtra:
             continue
     return found
+
+
+def refusals(offline: Any, expert: Any, discount: float) -> tuple[str, ...]:
+    """The methods that do not take this expert as it is."""
+    names = []
+    for name, method in METHODS.items():
+        try:
+            method(offline, expert, discount)
+        except InvalidData:
+            names.append(name)
+        except MissingExtra:
+            continue
+    return tuple(names)
 
 
 def left_out(names: Any) -> list[str]:
