@@ -14,6 +14,8 @@ from diffbisim.experiments import (
     agreement,
     blocks,
     imitation_chain,
+    imitation_data,
+    imitation_literal,
     imitation_marginals,
     imitation_needs_metric,
     landscape,
@@ -97,6 +99,30 @@ def test_the_metric_is_ahead_where_likelihood_is_not_enough():
     assert set(outcome.refused) == {"other grid", "abstract chain"}
 
 
+def test_best_responses_cycle_above_the_floor_and_steps_arrive():
+    settings = imitation_literal.Settings(epsilons=(0.4,), n_states=4, starts=2, iterations=60)
+    outcome = imitation_literal.run(settings)
+    printed, literal, steps = (outcome.values[0.4, name] for name in imitation_literal.RULES)
+    assert literal[:, 1:].min() >= outcome.floor[0.4] - 1e-6  # no deterministic policy is closer
+    assert outcome.floor[0.4] > 0.1
+    assert min(imitation_literal.period(run) for run in literal) > 1
+    assert (printed[:, -1] > printed[:, 0]).all()  # the wrong way
+    assert steps.min(axis=1).max() <= 1e-6
+
+
+def test_period():
+    assert imitation_literal.period(np.tile([0.1, 0.2, 0.3], 8)) == 3
+    assert imitation_literal.period(np.linspace(0, 1, 24)) == 0
+    assert imitation_literal.period(np.ones(24)) == 1
+
+
+def test_error_falls_with_the_root_of_the_data_unless_biased():
+    outcome = imitation_data.run(imitation_data.Settings(numbers=(500, 50_000), seeds=3))
+    ours, biased = (imitation_data.medians(outcome, name) for name in ("D-BOT", "PW-DICE"))
+    assert ours[1] == pytest.approx(0.1 * ours[0], rel=0.6)  # chance: three seeds
+    assert biased[1] >= 0.9 * biased[0]
+
+
 def test_without_cvxpy_the_other_methods_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     outcome = imitation_marginals.run(imitation_marginals.Settings(points=3))
@@ -111,6 +137,8 @@ SMALL = {
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
     "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5))),
+    "imitation_data": (imitation_data, imitation_data.Settings(numbers=(50, 100), seeds=1)),
+    "imitation_literal": (imitation_literal, imitation_literal.Settings(n_states=3, starts=2, iterations=12)),
     "imitation_needs_metric": (
         imitation_needs_metric,
         imitation_needs_metric.Settings(size=5, seeds=1, iterations=3),

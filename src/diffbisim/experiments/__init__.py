@@ -27,6 +27,8 @@ EXPERIMENTS = (
     "imitation_marginals",
     "imitation_chain",
     "imitation_needs_metric",
+    "imitation_literal",
+    "imitation_data",
 )
 
 

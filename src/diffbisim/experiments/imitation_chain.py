@@ -103,14 +103,15 @@ def _one(mdp: MDP, pi: Floats, settings: Settings, seed: int) -> tuple[dict[str,
     scores, curves = {}, {}
     for dynamics, offline in zip(DYNAMICS, (mdp, estimated), strict=True):
         others = policies(offline, shown, gamma, ours=False)
-        scores[dynamics] = {name: _measure(mdp, pi, policy, settings) for name, policy in others.items()}
+        scores[dynamics] = {name: measure(mdp, pi, policy, settings) for name, policy in others.items()}
         model = mdp if dynamics == "known" else estimated.mdp
         best = trace(model, shown, gamma, iterations=settings.iterations[-1]).best
-        curves[dynamics] = [_measure(mdp, pi, best[min(k, len(best)) - 1], settings) for k in settings.iterations]
+        curves[dynamics] = [measure(mdp, pi, best[min(k, len(best)) - 1], settings) for k in settings.iterations]
     return scores, curves
 
 
-def _measure(mdp: MDP, pi: Floats, policy: Floats, settings: Settings) -> list[float]:
+def measure(mdp: MDP, pi: Floats, policy: Floats, settings: Any) -> list[float]:
+    """In the order of MEASURES; of the settings, discount and tol."""
     expert, learner = mdp.induced_chain(pi), mdp.induced_chain(policy)
     rho = expert.occupancy(settings.discount)
     d = distance(expert, learner, cost="indicator", discount=settings.discount, tol=settings.tol).value
