@@ -9,16 +9,19 @@ import pytest
 from typer.testing import CliRunner
 
 from diffbisim.cli import app
+from diffbisim.errors import MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
     agreement,
     blocks,
     imitation_chain,
     imitation_data,
+    imitation_gymnasium,
     imitation_literal,
     imitation_marginals,
     imitation_needs_metric,
     landscape,
+    run_all,
 )
 from diffbisim.experiments.report import finish
 
@@ -123,6 +126,29 @@ def test_error_falls_with_the_root_of_the_data_unless_biased():
     assert biased[1] >= 0.9 * biased[0]
 
 
+def test_gymnasium_returns_come_close():
+    """Known: CliffWalking's best return is -13, its expert deterministic: every state that matters is seen."""
+    pytest.importorskip("gymnasium")
+    settings = imitation_gymnasium.Settings(("CliffWalking-v1", "FrozenLake-v1"), iterations=30)
+    outcome = imitation_gymnasium.run(settings)
+    found = imitation_gymnasium.summary(outcome)
+    assert outcome.expert_return["CliffWalking-v1"] == pytest.approx(-13)
+    for name in settings.environments:
+        assert found[f"{name}, D-BOT"]["share_of_return"] >= 0.99
+        assert found[f"{name}, D-BOT"]["distance"] <= 0.01
+    assert found["CliffWalking-v1, maximum likelihood"]["distance"] <= 1e-6
+
+
+def test_a_missing_extra_stops_only_what_was_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("imitation_gymnasium", "blocks"))
+    passed, done = run_all(tmp_path)
+    assert passed.findings[0].startswith("not run: this needs Gymnasium")
+    assert len(done.files) == 3
+    with pytest.raises(MissingExtra):
+        list(run_all(tmp_path, ["imitation_gymnasium"]))
+
+
 def test_without_cvxpy_the_other_methods_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     outcome = imitation_marginals.run(imitation_marginals.Settings(points=3))
@@ -139,6 +165,10 @@ SMALL = {
     "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5))),
     "imitation_data": (imitation_data, imitation_data.Settings(numbers=(50, 100), seeds=1)),
     "imitation_literal": (imitation_literal, imitation_literal.Settings(n_states=3, starts=2, iterations=12)),
+    "imitation_gymnasium": (
+        imitation_gymnasium,
+        imitation_gymnasium.Settings(("FrozenLake-v1",), transitions=500, iterations=3),
+    ),
     "imitation_needs_metric": (
         imitation_needs_metric,
         imitation_needs_metric.Settings(size=5, seeds=1, iterations=3),

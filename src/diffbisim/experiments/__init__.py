@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.experiments.report import Finished, finish
 
 __all__ = ["EXPERIMENTS", "Finished", "run_all"]
@@ -29,13 +29,15 @@ EXPERIMENTS = (
     "imitation_needs_metric",
     "imitation_literal",
     "imitation_data",
+    "imitation_gymnasium",
 )
 
 
 def run_all(folder: Path, names: Sequence[str] = (), *, full: bool = False) -> Iterator[Finished]:
     """Run the named experiments, or every one, and write their files into ``folder``, one after the other.
 
-    ``full`` takes the thorough settings of those that have them: minutes instead of seconds.
+    ``full`` takes the thorough settings of those that have them: minutes instead of seconds. Unless it was named, one
+    whose extra is not installed says so and is passed over.
     """
     if unknown := [name for name in names if name not in EXPERIMENTS]:
         raise InvalidArgument(f"no experiment is called {unknown[0]!r}; there are {', '.join(EXPERIMENTS)}")
@@ -43,4 +45,11 @@ def run_all(folder: Path, names: Sequence[str] = (), *, full: bool = False) -> I
     for name in names or EXPERIMENTS:
         module = import_module(f"diffbisim.experiments.{name}")
         settings = module.FULL if full and hasattr(module, "FULL") else module.Settings()
-        yield finish(module, name, module.run(settings), folder)
+        try:
+            outcome = module.run(settings)
+        except MissingExtra as error:
+            if name in names:
+                raise
+            yield Finished(module.TITLE, (), (), (f"not run: {error}",), ())
+            continue
+        yield finish(module, name, outcome, folder)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from diffbisim.checks import Floats
@@ -61,7 +60,9 @@ def trace(
 ) -> Trace:
     """`diffbisim.imitate` in a known MDP, with the policies on the way kept."""
     how = (discount, make_update(update), tol, "exact", None, as_generator(0))
-    run = _Watched(make_task(mdp, as_expert(expert, mdp), cost, how), mdp, make_learner(policy, mdp, None))
+    if isinstance(expert, tuple):
+        expert = Transitions.from_pairs(*expert, states=mdp.n_states)
+    run = _Watched(make_task(mdp, expert, cost, how), mdp, make_learner(policy, mdp, None))
     run.until_done(iterations, lambda row: False)
     values = tuple(row["value"] for row in run.history)
     return Trace(run.best_policy(), tuple(run.kept), tuple(run.seen), values)
@@ -82,26 +83,26 @@ class _Watched(Run):
         return at
 
 
-def as_expert(expert: Any, mdp: MDP) -> Any:
-    """Pairs (s, s_next) as transitions on the states of the MDP; anything else as it is."""
-    return Transitions.from_pairs(*expert, states=mdp.n_states) if isinstance(expert, tuple) else expert
-
-
 def policies(
     offline: Any, expert: Any, discount: float, *, cost: Any = "indicator", ours: bool = True
 ) -> dict[str, Floats]:
     """The policy of every method that can run here: those whose extra is not installed are left out."""
     mdp = offline if isinstance(offline, MDP) else offline.mdp
     found = {OURS: trace(mdp, expert, discount, cost=cost).policy} if ours else {}
-    for name, method in METHODS.items():
-        chosen = partial(method, cost=cost) if name in BY_COST else method
+    for name in METHODS:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # transitions that no action makes: expected here
-                found[name] = chosen(offline, expert, discount).policy
+            found[name] = baseline(name, offline, expert, discount, cost=cost)
         except MissingExtra:
             continue
     return found
+
+
+def baseline(name: str, offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> Floats:
+    """The policy of one of METHODS; that it stops short or leaves out what no action can make is no news here."""
+    more = {"cost": cost} if name in BY_COST else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return METHODS[name](offline, expert, discount, **more).policy
 
 
 def refusals(offline: Any, expert: Any, discount: float) -> tuple[str, ...]:
