@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffbisim.cli import app
+from diffbisim.errors import MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
     ablations,
@@ -17,9 +18,14 @@ from diffbisim.experiments import (
     compression,
     drift,
     imitation_chain,
+    imitation_data,
+    imitation_gymnasium,
+    imitation_literal,
     imitation_marginals,
+    imitation_needs_metric,
     landscape,
     noisy_blocks,
+    run_all,
 )
 from diffbisim.experiments.report import finish
 
@@ -76,18 +82,91 @@ def test_marginals_cannot_tell_but_the_distance_can():
     foils = [found["distance_of_methods"][name] for name in ("state matching (OT)", "PW-DICE", "SMODICE")]
     assert min(foils) >= 0.5
     assert found["distance_of_methods"]["maximum likelihood"] <= 1e-10
+    assert found["distance_of_methods"]["D-BOT"] <= 1e-4
 
 
 def test_likelihood_leads_on_the_chain_and_errors_shrink_with_the_data():
     """Known dynamics: the error falls with the square root of the data, so 64 times as many leave well under half."""
     few, many = (
-        imitation_chain.run(imitation_chain.Settings(epsilons=(0.4,), seeds=3, expert_transitions=n))
+        imitation_chain.run(
+            imitation_chain.Settings(epsilons=(0.4,), seeds=3, expert_transitions=n, iterations=(1, 100))
+        )
         for n in (500, 32_000)
     )
-    key = (0.4, "known", "maximum likelihood")
-    assert np.median(many.scores[key], axis=0)[:2] == pytest.approx([0, 0], abs=0.03)
-    assert np.median(many.scores[key][:, 0]) <= 0.5 * np.median(few.scores[key][:, 0])
+    for key in ((0.4, "known", "maximum likelihood"), (0.4, "known", "D-BOT")):
+        assert np.median(many.scores[key], axis=0)[:3] == pytest.approx([0, 0, 0], abs=0.03)
+        assert np.median(many.scores[key][:, 0]) <= 0.5 * np.median(few.scores[key][:, 0])
     assert np.median(many.scores[0.4, "known", "PW-DICE"][:, 0]) >= 0.2  # marginals are not enough, at any number
+    for outcome in (few, many):
+        ours = {
+            dynamics: np.median(outcome.scores[0.4, dynamics, "D-BOT"], axis=0) for dynamics in ("known", "estimated")
+        }
+        for (_, dynamics, name), scores in outcome.scores.items():
+            assert np.abs(scores[:, 0] - scores[:, 1]).max() <= 1e-3  # the certified gap of Sinkhorn policy iteration
+            if name in ("PW-DICE", "IOSTOM-style"):
+                assert (ours[dynamics][[0, 2]] < np.median(scores, axis=0)[[0, 2]]).all()
+
+
+def test_the_metric_is_ahead_where_likelihood_is_not_enough():
+    """Known: in the abstract chain a mixture of the actions reproduces the expert, in the rest no policy does."""
+    outcome = imitation_needs_metric.run(imitation_needs_metric.Settings(size=5, seeds=2, iterations=60))
+    found = imitation_needs_metric.summary(outcome)
+    assert len(found) == 6
+    assert found["abstract chain"]["D-BOT"]["distance"] <= 1e-3
+    assert found["abstract chain"]["D-BOT"]["share"] == pytest.approx(1, abs=1e-3)
+    for scene, scores in found.items():
+        ours = scores.pop("D-BOT")["distance"]
+        assert ours <= 1.001 * min(score["distance"] for score in scores.values()), scene
+        assert ours < scores["maximum likelihood"]["distance"], scene
+    assert all(len(names) == 7 for names in outcome.refused.values())
+    assert set(outcome.refused) == {"other grid", "abstract chain"}
+
+
+def test_best_responses_cycle_above_the_floor_and_steps_arrive():
+    settings = imitation_literal.Settings(epsilons=(0.4,), n_states=4, starts=2, iterations=60)
+    outcome = imitation_literal.run(settings)
+    printed, literal, steps = (outcome.values[0.4, name] for name in imitation_literal.RULES)
+    assert literal[:, 1:].min() >= outcome.floor[0.4] - 1e-6  # no deterministic policy is closer
+    assert outcome.floor[0.4] > 0.1
+    assert min(imitation_literal.period(run) for run in literal) > 1
+    assert (printed[:, -1] > printed[:, 0]).all()  # the wrong way
+    assert steps.min(axis=1).max() <= 1e-6
+
+
+def test_period():
+    assert imitation_literal.period(np.tile([0.1, 0.2, 0.3], 8)) == 3
+    assert imitation_literal.period(np.linspace(0, 1, 24)) == 0
+    assert imitation_literal.period(np.ones(24)) == 1
+
+
+def test_error_falls_with_the_root_of_the_data_unless_biased():
+    outcome = imitation_data.run(imitation_data.Settings(numbers=(500, 50_000), seeds=3))
+    ours, biased = (imitation_data.medians(outcome, name) for name in ("D-BOT", "PW-DICE"))
+    assert ours[1] == pytest.approx(0.1 * ours[0], rel=0.6)  # chance: three seeds
+    assert biased[1] >= 0.9 * biased[0]
+
+
+def test_gymnasium_returns_come_close():
+    """Known: CliffWalking's best return is -13, its expert deterministic: every state that matters is seen."""
+    pytest.importorskip("gymnasium")
+    settings = imitation_gymnasium.Settings(("CliffWalking-v1", "FrozenLake-v1"), iterations=30)
+    outcome = imitation_gymnasium.run(settings)
+    found = imitation_gymnasium.summary(outcome)
+    assert outcome.expert_return["CliffWalking-v1"] == pytest.approx(-13)
+    for name in settings.environments:
+        assert found[f"{name}, D-BOT"]["share_of_return"] >= 0.99
+        assert found[f"{name}, D-BOT"]["distance"] <= 0.01
+    assert found["CliffWalking-v1, maximum likelihood"]["distance"] <= 1e-6
+
+
+def test_a_missing_extra_stops_only_what_was_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("imitation_gymnasium", "blocks"))
+    passed, done = run_all(tmp_path)
+    assert passed.findings[0].startswith("not run: this needs Gymnasium")
+    assert len(done.files) == 3
+    with pytest.raises(MissingExtra):
+        list(run_all(tmp_path, ["imitation_gymnasium"]))
 
 
 def test_without_cvxpy_the_other_methods_run(monkeypatch):
@@ -120,7 +199,6 @@ SMALL = {
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
-    "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50)),
     "compression": (
         compression,
         compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),
@@ -128,6 +206,17 @@ SMALL = {
     "noisy_blocks": (
         noisy_blocks,
         noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=2, block_size=2, restarts=1),
+    ),
+    "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5))),
+    "imitation_data": (imitation_data, imitation_data.Settings(numbers=(50, 100), seeds=1)),
+    "imitation_literal": (imitation_literal, imitation_literal.Settings(n_states=3, starts=2, iterations=12)),
+    "imitation_gymnasium": (
+        imitation_gymnasium,
+        imitation_gymnasium.Settings(("FrozenLake-v1",), transitions=500, iterations=3),
+    ),
+    "imitation_needs_metric": (
+        imitation_needs_metric,
+        imitation_needs_metric.Settings(size=5, seeds=1, iterations=3),
     ),
 }
 
@@ -153,3 +242,12 @@ def test_reproduce_prints_tables_and_places(tmp_path, monkeypatch):
     assert "25 states that behave like 5" in done.stdout
     assert "blocks.png" in done.stdout
     assert (tmp_path / "new" / "folder" / "blocks.csv").exists()
+
+
+def test_reproduce_runs_the_named_ones_and_names_them_all(tmp_path):
+    done = CliRunner().invoke(app, ["reproduce", "blocks", "--full", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert {path.stem for path in tmp_path.iterdir()} == {"blocks"}
+    wrong = CliRunner().invoke(app, ["reproduce", "block", "--output", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert all(name in wrong.output for name in EXPERIMENTS)

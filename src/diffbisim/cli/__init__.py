@@ -205,16 +205,18 @@ def convert(
     _write_chain(read_file(source, unseen=unseen, initial=initial, rewards=rewards), target, write_chain)
 
 
-@app.command(epilog="Example: diffbisim reproduce --output results")
+@app.command(epilog="Example: diffbisim reproduce imitation_chain --full --output results")
 @reporting
 def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments to run; all if none is named")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures and tables")] = Path("results"),
+    full: Annotated[bool, typer.Option("--full", help="Thorough settings: minutes instead of seconds")] = False,
 ) -> None:
     """Run the experiments: print their tables, write figures (.png), tables (.csv) and numbers (.json)."""
     from diffbisim.cli.showing import show_experiment
     from diffbisim.experiments import run_all
 
-    for finished in run_all(output):
+    for finished in run_all(output, names or (), full=full):
         show_experiment(finished)
 
 

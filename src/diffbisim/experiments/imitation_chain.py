@@ -6,6 +6,7 @@ action-labelled transitions of a uniformly random policy (the paper does not say
 against the true expert and in the true MDP, for each seed:
 
     d           exact bisimulation distance, cost 1{x ≠ y}
+    SPI         the same by Sinkhorn policy iteration, the paper's solver: the middle of certified bounds 1e-3 apart
     kernel KL   Σ_s ρ_E(s) KL(P_E(·|s) ‖ P_π(·|s))
     policy KL   Σ_s ρ_E(s) KL(π_E(·|s) ‖ π(·|s))     (right and stay are one action in the last state: not identifiable)
 """
@@ -21,8 +22,20 @@ from scipy.special import rel_entr
 from diffbisim.checks import Floats
 from diffbisim.data.examples import imitation_chain, soft_right_policy
 from diffbisim.distance import distance
-from diffbisim.experiments.imitators import left_out, policies
-from diffbisim.experiments.report import BLUE, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.imitators import METHODS, OURS, left_out, policies, trace
+from diffbisim.experiments.report import (
+    BLUE,
+    GRAY,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Row,
+    new_figure,
+    plain,
+)
 from diffbisim.imitate.baselines import OfflineData
 from diffbisim.mdp import MDP
 
@@ -34,110 +47,148 @@ TITLE = "Imitation on the five-state chain: every method on equal data"
 
 DYNAMICS = ("known", "estimated")
 LEAST = 1e-3  # smaller distances are drawn here
-MEASURES = ("distance", "kernel_kl", "policy_kl")
+MEASURES = ("distance", "spi_distance", "kernel_kl", "policy_kl")
 
 
 @dataclass(frozen=True)
 class Settings:
     epsilons: tuple[float, ...] = (0.0, 0.4)
     discount: float = 0.9
-    seeds: int = 10
+    seeds: int = 4
     expert_transitions: int = 5_000
     offline_transitions: int = 5_000
     tol: float = 1e-9
+    iterations: tuple[int, ...] = (
+        1,
+        2,
+        4,
+        8,
+        15,
+        30,
+        60,
+        100,
+    )  # of D-BOT, where its curve is drawn; it ends at the last
+
+
+FULL = Settings(seeds=20, iterations=(1, 2, 3, 4, 6, 8, 11, 15, 20, 30, 45, 60, 80, 100))
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     settings: Settings
-    scores: dict[tuple[float, str, str], Floats]  # (ε, dynamics, method) -> (seeds, 3), in the order of MEASURES
+    scores: dict[tuple[float, str, str], Floats]  # (ε, dynamics, method) -> (seeds, 4), in the order of MEASURES
+    curves: dict[tuple[float, str], Floats]  # (ε, dynamics) -> (seeds, iterations, 4), of D-BOT's best policy so far
 
 
 def run(settings: Settings) -> Outcome:
-    mdp, found = imitation_chain(), {}
+    mdp = imitation_chain()
+    found: dict[tuple[float, str, str], Floats] = {}
+    curves: dict[tuple[float, str], Floats] = {}
     for epsilon in settings.epsilons:
         pi = soft_right_policy(mdp, epsilon)
         runs = [_one(mdp, pi, settings, seed) for seed in range(settings.seeds)]
-        for key in runs[0]:
-            found[epsilon, *key] = np.array([scores[key] for scores in runs])
-    return Outcome(settings, found)
+        for dynamics in DYNAMICS:
+            curves[epsilon, dynamics] = np.array([curve[dynamics] for _, curve in runs])
+            found[epsilon, dynamics, OURS] = curves[epsilon, dynamics][:, -1]
+            for name in runs[0][0][dynamics]:
+                found[epsilon, dynamics, name] = np.array([scores[dynamics][name] for scores, _ in runs])
+    return Outcome(settings, found, curves)
 
 
-def _one(mdp: MDP, pi: Floats, settings: Settings, seed: int) -> dict[tuple[str, str], list[float]]:
+def _one(mdp: MDP, pi: Floats, settings: Settings, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Scores of the baselines and the curve of D-BOT, by dynamics."""
     gamma, rng = settings.discount, np.random.default_rng(seed)
     shown = mdp.induced_chain(pi).sample_transitions(settings.expert_transitions, gamma, rng)
     estimated = OfflineData.sample(mdp, settings.offline_transitions, gamma, rng)
-    return {
-        (dynamics, name): _measure(mdp, pi, policy, settings)
-        for dynamics, offline in zip(DYNAMICS, (mdp, estimated), strict=True)
-        for name, policy in policies(offline, shown, gamma).items()
-    }
+    scores, curves = {}, {}
+    for dynamics, offline in zip(DYNAMICS, (mdp, estimated), strict=True):
+        others = policies(offline, shown, gamma, ours=False)
+        scores[dynamics] = {name: measure(mdp, pi, policy, settings) for name, policy in others.items()}
+        model = mdp if dynamics == "known" else estimated.mdp
+        best = trace(model, shown, gamma, iterations=settings.iterations[-1]).best
+        curves[dynamics] = [measure(mdp, pi, best[min(k, len(best)) - 1], settings) for k in settings.iterations]
+    return scores, curves
 
 
-def _measure(mdp: MDP, pi: Floats, policy: Floats, settings: Settings) -> list[float]:
+def measure(mdp: MDP, pi: Floats, policy: Floats, settings: Any) -> list[float]:
+    """In the order of MEASURES; of the settings, discount and tol."""
     expert, learner = mdp.induced_chain(pi), mdp.induced_chain(policy)
     rho = expert.occupancy(settings.discount)
     d = distance(expert, learner, cost="indicator", discount=settings.discount, tol=settings.tol).value
+    spi = distance(expert, learner, cost="indicator", discount=settings.discount, solver="sinkhorn-policy").value
     kernels = rel_entr(np.asarray(expert.transition), np.asarray(learner.transition)).sum(axis=1)
-    return [d, float(rho @ kernels), float(rho @ rel_entr(pi, policy).sum(axis=1))]
+    return [d, spi, float(rho @ kernels), float(rho @ rel_entr(pi, policy).sum(axis=1))]
 
 
 def records(outcome: Outcome) -> list[Row]:
+    ends = [(*key, "", scores) for key, scores in outcome.scores.items() if key[2] != OURS]
+    steps = [
+        (*key, OURS, k, curve[:, j])
+        for key, curve in outcome.curves.items()
+        for j, k in enumerate(outcome.settings.iterations)
+    ]
     return [
         {
             "epsilon": epsilon,
             "dynamics": dynamics,
             "method": name,
+            "outer_iteration": k,
             "seed": seed,
             **dict(zip(MEASURES, row, strict=True)),
         }
-        for (epsilon, dynamics, name), scores in outcome.scores.items()
+        for epsilon, dynamics, name, k, scores in (*steps, *ends)
         for seed, row in enumerate(scores.tolist())
     ]
 
 
 def table(outcome: Outcome) -> list[Row]:
     rows: list[Row] = []
-    for (epsilon, dynamics, name), scores in outcome.scores.items():
-        low, middle, high = np.quantile(scores[:, 0], (0.25, 0.5, 0.75))
-        _, kernel, policy = np.median(scores, axis=0)
-        rows.append(
-            {
-                "expert ε": f"{epsilon:g}",
-                "dynamics": dynamics,
-                "method": name,
-                "distance d": f"{middle:.4f}",
-                "quartiles": f"{low:.4f} – {high:.4f}",
-                "kernel KL": f"{kernel:.2e}",
-                "policy KL": f"{policy:.2e}",
-            }
-        )
+    for epsilon, dynamics in outcome.curves:
+        best = {measure: _ranked(outcome, epsilon, dynamics, measure)[0][0] for measure in ("distance", "kernel_kl")}
+        for name, _ in _ranked(outcome, epsilon, dynamics):
+            scores = outcome.scores[epsilon, dynamics, name]
+            low, middle, high = np.quantile(scores[:, 0], (0.25, 0.5, 0.75))
+            _, spi, kernel, policy = np.median(scores, axis=0)
+            rows.append(
+                {
+                    "expert ε": f"{epsilon:g}",
+                    "dynamics": dynamics,
+                    "method": name,
+                    "distance d": f"{middle:.4f}" + " *" * (name == best["distance"]),
+                    "quartiles": f"{low:.4f} – {high:.4f}",
+                    "SPI": f"{spi:.4f}",
+                    "kernel KL": f"{kernel:.2e}" + " *" * (name == best["kernel_kl"]),
+                    "policy KL": f"{policy:.2e}",
+                }
+            )
     return rows
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
     """Median distance and median kernel KL, by expert, dynamics and method."""
     return {
-        f"epsilon={epsilon:g}, {dynamics} dynamics, {name}": dict(
-            zip(MEASURES[:2], np.median(scores, axis=0)[:2].tolist(), strict=True)
-        )
+        f"epsilon={epsilon:g}, {dynamics} dynamics, {name}": {
+            measure: float(np.median(scores[:, MEASURES.index(measure)])) for measure in ("distance", "kernel_kl")
+        }
         for (epsilon, dynamics, name), scores in outcome.scores.items()
     }
 
 
 def findings(outcome: Outcome) -> list[str]:
-    sentences = []
-    for epsilon in outcome.settings.epsilons:
-        for dynamics in DYNAMICS:
-            ranked = _ranked(outcome, epsilon, dynamics)
-            shown = ", ".join(f"{name} {value:.3f}" for name, value in ranked)
-            sentences.append(f"ε = {epsilon:g}, {dynamics} dynamics, by median distance: {shown}")
+    sentences = ["* least median of its block; seeds share their data among all methods"]
+    for epsilon, dynamics in outcome.curves:
+        where = f"ε = {epsilon:g}, {dynamics} dynamics"
+        for measure, words in (("distance", "distance"), ("kernel_kl", "kernel KL")):
+            ranked = _ranked(outcome, epsilon, dynamics, measure)
+            ahead = [name for name, _ in ranked[: [name for name, _ in ranked].index(OURS)]]
+            sentences.append(f"{where}, median {words}: ahead of {OURS}: {', '.join(ahead) or 'none'}")
     return [*sentences, *left_out({name for _, _, name in outcome.scores})]
 
 
-def _ranked(outcome: Outcome, epsilon: float, dynamics: str) -> list[tuple[str, float]]:
+def _ranked(outcome: Outcome, epsilon: float, dynamics: str, measure: str = "distance") -> list[tuple[str, float]]:
+    column = MEASURES.index(measure)
     medians = {
-        name: float(np.median(scores[:, 0]))
+        name: float(np.median(scores[:, column]))
         for (e, kind, name), scores in outcome.scores.items()
         if (e, kind) == (epsilon, dynamics)
     }
@@ -145,16 +196,21 @@ def _ranked(outcome: Outcome, epsilon: float, dynamics: str) -> list[tuple[str, 
 
 
 def plot(outcome: Outcome) -> Figure:
-    epsilons = outcome.settings.epsilons
-    figure = new_figure(9.2, 4.4)
-    axes = np.atleast_1d(figure.subplots(1, len(epsilons), sharex=True, sharey=True))
+    epsilons, s = outcome.settings.epsilons, outcome.settings
+    figure = new_figure(15.0, 3.6 * len(epsilons) + 0.8)
+    axes = figure.subplots(len(epsilons), 4, width_ratios=(1.5, 1, 1, 1), squeeze=False)
     order = [name for name, _ in _ranked(outcome, epsilons[-1], DYNAMICS[-1])][::-1]
-    for ax, epsilon in zip(axes, epsilons, strict=True):
-        _panel(plain(ax), outcome, epsilon, order)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    s = outcome.settings
+    for row, epsilon in zip(axes, epsilons, strict=True):
+        _panel(plain(row[0]), outcome, epsilon, order)
+        for ax, name in zip(row[1:], ("distance", "kernel_kl", "policy_kl"), strict=True):
+            _curve(plain(ax), outcome, epsilon, name)
+        row[0].set_title(f"expert: go right, ε = {epsilon:g}", fontsize=10)
+    handles = [axes[0, k].get_legend_handles_labels() for k in (0, 1)]
+    everything = (handles[0][0] + handles[1][0], handles[0][1] + handles[1][1])
+    figure.legend(*everything, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     figure.suptitle(
-        f"Five-state chain, {s.expert_transitions} expert transitions: median (bar) and all {s.seeds} seeds",
+        f"Five-state chain, {s.expert_transitions} expert transitions, {s.seeds} seeds. Left: median (bar) and every "
+        "seed. Right, known dynamics: D-BOT's best policy so far, median and quartiles; others: final medians",
         fontsize=11,
     )
     return figure
@@ -164,11 +220,34 @@ def _panel(ax: Axes, outcome: Outcome, epsilon: float, order: list[str]) -> None
     for dynamics, color, shift in zip(DYNAMICS, (BLUE, VERMILION), (0.14, -0.14), strict=True):
         for y, name in enumerate(order):
             values = np.maximum(outcome.scores[epsilon, dynamics, name][:, 0], LEAST)
-            label = f"{dynamics} dynamics" if y == 0 else None
+            label = f"{dynamics} dynamics (left)" if y == 0 else None
             ax.plot(values, np.full(values.size, y + shift), "o", color=color, ms=3, alpha=0.35)
             ax.plot(np.median(values), y + shift, "|", color=color, ms=14, mew=2.4, label=label)
     ax.set_xscale("log")
     ax.set_xlim(0.8 * LEAST, 1.0)
     ax.set_yticks(range(len(order)), order)
-    ax.set_title(f"expert: go right, ε = {epsilon:g}", fontsize=10)
     ax.set_xlabel("bisimulation distance $d$ to the true expert")
+
+
+LINES = dict(zip(METHODS, (VERMILION, ORANGE, GREEN, PURPLE, YELLOW, SKY, GRAY), strict=True))
+DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+
+
+def _curve(ax: Axes, outcome: Outcome, epsilon: float, measure: str) -> None:
+    at, column = outcome.settings.iterations, MEASURES.index(measure)
+    low, middle, high = np.quantile(outcome.curves[epsilon, "known"][:, :, column], (0.25, 0.5, 0.75), axis=0)
+    ax.fill_between(at, low, high, color=BLUE, alpha=0.25, linewidth=0)
+    ax.plot(at, middle, "o-", color=BLUE, ms=3, linewidth=2, label=OURS)
+    if measure == "distance":
+        spi = np.median(outcome.curves[epsilon, "known"][:, :, MEASURES.index("spi_distance")], axis=0)
+        ax.plot(at, spi, "x", color="black", ms=6, label=f"{OURS}, $d$ by SPI")
+    for (name, color), dash in zip(LINES.items(), DASHES, strict=True):
+        if (epsilon, "known", name) in outcome.scores:
+            level = float(np.median(outcome.scores[epsilon, "known", name][:, column]))
+            if 0.0 < level < np.inf:
+                ax.axhline(level, color=color, linestyle=dash, linewidth=1.4, label=name)
+    ax.set(xscale="log", yscale="log", xlabel="outer iteration")
+    ax.set_xticks((1, 3, 10, 30, 100), labels=("1", "3", "10", "30", "100"))
+    ax.set_ylabel(
+        {"distance": "distance $d$", "kernel_kl": "kernel KL (nats)", "policy_kl": "policy KL (nats)"}[measure]
+    )

@@ -1,13 +1,28 @@
-"""The methods that the imitation experiments compare, by the names of their rows."""
+"""The methods that the imitation experiments compare, by the names of their rows.
+
+All get the same: the dynamics (known, or estimated from offline data), the expert's transitions, the discount. Those
+that compare states by a cost, D-BOT, optimal transport of states and PW-DICE, get the same cost.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from diffbisim.checks import Floats
-from diffbisim.errors import MissingExtra
+from diffbisim.data.transitions import Transitions
+from diffbisim.errors import InvalidData, MissingExtra
 from diffbisim.imitate import baselines
+from diffbisim.imitate.ilfo import make_task
+from diffbisim.imitate.learner import Evaluation, make_learner
+from diffbisim.imitate.run import Run
+from diffbisim.imitate.updates import make_update
+from diffbisim.mdp import MDP
+from diffbisim.stochastic import as_generator
+
+OURS = "D-BOT"
 
 METHODS: dict[str, Callable[..., baselines.BaselineResult]] = {
     "maximum likelihood": baselines.maximum_likelihood,
@@ -19,16 +34,88 @@ METHODS: dict[str, Callable[..., baselines.BaselineResult]] = {
     "IOSTOM-style": baselines.iostom_style,
 }
 
+BY_COST = ("state matching (OT)", "PW-DICE")
 
-def policies(offline: Any, expert: Any, discount: float) -> dict[str, Floats]:
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One run of D-BOT: what it held after every outer iteration."""
+
+    policy: Floats  # the best one of all
+    best: tuple[Floats, ...]  # the best one so far, per outer iteration
+    current: tuple[Floats, ...]  # the one that was evaluated
+    value: tuple[float, ...]  # its distance to the expert as it was given
+
+
+def trace(
+    mdp: MDP,
+    expert: Any,
+    discount: float,
+    *,
+    cost: Any = "indicator",
+    update: Any = "natural",
+    policy: Any = None,
+    iterations: int = 100,
+    tol: float = 1e-4,
+) -> Trace:
+    """`diffbisim.imitate` in a known MDP, with the policies on the way kept."""
+    how = (discount, make_update(update), tol, "exact", None, as_generator(0))
+    if isinstance(expert, tuple):
+        expert = Transitions.from_pairs(*expert, states=mdp.n_states)
+    run = _Watched(make_task(mdp, expert, cost, how), mdp, make_learner(policy, mdp, None))
+    run.until_done(iterations, lambda row: False)
+    values = tuple(row["value"] for row in run.history)
+    return Trace(run.best_policy(), tuple(run.kept), tuple(run.seen), values)
+
+
+class _Watched(Run):
+    """A run that keeps the policies on the way."""
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(*what)
+        self.kept: list[Floats] = []
+        self.seen: list[Floats] = []
+
+    def evaluate(self) -> Evaluation:
+        at = super().evaluate()
+        self.kept.append(self.best_policy())
+        self.seen.append(at.policy)
+        return at
+
+
+def policies(
+    offline: Any, expert: Any, discount: float, *, cost: Any = "indicator", ours: bool = True
+) -> dict[str, Floats]:
     """The policy of every method that can run here: those whose extra is not installed are left out."""
-    found = {}
-    for name, method in METHODS.items():
+    mdp = offline if isinstance(offline, MDP) else offline.mdp
+    found = {OURS: trace(mdp, expert, discount, cost=cost).policy} if ours else {}
+    for name in METHODS:
         try:
-            found[name] = method(offline, expert, discount).policy
+            found[name] = baseline(name, offline, expert, discount, cost=cost)
         except MissingExtra:
             continue
     return found
+
+
+def baseline(name: str, offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> Floats:
+    """The policy of one of METHODS; that it stops short or leaves out what no action can make is no news here."""
+    more = {"cost": cost} if name in BY_COST else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return METHODS[name](offline, expert, discount, **more).policy
+
+
+def refusals(offline: Any, expert: Any, discount: float) -> tuple[str, ...]:
+    """The methods that do not take this expert as it is."""
+    names = []
+    for name, method in METHODS.items():
+        try:
+            method(offline, expert, discount)
+        except InvalidData:
+            names.append(name)
+        except MissingExtra:
+            continue
+    return tuple(names)
 
 
 def left_out(names: Any) -> list[str]:

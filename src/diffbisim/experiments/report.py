@@ -20,6 +20,7 @@ Row = Mapping[str, Any]
 
 # Okabe and Ito's colors: distinct for color-blind eyes, and in gray
 BLUE, VERMILION, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#666666"
+ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#D9C700"  # the yellow darker than theirs, for lines
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,176 @@
+"""Imitation on Gymnasium's tables: how close in distance, and in the return that no imitator was told.
+
+The expert is optimal for the environment's own reward and shows states only, in rollouts: no actions, no rewards. Every
+method gets the chain of these observations, in which states that were never left are absorbing, and the true table of
+transitions. Returns are exact expectations over episodes of 200 steps; a share of 1 is the expert's, also where returns
+are negative: 1 - (expert's - own) / |expert's|. Distances are to the true expert, cost 1{x ≠ y}.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.checks import Floats
+from diffbisim.data.gymnasium import from_env, import_gymnasium, rollouts
+from diffbisim.distance import distance
+from diffbisim.errors import MissingExtra
+from diffbisim.experiments.imitators import METHODS, OURS, baseline, left_out, trace
+from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.imitate.expert import expert_chain
+from diffbisim.planning import expected_return, optimal_policy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from diffbisim.mdp import MDP
+
+TITLE = "Gymnasium, tables known, experts who show states only"
+
+HORIZON = 200
+LARGE = 100  # states; the cone programs are left out beyond
+CONES = ("PW-DICE", "SMODICE", "LobsDICE")
+LEAST = 1e-4  # smaller distances are drawn here
+
+
+@dataclass(frozen=True)
+class Settings:
+    environments: tuple[str, ...] = ("FrozenLake-v1", "FrozenLake8x8-v1", "CliffWalking-v1")
+    transitions: int = 20_000  # of the expert
+    discount: float = 0.95  # of the distance
+    expert_discount: float = 0.99
+    seeds: int = 1
+    iterations: int = 30
+    tol: float = 1e-4
+    baselines: bool = True
+
+
+FULL = Settings(("FrozenLake-v1", "FrozenLake8x8-v1", "CliffWalking-v1", "Taxi-v4"), seeds=5)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    settings: Settings
+    scores: dict[tuple[str, str], Floats]  # (environment, method) -> (seeds, 3): distance, share of the return, seconds
+    expert_return: dict[str, float]
+
+
+def run(settings: Settings) -> Outcome:
+    gymnasium = import_gymnasium()
+    scores: dict[tuple[str, str], Floats] = {}
+    returns: dict[str, float] = {}
+    for name in settings.environments:
+        env = gymnasium.make(name, max_episode_steps=HORIZON)
+        mdp = from_env(env)
+        expert = optimal_policy(mdp, settings.expert_discount)
+        returns[name] = expected_return(mdp, expert, HORIZON)
+        seeds = settings.seeds if mdp.n_states <= LARGE else 1
+        walks = [rollouts(env, expert, settings.transitions, seed).transitions() for seed in range(seeds)]
+        shown = [expert_chain(walk, mdp, shared=True) for walk in walks]
+        for method in (OURS, *METHODS) if settings.baselines else (OURS,):
+            if mdp.n_states <= LARGE or method not in CONES:
+                try:
+                    runs = [_one(method, mdp, expert, data, returns[name], settings) for data in shown]
+                except MissingExtra:
+                    continue
+                scores[name, method] = np.array(runs)
+    return Outcome(settings, scores, returns)
+
+
+def _one(method: str, mdp: MDP, expert: Any, shown: Any, best: float, settings: Settings) -> list[float]:
+    gamma, began = settings.discount, time.perf_counter()
+    if method == OURS:
+        policy = trace(mdp, shown, gamma, iterations=settings.iterations, tol=settings.tol).policy
+    else:
+        policy = baseline(method, mdp, shown, gamma)
+    seconds = time.perf_counter() - began
+    d = distance(mdp.induced_chain(expert), mdp.induced_chain(policy), "indicator", gamma, tol=1e-6).value
+    return [d, 1.0 - (best - expected_return(mdp, policy, HORIZON)) / abs(best), seconds]
+
+
+def records(outcome: Outcome) -> list[Row]:
+    return [
+        {"environment": name, "method": method, "seed": seed, "distance": d, "share_of_return": share, "seconds": t}
+        for (name, method), scores in outcome.scores.items()
+        for seed, (d, share, t) in enumerate(scores.tolist())
+    ]
+
+
+def table(outcome: Outcome) -> list[Row]:
+    rows: list[Row] = []
+    for (name, method), scores in outcome.scores.items():
+        d, share, seconds = np.median(scores, axis=0)
+        best = min(np.median(s[:, 0]) for (other, _), s in outcome.scores.items() if other == name)
+        rows.append(
+            {
+                "environment": name,
+                "expert's return": f"{outcome.expert_return[name]:.3f}",
+                "method": method,
+                "distance d": f"{d:.4f}" + " *" * bool(d == best),
+                "return, share of the expert's": f"{share:.2%}",
+                "least": f"{scores[:, 1].min():.2%}",
+                "seconds": f"{seconds:.1f}",
+            }
+        )
+    return rows
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    return {
+        f"{name}, {method}": dict(
+            zip(("distance", "share_of_return", "seconds"), np.median(scores, axis=0).tolist(), strict=True)
+        )
+        for (name, method), scores in outcome.scores.items()
+    }
+
+
+def findings(outcome: Outcome) -> list[str]:
+    sentences = ["* least median distance in its environment"]
+    for name in outcome.expert_return:
+        medians = {m: np.median(s, axis=0) for (other, m), s in outcome.scores.items() if other == name}
+        ours = medians.pop(OURS)
+        ahead = [method for method, scores in medians.items() if scores[0] < ours[0]]
+        sentences.append(
+            f"{name}: {OURS} at distance {ours[0]:.4f} has {ours[1]:.2%} of the expert's return; ahead of it in "
+            f"distance: {', '.join(ahead) or 'none'}"
+        )
+    if not outcome.settings.baselines:
+        return sentences
+    return [*sentences, *left_out({method for _, method in outcome.scores})]
+
+
+def plot(outcome: Outcome) -> Figure:
+    names = list(outcome.expert_return)
+    figure = new_figure(10.0, 2.6 * len(names) + 0.6)
+    axes = figure.subplots(len(names), 2, squeeze=False)
+    for row, name in zip(axes, names, strict=True):
+        methods = [method for other, method in outcome.scores if other == name][::-1]
+        _panel(plain(row[0]), outcome, name, methods, 0)
+        _panel(plain(row[1]), outcome, name, methods, 1)
+        row[0].set_ylabel(name)
+        row[1].set_yticklabels([])
+        row[0].set(xscale="log", xlim=(0.7 * LEAST, 1.6))
+        row[1].set_xlim(-0.05, 1.08)
+    axes[-1, 0].set_xlabel(f"distance $d$ to the expert (below {LEAST:g}: drawn there)")
+    axes[-1, 1].set_xlabel("return, share of the expert's (below zero: drawn at zero)")
+    figure.suptitle(f"Imitation from {outcome.settings.transitions} observed transitions, tables known", fontsize=11)
+    return figure
+
+
+def _panel(ax: Axes, outcome: Outcome, name: str, methods: list[str], column: int) -> None:
+    for y, method in enumerate(methods):
+        values = np.clip(outcome.scores[name, method][:, column], LEAST if column == 0 else 0.0, None)
+        color = BLUE if method == OURS else GRAY
+        ax.plot(values, np.full(values.size, y), "o", color=color, ms=4, alpha=0.5)
+        ax.plot(np.median(values), y, "|", color=color, ms=13, mew=2.6)
+    if column == 1:
+        ax.axvline(0.99, color=VERMILION, linestyle="--", linewidth=1)
+        ax.annotate(
+            "99 %", (0.99, len(methods) - 1), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=8
+        )
+    ax.set_yticks(range(len(methods)), methods)
+    ax.set_ylim(-0.6, len(methods) - 0.4)

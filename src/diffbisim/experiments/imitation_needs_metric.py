@@ -1,0 +1,299 @@
+"""Where the metric is needed: experts that no policy can reproduce, that were hardly seen, or that live elsewhere.
+
+Likelihood compares the transitions of one state with the expert's in the same state. It has nothing to say about
+transitions that the learner cannot make, about states where the expert was never seen, and about experts with other
+states. A distance with a graded cost, here between positions, has: closer is better, and it looks ahead.
+
+    other slip        the expert walks around a pit and never slips, the learner slips once in five steps
+    other actions     the expert patrols in straight steps, the learner only has diagonal ones
+    a cliff           the expert walks along its edge and never slips, the learner does
+    few transitions   a few short walks of a patrol that slips: many states are never seen
+    other grid        4 × 4 cells are shown, 8 × 8 are to act in: half the speed; linked by the positions
+    abstract chain    five stages are shown, 25 detailed states are to act in; linked by the rewards
+
+Every method gets the exact dynamics of the learner and the same expert; those that use a cost (state matching, PW-DICE)
+the same cost. Where the expert's states are not the learner's the baselines refuse; to give them a chance, every state
+of the expert is then replaced by the nearest one of the learner. Measured: d to the true expert with the graded cost,
+and what the imitators were not told: turns around the loop, time at the goal, or the mean reward, as shares of the
+expert's (in the other grid: of the most that can be had there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Floats
+from diffbisim.cost import feature_cost, reward_cost
+from diffbisim.data.examples import birth_death, block_quotient
+from diffbisim.data.transitions import Transitions
+from diffbisim.distance import distance
+from diffbisim.experiments.grids import DIAGONAL, Grid, loop, path_chain, patrol, turns
+from diffbisim.experiments.imitators import OURS, left_out, policies, refusals, trace
+from diffbisim.experiments.report import BLUE, GRAY, SKY, Row, new_figure, plain
+from diffbisim.mdp import MDP
+from diffbisim.planning import optimal_policy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TITLE = "Where the metric is needed: other dynamics, few observations, other state spaces"
+
+LEVEL = 1e-3  # relative difference of distances that counts as none
+
+
+@dataclass(frozen=True)
+class Settings:
+    size: int = 7  # of the grids, in cells
+    slip: float = 0.2
+    discount: float = 0.95
+    episodes: tuple[int, ...] = (3,)  # walks shown in "few transitions"
+    steps: int = 40  # of each walk
+    seeds: int = 3  # of "few transitions"; nothing else is random
+    iterations: int = 100
+
+
+FULL = Settings(episodes=(1, 3, 10), seeds=10, iterations=200)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One task: what is acted in, what is shown, and how the result is judged."""
+
+    name: str
+    mdp: MDP
+    truth: MarkovChain  # the expert
+    cost: Floats  # (expert states, MDP states)
+    worth: Callable[[MarkovChain], float]  # of the learner's chain, as a share of the expert's
+    own_cost: Floats  # (MDP states, MDP states), for the baselines
+    shown: Transitions | None = None  # of the expert, if not all is known
+    elsewhere: bool = False  # the expert has other states
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    settings: Settings
+    scores: dict[str, dict[str, Floats]]  # scene -> method -> (seeds, 2): distance, share
+    refused: dict[str, tuple[str, ...]]  # scene -> methods that cannot take part as they are
+
+
+def run(settings: Settings) -> Outcome:
+    found: dict[str, dict[str, list[Any]]] = {}
+    refused: dict[str, tuple[str, ...]] = {}
+    for scene in _scenes(settings):
+        if scene.elsewhere:
+            refused[scene.name] = refusals(scene.mdp, scene.truth, settings.discount)
+        for method, policy in _policies(scene, settings).items():
+            learner = scene.mdp.induced_chain(policy)
+            d = distance(scene.truth, learner, scene.cost, settings.discount).value
+            found.setdefault(scene.name, {}).setdefault(method, []).append([d, scene.worth(learner)])
+    scores = {name: {method: np.array(rows) for method, rows in methods.items()} for name, methods in found.items()}
+    return Outcome(settings, scores, refused)
+
+
+def _policies(scene: Scene, settings: Settings) -> dict[str, Floats]:
+    gamma = settings.discount
+    shown: Any = scene.truth if scene.shown is None else scene.shown
+    ours = trace(scene.mdp, shown, gamma, cost=scene.cost, iterations=settings.iterations).policy
+    if scene.elsewhere:
+        shown = _translated(scene, gamma)
+    return {OURS: ours, **policies(scene.mdp, shown, gamma, cost=scene.own_cost, ours=False)}
+
+
+def _translated(scene: Scene, discount: float) -> Floats:
+    """The expert's transition occupancy with each of its states replaced by the nearest one of the learner."""
+    near, n = scene.cost.argmin(axis=1), scene.mdp.n_states
+    table = np.zeros((n, n))
+    np.add.at(table, (near[:, None], near[None, :]), np.asarray(scene.truth.transition_occupancy(discount)))
+    return table
+
+
+def _scenes(settings: Settings) -> Iterator[Scene]:
+    yield _other_slip(settings)
+    yield _other_actions(settings)
+    yield _cliff(settings)
+    for episodes in settings.episodes:
+        for seed in range(settings.seeds):
+            yield _few(settings, episodes, seed)
+    yield _other_grid(settings)
+    yield _abstract(settings)
+
+
+def _patrolling(name: str, grid: Grid, low: int, high: int, discount: float) -> Scene:
+    """The expert walks around the loop and never slips; all start anywhere on it."""
+    path, n = loop(grid, low, high), grid.rows * grid.columns
+    start = np.bincount(path, minlength=n) / len(path)
+    expert = path_chain(n, [*path, path[0]], start)
+    return _same_states(name, grid, grid.mdp(start), expert, lambda chain: turns(grid, chain, discount))
+
+
+def _same_states(name: str, grid: Grid, mdp: MDP, expert: MarkovChain, worth: Any, shown: Any = None) -> Scene:
+    c, best = feature_cost(grid.features, grid.features), worth(expert)
+    return Scene(name, mdp, expert, c, lambda chain: worth(chain) / best, c, shown)
+
+
+def _other_slip(settings: Settings) -> Scene:
+    n, middle = settings.size, settings.size // 2
+    grid = Grid(n, n, slip=settings.slip, holes=((middle, middle),))
+    return _patrolling("other slip", grid, 1, n - 2, settings.discount)
+
+
+def _other_actions(settings: Settings) -> Scene:
+    n = settings.size - 1
+    return _patrolling("other actions", Grid(n, n, DIAGONAL, slip=0.05), 0, n - 1, settings.discount)
+
+
+def _cliff(settings: Settings) -> Scene:
+    rows, columns, gamma = 4, settings.size + 1, settings.discount
+    start, goal = (rows - 1, 0), (rows - 1, columns - 1)
+    edge = tuple((rows - 1, k) for k in range(1, columns - 1))
+    grid = Grid(rows, columns, slip=settings.slip, goal=goal, holes=edge)
+    way = [start, *((rows - 2, k) for k in range(columns)), goal]
+    first, last = grid.number(start), grid.number(goal)
+    expert = path_chain(rows * columns, [grid.number(cell) for cell in way], first)
+    return _same_states("a cliff", grid, grid.mdp(first), expert, lambda chain: chain.occupancy(gamma)[last])
+
+
+def _few(settings: Settings, episodes: int, seed: int) -> Scene:
+    n, rng = settings.size, np.random.default_rng(seed)
+    grid = Grid(n, n, slip=settings.slip)
+    mdp = grid.mdp(grid.number((1, 1)))
+    expert = mdp.induced_chain(patrol(grid, 1, n - 2))
+    walks = [expert.sample(settings.steps, rng) for _ in range(episodes)]
+    shown = Transitions.from_trajectories(walks, states=n * n)
+    name = f"few transitions: {episodes * settings.steps}"
+    return _same_states(name, grid, mdp, expert, lambda chain: turns(grid, chain, settings.discount), shown)
+
+
+def _other_grid(settings: Settings) -> Scene:
+    small, large = Grid(4, 4, goal=(3, 3)), Grid(8, 8, slip=0.1, goal=(7, 7))
+    path = [small.number(cell) for cell in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (3, 3))]
+    expert = path_chain(16, path, 0)
+    mdp = large.mdp()
+    fastest = mdp.induced_chain(optimal_policy(mdp, settings.discount, np.eye(64)[-1]))
+    best = fastest.occupancy(settings.discount)[-1]  # the expert's own is out of reach, at half its speed
+    return Scene(
+        "other grid", mdp, expert, feature_cost(small.features, large.features),
+        lambda chain: chain.occupancy(settings.discount)[-1] / best,
+        feature_cost(large.features, large.features), elsewhere=True,
+    )  # fmt: skip
+
+
+def _abstract(settings: Settings) -> Scene:
+    """Five blocks of five; the actions go right, left, stay, and land in the next block each in its way."""
+    expert, blocks, size = block_quotient(), 5, 5
+    between = np.array([birth_death(blocks, *p).transition for p in ((0.9, 0.05), (0.05, 0.9), (0.05, 0.05))])
+    inside = np.random.default_rng(0).dirichlet(np.ones(size), size=(3, blocks * size, blocks))
+    kernels = np.repeat(between, size, axis=1)[..., None] * inside
+    r = np.repeat(np.arange(blocks), size).astype(float)
+    mdp = MDP(kernels.reshape(3, r.size, r.size), rewards=r)
+    best = expert.occupancy(settings.discount) @ np.arange(blocks)
+    return Scene(
+        "abstract chain", mdp, expert, reward_cost(np.arange(blocks), r),
+        lambda chain: float(chain.occupancy(settings.discount) @ r / best), reward_cost(r, r), elsewhere=True,
+    )  # fmt: skip
+
+
+def records(outcome: Outcome) -> list[Row]:
+    return [
+        {
+            "scene": scene,
+            "method": method,
+            "takes_part": "translated" if method in outcome.refused.get(scene, ()) else "yes",
+            "seed": seed,
+            "distance": d,
+            "share": share,
+        }
+        for scene, methods in outcome.scores.items()
+        for method, scores in methods.items()
+        for seed, (d, share) in enumerate(scores.tolist())
+    ]
+
+
+def table(outcome: Outcome) -> list[Row]:
+    return [
+        {
+            "scene": scene,
+            "method": method,
+            "takes part": "no; states translated" if method in outcome.refused.get(scene, ()) else "yes",
+            "distance d": f"{np.median(outcome.scores[scene][method][:, 0]):.4f}",
+            "share of the expert's": f"{np.median(outcome.scores[scene][method][:, 1]):.1%}",
+        }
+        for scene in outcome.scores
+        for method, _ in _ranked(outcome, scene)
+    ]
+
+
+def _ranked(outcome: Outcome, scene: str) -> list[tuple[str, float]]:
+    medians = {method: float(np.median(scores[:, 0])) for method, scores in outcome.scores[scene].items()}
+    return sorted(medians.items(), key=lambda item: item[1])
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    return {
+        scene: {
+            method: dict(zip(("distance", "share"), np.median(scores, axis=0).tolist(), strict=True))
+            for method, scores in methods.items()
+        }
+        for scene, methods in outcome.scores.items()
+    }
+
+
+def findings(outcome: Outcome) -> list[str]:
+    sentences = []
+    for scene in outcome.scores:
+        ranked = dict(_ranked(outcome, scene))
+        ours = ranked.pop(OURS)
+        ahead = [name for name, d in ranked.items() if d < ours * (1 - LEVEL)]
+        level = [name for name, d in ranked.items() if abs(d - ours) <= ours * LEVEL]
+        best, d = next(iter(ranked.items()))
+        sentences.append(
+            f"{scene}: {OURS} {ours:.4g}, best other {best} {d:.4g}, maximum likelihood "
+            f"{ranked['maximum likelihood']:.4g}; ahead of {OURS}: {', '.join(ahead) or 'none'}"
+            + (f"; level with it: {', '.join(level)}" if level else "")
+        )
+    for scene, names in outcome.refused.items():
+        sentences.append(f"{scene}: cannot take part unless the states are translated: {', '.join(names)}")
+    return [*sentences, *left_out({method for methods in outcome.scores.values() for method in methods})]
+
+
+def plot(outcome: Outcome) -> Figure:
+    from matplotlib.patches import Patch
+
+    scenes = list(outcome.scores)
+    rows = -(-len(scenes) // 3)
+    figure = new_figure(12.6, 3.1 * rows + 0.6)
+    axes = figure.subplots(rows, 3, squeeze=False).ravel()
+    for ax, scene in zip(axes, scenes, strict=False):
+        _panel(plain(ax), outcome, scene)
+    for ax in axes[len(scenes) :]:
+        ax.axis("off")
+    colors = ((BLUE, OURS), (GRAY, "baselines"), (SKY, "baselines, the expert's states replaced by the nearest"))
+    handles = [Patch(color=color, label=label) for color, label in colors]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.suptitle(
+        "Distance to the expert (shorter is better); in brackets the share of what the expert achieves, never shown",
+        fontsize=11,
+    )
+    return figure
+
+
+def _panel(ax: Axes, outcome: Outcome, scene: str) -> None:
+    ranked = _ranked(outcome, scene)[::-1]
+    names, values = [name for name, _ in ranked], [d for _, d in ranked]
+    refused = outcome.refused.get(scene, ())
+    colors = [BLUE if name == OURS else SKY if name in refused else GRAY for name in names]
+    bars = ax.barh(names, values, color=colors, height=0.65)
+    shares = [np.median(outcome.scores[scene][name][:, 1]) for name in names]
+    labels = [f"{d:.3g} ({max(share, 0.0):.0%})" for d, share in zip(values, shares, strict=True)]
+    ax.bar_label(bars, labels, padding=3, fontsize=8)
+    ax.set_xlim(0.0, 1.35 * max(values))
+    ax.grid(visible=False, axis="y")
+    ax.set_title(scene, fontsize=10)
+    ax.set_xlabel(f"distance $d$ ({'rewards' if scene == 'abstract chain' else 'sides of the grid'})", fontsize=9)
+    ax.tick_params(labelsize=9)
