@@ -43,12 +43,13 @@ _HOME = {
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
 }
-_MODULES = ("solvers", "data", "examples")
+_MODULES = ("solvers", "data", "examples", "plot")
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from diffbisim import data as data
+    from diffbisim import plot as plot
     from diffbisim import solvers as solvers
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.cost import feature_cost as feature_cost

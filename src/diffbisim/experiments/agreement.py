@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from diffbisim.data.examples import random_chain
 from diffbisim.distance import distance
-from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import Row
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

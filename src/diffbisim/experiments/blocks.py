@@ -15,8 +15,9 @@ import numpy as np
 from diffbisim.checks import Floats, Integers
 from diffbisim.data.examples import block_chain, block_quotient
 from diffbisim.distance import distance
-from diffbisim.experiments.report import Row, new_figure
+from diffbisim.experiments.report import Row
 from diffbisim.lumping import lump
+from diffbisim.plot.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

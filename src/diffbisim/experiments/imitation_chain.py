@@ -22,9 +22,10 @@ from diffbisim.checks import Floats
 from diffbisim.data.examples import imitation_chain, soft_right_policy
 from diffbisim.distance import distance
 from diffbisim.experiments.imitators import left_out, policies
-from diffbisim.experiments.report import BLUE, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import Row
 from diffbisim.imitate.baselines import OfflineData
 from diffbisim.mdp import MDP
+from diffbisim.plot.style import BLUE, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

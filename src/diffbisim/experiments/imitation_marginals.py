@@ -25,8 +25,9 @@ from diffbisim.checks import Floats
 from diffbisim.data.examples import equal_marginals_mdp
 from diffbisim.distance import distance
 from diffbisim.experiments.imitators import left_out, policies
-from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import Row
 from diffbisim.mdp import MDP
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

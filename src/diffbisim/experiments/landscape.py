@@ -20,7 +20,8 @@ import numpy as np
 from diffbisim.checks import Floats
 from diffbisim.data.examples import birth_death, drift_walk
 from diffbisim.distance import distance
-from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import Row
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,19 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diffbisim import __version__
 from diffbisim.data.tables import replacing
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 Row = Mapping[str, Any]
-
-# Okabe and Ito's colors: distinct for color-blind eyes, and in gray
-BLUE, VERMILION, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 
 @dataclass(frozen=True)
@@ -45,24 +38,6 @@ def finish(module: Any, name: str, outcome: Any, folder: Path) -> Finished:
     shown = module.table(outcome)
     rows = tuple(tuple(_cell(value) for value in row.values()) for row in shown)
     return Finished(module.TITLE, tuple(shown[0]), rows, tuple(module.findings(outcome)), files)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, in inches, drawn by Agg: no window, no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def plain(ax: Axes) -> Axes:
-    """No box around the data, and a light grid behind it."""
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
-    ax.set_axisbelow(True)
-    return ax
 
 
 def _write_rows(rows: Sequence[Row], path: Path) -> None:
