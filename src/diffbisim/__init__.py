@@ -28,6 +28,7 @@ _HOME = {
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
+    "read_transitions": "data.files",
     "write_chain": "data.files",
     "Transitions": "data.transitions",
     "Stream": "data.streams",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from diffbisim.data import examples as examples
     from diffbisim.data.files import read_chain as read_chain
     from diffbisim.data.files import read_mdp as read_mdp
+    from diffbisim.data.files import read_transitions as read_transitions
     from diffbisim.data.files import write_chain as write_chain
     from diffbisim.data.streams import Stream as Stream
     from diffbisim.data.transitions import Transitions as Transitions

@@ -1,30 +1,56 @@
-"""The experiments, one file per figure, each with the same five functions:
+"""The experiments, one file per figure, each with the same names:
 
-    Settings    a frozen dataclass: every number that matters, with its default
-    run         settings -> Outcome, arrays only
-    table       the rows to read;  records: all rows, for the CSV;  summary: the numbers that sum it up
-    findings    what came out, in sentences
-    plot        Outcome -> matplotlib Figure
+    TITLE, CLAIM    what it is, and what the paper says about it
+    Settings        a frozen dataclass: every number that matters, with its default; FULL: those of ``--full``
+    run             settings -> Outcome, arrays only
+    table           the rows to read;  records: all rows, for the CSV;  summary: the numbers that sum it up
+    findings        what came out, in sentences
+    verdict         whether that agrees with the claim, and why (report.py has the words)
+    plot            Outcome -> matplotlib Figure
 
-``diffbisim reproduce`` runs them all (`run_all`).
+``diffbisim reproduce`` runs them all (`run_all`). What is finished, with the same settings and the same code, is not
+run again; so a run that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from diffbisim.experiments.report import Finished, finish
+from diffbisim.errors import InvalidArgument
+from diffbisim.experiments.page import write_page
+from diffbisim.experiments.report import Finished, finish, stored
 
-__all__ = ["EXPERIMENTS", "Finished", "run_all"]
+__all__ = ["EXPERIMENTS", "Finished", "chosen", "run_all"]
 
 EXPERIMENTS = ("landscape", "blocks", "agreement", "imitation_marginals", "imitation_chain")
 
 
-def run_all(folder: Path) -> Iterator[Finished]:
-    """Run every experiment with its default settings and write its files into ``folder``, one after the other."""
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The experiments of these names, in their order; all of them for none."""
+    wanted = [name.replace("-", "_") for name in names]
+    for given, name in zip(names, wanted, strict=True):
+        if name not in EXPERIMENTS:
+            raise InvalidArgument(f"{given} is no experiment; choose from {', '.join(EXPERIMENTS)}")
+    return tuple(name for name in EXPERIMENTS if name in wanted or not wanted)
+
+
+def run_all(
+    folder: Path, names: Sequence[str] = (), *, full: bool = False, fresh: bool = False
+) -> Iterator[tuple[str, Finished | None]]:
+    """Run the experiments one after the other; write their files and the page ``report.html`` into ``folder``.
+
+    Yields ``(name, None)`` when one begins and ``(name, finished)`` when it is done or was done before.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in EXPERIMENTS:
+    for name in chosen(names):
+        yield name, None
         module = import_module(f"diffbisim.experiments.{name}")
-        yield finish(module, name, module.run(module.Settings()), folder)
+        settings = getattr(module, "FULL", module.Settings()) if full else module.Settings()
+        finished = None if fresh else stored(folder, name, settings)
+        if finished is None:
+            finished = finish(module, name, settings, folder)
+        on_page = {other: stored(folder, other) for other in EXPERIMENTS}
+        write_page(folder / "report.html", {key: value for key, value in on_page.items() if value is not None})
+        yield name, finished

@@ -1,18 +1,28 @@
-"""What every experiment leaves behind: a figure (.png), all rows (.csv), settings and summary (.json)."""
+"""What every experiment leaves behind: a figure (.png), all rows (.csv), and everything else (.json), written last.
+
+The .json says with which settings and by which code it was made, so that it can be taken instead of a new run, and it
+holds all that the page (page.py) and the terminal show.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import diffbisim
 from diffbisim import __version__
 from diffbisim.data.tables import replacing
 
 Row = Mapping[str, Any]
+
+AGREES, IN_PART, DIFFERS, BEYOND = "agrees", "agrees in part", "differs", "not in the paper"
 
 
 @dataclass(frozen=True)
@@ -20,24 +30,80 @@ class Finished:
     """A finished experiment, ready to be shown."""
 
     title: str
+    claim: str  # what the paper says; empty if nothing
+    verdict: str  # AGREES, IN_PART, DIFFERS or BEYOND
+    why: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     findings: tuple[str, ...]
+    settings: Mapping[str, Any]
+    seconds: float
     files: tuple[Path, ...]
+    new: bool = True  # False if it was made by an earlier run
 
 
-def finish(module: Any, name: str, outcome: Any, folder: Path) -> Finished:
-    """Write the files of an experiment and say what is in them."""
-    files = tuple(folder / f"{name}{suffix}" for suffix in (".png", ".csv", ".json"))
+def finish(module: Any, name: str, settings: Any, folder: Path) -> Finished:
+    """Run an experiment, write its files and say what is in them."""
+    began = time.perf_counter()
+    outcome = module.run(settings)
+    seconds = time.perf_counter() - began
+    files = _files(folder, name)
     with replacing(files[0], binary=True) as file:
         module.plot(outcome).savefig(file, format="png", dpi=160)
     _write_rows(module.records(outcome), files[1])
-    numbers = {"settings": asdict(outcome.settings), "summary": module.summary(outcome), "version": __version__}
-    with replacing(files[2]) as file:
-        file.write(json.dumps(numbers, indent=2) + "\n")
     shown = module.table(outcome)
-    rows = tuple(tuple(_cell(value) for value in row.values()) for row in shown)
-    return Finished(module.TITLE, tuple(shown[0]), rows, tuple(module.findings(outcome)), files)
+    verdict, why = module.verdict(outcome)
+    report = {
+        "title": module.TITLE,
+        "claim": module.CLAIM,
+        "verdict": verdict,
+        "why": why,
+        "header": list(shown[0]),
+        "rows": [[_cell(value) for value in row.values()] for row in shown],
+        "findings": module.findings(outcome),
+        "settings": asdict(settings),
+        "summary": module.summary(outcome),
+        "seconds": round(seconds, 3),
+        "version": __version__,
+        "code": code_of_package(),
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    with replacing(files[2]) as file:
+        file.write(text)
+    return _finished(json.loads(text), files)
+
+
+def stored(folder: Path, name: str, settings: Any = None) -> Finished | None:
+    """What an earlier run of the same code left; None if there is nothing, or if its settings were others."""
+    files = _files(folder, name)
+    try:
+        report = json.loads(files[2].read_text(encoding="utf-8"))
+        same = report["code"] == code_of_package() and all(file.exists() for file in files)
+        if settings is not None:
+            same = same and report["settings"] == json.loads(json.dumps(asdict(settings)))
+        return replace(_finished(report, files), new=False) if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no such file, or not ours: it is made anew
+
+
+@cache
+def code_of_package() -> str:
+    """A checksum of all sources: results of other code are not those of this one."""
+    root, digest = Path(diffbisim.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _finished(report: Mapping[str, Any], files: tuple[Path, ...]) -> Finished:
+    return Finished(
+        report["title"], report["claim"], report["verdict"], report["why"], tuple(report["header"]),
+        tuple(map(tuple, report["rows"])), tuple(report["findings"]), report["settings"], report["seconds"], files,
+    )  # fmt: skip
+
+
+def _files(folder: Path, name: str) -> tuple[Path, ...]:
+    return tuple(folder / f"{name}{suffix}" for suffix in (".png", ".csv", ".json"))
 
 
 def _write_rows(rows: Sequence[Row], path: Path) -> None:
