@@ -34,6 +34,7 @@ _HOME = {
     "load": "saving",
     "read_chain": "data.files",
     "read_mdp": "data.files",
+    "read_transitions": "data.files",
     "write_chain": "data.files",
     "Transitions": "data.transitions",
     "Stream": "data.streams",
@@ -49,18 +50,20 @@ _HOME = {
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
 }
-_MODULES = {"solvers": "solvers", "data": "data", "examples": "data.examples", "kernels": "fit.kernels"}
+_MODULES = {"solvers": "solvers", "data": "data", "examples": "data.examples", "kernels": "fit.kernels", "plot": "plot"}
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from diffbisim import data as data
+    from diffbisim import plot as plot
     from diffbisim import solvers as solvers
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.cost import feature_cost as feature_cost
     from diffbisim.data import examples as examples
     from diffbisim.data.files import read_chain as read_chain
     from diffbisim.data.files import read_mdp as read_mdp
+    from diffbisim.data.files import read_transitions as read_transitions
     from diffbisim.data.files import write_chain as write_chain
     from diffbisim.data.streams import Stream as Stream
     from diffbisim.data.transitions import Transitions as Transitions

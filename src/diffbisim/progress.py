@@ -31,3 +31,24 @@ def tracking(progress: Progress, total: int, what: str) -> Iterator[Callable[[in
             bar.update(task, completed=done)
 
         yield advance
+
+
+@contextmanager
+def steps(shown: bool, total: int) -> Iterator[Callable[[str], None]]:
+    """Yields ``begin(name)``, to be called as each of ``total`` named steps begins; a bar with the time so far."""
+    if not shown:
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn("line"), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task, begun = bar.add_task("starting", total=total), 0
+
+        def begin(name: str) -> None:
+            nonlocal begun
+            bar.update(task, description=name, completed=begun)
+            begun += 1
+
+        yield begin

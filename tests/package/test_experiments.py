@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from diffbisim.experiments import (
     ablations,
     agreement,
     blocks,
+    chosen,
     compression,
     drift,
     imitation_chain,
@@ -27,7 +29,8 @@ from diffbisim.experiments import (
     noisy_blocks,
     run_all,
 )
-from diffbisim.experiments.report import finish
+from diffbisim.experiments.page import SIGN
+from diffbisim.experiments.report import finish, stored
 
 
 def test_landscape_against_closed_form_and_differences():
@@ -162,8 +165,9 @@ def test_gymnasium_returns_come_close():
 def test_a_missing_extra_stops_only_what_was_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("imitation_gymnasium", "blocks"))
-    passed, done = run_all(tmp_path)
-    assert passed.findings[0].startswith("not run: this needs Gymnasium")
+    passed, done = (finished for _, finished in run_all(tmp_path) if finished is not None)
+    assert passed.verdict == "not run"
+    assert passed.why.startswith("this needs Gymnasium")
     assert len(done.files) == 3
     with pytest.raises(MissingExtra):
         list(run_all(tmp_path, ["imitation_gymnasium"]))
@@ -225,29 +229,87 @@ SMALL = {
 def test_every_experiment_leaves_its_files(name, tmp_path):
     module, settings = SMALL[name]
     outcome = module.run(settings)
-    finished = finish(module, name, outcome, tmp_path)
+    finished = finish(module, name, settings, tmp_path)
     figure, rows, numbers = finished.files
     assert figure.read_bytes().startswith(b"\x89PNG")
     with rows.open(encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == len(module.records(outcome))
-    assert set(json.loads(numbers.read_text(encoding="utf-8"))) == {"settings", "summary", "version"}
+    report = json.loads(numbers.read_text(encoding="utf-8"))
+    assert {"title", "claim", "verdict", "settings", "summary", "rows", "version", "code"} <= set(report)
+    assert finished.claim.endswith(".")
+    assert finished.why.endswith(".")
+    assert finished.verdict in SIGN
+    assert stored(tmp_path, name, settings) == replace(finished, new=False)
     assert all(len(row) == len(finished.header) for row in finished.rows)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in finished.files)
 
 
-def test_reproduce_prints_tables_and_places(tmp_path, monkeypatch):
-    monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("blocks",))
-    done = CliRunner().invoke(app, ["reproduce", "--output", str(tmp_path / "new" / "folder")])
-    assert done.exit_code == 0, done.output
+def reproduce(*arguments, code=0):
+    done = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_reproduce_prints_tables_and_places(tmp_path):
+    done = reproduce("blocks", "--output", tmp_path / "new" / "folder")
     assert "25 states that behave like 5" in done.stdout
     assert "blocks.png" in done.stdout
-    assert (tmp_path / "new" / "folder" / "blocks.csv").exists()
+    assert "verdict: agrees." in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("report.html")
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == [
+        "blocks.csv", "blocks.json", "blocks.png", "report.html",
+    ]  # fmt: skip
 
 
-def test_reproduce_runs_the_named_ones_and_names_them_all(tmp_path):
-    done = CliRunner().invoke(app, ["reproduce", "blocks", "--full", "--output", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert {path.stem for path in tmp_path.iterdir()} == {"blocks"}
-    wrong = CliRunner().invoke(app, ["reproduce", "block", "--output", str(tmp_path)])
-    assert wrong.exit_code == 2
-    assert all(name in wrong.output for name in EXPERIMENTS)
+def test_all_are_run_in_their_order_and_unknown_names_refused(tmp_path, monkeypatch):
+    assert chosen([]) == EXPERIMENTS
+    assert chosen(["imitation-chain", "blocks"]) == ("blocks", "imitation_chain")
+    done = reproduce("magic", "--output", tmp_path, code=2)
+    assert done.stderr.startswith("diffbisim: magic is no experiment; choose from landscape, blocks")
+
+
+def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
+    """The second experiment is interrupted; the next run takes the first from its files and runs only the second."""
+    began = []
+
+    def watched(settings, run=blocks.run):
+        began.append("blocks")
+        return run(settings)
+
+    def interrupted(settings):
+        began.append("agreement")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blocks, "run", watched)
+    monkeypatch.setattr(agreement, "run", interrupted)
+    reproduce("blocks", "agreement", "--output", tmp_path, code=130)
+    assert not (tmp_path / "agreement.json").exists()
+    assert "behave like 5" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(agreement, "run", lambda settings: began.append("agreement") or SMALL_AGREEMENT)
+    report = json.loads(reproduce("blocks", "agreement", "--output", tmp_path, "--json").stdout)
+    assert began == ["blocks", "agreement", "agreement"]
+    assert [entry["new"] for entry in report["experiments"].values()] == [False, True]
+    assert "linear program" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    reproduce("blocks", "--output", tmp_path, "--fresh")
+    assert began[-1] == "blocks"
+
+
+SMALL_AGREEMENT = agreement.run(agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1))
+
+
+def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeypatch):
+    settings = SMALL["blocks"][1]
+    finish(blocks, "blocks", settings, tmp_path)
+    assert stored(tmp_path, "blocks", blocks.Settings()) is None
+    assert stored(tmp_path, "blocks") is not None
+    (tmp_path / "blocks.png").rename(tmp_path / "gone.png")
+    assert stored(tmp_path, "blocks", settings) is None
+    (tmp_path / "gone.png").rename(tmp_path / "blocks.png")
+    monkeypatch.setattr("diffbisim.experiments.report.code_of_package", lambda: "other")
+    assert stored(tmp_path, "blocks", settings) is None
+    (tmp_path / "blocks.json").write_text("{broken", encoding="utf-8")
+    assert stored(tmp_path, "blocks", settings) is None
+
+
+def test_full_settings_are_larger():
+    assert imitation_chain.FULL.seeds > imitation_chain.Settings().seeds

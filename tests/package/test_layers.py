@@ -20,6 +20,7 @@ LAYERS = (
     ("_refine", "lumping"),
     ("solvers",),
     ("distance", "pairwise", "saving", "estimate"),
+    ("plot",),
     ("_bridge", "torch", "jax"),
     ("fit", "imitate"),
     ("experiments",),

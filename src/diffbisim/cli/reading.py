@@ -11,9 +11,13 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats
-from diffbisim.data.files import read_chain
+from diffbisim.data.files import is_observed, read_chain, read_mdp, read_transitions
+from diffbisim.data.gymnasium import from_env, import_gymnasium
 from diffbisim.data.tables import broken, opened, read_columns
+from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.mdp import MDP
+from diffbisim.planning import optimal_policy
 
 
 def read_file(path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None) -> MarkovChain:
@@ -21,6 +25,54 @@ def read_file(path: Path, *, unseen: str, initial: str | None = None, rewards: P
     given = None if rewards is None else read_rewards(rewards)
     chain = read_chain(path, rewards=given, unseen=cast(Unseen, unseen))
     return chain if initial is None else chain.with_initial(read_state(chain, initial))
+
+
+def read_both(files: tuple[Path, Path], rewards: tuple[Path | None, Path | None], cost: str) -> tuple[Any, Any, Any]:
+    """Two sides, each as observed transitions or as a known chain, and the rewards of those observed.
+
+    With the cost "indicator" the states of both are one set: those that either has seen.
+    """
+    given = tuple(None if path is None else read_rewards(path) for path in (rewards[0], rewards[1] or rewards[0]))
+    sides = [_side(path, own) for path, own in zip(files, given, strict=True)]
+    if all(isinstance(side, MarkovChain) for side in sides):
+        raise InvalidArgument(f"{files[0]} and {files[1]} are both chains, not data: use diffbisim distance")
+    for side, own, path, option in zip(sides, given, files, ("--rewards-a", "--rewards-b"), strict=True):
+        if cost == "reward" and own is None and getattr(side, "rewards", None) is None:
+            raise InvalidArgument(f"{path} has no rewards; give {option} FILE, or use --cost indicator")
+    if cost == "indicator" and not any(isinstance(side, MarkovChain) for side in sides):
+        one, two = sides
+        if one.labels is not None and two.labels is not None:
+            states: Any = sorted({*one.labels, *two.labels}, key=str)
+        else:
+            states = max(one.n_states, two.n_states)
+        sides = [read_transitions(path, states=states) for path in files]
+    return sides[0], sides[1], given
+
+
+def _side(path: Path, rewards: Any) -> Transitions | MarkovChain:
+    if path.suffix.lower() in (".csv", ".tsv") and is_observed(read_columns(path, _delimiter(path))):
+        return read_transitions(path)
+    return read_chain(path, rewards=rewards)
+
+
+def read_task(env: str | None, mdp: Path | None, expert: Path | None) -> tuple[MDP, Any]:
+    """What to act in, and whom to imitate: the expert of a file, or an optimal policy."""
+    if (env is None) == (mdp is None):
+        raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
+    task = read_mdp(mdp) if mdp is not None else from_env(_environment(str(env)))
+    if expert is not None:
+        return task, _side(expert, None)
+    if task.rewards is None:
+        raise InvalidArgument(f"{env or mdp} has no rewards, so no policy is optimal: give --expert FILE")
+    return task, task.induced_chain(optimal_policy(task, 0.99))
+
+
+def _environment(name: str) -> Any:
+    gymnasium = import_gymnasium()
+    try:
+        return gymnasium.make(name)
+    except gymnasium.error.Error as error:
+        raise InvalidArgument(f"--env {name}: {error}") from None
 
 
 def read_state(chain: MarkovChain, text: str) -> Any:

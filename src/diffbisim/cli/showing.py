@@ -20,6 +20,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.cli.structure import structure
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import ConvergenceWarning
+from diffbisim.estimate import Estimate
 from diffbisim.experiments import Finished
 from diffbisim.lumping import Lumping, lump
 from diffbisim.results import DistanceResult
@@ -45,6 +46,11 @@ def as_text(report: Report) -> str:
 
 def note(message: str) -> None:
     print(f"diffbisim: note: {message}", file=sys.stderr)
+
+
+def bar() -> bool:
+    """Whether somebody is there to watch a bar."""
+    return sys.stderr.isatty()
 
 
 def solve_with_progress(
@@ -112,6 +118,81 @@ def distance_table(report: Report) -> Table:
     for name, chain in zip("AB", report["chains"], strict=True):
         lines[name] = f"{chain['file']}: {chain['n_states']:,} states, {chain['n_transitions']:,} transitions"
     return _sheet(lines)
+
+
+def estimate_report(found: Estimate, files: Iterable[Path], cost: str, seed: int, seconds: float) -> Report:
+    chains = (found.distance.problem.x, found.distance.problem.y)
+    return {
+        "value": found.value,
+        "lower": found.lower,
+        "upper": found.upper,
+        "confidence": found.confidence,
+        "corrected": found.corrected,
+        "bias": found.bias,
+        "standard_error": found.standard_error,
+        "p_value": found.p_value,
+        "replicates": found.replicates.size,
+        "cost": cost,
+        "discount": found.distance.discount,
+        "seed": seed,
+        "chains": [
+            {"file": str(file), "n_states": chain.n_states, "n_transitions": chain.n_transitions}
+            for file, chain in zip(files, chains, strict=True)
+        ],
+        "seconds": round(seconds, 6),
+        "version": __version__,
+    }
+
+
+def estimate_table(report: Report) -> Table:
+    differ = "they differ" if report["p_value"] <= 1 - report["confidence"] else "the data do not tell them apart"
+    lines = {
+        "distance": f"{report['value']:.6g} between the empirical chains",
+        "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
+        "bias": f"{report['bias']:.3g}; corrected {report['corrected']:.6g}",
+        "equal?": f"p = {report['p_value']:.3g}: {differ}",
+        "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
+        "cost, discount": f"{report['cost']}, {report['discount']:g}",
+    }
+    for name, chain in zip("AB", report["chains"], strict=True):
+        lines[name] = f"{chain['file']}: {chain['n_states']:,} states, {chain['n_transitions']:,} different transitions"
+    return _sheet(lines)
+
+
+def model_report(result: Any, seconds: float, **more: Any) -> Report:
+    """Of a compression, a fit or an imitation: all carry a certified distance."""
+    d = result.distance
+    return {
+        **more,
+        "distance": d.value,
+        "lower": d.lower,
+        "upper": d.upper,
+        "discount": d.discount,
+        "status": getattr(result, "status", d.status),
+        "iterations": len(result.history),
+        "seconds": round(seconds, 6),
+        "version": __version__,
+    }
+
+
+def model_table(report: Report) -> Table:
+    lines = {
+        "distance": f"{report['distance']:.6g}",
+        "certified": f"{report['lower']:.10g} ≤ d ≤ {report['upper']:.10g}",
+        "status": report["status"],
+        "took": f"{report['iterations']} steps, {report['seconds']:.3g} s",
+    }
+    known = {"lower", "upper", "version", "seconds", "iterations", *lines}
+    lines |= {name.replace("_", " "): _short(value) for name, value in report.items() if name not in known}
+    return _sheet(lines)
+
+
+def _short(value: Any) -> str:
+    """A number or a name as it is, a long list by its beginning."""
+    if not isinstance(value, list):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    text = ", ".join(_short(entry) for entry in value[: 2 * SHOWN])
+    return text if len(value) <= 2 * SHOWN else f"{text} and {len(value) - 2 * SHOWN:,} more"
 
 
 def info_report(chain: MarkovChain, file: Path) -> Report:
@@ -196,7 +277,11 @@ def show_experiment(finished: Finished) -> None:
     console.print(table)
     for sentence in finished.findings:
         console.print(f"  {sentence}", soft_wrap=True)
-    console.print(f"  files: {', '.join(map(str, finished.files))}\n", soft_wrap=True)
+    if finished.claim:
+        console.print(f"  the paper: {finished.claim}", soft_wrap=True)
+    console.print(f"  verdict: {finished.verdict}. {finished.why}", soft_wrap=True)
+    made = f"{finished.seconds:.1f} s" if finished.new else "made by an earlier run; --fresh to run it again"
+    console.print(f"  files: {', '.join(map(str, finished.files))} ({made})\n", soft_wrap=True)
 
 
 def _console() -> Console:

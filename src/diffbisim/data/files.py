@@ -29,7 +29,7 @@ from diffbisim.data.tables import Table, broken, chain_of_edges, is_integer, nam
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 
-__all__ = ["read_chain", "read_csv", "read_mdp", "write_chain", "write_csv"]
+__all__ = ["read_chain", "read_csv", "read_mdp", "read_transitions", "write_chain", "write_csv"]
 
 FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism"}
 EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
@@ -65,22 +65,38 @@ def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     """The chain in a table of edges, transitions or trajectories; see the module's head."""
     table = read_columns(Path(path), "\t" if Path(path).suffix.lower() == ".tsv" else None)
     options: dict[str, Any] = {"initial": initial, "rewards": rewards, "unseen": unseen}
-    names = set(table.columns)
-    if names == set(EDGES):
+    if set(table.columns) == set(EDGES):
         source, target = table.states("from", "to")
         return chain_of_edges(table, source, target, table.floats("probability"), **options)
     with naming(table.path):
-        if names in (set(PAIRS), {*PAIRS, "weight"}):
-            weights = table.floats("weight") if "weight" in names else None
-            return Transitions.from_pairs(*table.states(*PAIRS), weights=weights).chain(**options)
-        if names == set(STEPS):
-            return Transitions.from_trajectories(_episodes(table)).chain(**options)
-    raise broken(
-        table.path,
-        1,
-        table.delimiter.join(table.columns),
-        "the header must be from,to,probability or state,next_state[,weight] or episode,t,state",
-    )
+        if is_observed(table):
+            return _observed(table).chain(**options)
+    raise _header(table, "from,to,probability or state,next_state[,weight] or episode,t,state")
+
+
+def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
+    """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
+    table = read_columns(Path(path), "\t" if Path(path).suffix.lower() == ".tsv" else None)
+    if not is_observed(table):
+        raise _header(table, "state,next_state[,weight] or episode,t,state")
+    with naming(table.path):
+        return _observed(table, states)
+
+
+def is_observed(table: Table) -> bool:
+    """Whether a table holds observations, by its header."""
+    return set(table.columns) in (set(PAIRS), {*PAIRS, "weight"}, set(STEPS))
+
+
+def _observed(table: Table, states: Any = None) -> Transitions:
+    if set(table.columns) == set(STEPS):
+        return Transitions.from_trajectories(_episodes(table), states=states)
+    weights = table.floats("weight") if "weight" in table.columns else None
+    return Transitions.from_pairs(*table.states(*PAIRS), weights=weights, states=states)
+
+
+def _header(table: Table, expected: str) -> InvalidData:
+    return broken(table.path, 1, table.delimiter.join(table.columns), f"the header must be {expected}")
 
 
 def write_csv(chain: MarkovChain, path: str | Path) -> None:

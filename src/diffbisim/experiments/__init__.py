@@ -1,12 +1,15 @@
-"""The experiments, one file per figure, each with the same five functions:
+"""The experiments, one file per figure, each with the same names:
 
-    Settings    a frozen dataclass: every number that matters, with its default; FULL: the thorough ones, if there are
-    run         settings -> Outcome, arrays only
-    table       the rows to read;  records: all rows, for the CSV;  summary: the numbers that sum it up
-    findings    what came out, in sentences
-    plot        Outcome -> matplotlib Figure
+    TITLE, CLAIM    what it is, and what the paper says about it
+    Settings        a frozen dataclass: every number that matters, with its default; FULL: those of ``--full``
+    run             settings -> Outcome, arrays only
+    table           the rows to read;  records: all rows, for the CSV;  summary: the numbers that sum it up
+    findings        what came out, in sentences
+    verdict         whether that agrees with the claim, and why (report.py has the words)
+    plot            Outcome -> matplotlib Figure
 
-``diffbisim reproduce`` runs them all, ``diffbisim reproduce NAME ... --full`` some of them thoroughly (`run_all`).
+``diffbisim reproduce`` runs them all (`run_all`). What is finished, with the same settings and the same code, is not
+run again; so a run that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from importlib import import_module
 from pathlib import Path
 
 from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.experiments.report import Finished, finish
+from diffbisim.experiments.page import write_page
+from diffbisim.experiments.report import Finished, finish, not_run, stored
 
-__all__ = ["EXPERIMENTS", "Finished", "run_all"]
+__all__ = ["EXPERIMENTS", "Finished", "chosen", "run_all"]
 
 EXPERIMENTS = (
     "landscape",
@@ -37,23 +41,36 @@ EXPERIMENTS = (
 )
 
 
-def run_all(folder: Path, names: Sequence[str] = (), *, full: bool = False) -> Iterator[Finished]:
-    """Run the named experiments, or every one, and write their files into ``folder``, one after the other.
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The experiments of these names, in their order; all of them for none."""
+    wanted = [name.replace("-", "_") for name in names]
+    for given, name in zip(names, wanted, strict=True):
+        if name not in EXPERIMENTS:
+            raise InvalidArgument(f"{given} is no experiment; choose from {', '.join(EXPERIMENTS)}")
+    return tuple(name for name in EXPERIMENTS if name in wanted or not wanted)
 
-    ``full`` takes the thorough settings of those that have them: minutes instead of seconds. Unless it was named, one
-    whose extra is not installed says so and is passed over.
+
+def run_all(
+    folder: Path, names: Sequence[str] = (), *, full: bool = False, fresh: bool = False
+) -> Iterator[tuple[str, Finished | None]]:
+    """Run the experiments one after the other; write their files and the page ``report.html`` into ``folder``.
+
+    Yields ``(name, None)`` when one begins and ``(name, finished)`` when it is done or was done before. Unless it was
+    named, one whose extra is not installed says so and is passed over.
     """
-    if unknown := [name for name in names if name not in EXPERIMENTS]:
-        raise InvalidArgument(f"no experiment is called {unknown[0]!r}; there are {', '.join(EXPERIMENTS)}")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names or EXPERIMENTS:
+    for name in chosen(names):
+        yield name, None
         module = import_module(f"diffbisim.experiments.{name}")
-        settings = module.FULL if full and hasattr(module, "FULL") else module.Settings()
+        settings = getattr(module, "FULL", module.Settings()) if full else module.Settings()
+        finished = None if fresh else stored(folder, name, settings)
         try:
-            outcome = module.run(settings)
+            finished = finished or finish(module, name, settings, folder)
         except MissingExtra as error:
-            if name in names:
+            if names:
                 raise
-            yield Finished(module.TITLE, (), (), (f"not run: {error}",), ())
+            yield name, not_run(module, str(error))
             continue
-        yield finish(module, name, outcome, folder)
+        on_page = {other: stored(folder, other) for other in EXPERIMENTS}
+        write_page(folder / "report.html", {key: value for key, value in on_page.items() if value is not None})
+        yield name, finished

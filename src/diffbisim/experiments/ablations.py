@@ -18,8 +18,9 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.data.examples import drift_walk, random_chain
-from diffbisim.experiments.report import BLUE, GRAY, GREEN, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import AGREES, DIFFERS, Row
 from diffbisim.fit.dbot import annealed, fit
+from diffbisim.plot.style import BLUE, GRAY, GREEN, VERMILION, new_figure, plain
 from diffbisim.problem import Problem
 from diffbisim.solvers import Exact
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from diffbisim.fit.result import FitResult
 
 TITLE = "Ablations of the fit: learning rate, inner accuracy, warm start, single loop"
+CLAIM = "The learning rate trades speed for stability, few inner iterations bias the gradient, warm starts save work."
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,14 @@ def findings(outcome: Outcome) -> list[str]:
         f"{warm / total['double loop, warm, gap tied to the step']:.1f}x more, a single loop "
         f"{warm / total['single loop']:.1f}x over the warm double loop",
     ]
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    """Do warm starts save work, and is the gradient of few inner iterations off?"""
+    work = summary(outcome)["inner_work"]
+    if work["double loop, warm"] < work["double loop, cold"] and outcome.bias[0] > outcome.bias[-1]:
+        return AGREES, "All three; a step rule without a learning rate does away with the first trade."
+    return DIFFERS, "Warm starts or inner iterations made no difference here."
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from diffbisim.data.examples import random_chain
 from diffbisim.distance import distance
-from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import AGREES, DIFFERS, Row
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from diffbisim.results import DistanceResult
 
 TITLE = "Exact solver against the linear program, random dense chains"
+
+CLAIM = "The bisimulation metric is the value of a linear program over bicausal couplings."
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,12 @@ def findings(outcome: Outcome) -> list[str]:
         f"largest difference {s['largest_difference']:.0e}; {overlap}",
         f"the exact solver is {s['least_time_ratio']:.0f} to {s['most_time_ratio']:.0f} times faster here",
     ]
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    if summary(outcome)["largest_difference"] > 1e-7:
+        return DIFFERS, "The fixed point and the program have different values."
+    return AGREES, "The fixed point of the Bellman operator and the program have the same value, to the certified gap."
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -15,13 +15,15 @@ from diffbisim.checks import Floats
 from diffbisim.data.examples import imitation_chain, soft_right_policy
 from diffbisim.experiments.imitation_chain import DASHES, LINES, MEASURES, measure
 from diffbisim.experiments.imitators import OURS, left_out, policies
-from diffbisim.experiments.report import BLUE, Row, new_figure, plain
+from diffbisim.experiments.report import BEYOND, Row
+from diffbisim.plot.style import BLUE, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Imitation from few and from many expert transitions, five-state chain"
+CLAIM = "The paper does not say how many expert transitions it used."
 
 WORDS = {"distance": "distance (*)", "kernel_kl": "kernel KL"}
 
@@ -110,6 +112,11 @@ def _winners(outcome: Outcome, measured: str) -> str:
         for k, number in enumerate(outcome.settings.numbers)
     ]
     return "; ".join(f"{number}: {name}" for number, name in ranked)
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    """Beyond the paper, which does not say how many transitions it used."""
+    return BEYOND, "How much data each method needs."
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -23,14 +23,16 @@ from diffbisim.checks import Floats
 from diffbisim.data.examples import imitation_chain, soft_right_policy
 from diffbisim.distance import distance
 from diffbisim.experiments.imitators import trace
-from diffbisim.experiments.report import BLUE, GRAY, ORANGE, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import AGREES, DIFFERS, Row
 from diffbisim.imitate.updates import BestResponse, Natural, Update
+from diffbisim.plot.style import BLUE, GRAY, ORANGE, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Algorithm 2 to the letter, with the sign corrected, and with steps"
+CLAIM = "Algorithm 2 runs reinforcement learning to convergence under the (negated) implicit reward at each outer step."
 
 RULES: dict[str, Update] = {
     "as printed": BestResponse(printed_sign=True),
@@ -141,6 +143,19 @@ def findings(outcome: Outcome) -> list[str]:
             f"ε = {epsilon:g}, steps: d ≤ {steps.min(axis=1).max():.1e} from every start",
         ]
     return sentences
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    """Does the printed algorithm reach a stochastic expert, with its own sign or the other?"""
+    noisy = max(epsilon for epsilon, _ in outcome.values)
+    last = {name: float(np.median(outcome.values[noisy, name][:, -1])) for name in RULES}
+    if last["as printed"] <= last["steps"]:
+        return AGREES, "It comes as close as the steps do."
+    told = ", ".join(f"{name} {value:.2g}" for name, value in last.items())
+    return (
+        DIFFERS,
+        f"With a stochastic expert the distance ends at: {told}. Best responses are deterministic and cycle.",
+    )
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -25,14 +25,17 @@ from diffbisim.checks import Floats
 from diffbisim.data.examples import equal_marginals_mdp
 from diffbisim.distance import distance
 from diffbisim.experiments.imitators import left_out, policies
-from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import AGREES, DIFFERS, Row
 from diffbisim.mdp import MDP
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Equal state marginals: what each method makes of a walk around a ring"
+
+CLAIM = "The metric captures causal transition structure that marginal occupancy measures cannot distinguish."
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,16 @@ def findings(outcome: Outcome) -> list[str]:
         f"content with the wrong policy, at equal state occupancies: {', '.join(blind) or 'none'}",
         *left_out(outcome.scores),
     ]
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    s = summary(outcome)
+    if s["largest_difference_of_marginals"] > 1e-9 or s["distance_all_backward"] < 0.1:
+        return DIFFERS, "The marginals differ too, or the metric does not."
+    return AGREES, (
+        "True of marginals of states. Marginals of transitions do tell these policies apart, and so do the methods "
+        "that match them."
+    )
 
 
 def plot(outcome: Outcome) -> Figure:

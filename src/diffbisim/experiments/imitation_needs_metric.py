@@ -34,15 +34,17 @@ from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.experiments.grids import DIAGONAL, Grid, loop, path_chain, patrol, turns
 from diffbisim.experiments.imitators import OURS, left_out, policies, refusals, trace
-from diffbisim.experiments.report import BLUE, GRAY, SKY, Row, new_figure, plain
+from diffbisim.experiments.report import BEYOND, Row
 from diffbisim.mdp import MDP
 from diffbisim.planning import optimal_policy
+from diffbisim.plot.style import BLUE, GRAY, SKY, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Where the metric is needed: other dynamics, few observations, other state spaces"
+CLAIM = "The paper's expert acts in the learner's own MDP."
 
 LEVEL = 1e-3  # relative difference of distances that counts as none
 
@@ -260,6 +262,11 @@ def findings(outcome: Outcome) -> list[str]:
     for scene, names in outcome.refused.items():
         sentences.append(f"{scene}: cannot take part unless the states are translated: {', '.join(names)}")
     return [*sentences, *left_out({method for methods in outcome.scores.values() for method in methods})]
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    """Beyond the paper, whose expert acts in the learner's own MDP."""
+    return BEYOND, "Experts of other dynamics and of other state spaces, where likelihood has nothing to say."
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -20,7 +20,8 @@ import numpy as np
 from diffbisim.checks import Floats
 from diffbisim.data.examples import birth_death, drift_walk
 from diffbisim.distance import distance
-from diffbisim.experiments.report import BLUE, GRAY, VERMILION, Row, new_figure, plain
+from diffbisim.experiments.report import DIFFERS, IN_PART, Row
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from diffbisim.results import DistanceResult
 
 TITLE = "Drift walk: distance to the target and its exact derivative along the drift f"
+
+CLAIM = (
+    "The metric is differentiable in the parameters of a chain, with a closed-form gradient (Theorem 1); on a walk of "
+    "16 states it steers the drift f to the true 1.5, with an overshoot put down to errors of the SOMCOT estimate."
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,16 @@ def findings(outcome: Outcome) -> list[str]:
         f"derivative: equal to finite differences to {s['largest_error_of_derivative']:.0e}",
         f"kink: the slope jumps from {left:+.3f} to {right:+.3f} at f = {outcome.settings.true_drift:g}",
     ]
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    s = summary(outcome)
+    if max(s["largest_error_of_distance"], s["largest_error_of_derivative"]) > 1e-5:
+        return DIFFERS, "The gradient is not the derivative of the distance."
+    return IN_PART, (
+        "The formula is the derivative, everywhere but at the minimum. There the distance has a kink, so steps of a "
+        "constant length overshoot even with an exact gradient: the estimate is not to blame alone."
+    )
 
 
 def plot(outcome: Outcome) -> Figure:

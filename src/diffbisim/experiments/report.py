@@ -1,26 +1,28 @@
-"""What every experiment leaves behind: a figure (.png), all rows (.csv), settings and summary (.json)."""
+"""What every experiment leaves behind: a figure (.png), all rows (.csv), and everything else (.json), written last.
+
+The .json says with which settings and by which code it was made, so that it can be taken instead of a new run, and it
+holds all that the page (page.py) and the terminal show.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import diffbisim
 from diffbisim import __version__
 from diffbisim.data.tables import replacing
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 Row = Mapping[str, Any]
 
-# Okabe and Ito's colors: distinct for color-blind eyes, and in gray
-BLUE, VERMILION, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#666666"
-ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#D9C700"  # the yellow darker than theirs, for lines
+AGREES, IN_PART, DIFFERS, BEYOND = "agrees", "agrees in part", "differs", "not in the paper"
 
 
 @dataclass(frozen=True)
@@ -28,42 +30,85 @@ class Finished:
     """A finished experiment, ready to be shown."""
 
     title: str
+    claim: str  # what the paper says; empty if nothing
+    verdict: str  # AGREES, IN_PART, DIFFERS or BEYOND
+    why: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     findings: tuple[str, ...]
+    settings: Mapping[str, Any]
+    seconds: float
     files: tuple[Path, ...]
+    new: bool = True  # False if it was made by an earlier run
 
 
-def finish(module: Any, name: str, outcome: Any, folder: Path) -> Finished:
-    """Write the files of an experiment and say what is in them."""
-    files = tuple(folder / f"{name}{suffix}" for suffix in (".png", ".csv", ".json"))
+def finish(module: Any, name: str, settings: Any, folder: Path) -> Finished:
+    """Run an experiment, write its files and say what is in them."""
+    began = time.perf_counter()
+    outcome = module.run(settings)
+    seconds = time.perf_counter() - began
+    files = _files(folder, name)
     with replacing(files[0], binary=True) as file:
         module.plot(outcome).savefig(file, format="png", dpi=160)
     _write_rows(module.records(outcome), files[1])
-    numbers = {"settings": asdict(outcome.settings), "summary": module.summary(outcome), "version": __version__}
-    with replacing(files[2]) as file:
-        file.write(json.dumps(numbers, indent=2) + "\n")
     shown = module.table(outcome)
-    rows = tuple(tuple(_cell(value) for value in row.values()) for row in shown)
-    return Finished(module.TITLE, tuple(shown[0]), rows, tuple(module.findings(outcome)), files)
+    verdict, why = module.verdict(outcome)
+    report = {
+        "title": module.TITLE,
+        "claim": module.CLAIM,
+        "verdict": verdict,
+        "why": why,
+        "header": list(shown[0]),
+        "rows": [[_cell(value) for value in row.values()] for row in shown],
+        "findings": module.findings(outcome),
+        "settings": asdict(settings),
+        "summary": module.summary(outcome),
+        "seconds": round(seconds, 3),
+        "version": __version__,
+        "code": code_of_package(),
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    with replacing(files[2]) as file:
+        file.write(text)
+    return _finished(json.loads(text), files)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, in inches, drawn by Agg: no window, no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+def not_run(module: Any, why: str) -> Finished:
+    """In the place of an experiment that could not be run."""
+    return Finished(module.TITLE, module.CLAIM, "not run", why, (), (), (), {}, 0.0, ())
 
 
-def plain(ax: Axes) -> Axes:
-    """No box around the data, and a light grid behind it."""
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
-    ax.set_axisbelow(True)
-    return ax
+def stored(folder: Path, name: str, settings: Any = None) -> Finished | None:
+    """What an earlier run of the same code left; None if there is nothing, or if its settings were others."""
+    files = _files(folder, name)
+    try:
+        report = json.loads(files[2].read_text(encoding="utf-8"))
+        same = report["code"] == code_of_package() and all(file.exists() for file in files)
+        if settings is not None:
+            same = same and report["settings"] == json.loads(json.dumps(asdict(settings)))
+        return replace(_finished(report, files), new=False) if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no such file, or not ours: it is made anew
+
+
+@cache
+def code_of_package() -> str:
+    """A checksum of all sources: results of other code are not those of this one."""
+    root, digest = Path(diffbisim.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _finished(report: Mapping[str, Any], files: tuple[Path, ...]) -> Finished:
+    return Finished(
+        report["title"], report["claim"], report["verdict"], report["why"], tuple(report["header"]),
+        tuple(map(tuple, report["rows"])), tuple(report["findings"]), report["settings"], report["seconds"], files,
+    )  # fmt: skip
+
+
+def _files(folder: Path, name: str) -> tuple[Path, ...]:
+    return tuple(folder / f"{name}{suffix}" for suffix in (".png", ".csv", ".json"))
 
 
 def _write_rows(rows: Sequence[Row], path: Path) -> None:

@@ -38,23 +38,9 @@ class ImplicitReward:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The table as a picture, on ``ax`` or on a figure of its own: blue is good, red is bad."""
-        if ax is None:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
+        from diffbisim.plot import implicit_reward
 
-            figure = Figure(figsize=(4.8, 4.0), layout="constrained")
-            FigureCanvasAgg(figure)
-            ax = figure.subplots()
-        most = float(np.abs(self.table).max()) or 1.0
-        image = ax.imshow(self.table, cmap="RdBu", vmin=-most, vmax=most)
-        ax.set_xlabel("next state $s'$")
-        ax.set_ylabel("state $s$")
-        if self.labels is not None and len(self.labels) <= 20:
-            names = [str(label) for label in self.labels]
-            ax.set_xticks(range(len(names)), names, rotation=90)
-            ax.set_yticks(range(len(names)), names)
-        ax.figure.colorbar(image, ax=ax, label="implicit reward $r(s, s')$")
-        return ax
+        return implicit_reward(self, ax=ax)
 
     def wrap(self, env: Any, scale: float = 1.0) -> Any:
         """The environment with this reward in place of its own (which stays in ``info["environment_reward"]``).

@@ -1,0 +1,179 @@
+"""Commands that find models: ``compress``, ``fit`` and ``imitate``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from diffbisim.cli.common import (
+    NOT_CONVERGED,
+    Discount,
+    File,
+    Initial,
+    Json,
+    Rewards,
+    Seed,
+    Unseen,
+    app,
+    fail,
+    reporting,
+    save_chain,
+    write_json,
+)  # fmt: skip
+
+ChainOutput = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the chain found (.npz, .csv, .tra), or the numbers (.json)")
+]
+
+
+@app.command(epilog="Example: diffbisim compress chain.npz --states 5 --plot --output small.npz")
+@reporting
+def compress(
+    file: File,
+    states: Annotated[int, typer.Option(help="Number of states of the small chain")] = 5,
+    discount: Discount = 0.95,
+    restarts: Annotated[int, typer.Option(help="Searches from different beginnings; the best is kept")] = 8,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the encoder and the small chain into FILE-NAME.png")
+    ] = False,
+    rewards: Rewards = None,
+    unseen: Unseen = "error",
+    initial: Initial = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    output: ChainOutput = None,
+) -> None:
+    """The nearest chain with few states, its certified distance, and which small state stands for which."""
+    import diffbisim
+    from diffbisim.cli.reading import need_rewards, read_file
+    from diffbisim.cli.showing import bar
+
+    _target(output)
+    chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    need_rewards((chain, file, "--rewards"))
+    began = time.perf_counter()
+    search = cast(Any, diffbisim).compress
+    result = search(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
+    facts = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
+    facts["labels"] = result.labels.tolist()
+    _finish(result, time.perf_counter() - began, facts, as_json, output)
+    if plot:
+        _picture(result, Path(f"{file.stem}-{states}-states.png"))
+
+
+@app.command(epilog="Example: diffbisim fit chain.npz --kernel masked --output fitted.npz")
+@reporting
+def fit(
+    file: File,
+    kernel: Annotated[
+        str, typer.Option(help="full (any transition) or masked (those that the chain makes), a softmax in each row")
+    ] = "full",
+    cost: Annotated[str, typer.Option(help="reward, or indicator")] = "reward",
+    discount: Discount = 0.95,
+    steps: Annotated[int, typer.Option(help="At most so many")] = 200,
+    tol: Annotated[float, typer.Option(help="Distance to reach, relative to the largest cost")] = 1e-8,
+    rewards: Rewards = None,
+    unseen: Unseen = "error",
+    initial: Initial = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    output: ChainOutput = None,
+) -> None:
+    """Fit a parametrized model to the chain in a file, by the exact gradient of the distance."""
+    import diffbisim
+    from diffbisim.cli.reading import need_rewards, read_file
+    from diffbisim.cli.showing import bar
+    from diffbisim.errors import InvalidArgument
+    from diffbisim.fit import kernels
+
+    _target(output)
+    if kernel not in ("full", "masked"):
+        raise InvalidArgument(f"--kernel {kernel}: use full or masked")
+    chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    if cost == "reward":
+        need_rewards((chain, file, "--rewards"))
+    model = kernels.Softmax(chain.n_states, rng=seed) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=seed)
+    began = time.perf_counter()
+    descend = cast(Any, diffbisim).fit
+    result = descend(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
+    facts = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "seed": seed}
+    _finish(result, time.perf_counter() - began, facts, as_json, output)
+
+
+@app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
+@reporting
+def imitate(
+    env: Annotated[str | None, typer.Option(help="A Gymnasium environment with a table", show_default=False)] = None,
+    mdp: Annotated[Path | None, typer.Option(help="Or an MDP in PRISM's format (.tra)", show_default=False)] = None,
+    expert: Annotated[
+        Path | None,
+        typer.Option(help="What the expert was seen to do: states only (default: an optimal policy)"),
+    ] = None,
+    discount: Discount = 0.95,
+    tol: Annotated[float, typer.Option(help="Distance to reach")] = 1e-7,
+    max_iterations: Annotated[int, typer.Option(help="Policies tried at most")] = 300,
+    seed: Seed = 0,
+    as_json: Json = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=".npz for everything, .csv for the policy, .json for numbers")
+    ] = None,
+) -> None:
+    """The policy whose chain is closest to an expert's, from observed states alone."""
+    import numpy as np
+
+    from diffbisim import imitate as follow
+    from diffbisim.cli.reading import read_task, save_target
+    from diffbisim.cli.showing import bar
+
+    save_target(output, (".npz", ".csv", ".json"))
+    task, shown = read_task(env, mdp, expert)
+    began = time.perf_counter()
+    result = follow(
+        task, shown, "indicator", discount, rng=seed, tol=tol, max_iterations=max_iterations, progress=bar()
+    )
+    facts: dict[str, Any] = {"environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": seed}
+    facts |= {"n_states": task.n_states, "n_actions": task.n_actions, "converged": result.converged}
+    _finish(
+        result, time.perf_counter() - began, facts, as_json, output if output and output.suffix == ".json" else None
+    )
+    if output is not None and output.suffix == ".npz":
+        result.save(output)
+    elif output is not None and output.suffix == ".csv":
+        names = [str(name) for name in task.actions or [f"action{a}" for a in range(task.n_actions)]]
+        table = np.column_stack([np.arange(task.n_states), result.policy])
+        np.savetxt(output, table, ["%d", *["%.17g"] * len(names)], ",", header=f"state,{','.join(names)}", comments="")
+    if not result.converged:
+        fail(f"not converged. {result.status}", NOT_CONVERGED)
+
+
+def _target(output: Path | None) -> None:
+    from diffbisim.cli.reading import save_target
+
+    save_target(output, (".npz", ".csv", ".tsv", ".tra", ".json"))
+
+
+def _finish(result: Any, seconds: float, facts: dict[str, Any], as_json: bool, output: Path | None) -> None:
+    from diffbisim.cli.showing import emit, model_report, model_table
+
+    report = model_report(result, seconds, **facts)
+    emit(report, model_table(report), as_json=as_json)
+    if output is not None and output.suffix == ".json":
+        write_json(report, output)
+    elif output is not None:
+        save_chain(result.chain, output)
+
+
+def _picture(result: Any, path: Path) -> None:
+    from diffbisim.cli.showing import note
+    from diffbisim.plot import chain, encoder
+    from diffbisim.plot.style import new_figure
+
+    figure = new_figure(10.0, 4.6)
+    left, right = figure.subplots(1, 2)
+    encoder(result, left)
+    chain(result.chain, right)
+    figure.savefig(path, dpi=160)
+    note(f"picture: {path}")

@@ -1,0 +1,176 @@
+"""A Markov chain as a graph: a disk for each state, an arrow for each transition.
+
+Area of a disk: discounted occupancy. Shade: reward. Width of an arrow: probability. A second ring: possible start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.checks import Floats
+from diffbisim.errors import InvalidArgument
+from diffbisim.plot.style import NAMED, own
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from diffbisim.chain import MarkovChain
+
+MOST = 60  # more states make a picture that says nothing
+NUMBERED = 16  # arrows that get their probability as a number
+
+
+def chain(
+    chain: MarkovChain,
+    ax: Axes | None = None,
+    *,
+    layout: Any = "circle",
+    discount: float = 0.95,
+    least: float = 0.01,
+    cmap: str = "cividis",
+) -> Axes:
+    """A chain of up to 60 states as a graph.
+
+    Parameters
+    ----------
+    layout : "circle", "line", "spring" (states that lead to each other are near), or positions (n, 2)
+    discount : of the occupancy that the disks show
+    least : transitions less probable than this are left out, and the title says how many
+    cmap : of the rewards
+    """
+    n = chain.n_states
+    if n > MOST:
+        raise InvalidArgument(f"the chain has {n} states; a graph shows up to {MOST}: lump or compress it first")
+    ax = own(ax, 5.4, 5.0)
+    P: Floats = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
+    place, radius = _layout(P, layout), _radii(chain.occupancy(discount), n)
+    reach = float(np.ptp(place, axis=0).max()) or 1.0
+    radius *= _room(place, reach)
+    _states(ax, chain, place, radius, cmap)
+    edges = [(i, j) for i, j in np.argwhere(least <= P).tolist()]
+    proper = sum(i != j for i, j in edges)
+    for i, j in edges:
+        _arrow(ax, place, radius, i, j, P[i, j], bool(P[j, i] >= least), proper <= NUMBERED)
+    hidden = int((P > 0).sum()) - len(edges)
+    if hidden:
+        ax.set_title(f"{hidden} transitions below {least:g} not drawn", fontsize=9)
+    margin = 0.16 * reach + float(radius.max())
+    ax.set_xlim(place[:, 0].min() - margin, place[:, 0].max() + margin)
+    ax.set_ylim(place[:, 1].min() - margin, place[:, 1].max() + margin)
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    return ax
+
+
+def _layout(P: Floats, layout: Any) -> Floats:
+    """Positions of the states, (n, 2)."""
+    n = len(P)
+    if not isinstance(layout, str):
+        place = np.array(layout, dtype=np.float64)
+        if place.shape != (n, 2):
+            raise InvalidArgument(f"layout has shape {place.shape}; positions must have shape ({n}, 2)")
+        return place
+    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
+    if layout == "circle":
+        return np.column_stack([np.cos(angle), np.sin(angle)])
+    if layout == "line":
+        return np.column_stack([2.0 * np.arange(n) / max(n - 1, 1), np.zeros(n)])
+    if layout != "spring":
+        raise InvalidArgument(f'layout is {layout!r}; use "circle", "line", "spring" or an array ({n}, 2)')
+    return _spring(P, np.column_stack([np.cos(angle), np.sin(angle)]))
+
+
+def _spring(P: Floats, circle: Floats, rounds: int = 300) -> Floats:
+    """Fruchterman and Reingold: transitions pull by s²/k, all states push by k²/s, in ever shorter moves.
+
+    Begins from the second and third eigenvectors of the Laplacian, which already have neighbors near each other, and
+    a little of the circle, which keeps twins apart.
+    """
+    n = len(P)
+    weight = ((P > 0) | (P > 0).T).astype(np.float64)
+    np.fill_diagonal(weight, 0.0)
+    soft = weight + 1e-3 / n  # connected, so that the second and third vectors are what is wanted
+    place = 0.1 * circle
+    if n > 3:
+        vectors = np.linalg.eigh(np.diag(soft.sum(axis=1)) - soft)[1][:, 1:3]
+        place = place + vectors / np.abs(vectors).max(axis=0)
+    k = 1.0 / np.sqrt(n)
+    for longest in np.linspace(0.2, 0.005, rounds):
+        apart = place[:, None] - place[None]
+        s = np.maximum(np.linalg.norm(apart, axis=2, keepdims=True), 1e-3)
+        force = (apart / s * (k**2 / s - weight[:, :, None] * s**2 / k)).sum(axis=1)
+        size = np.maximum(np.linalg.norm(force, axis=1, keepdims=True), 1e-12)
+        place = place + force / size * np.minimum(size, longest)
+    return np.asarray(place - place.mean(axis=0))
+
+
+def _radii(rho: Floats, n: int) -> Floats:
+    """Relative radii: the root of the occupancy, but every disk large enough to hold its name."""
+    root = np.sqrt(rho / rho.max())
+    return np.asarray(np.maximum(root, 0.55))
+
+
+def _room(place: Floats, reach: float) -> float:
+    """The largest radius that leaves space for the arrows between the two nearest states."""
+    apart = np.linalg.norm(place[:, None] - place[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    return float(min(max(0.3 * apart.min(), 0.02 * reach), 0.11 * reach))
+
+
+def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: str) -> None:
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Circle
+    from matplotlib.patheffects import withStroke
+
+    r = chain.rewards
+    shade = None if r is None else ScalarMappable(Normalize(r.min(), max(r.max(), r.min() + 1e-9)), colormaps[cmap])
+    size = 10 if chain.n_states <= 12 else 7
+    for i, (x, y) in enumerate(place.tolist()):
+        fill: Any = "#F2F2F2" if shade is None or r is None else shade.to_rgba(r[i : i + 1])[0]
+        ax.add_patch(Circle((x, y), radius[i], facecolor=fill, edgecolor="black", linewidth=1.0, zorder=3))
+        if chain.initial[i] > 0:
+            ring = Circle((x, y), 1.18 * radius[i], facecolor="none", edgecolor="black", linewidth=1.0, zorder=3)
+            ax.add_patch(ring)
+        if chain.n_states > NAMED:
+            continue
+        name = str(chain.label(i))
+        written = ax.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4)
+        written.set_path_effects([withStroke(linewidth=2.2, foreground="white")])
+    if shade is not None:
+        ax.figure.colorbar(shade, ax=ax, label="reward", shrink=0.7)
+
+
+def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, both: bool, numbered: bool) -> None:
+    """From i to j, bent if there is one back; a loop on the far side of the center for i = j."""
+    from matplotlib.patches import FancyArrowPatch
+
+    head = (8.0 + 5.0 * p) * (1.0 if len(place) <= NAMED else 0.5)
+    look: dict[str, Any] = {
+        "arrowstyle": "-|>", "mutation_scale": head, "linewidth": 0.5 + 2.0 * p, "color": "#333333", "zorder": 2,
+    }  # fmt: skip
+    if i == j:
+        out = place[i] - place.mean(axis=0)
+        length = float(np.linalg.norm(out))
+        out = out / length if length > 1e-9 and np.ptp(place[:, 1]) > 0 else np.array([0.0, 1.0])
+        side = np.array([-out[1], out[0]])
+        start, end = (place[i] + 1.15 * radius[i] * (0.8 * out + sign * 0.6 * side) for sign in (1, -1))
+        ax.add_patch(FancyArrowPatch(start, end, connectionstyle="arc3,rad=-1.6", **look))
+        where = place[i] + out * 2.75 * radius[i]
+    else:
+        line = place[j] - place[i]
+        length = float(np.linalg.norm(line))
+        side = np.array([line[1], -line[0]]) / length
+        bend = 0.08 if not both else 0.22 if np.ptp(place[:, 1]) > 0 else 0.5
+        towards = line / length * 0.92 + side * bend
+        back = line / length * 0.92 - side * bend
+        start, end = place[i] + 1.2 * radius[i] * towards, place[j] - 1.2 * radius[j] * back
+        ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **look))
+        where = (start + end) / 2 + side * (0.5 * bend * float(np.linalg.norm(end - start)) + 0.035)
+    if numbered:
+        halo = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+        x, y = where.tolist()
+        ax.text(x, y, f"{p:.2g}", ha="center", va="center", fontsize=8, color="#333333", bbox=halo, zorder=5)

@@ -1,0 +1,143 @@
+"""Pictures of results: how a run went, and what its coupling says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.errors import InvalidArgument
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, heat_map, own, plain, whole_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from diffbisim.chain import MarkovChain
+    from diffbisim.results import DistanceResult
+
+RANGE = 100.0  # a history that spans more than this is drawn on a logarithmic scale
+
+
+def history(run: Any, ax: Axes | None = None, *, log: bool | None = None, label: str = "distance $d$") -> Axes:
+    """Value and certified bounds, iteration by iteration.
+
+    Parameters
+    ----------
+    run : any result with a ``history`` (distance, fit, imitation), or the rows themselves
+    log : logarithmic scale (default: where the values span more than two orders of magnitude)
+    label : of the line; several runs can share one ``ax``
+    """
+    rows: Sequence[Mapping[str, float]] = getattr(run, "history", run)
+    if not rows:
+        raise InvalidArgument("run has an empty history; solve with at least one iteration")
+    ax = plain(own(ax))
+    t = np.array([row.get("iteration", k) for k, row in enumerate(rows, start=1)])
+    color = (BLUE, VERMILION, GRAY)[len(ax.lines) % 3]
+    bounded = all("lower" in row and "upper" in row for row in rows)
+    lower, upper = (np.array([row.get(name, np.nan) for row in rows]) for name in ("lower", "upper"))
+    value = np.array([row.get("value", (low + high) / 2) for row, low, high in zip(rows, lower, upper, strict=True)])
+    seen = np.concatenate([value, upper[np.isfinite(upper)]])
+    positive = seen[seen > 0]
+    if log is None:
+        log = bool(positive.size and positive.max() > RANGE * positive.min())
+    if log:
+        floor = 0.1 * float(positive.min()) if positive.size else 1e-16
+        ax.set_yscale("log")
+        lower, upper, value = (np.maximum(values, floor) for values in (lower, upper, value))
+    if bounded:
+        band: dict[str, Any] = {"color": color, "alpha": 0.25, "linewidth": 0, "label": "certified bounds"}
+        ax.fill_between(t, lower, upper, **band)
+        ax.plot(t, lower, color=color, linewidth=0.7, linestyle=":")
+        ax.plot(t, upper, color=color, linewidth=0.7, linestyle=":")
+    marker = "o" if len(t) <= 30 else ""
+    ax.plot(t, value, color=color, marker=marker, markersize=3.5, label=label)
+    ax.set(xlabel="iteration", ylabel="distance")
+    whole_numbers(ax.xaxis)
+    ax.legend(framealpha=1, edgecolor="none", fontsize=9)
+    return ax
+
+
+def encoder(result: Any, ax: Axes | None = None) -> Axes:
+    """``λ_X(y|x)``: with which probability a state y of Y (column) stands for a state x of X (row)."""
+    found = _distance(result)
+    ax = heat_map(
+        own(ax, 4.8, 4.2), found.encoder, r"encoder $\lambda_X(y|x)$", _names(found.problem.x), _names(found.problem.y),
+        cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto",
+    )  # fmt: skip
+    ax.set(xlabel="state $y$ of Y", ylabel="state $x$ of X")
+    return ax
+
+
+def decoder(result: Any, ax: Axes | None = None) -> Axes:
+    """``λ_Y(x|y)``: which state x of X (column) a state y of Y (row) stands for."""
+    found = _distance(result)
+    ax = heat_map(
+        own(ax, 4.8, 4.2), found.decoder, r"decoder $\lambda_Y(x|y)$", _names(found.problem.y), _names(found.problem.x),
+        cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto",
+    )  # fmt: skip
+    ax.set(xlabel="state $x$ of X", ylabel="state $y$ of Y")
+    return ax
+
+
+def coupling(result: Any, pair: tuple[int, int] | None = None, ax: Axes | None = None) -> Axes:
+    """How often the optimal coupling visits each pair of states; with ``pair=(x, y)`` how their successors are paired.
+
+    A plan is drawn on a linear scale, the occupancy in decades below its largest entry: rare pairs matter too.
+    """
+    found = _distance(result)
+    names = _names(found.problem.x), _names(found.problem.y)
+    ax = own(ax, 4.8, 4.2)
+    if pair is None:
+        from matplotlib.colors import LogNorm
+
+        m = np.array(found.occupancy)
+        most = float(m.max())
+        look: dict[str, Any] = {"cmap": "cividis", "norm": LogNorm(1e-6 * most, most), "aspect": "auto"}
+        heat_map(ax, np.where(m > 0, np.maximum(m, 1e-6 * most), np.nan), "occupancy $m(x, y)$", *names, **look)
+        ax.set(xlabel="state $y$ of Y", ylabel="state $x$ of X")
+        return ax
+    x, y = pair
+    plan = found.plan(x, y)
+    dense = plan if isinstance(plan, np.ndarray) else plan.toarray()
+    heat_map(ax, dense, r"plan $\Pi_{xy}(x', y')$", *names, cmap="Greys", vmin=0.0, aspect="auto")
+    here = f"${found.problem.x.label(x)}$" if found.problem.x.labels is None else str(found.problem.x.label(x))
+    there = f"${found.problem.y.label(y)}$" if found.problem.y.labels is None else str(found.problem.y.label(y))
+    ax.set(xlabel="next state $y'$ of Y", ylabel="next state $x'$ of X")
+    ax.set_title(f"from $x$ = {here}, $y$ = {there}", fontsize=10)
+    return ax
+
+
+def implicit_reward(reward: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
+    """``r(s, s')`` of every transition: blue brings the learner closer to the expert, red away.
+
+    ``reward`` is a table, an :class:`~diffbisim.imitate.ImplicitReward`, or a result that has one.
+    """
+    if hasattr(reward, "implicit_reward"):
+        labels = reward.problem.y.labels if labels is None else labels
+        reward = reward.implicit_reward()
+    elif hasattr(reward, "reward"):
+        reward = reward.reward
+    if labels is None:
+        labels = getattr(reward, "labels", None)
+    table = np.asarray(reward)
+    most = float(np.abs(table).max()) or 1.0
+    names = range(len(table)) if labels is None else labels
+    unit = "implicit reward $r(s, s')$"
+    ax = heat_map(own(ax, 4.8, 4.0), table, unit, names, names, cmap="RdBu", vmin=-most, vmax=most)
+    ax.set(xlabel="next state $s'$", ylabel="state $s$")
+    return ax
+
+
+def _distance(result: Any) -> DistanceResult:
+    """The distance in a result: its own, or the one that a fit, a compression or an imitation carries."""
+    found = getattr(result, "distance", result)
+    if not hasattr(found, "encoder"):
+        raise InvalidArgument(
+            f"result is a {type(result).__name__}; give what distance, fit, compress or imitate return"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _names(chain: MarkovChain) -> Sequence[Any]:
+    return range(chain.n_states) if chain.labels is None else chain.labels

@@ -1,0 +1,241 @@
+"""Commands for people with data, and the manners that all commands share."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import diffbisim as db
+from diffbisim.cli import app
+from diffbisim.data.gymnasium import from_env, rollouts
+from diffbisim.planning import optimal_policy
+
+COMMANDS = get_command(app).commands
+LATER = {name for name in ("compress", "fit") if not hasattr(db, name)}
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    return done.stdout, done.stderr
+
+
+def table_of(walks):
+    rows = [f"{k},{t},{s}\n" for k, walk in enumerate(walks) for t, s in enumerate(walk)]
+    return "episode,t,state\n" + "".join(rows)
+
+
+@pytest.fixture(scope="module")
+def walks():
+    """Thirty walks of two chains, and what an expert was seen to do on the lake."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    seen = rollouts(env, optimal_policy(from_env(env), 0.99), 60, 0)
+    episodes = np.split(np.arange(60), np.flatnonzero(seen.first)[1:])
+    lake = [[*seen.states[e].tolist(), int(seen.next_states[e[-1]])] for e in episodes]
+    before, after = ([db.examples.drift_walk(f, 5).sample(20, rng=k) for k in range(30)] for f in (0.0, 0.8))
+    return {"before": before, "after": after, "walks": lake}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, walks):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, paths in walks.items():
+        (tmp_path / f"{name}.csv").write_text(table_of(paths), encoding="utf-8")
+    (tmp_path / "rewards.csv").write_text("state,reward\n0,0\n1,1\n2,2\n3,3\n4,4\n", encoding="utf-8")
+    (tmp_path / "observed.csv").write_text("state,next_state\n0,1\n1,0\n1,2\n", encoding="utf-8")
+    chain = db.examples.block_chain(3, 2)
+    for name in ("a.npz", "chain.npz", "chain.tra"):
+        db.write_chain(chain, name)
+    db.write_chain(db.examples.birth_death(4, 0.5, 0.2), "b.npz")
+    return tmp_path
+
+
+# --- manners -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_example_of_the_help_does_what_it_says(folder, name):
+    (line,) = re.findall(r"Example: (diffbisim .*)", COMMANDS[name].epilog)
+    if name in LATER:
+        pytest.skip(f"diffbisim has no {name} yet")
+    words = shlex.split(line)
+    assert words[:2] == ["diffbisim", name]
+    before = set(folder.iterdir())
+    run(*words[1:])
+    if "--output" in words:
+        assert (folder / words[words.index("--output") + 1]).exists()
+        assert set(folder.iterdir()) - before
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_options_that_mean_the_same_are_called_the_same(name):
+    options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    assert "--json" in options
+    assert "--output" in options or name == "convert"  # it has a target
+    assert ("--seed" in options) == (name in ("distance", "estimate", "compress", "fit", "imitate"))
+
+
+def test_completion_is_offered():
+    out, _ = run("--help")
+    assert "--install-completion" in out
+
+
+# --- distance by all solvers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot"])
+def test_bounds_of_every_solver_hold_the_exact_value(folder, solver):
+    exact = db.distance(db.read_chain("a.npz"), db.read_chain("b.npz")).value
+    out, err = run("distance", "a.npz", "b.npz", "--solver", solver, "--seed", 3, "--json")
+    report = json.loads(out)
+    assert err == ""
+    assert report["lower"] - 1e-8 <= exact <= report["upper"] + 1e-8
+    assert report["outcome"] == ("estimate" if solver == "somcot" else "converged")
+
+
+def test_seed_and_steps_reach_the_sampling_solver(folder):
+    arguments = ("distance", "a.npz", "b.npz", "--solver", "somcot", "--max-iterations", 2000, "--json")
+    one, same, other = (json.loads(run(*arguments, "--seed", seed)[0]) for seed in (1, 1, 2))
+    assert one["iterations"] == 2000
+    assert one["value"] == same["value"] != other["value"]
+
+
+# --- estimate --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [("--cost", "indicator"), ("--rewards-a", "rewards.csv")])
+def test_estimate_is_that_of_the_library(folder, walks, options):
+    out, err = run("estimate", "before.csv", "after.csv", *options, "--replicates", 40, "--seed", 5, "--json")
+    report = json.loads(out)
+    assert err == ""
+    data = [db.Transitions.from_trajectories(walks[name], states=5) for name in ("before", "after")]
+    cost = "indicator" if "indicator" in options else "reward"
+    known = db.estimate(*data, cost, rewards=np.arange(5.0), replicates=40, rng=5)
+    for name in ("value", "lower", "upper", "bias", "p_value", "corrected"):
+        assert report[name] == pytest.approx(getattr(known, name), abs=1e-12)
+    assert report["lower"] <= report["upper"]
+
+
+def test_estimate_for_people_and_to_a_file(folder):
+    out, _ = run("estimate", "before.csv", "after.csv", "--cost", "indicator", "--replicates", 40, "-o", "e.json")
+    assert "they differ" in out
+    assert json.loads((folder / "e.json").read_text(encoding="utf-8"))["confidence"] == 0.95
+    out, _ = run("estimate", "before.csv", "before.csv", "--cost", "indicator", "--replicates", 40)
+    assert "do not tell them apart" in out
+
+
+def test_estimate_on_labels_joins_the_states(folder):
+    (folder / "x.csv").write_text("state,next_state\na,b\nb,a\n", encoding="utf-8")
+    (folder / "y.csv").write_text("state,next_state\na,c\nc,a\n", encoding="utf-8")
+    out, _ = run("estimate", "x.csv", "y.csv", "--cost", "indicator", "--discount", 0.5, "--replicates", 20, "--json")
+    # a b a b … against a c a c …: every second step differs, (1-γ) (γ + γ³ + …) = γ/(1+γ)
+    assert json.loads(out)["value"] == pytest.approx(0.5 / 1.5, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("before.csv", "after.csv"), "before.csv has no rewards; give --rewards-a"),
+        (("a.npz", "b.npz"), "both chains, not data"),
+        (("before.csv", "after.csv", "--cost", "indicator", "--confidence", "2"), "confidence is 2.0"),
+        (("before.csv", "after.csv", "--cost", "indicator", "--unseen", "drop"), "unseen is 'drop'"),
+        (("before.csv", "after.csv", "--cost", "indicator", "-o", "e.npz"), "use .json"),
+        (("before.csv", "rewards.csv"), "rewards.csv, line 1"),
+    ],
+)
+def test_estimate_refuses_in_one_line(folder, arguments, part):
+    out, err = run("estimate", *arguments, code=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
+
+
+def test_read_transitions(folder, walks):
+    data = db.read_transitions("before.csv")
+    assert (data.n_episodes, data.n_states) == (30, 5)
+    assert data.states[:20].tolist() == walks["before"][0][:20].tolist()
+    with pytest.raises(db.InvalidData, match=r"rewards.csv, line 1.*state,next_state"):
+        db.read_transitions("rewards.csv")
+
+
+# --- imitate ---------------------------------------------------------------------------------------------------
+
+
+def test_imitate_from_what_was_seen_is_that_of_the_library(folder, walks):
+    out, _ = run("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--json", "--discount", 0.9)
+    mdp = from_env(pytest.importorskip("gymnasium").make("FrozenLake-v1"))
+    known = db.imitate(mdp, walks["walks"], "indicator", 0.9, rng=0)
+    assert json.loads(out)["distance"] == known.distance.value
+    run("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--discount", 0.9, "--output", "policy.csv")
+    assert np.array_equal(np.loadtxt("policy.csv", delimiter=",", skiprows=1)[:, 1:], known.policy)
+
+
+def test_imitate_an_optimal_policy(folder):
+    out, err = run("imitate", "--env", "CliffWalking-v1", "--json", "--output", "r.npz")
+    report = json.loads(out)
+    assert err == ""
+    assert report["converged"] is True
+    assert report["upper"] <= 1e-6
+    assert db.ImitationResult.load("r.npz").distance.value == report["distance"]
+
+
+def test_imitate_in_an_mdp_of_prism(folder):
+    (folder / "m.tra").write_text("2 4 4\n0 0 0 1\n0 1 1 1\n1 0 1 1\n1 1 0 1\n", encoding="utf-8")
+    (folder / "seen.csv").write_text("episode,t,state\n0,0,0\n0,1,1\n0,2,1\n0,3,1\n", encoding="utf-8")
+    out, _ = run("imitate", "--mdp", "m.tra", "--expert", "seen.csv", "--json", "--output", "p.csv")
+    assert json.loads(out)["upper"] <= 1e-6
+    policy = np.loadtxt("p.csv", delimiter=",", skiprows=1)[:, 1:]
+    assert policy == pytest.approx(np.array([[0, 1], [1, 0]]), abs=1e-5)  # go to 1, stay there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ((), "either --env NAME"),
+        (("--env", "Nowhere-v0"), "--env Nowhere-v0"),
+        (("--env", "CartPole-v1"), "must be Discrete"),
+        (("--env", "FrozenLake-v1", "--expert", "nowhere.csv"), "nowhere.csv: No such file"),
+        (("--env", "FrozenLake-v1", "--output", "p.txt"), "use .npz, .csv, .json"),
+    ],
+)
+def test_imitate_refuses_in_one_line(folder, arguments, part):
+    out, err = run("imitate", *arguments, code=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
+
+
+def test_imitate_not_converged_has_its_own_code(folder):
+    out, err = run("imitate", "--env", "FrozenLake-v1", "--max-iterations", 2, "--json", code=3)
+    assert json.loads(out)["converged"] is False
+    assert err.startswith("diffbisim: not converged. Stopped after max_iterations")
+
+
+# --- compress, fit ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("compress" in LATER, reason="diffbisim has no compress yet")
+def test_compress_finds_the_blocks_and_draws_them(folder):
+    out, err = run("compress", "chain.npz", "--states", 3, "--plot", "--json", "--output", "small.npz")
+    report = json.loads(out)
+    assert report["upper"] <= 1e-6
+    labels = report["labels"]
+    assert [len(set(labels[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
+    assert db.read_chain("small.npz").n_states == 3
+    assert err == "diffbisim: note: picture: chain-3-states.png\n"
+    assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif("fit" in LATER, reason="diffbisim has no fit yet")
+@pytest.mark.parametrize("kernel", ["full", "masked"])
+def test_fit_finds_the_chain(folder, kernel):
+    out, _ = run("fit", "b.npz", "--kernel", kernel, "--tol", 1e-3, "--json", "--output", "fitted.npz")
+    report = json.loads(out)
+    fitted = db.distance(db.read_chain("b.npz"), db.read_chain("fitted.npz"))
+    assert fitted.value == pytest.approx(report["distance"], abs=1e-6)
+    assert report["upper"] <= 3e-3 + 1e-9

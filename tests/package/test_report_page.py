@@ -1,0 +1,95 @@
+"""``report.html`` in a browser: it needs nothing but itself, shows all its pictures, and fits a phone."""
+
+import os
+import re
+import shutil
+
+import pytest
+
+from diffbisim.experiments import run_all
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+REQUIRED = "DIFFBISIM_REQUIRE_CHROMIUM"  # set by .ci/run: there this test must not be skipped
+HINT = "the page is not opened in a browser: apt-get install chromium; pip install playwright"
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    for _ in run_all(folder, ["blocks", "imitation_marginals"]):
+        pass
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        sync_playwright = None
+    if CHROMIUM is None or sync_playwright is None:
+        if os.environ.get(REQUIRED):
+            pytest.fail(HINT)
+        pytest.skip(HINT)
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield started
+        started.close()
+
+
+def test_page_needs_nothing_else(page_file):
+    """No script, nothing fetched: every source is a data URI, every link a place on the page or a file beside it."""
+    text = page_file.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', text))
+    for target in re.findall(r'href="([^"]*)"', text):
+        if target.startswith("#"):
+            assert f'id="{target[1:]}"' in text
+        elif not target.startswith("data:"):
+            assert (page_file.parent / target).exists()
+    assert text.count("<img ") == text.count("<h2 ") - 1 == 2
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_page_in_a_browser(browser, page_file, width):
+    page = browser.new_page(viewport={"width": width, "height": 740})
+    complaints, fetched = [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: fetched.append(request.url))
+    page.goto(page_file.as_uri())
+    assert page.title() == "diffbisim: the experiments"
+    images = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.alt])")
+    assert len(images) == 2
+    for complete, natural, shown, alt in images:
+        assert complete
+        assert natural > 500
+        assert 300 <= shown <= width
+        assert alt
+    assert page.evaluate("document.documentElement.scrollWidth") <= width  # no sideways scrolling of the page
+    inside = page.evaluate("[...document.querySelectorAll('.frame')].map(f => f.getBoundingClientRect().right)")
+    assert max(inside) <= width
+    assert page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
+    page.click("nav a >> nth=1")
+    assert page.url.endswith("#imitation_marginals")
+    page.click("#imitation_marginals ~ details summary")
+    assert page.is_visible("#imitation_marginals ~ details pre")
+    assert complaints == []
+    assert [url for url in fetched if not url.startswith(("file:", "data:"))] == []
+    page.close()
+
+
+def test_everything_shown_is_escaped(tmp_path):
+    from dataclasses import replace
+
+    from diffbisim.experiments import blocks
+    from diffbisim.experiments.page import write_page
+    from diffbisim.experiments.report import finish
+
+    done = finish(blocks, "blocks", blocks.Settings(n_blocks=2, block_size=1), tmp_path)
+    odd = replace(done, title="<b>&", claim="a < b", findings=("<i>",), header=("<u>",), rows=(("<s>",),))
+    write_page(tmp_path / "odd.html", {"blocks": odd})
+    text = (tmp_path / "odd.html").read_text(encoding="utf-8")
+    assert not re.search(r"<b>|<i>|<u>|<s>", text)
+    assert "a &lt; b" in text
