@@ -113,8 +113,14 @@ class Somcot:
     ) -> DistanceResult:
         """From two streams: chains, :class:`Transitions` or :class:`Stream` objects, in any mixture."""
         streams = Stream.of(X, "X"), Stream.of(Y, "Y")
+        if not (self.memory or (streams[0].sampled and streams[1].sampled)):
+            raise InvalidArgument("memory=False goes by the last minibatch, so streams must be sampled: sampled=True")
         table = ground_cost(cost, streams[0].frame, streams[1].frame)
-        known = [s.source for s in streams if isinstance(s.source, MarkovChain) and s.source.initial is s.frame.initial]
+        known = [
+            s.source
+            for s in streams
+            if isinstance(s.source, MarkovChain) and np.array_equal(s.source.initial, s.frame.initial)
+        ]
         problem = Problem(known[0], known[1], table, check_discount(discount)) if len(known) == 2 else None
         return self._run(streams, table, check_discount(discount), problem, warm, callback)
 
