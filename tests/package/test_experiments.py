@@ -18,6 +18,7 @@ from diffbisim.experiments import (
     drift,
     imitation_chain,
     imitation_marginals,
+    inner_solvers,
     landscape,
     noisy_blocks,
 )
@@ -64,6 +65,14 @@ def test_ablations_say_what_is_known():
     assert outcome.curves["step rule"][-1] <= 1e-7 < outcome.curves["Adam 0.1"][-1]
     work = ablations.summary(outcome)["inner_work"]
     assert work["single loop"] < work["double loop, warm"] < work["double loop, cold"]
+
+
+def test_drift_is_found_by_either_inner_solver():
+    settings = inner_solvers.Settings(true_drift=1.0, start=-1.0, n_states=6, double=2000, single=2000, seeds=1)
+    found = inner_solvers.summary(inner_solvers.run(settings))
+    assert found["median_error"]["exact"] <= 1e-6
+    assert max(found["largest_error"].values()) <= 0.1
+    assert 2 * found["iterations"]["SOMCOT, single loop"] <= found["iterations"]["SOMCOT, double loop"]
 
 
 def test_marginals_cannot_tell_but_the_distance_can():
@@ -116,6 +125,7 @@ def test_noisy_blocks_are_found_and_nearer_than_any_average():
 SMALL = {
     "drift": (drift, drift.Settings(starts=(1.0,), n_samples=500, seeds=1, replicates=2, constant_steps=3)),
     "ablations": (ablations, ablations.Settings(rates=(0.1,), inner=(1, 2), steps=3, n_states=4, n_abstract=2)),
+    "inner_solvers": (inner_solvers, inner_solvers.Settings(n_states=4, steps=3, double=100, single=200, seeds=2)),
     "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),

@@ -25,6 +25,7 @@ EXPERIMENTS = (
     "agreement",
     "drift",
     "ablations",
+    "inner_solvers",
     "compression",
     "noisy_blocks",
     "imitation_marginals",

@@ -15,6 +15,11 @@ Single loop (``loop="single"``, which the paper leaves open): parameters and inn
 improvement of the coupling per step, from where the last step left it. The bounds are wide but true at every step;
 the value is a moving estimate that becomes exact as the steps become short. So the steps have to become short by
 themselves: the default there is Adam, annealed to zero.
+
+SOMCOT inside (``solver="somcot"``, the default for streams): the target is known by samples only, and what was seen of
+it is kept from step to step. Values are estimates, so the natural steps have lengths that fall to zero by themselves
+(steps.py, ``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop the
+multipliers advance by few iterations per step at first, and by more as the steps become short.
 """
 
 from collections.abc import Callable, Iterator, Mapping
