@@ -150,14 +150,13 @@ def plot(outcome: Outcome) -> Figure:
         right.plot(np.full(len(paths), at), outcome.found[name], "o", color=color, alpha=0.6, markersize=5)
         if name != "exact":
             error = np.abs(paths[:, 1:] - true)
-            work = outcome.iterations[name]
+            work = outcome.iterations[name] / 1000
             middle.plot(work, np.median(error, axis=0), color=color, linewidth=1.4)
             middle.fill_between(work, error.min(axis=0), error.max(axis=0), color=color, alpha=0.25, linewidth=0)
     left.axhline(true, color="black", linewidth=0.7)
     left.set(xlabel="step", ylabel="drift $f$", title="median and range over seeds")
     left.legend(frameon=False, fontsize=8)
-    middle.set(xlabel="iterations of SOMCOT", ylabel="$|f - f^*|$", title="error against work", yscale="log")
-    middle.ticklabel_format(axis="x", style="sci", scilimits=(3, 3))
+    middle.set(xlabel="iterations of SOMCOT (thousands)", ylabel="$|f - f^*|$", title="error against work", yscale="log")
     right.axhspan(true - 0.1, true + 0.1, color="#EEEEEE", zorder=0)
     right.axhline(true, color="black", linewidth=0.7)
     right.set_xticks(range(len(outcome.found)), [name.replace(", ", ",\n") for name in outcome.found], fontsize=8)
