@@ -156,7 +156,9 @@ def plot(outcome: Outcome) -> Figure:
     left.axhline(true, color="black", linewidth=0.7)
     left.set(xlabel="step", ylabel="drift $f$", title="median and range over seeds")
     left.legend(frameon=False, fontsize=8)
-    middle.set(xlabel="iterations of SOMCOT (thousands)", ylabel="$|f - f^*|$", title="error against work", yscale="log")
+    middle.set(
+        xlabel="iterations of SOMCOT (thousands)", ylabel="$|f - f^*|$", title="error against work", yscale="log"
+    )
     right.axhspan(true - 0.1, true + 0.1, color="#EEEEEE", zorder=0)
     right.axhline(true, color="black", linewidth=0.7)
     right.set_xticks(range(len(outcome.found)), [name.replace(", ", ",\n") for name in outcome.found], fontsize=8)
