@@ -18,11 +18,12 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers
+from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain
 from diffbisim.gradient import _centered
 from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, Status
 
 #: How far a row sum may be from one.
 LOOSE = 1e-3
@@ -68,12 +69,20 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> MarkovChain:
 
 
 def solve(
-    x: MarkovChain, y: MarkovChain, cost: Floats, discount: float, solver: Any, tol: float | None, warm: Any,
+    x: MarkovChain | Stream, y: MarkovChain, cost: Floats, discount: float, solver: Any, tol: float | None, warm: Any,
     warn: bool = True,
 ) -> DistanceResult:  # fmt: skip
-    """As :func:`diffbisim.distance`, which it cannot call: a bridge is deeper in the stack when it warns."""
-    result: DistanceResult = make_solver(solver, tol).solve(Problem.make(x, y, cost, discount), warm=warm)
-    if warn and not result.converged:
+    """As :func:`diffbisim.distance`, which it cannot call: a bridge is deeper in the stack when it warns.
+
+    From a stream x, the kernel of y is known and not sampled, unless the solver sees one minibatch at a time.
+    """
+    chosen = make_solver(solver, tol)
+    result: DistanceResult
+    if isinstance(x, Stream):
+        result = chosen.estimate(x, Stream(y, sampled=not chosen.memory), cost, discount, warm=warm)
+    else:
+        result = chosen.solve(Problem.make(x, y, cost, discount), warm=warm)
+    if warn and not result.converged and result.outcome is not Status.ESTIMATE:
         warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=6)
     return result
 
@@ -113,14 +122,16 @@ def start_derivative(result: DistanceResult, side: str, initial: Floats) -> Floa
 
 
 def default_start(chain: Any, n: int) -> Any:
-    """The start of the other chain when both have the same number of states, else state 0."""
-    return chain.initial if isinstance(chain, MarkovChain) and chain.n_states == n else 0
+    """The start of the other chain or stream when both have the same number of states, else state 0."""
+    known = chain.frame if isinstance(chain, Stream) else chain
+    return known.initial if isinstance(known, MarkovChain) and known.n_states == n else 0
 
 
 def named_cost(
     cost: str, x: Any, n_y: int, rewards: Any, absolute: Callable[[Any], Any], as_array: Callable[[Any], Any]
 ) -> Any:
     """The table behind "reward" or "indicator", in the array type of the bridge."""
+    x = x.frame if isinstance(x, Stream) else x
     n_x = x.n_states if isinstance(x, MarkovChain) else x.shape[0]
     if cost == "indicator":
         if n_x != n_y:

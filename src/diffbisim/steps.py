@@ -101,6 +101,40 @@ class PolyakLevel:
         return cls(**values)
 
 
+@dataclass
+class Annealed:
+    """Steps of a length that falls to zero like a cosine, whatever the values are: for values that are estimates.
+
+    Two models are never farther apart than π in the Fisher metric of their transitions (the angle between the roots of
+    two distributions, twice), so ``total`` steps of together that length reach any of them.
+
+    Attributes:
+        total: number of steps.
+        taken: steps so far.
+        improved, level: there is no telling, as :class:`PolyakLevel` does.
+    """
+
+    total: int
+    taken: int = 0
+    improved: bool = False
+    level: float = 0.0
+
+    def length(self, value: float, slope: float, size: float) -> float:
+        """The next η, for a direction of this size."""
+        share = min(self.taken / self.total, 1.0)
+        self.taken += 1
+        return np.pi / self.total * (1.0 + np.cos(np.pi * share)) / size if size > 0.0 else 0.0
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it exactly."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Annealed":
+        """The inverse of :meth:`state`."""
+        return cls(**state)
+
+
 def natural_direction(P: Array, G: Array, weights: Array) -> tuple[Array, float, float]:
     """The natural (mirror) direction for the logits of stochastic rows: ``n``, its slope ``<g, n>`` and its size.
 

@@ -25,6 +25,7 @@ from diffbisim._bridge import (
     start_derivative,
 )
 from diffbisim.chain import MarkovChain
+from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.results import DistanceResult
 
@@ -77,7 +78,7 @@ def evaluate(
     X: Any, Y: Any, cost: Any, discount: float, initial: Any, initial_x: Any, rewards: Any, solver: Any,
     tol: float | None, warm: DistanceResult | None, warn: bool,
 ) -> tuple[torch.Tensor, DistanceResult]:  # fmt: skip
-    """:func:`distance_and_result` with the choice whether an unfinished solve warns."""
+    """:func:`distance_and_result` with the choice whether an unfinished solve warns; X may be a stream as well."""
     like = next((v for v in (Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
     if like is None:
         raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
@@ -127,7 +128,7 @@ class _Distance(torch.autograd.Function):
 
 def _side(chain: Any, initial: Any, other: Any, name: str) -> tuple[Any, torch.Tensor | None, Any]:
     """Places of the stored entries (None if dense), the tensor of values (None: constant chain), and the start."""
-    if isinstance(chain, MarkovChain):
+    if isinstance(chain, (MarkovChain, Stream)):
         if initial is not None:
             raise InvalidArgument(f"{name} is a MarkovChain and brings its own start; leave its initial out")
         return None, None, None

@@ -13,7 +13,6 @@ from diffbisim.cli import app
 from diffbisim.errors import MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
-    ablations,
     agreement,
     blocks,
     chosen,
@@ -25,9 +24,13 @@ from diffbisim.experiments import (
     imitation_literal,
     imitation_marginals,
     imitation_needs_metric,
+    inner_iterations,
+    inner_solvers,
     landscape,
+    learning_rate,
     noisy_blocks,
     run_all,
+    warm_start,
 )
 from diffbisim.experiments.page import SIGN
 from diffbisim.experiments.report import finish, stored
@@ -67,12 +70,28 @@ def test_drift_is_found_from_kernel_and_samples():
     assert outcome.intervals.shape == (1, 2)
 
 
-def test_ablations_say_what_is_known():
-    outcome = ablations.run(ablations.Settings(rates=(0.1,), inner=(1, 12), steps=60, n_states=6, n_abstract=3))
-    assert outcome.bias[-1] <= 1e-9 < outcome.bias[0]
+def test_the_step_rule_needs_no_rate():
+    outcome = learning_rate.run(learning_rate.Settings(rates=(0.1,), steps=60))
     assert outcome.curves["step rule"][-1] <= 1e-7 < outcome.curves["Adam 0.1"][-1]
-    work = ablations.summary(outcome)["inner_work"]
+
+
+def test_the_gradient_becomes_exact_with_the_inner_solve():
+    outcome = inner_iterations.run(inner_iterations.Settings(inner=(1, 12), n_states=6))
+    assert outcome.bias[-1] <= 1e-9 < outcome.bias[0]
+
+
+def test_warm_starts_and_a_single_loop_save_work():
+    outcome = warm_start.run(warm_start.Settings(steps=60, n_states=6, n_abstract=3))
+    work = warm_start.summary(outcome)["inner_work"]
     assert work["single loop"] < work["double loop, warm"] < work["double loop, cold"]
+
+
+def test_drift_is_found_by_either_inner_solver():
+    settings = inner_solvers.Settings(true_drift=1.0, start=-1.0, n_states=6, double=2000, single=2000, seeds=1)
+    found = inner_solvers.summary(inner_solvers.run(settings))
+    assert found["median_error"]["exact"] <= 1e-6
+    assert max(found["largest_error"].values()) <= 0.1
+    assert 2 * found["iterations"]["SOMCOT, single loop"] <= found["iterations"]["SOMCOT, double loop"]
 
 
 def test_marginals_cannot_tell_but_the_distance_can():
@@ -198,7 +217,10 @@ def test_noisy_blocks_are_found_and_nearer_than_any_average():
 
 SMALL = {
     "drift": (drift, drift.Settings(starts=(1.0,), n_samples=500, seeds=1, replicates=2, constant_steps=3)),
-    "ablations": (ablations, ablations.Settings(rates=(0.1,), inner=(1, 2), steps=3, n_states=4, n_abstract=2)),
+    "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), steps=3)),
+    "inner_iterations": (inner_iterations, inner_iterations.Settings(inner=(1, 2), n_states=4)),
+    "warm_start": (warm_start, warm_start.Settings(steps=3, n_states=4, n_abstract=2)),
+    "inner_solvers": (inner_solvers, inner_solvers.Settings(n_states=4, steps=3, double=100, single=200, seeds=2)),
     "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),

@@ -193,7 +193,7 @@ def test_callback_stops_and_progress_counts():
         ({"target": iter([(0, 1)])}, "stream"),
         ({"target": 3}, "target is a int"),
         ({"kernel": np.eye(16)}, "kernel is a ndarray"),
-        ({"loop": "single", "solver": "lp"}, "it needs solver=.exact"),
+        ({"loop": "single", "solver": "lp"}, "needs solver=.exact"),
     ],
 )
 def test_errors_name_the_argument_and_the_remedy(how, message):

@@ -38,6 +38,8 @@ class Stream:
     n_states : how many there are; needed for iterables only
     initial : a state or distribution to start from; by default that of the chain or of the episodes, else state 0
     rewards, labels : as of a chain, for the costs that use them
+    sampled : False for a chain whose kernel counts as known (a learner's): its transitions come all at once, weighted
+        by their occupancy, instead of draw by draw
 
     Examples
     --------
@@ -47,11 +49,21 @@ class Stream:
     """
 
     def __init__(
-        self, source: Any, n_states: int | None = None, *, initial: Any = None, rewards: Any = None, labels: Any = None
+        self,
+        source: Any,
+        n_states: int | None = None,
+        *,
+        initial: Any = None,
+        rewards: Any = None,
+        labels: Any = None,
+        sampled: bool = True,
     ) -> None:
-        self.source = source
+        if not sampled and not isinstance(source, MarkovChain):
+            raise InvalidArgument(f"sampled=False needs a MarkovChain, not a {type(source).__name__}; leave it out")
+        self.source, self.sampled = source, sampled
         self.items: Iterator[Any] | None = None
         self.taken = 0  # items read
+        self.ended = False  # whether an iterable has no more
         self._waiting: InvalidData | None = None  # to be raised once the good items before it are used
         if isinstance(source, MarkovChain):
             known: dict[str, Any] = {"initial": source.initial, "rewards": source.rewards, "labels": source.labels}
@@ -101,6 +113,8 @@ class Stream:
         """
         if self.items is not None:
             return self._read(n, batch)
+        if not self.sampled:
+            return self._expected(n, discount)
         ones = np.ones(n * batch)
         if isinstance(self.source, MarkovChain):
             s, after = self.source.sample_transitions(n * batch, discount, rng)
@@ -109,6 +123,16 @@ class Stream:
             k = rng.choice(len(self.source), n * batch, p=None if w is None else w / w.sum())
             s, after = self.source.states[k], self.source.next_states[k]
         return np.arange(0, n * batch + 1, batch), s.astype(np.int64), after.astype(np.int64), ones
+
+    def _expected(self, n: int, discount: float) -> Draws:
+        """All transitions in the first minibatch, weighted as in ``n`` draws on average; the others are empty."""
+        P = self.source.successors
+        s = np.repeat(np.arange(self.n_states), np.diff(P.indptr))
+        w = n * self.source.occupancy(discount)[s] * P.probabilities
+        seen = w > 0
+        at = np.full(n + 1, int(seen.sum()))
+        at[0] = 0
+        return at, s[seen], P.indices[seen].astype(np.int64), w[seen]
 
     def _read(self, n: int, batch: int) -> Draws:
         if self._waiting is not None:
@@ -121,6 +145,7 @@ class Stream:
             try:
                 part, whole = self._item(next(self.items))
             except StopIteration:
+                self.ended = True
                 break  # an incomplete minibatch at the end is not used
             except InvalidData as error:
                 if len(sizes) == 1:

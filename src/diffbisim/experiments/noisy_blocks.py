@@ -95,7 +95,7 @@ def averaged(chain: MarkovChain, labels: Integers, discount: float) -> float:
 
 def _k_means(chain: MarkovChain, k: int, seed: int) -> Integers | None:
     try:
-        from sklearn.cluster import KMeans  # type: ignore[import-untyped]
+        from sklearn.cluster import KMeans
     except ImportError:
         return None
     features = [np.asarray(chain.rewards)]
@@ -107,7 +107,7 @@ def _k_means(chain: MarkovChain, k: int, seed: int) -> Integers | None:
 
 def _pcca(chain: MarkovChain, k: int) -> Integers | None:
     try:
-        from deeptime.markov import pcca  # type: ignore[import-untyped]
+        from deeptime.markov import pcca
     except ImportError:
         return None
     P = np.asarray(chain.transition)

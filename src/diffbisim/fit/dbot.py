@@ -15,6 +15,11 @@ Single loop (``loop="single"``, which the paper leaves open): parameters and inn
 improvement of the coupling per step, from where the last step left it. The bounds are wide but true at every step;
 the value is a moving estimate that becomes exact as the steps become short. So the steps have to become short by
 themselves: the default there is Adam, annealed to zero.
+
+SOMCOT inside (``solver="somcot"``, the default for streams): the target is known by samples only, and what was seen of
+it is kept from step to step. Values are estimates, so the natural steps have lengths that fall to zero by themselves
+(steps.py, ``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop the
+multipliers advance by few iterations per step at first, and by more as the steps become short.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,12 +31,16 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
+from diffbisim.data.streams import Stream
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import make_solver
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.progress import Progress, tracking
-from diffbisim.solvers import Exact
+from diffbisim.solvers import Exact, Somcot
+
+#: Iterations of SOMCOT per step.
+INNER = 4000
 
 Callback = Callable[[Mapping[str, float]], object]
 
@@ -44,8 +53,8 @@ def fit(
     *,
     initial: Any = None,
     rewards: Any = None,
-    solver: Any = "exact",
-    steps: int = 200,
+    solver: Any = None,
+    steps: int | None = None,
     tol: float = 1e-8,
     attainable: bool | None = None,
     optimizer: Callable[[Any], Any] | None = None,
@@ -63,14 +72,14 @@ def fit(
 
     Parameters
     ----------
-    target : a MarkovChain, or Transitions (then its empirical chain)
+    target : a MarkovChain, Transitions (then its empirical chain), or a Stream, known by its samples only
     kernel : a torch module whose output is a row-stochastic matrix, e.g. from :mod:`diffbisim.fit.kernels`
     cost : "reward", "indicator", an (n_X, n_Y) array, or a torch module that returns one (learned)
     discount : weight γ of the next step
     initial : start of the model: a state, a distribution, or a module (learned); default that of the target
     rewards : of the model's states: an array, or a module (learned); default those of the target
-    solver : inner solver, a name or an object of :mod:`diffbisim.solvers`
-    steps : at most so many
+    solver : inner solver, a name or an object of :mod:`diffbisim.solvers`; by default "exact", and "somcot" for streams
+    steps : at most so many; by default 200, with SOMCOT 40
     tol : stop when the certified distance, or what is left to gain, is below this, relative to the largest cost
     attainable : True if distance zero can be reached, False if not, None if unknown (the level is then learned)
     optimizer : ``parameters -> torch optimizer`` instead of the step rule, e.g. ``lambda p: torch.optim.Adam(p, 0.1)``
@@ -97,17 +106,21 @@ def fit(
         raise InvalidArgument(f'loop is {loop!r}; use "double" or "single"')
     if scheduler is not None and optimizer is None:
         raise InvalidArgument("scheduler needs an optimizer; the step rule has its own schedule")
-    inner = make_solver(solver)
+    if solver is None:
+        solver = "somcot" if isinstance(target, Stream) else "exact"
+    inner = Somcot(INNER) if solver == "somcot" else make_solver(solver)
+    sampling = isinstance(inner, Somcot)
+    steps = (40 if sampling else 200) if steps is None else steps
     if hasattr(inner, "tol"):
         inner = replace(inner, tol=min(inner.tol, tol / 2))
-    if loop == "single" and not isinstance(inner, Exact):
-        raise InvalidArgument(f'loop="single" improves an exact solution; it needs solver="exact", not {solver!r}')
-    if loop == "single" and optimizer is None:
+    if loop == "single" and not isinstance(inner, (Exact, Somcot)):
+        raise InvalidArgument(f'loop="single" needs solver="exact" or "somcot", not {solver!r}; use loop="double"')
+    if loop == "single" and optimizer is None and not sampling:
         optimizer, scheduler = annealed(steps)
-    chain = target_chain(target, unseen, initial, rewards)
+    source = target_of(target, unseen, initial, rewards, sampling)
     run = Run(
-        chain, kernel, cost, check_discount(discount), initial, rewards, inner, attainable, optimizer, scheduler,
-        warm, tol, inner_gap, loop == "single",
+        source, kernel, cost, check_discount(discount), initial, rewards, inner, attainable, optimizer, scheduler,
+        warm, tol, inner_gap, loop == "single", steps,
     )  # fmt: skip
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
@@ -142,25 +155,33 @@ def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Call
     return lambda parameters: torch.optim.Adam(parameters, rate), scheduler
 
 
-def target_chain(target: Any, unseen: Any, initial: Any, rewards: Any) -> MarkovChain:
-    """The chain to fit; data are given the constants that the model shares with them."""
+def target_of(target: Any, unseen: Any, initial: Any, rewards: Any, sampling: bool) -> MarkovChain | Stream:
+    """What to fit: a chain, or for a stochastic solver a stream."""
     if isinstance(target, MarkovChain):
-        return target
+        return Stream(target) if sampling else target
     if isinstance(target, Transitions):
-        known = {
-            name: value
-            for name, value in (("initial", initial), ("rewards", rewards))
-            if value is not None and not callable(value) and np.size(value) in (1, target.n_states)
-        }
-        return target.chain(unseen=unseen, **known)
-    if hasattr(target, "__next__") or callable(target):
-        return stream_chain(target)
-    raise InvalidArgument(f"target is a {type(target).__name__}; give a MarkovChain or Transitions")
-
-
-def stream_chain(stream: Any) -> MarkovChain:
-    """Targets known by samples only."""
+        if not sampling:
+            return empirical_chain(target, unseen, initial, rewards)
+        return Stream(target, **_shared(target, initial, rewards))
+    if isinstance(target, Stream):
+        if sampling:
+            return target
+        raise InvalidArgument('target is a stream, which needs a stochastic inner solver: solver="somcot"')
     raise InvalidArgument(
-        "target is a stream, which needs a stochastic inner solver; collect it first: "
-        "Transitions.from_pairs(s, s_next) or MarkovChain.from_transitions(s, s_next)"
+        f"target is a {type(target).__name__}; give a MarkovChain, Transitions, or a stream: "
+        "diffbisim.Stream(iterable, n_states=...)"
     )
+
+
+def empirical_chain(data: Transitions, unseen: Any, initial: Any, rewards: Any) -> MarkovChain:
+    """The chain of data."""
+    return data.chain(unseen=unseen, **_shared(data, initial, rewards))
+
+
+def _shared(data: Transitions, initial: Any, rewards: Any) -> dict[str, Any]:
+    """The constants of the model that hold for the data as well."""
+    return {
+        name: value
+        for name, value in (("initial", initial), ("rewards", rewards))
+        if value is not None and not callable(value) and np.size(value) in (1, data.n_states)
+    }

@@ -151,8 +151,8 @@ def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
 
 def _observed(data: Transitions, unseen: Any, initial: Any, rewards: Any) -> Any:
     """A softmax over the transitions of the empirical chain, begun at the empirical chain's own probabilities."""
-    from diffbisim.fit.dbot import target_chain
+    from diffbisim.fit.dbot import empirical_chain
     from diffbisim.fit.kernels import MaskedSoftmax
 
-    chain = target_chain(data, unseen, initial, rewards)
+    chain = empirical_chain(data, unseen, initial, rewards)
     return MaskedSoftmax(chain, logits=np.log(chain.successors.probabilities))

@@ -20,6 +20,7 @@ class FitStatus(Enum):
     REACHED = "Reached: the certified distance is within tol of zero."
     STALLED = "Settled: the step rule expects to gain less than tol; try other starting parameters for another minimum."
     STEPS = "Stopped after steps: raise steps, or go on from a checkpoint."
+    ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
     STOPPED = "Stopped by the callback."
 
 
@@ -33,7 +34,8 @@ class FitResult:
         parameters: the best parameters by name.
         model: the module, with these parameters.
         history: one mapping per step (value, lower, upper, level, length, tol, and the inner work so far).
-        work: inner work in total: pivots, improvements and sweeps of the solves, and the sweeps of the gradients.
+        work: inner work in total: pivots, improvements and sweeps of the solves, and the sweeps of the gradients; of a
+            stochastic solver its iterations, and the transitions of the target that were read.
     """
 
     chain: MarkovChain

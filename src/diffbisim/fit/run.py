@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
+from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.results import DistanceResult, Status
 from diffbisim.saving import result_from_arrays
-from diffbisim.steps import PolyakLevel
+from diffbisim.steps import Annealed, PolyakLevel
 
 try:
     import torch
@@ -37,6 +38,9 @@ FAR = 3.0
 #: Models with fewer parameters than this run in one torch thread: waiting for a second takes longer than the work.
 SMALL = 1_000_000
 
+#: Iterations of the first inner run of a single loop over samples, and the share of the last steps that is averaged.
+FIRST, TAIL = 128, 0.25
+
 COUNTS = ("pivots", "improvements", "sweeps")
 
 
@@ -56,22 +60,25 @@ class Run:
     """Parameters, step rule, warm solution and history of a fit."""
 
     def __init__(
-        self, target: MarkovChain, kernel: Any, cost: Any, discount: float, initial: Any, rewards: Any, solver: Any,
-        attainable: bool | None, optimizer: Callable[[Any], Any] | None, scheduler: Callable[[Any], Any] | None,
-        warm: bool, tol: float, inner_gap: float, single: bool,
+        self, target: MarkovChain | Stream, kernel: Any, cost: Any, discount: float, initial: Any, rewards: Any,
+        solver: Any, attainable: bool | None, optimizer: Callable[[Any], Any] | None,
+        scheduler: Callable[[Any], Any] | None, warm: bool, tol: float, inner_gap: float, single: bool, steps: int,
     ) -> None:  # fmt: skip
         self.target, self.cost, self.discount, self.solver = target, cost, discount, solver
         self.keep_warm, self.tol, self.inner_gap, self.single = warm or single, tol, inner_gap, single
+        self.steps, self.sampling = steps, isinstance(target, Stream)
         self.model = ChainModel(kernel, initial, rewards)
         self.names, self.parameters = _trainable(self.model, cost)
         self.optimizer = None if optimizer is None else optimizer(self.parameters)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         few = min(20, 4 + 2 * sum(p.numel() for p in self.parameters))  # more parameters, more kinks to get past
-        self.rule = PolyakLevel(attainable=attainable, cap=CAP, patience=few)
+        self.rule: Any = PolyakLevel(attainable=attainable, cap=CAP, patience=few)
+        if self.sampling:
+            self.rule = Annealed(steps)
         self.warm: DistanceResult | None = None
         self.best = self._snapshot()
         self.history: list[dict[str, float]] = []
-        self.work = dict.fromkeys((*COUNTS, "gradient_sweeps"), 0)
+        self.work = dict.fromkeys((*COUNTS, "gradient_sweeps", "iterations", "transitions"), 0)
         self.outcome = FitStatus.STEPS
 
     @property
@@ -87,10 +94,12 @@ class Run:
         g = _gradient(value, self.parameters)
         n, size = self._direction(outputs, result, g)
         slope = inner(g, n)
-        certain = not self.single and result.outcome is not Status.ESTIMATE
+        certain = not self.single and not self.sampling
         value_now = result.upper if certain else result.value  # a value with a wide gap must not pass for the best
         length = self.rule.length(value_now, slope, size if size > 0 else slope**0.5)
-        if self.rule.improved:
+        if self.sampling:
+            self._average()
+        elif self.rule.improved:
             self.best = self._snapshot()
         self._count(result)
         row = {
@@ -107,6 +116,8 @@ class Run:
 
     def _solver(self) -> Any:
         """The inner solver, no more exact than the next step deserves; a single loop begins with one full solve."""
+        if self.sampling:
+            return self._short_run() if self.single else replace(self.solver, certify=False)
         if self.single and self.warm is not None:
             return replace(self.solver, max_iterations=1)
         if not hasattr(self.solver, "tol") or self.inner_gap == 0.0:
@@ -117,14 +128,32 @@ class Run:
             wanted = min(LOOSEST, self.inner_gap * gain / (self.warm.problem.scale or 1.0))
         return replace(self.solver, tol=max(self.solver.tol, wanted))
 
+    def _short_run(self) -> Any:
+        """The multipliers go on from step to step, in runs that are the longer the less the parameters still move."""
+        full, share = self.solver.steps, min(1.0, (1 + len(self.history)) / self.steps)
+        return replace(self.solver, steps=round(min(FIRST, full) ** (1 - share) * full**share), certify=False)
+
+    def _average(self) -> None:
+        """Estimates cannot tell which iterate is best: the mean of the last ones, whose steps are short."""
+        n = max(1, len(self.history) + 1 - int((1 - TAIL) * self.steps))
+        self.best = [mean + (new - mean) / n for mean, new in zip(self.best, self._snapshot(), strict=True)]
+
     def _evaluate(self, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult, Any]:
         """The distance in the graph, the result, and the tensors in between with their weights in the metric."""
         parts = self.model()
         P, values = _split(parts)
         cost = self.cost() if isinstance(self.cost, torch.nn.Module) else self.cost
-        value, result = evaluate(
-            self.target, P, cost, self.discount, parts.initial, None, parts.rewards, solver, None, warm, warn=False
-        )
+        how = P, cost, self.discount, parts.initial, None, parts.rewards, solver, None
+        try:
+            value, result = evaluate(self.target, *how, warm, warn=False)
+            ended = result.outcome is Status.ENDED
+        except InvalidData:
+            if not (isinstance(self.target, Stream) and self.target.ended and warm is not None):
+                raise
+            result, ended = warm, True
+        if ended:  # from now on, draws from what the stream has shown
+            self.target = Stream(result.problem.x)
+            value, result = evaluate(self.target, *how, result, warn=False)
         return value, result, (P, values, parts, cost)
 
     def _direction(self, made: Any, result: DistanceResult, g: list[Any]) -> tuple[list[Any], float]:
@@ -136,12 +165,12 @@ class Run:
         return g, max(float(x.abs().max()) for x in g)
 
     def _move(self, g: list[Any], n: list[Any], length: float, value: float) -> None:
-        if self.optimizer is None and (length == 0.0 or value > FAR * self.rule.best):
+        if self.optimizer is None and not self.sampling and (length == 0.0 or value > FAR * self.rule.best):
             self._put(self.best)  # the step went where the model is another: back, and shorter steps
             self.rule.cap /= 2
             return
         if self.optimizer is None:
-            if self.rule.improved:
+            if self.rule.improved:  # never of an annealed one
                 self.rule.cap = min(CAP, 1.2 * self.rule.cap)
             with torch.no_grad():
                 for p, direction in zip(self.parameters, n, strict=True):
@@ -159,7 +188,7 @@ class Run:
         scale = result.problem.scale or 1.0
         if result.upper <= self.tol * scale:
             self.outcome = FitStatus.REACHED
-        elif self.optimizer is None and not self.single:
+        elif self.optimizer is None and not self.single and not self.sampling:
             learned = not self.rule.attainable and self.rule.delta <= self.tol * scale
             if learned or (length == 0.0 and self.rule.improved):
                 self.outcome = FitStatus.STALLED
@@ -168,6 +197,9 @@ class Run:
         """Work of the inner solve, and the sweeps that the occupancy took after it for the gradient."""
         for name in COUNTS:
             self.work[name] += int(result.work.get(name, 0))
+        if self.sampling:
+            self.work["iterations"] += result.iterations
+            self.work["transitions"] = int(result.work["transitions_x"])
         total: Any = getattr(getattr(result.coupling, "grid", None), "work", None)
         if total is not None:
             self.work["gradient_sweeps"] += total["sweeps"] - int(result.work["sweeps"])
@@ -184,7 +216,9 @@ class Run:
 
     def finish(self, solver: Any) -> FitResult:
         """Certify the best iterate (of the single loop, whose values are estimates, also the last); keep it."""
-        candidates = [self.best, self._snapshot()] if self.single else [self.best]
+        candidates = [self.best, self._snapshot()] if self.single and not self.sampling else [self.best]
+        if self.sampling and self.outcome is FitStatus.STEPS and len(self.history) >= self.steps:
+            self.outcome = FitStatus.ESTIMATED
         found = []
         for values in candidates:
             self._put(values)
@@ -194,8 +228,9 @@ class Run:
         parts = self.model()
         rewards = parts.rewards.detach().numpy() if isinstance(parts.rewards, torch.Tensor) else parts.rewards
         y = result.problem.y
-        if rewards is None and y.n_states == self.target.n_states:
-            rewards = self.target.rewards
+        target = self.target.frame if isinstance(self.target, Stream) else self.target
+        if rewards is None and y.n_states == target.n_states:
+            rewards = target.rewards
         chain = MarkovChain(y.transition, initial=y.initial, rewards=rewards)
         named = {name: p.detach().numpy().copy() for name, p in zip(self.names, self.best, strict=True)}
         return FitResult(chain, result, named, self.model.kernel, self.outcome, tuple(self.history), dict(self.work))
@@ -227,7 +262,7 @@ class Run:
         for name in ("optimizer", "scheduler"):
             if getattr(self, name) is not None and state[name] is not None:
                 getattr(self, name).load_state_dict(checkpoint.unpack(state[name], arrays))
-        self.rule, self.history = PolyakLevel.from_state(state["rule"]), state["history"]
+        self.rule, self.history = type(self.rule).from_state(state["rule"]), state["history"]
         self.work, self.outcome = state["work"], FitStatus[state["outcome"]]
         kept = {k.removeprefix("warm."): v for k, v in arrays.items() if k.startswith("warm.")}
         self.warm = result_from_arrays(kept) if kept else None

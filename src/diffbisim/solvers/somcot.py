@@ -22,6 +22,9 @@ that of the data, and streams need not be drawn from the discounted occupancy. (
 occupancy of their constraint. (3) Primal steps see the multipliers one step ahead (Chambolle and Pock's
 extrapolation), without which such games spiral instead of settling.
 
+A run that begins from a previous one (``warm``) goes on to the same bits if the streams are the same. If one of them is
+another, as in fitting, the multipliers go on, and the memory of the other; the coupling begins anew.
+
 With chains whose kernels are known, one exact Bellman sweep at the end certifies bounds; from data alone none can be.
 """
 
@@ -54,7 +57,7 @@ class Somcot:
 
     Attributes:
         steps: iterations in all, those of a resumed run included.
-        rng: seed or generator for drawing from chains and datasets.
+        rng: seed or generator for drawing from chains and datasets; a run with ``warm`` goes on with the old ones.
         batch: transitions per iteration from each stream (minibatches of an iterable are taken as they come).
         eta: step η of μ, λ_X and λ_Y, for costs whose largest is one (others are scaled).
         beta: step β of α_X, α_Y and V, likewise.
@@ -113,8 +116,14 @@ class Somcot:
     ) -> DistanceResult:
         """From two streams: chains, :class:`Transitions` or :class:`Stream` objects, in any mixture."""
         streams = Stream.of(X, "X"), Stream.of(Y, "Y")
+        if not (self.memory or (streams[0].sampled and streams[1].sampled)):
+            raise InvalidArgument("memory=False goes by the last minibatch, so streams must be sampled: sampled=True")
         table = ground_cost(cost, streams[0].frame, streams[1].frame)
-        known = [s.source for s in streams if isinstance(s.source, MarkovChain) and s.source.initial is s.frame.initial]
+        known = [
+            s.source
+            for s in streams
+            if isinstance(s.source, MarkovChain) and np.array_equal(s.source.initial, s.frame.initial)
+        ]
         problem = Problem(known[0], known[1], table, check_discount(discount)) if len(known) == 2 else None
         return self._run(streams, table, check_discount(discount), problem, warm, callback)
 

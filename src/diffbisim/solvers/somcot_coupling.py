@@ -226,7 +226,7 @@ def first_state(
     same = before.fingerprints == [s.fingerprint for s in streams] and np.array_equal(warm.problem.cost, cost)
     if same and warm.discount == discount:
         return before.copy(), [dict(row) for row in warm.history]
-    return before.restarted(streams, rng), []
+    return before.restarted(streams), []
 
 
 def kernel(side: Side) -> sparse.csr_array:

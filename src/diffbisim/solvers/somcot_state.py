@@ -105,21 +105,35 @@ class State:
         arrays = {k: v.copy() for k, v in self._arrays().items()}
         return State.restore(arrays, self._meta())
 
-    def restarted(self, streams: tuple[Stream, Stream], rng: np.random.Generator) -> "State":
-        """The iterates, for other streams: counts, averages and generators begin anew."""
+    def restarted(self, streams: tuple[Stream, Stream]) -> "State":
+        """The multipliers, for other streams: averages begin anew, and the counts of the side that is another.
+
+        A side that is the same keeps what it has seen, so that the memory of a target outlives the learner's moves.
+        The coupling begins anew: what log μ has piled up over many iterations would take as many to be undone.
+        """
         new = self.copy()
-        for side, stream in ((new.x, streams[0]), (new.y, streams[1])):
-            side.counts[:] = 0.0
+        for i, (side, stream) in enumerate(((new.x, streams[0]), (new.y, streams[1]))):
+            if stream.fingerprint == self.fingerprints[i]:
+                _, edges, weights = _edges(side, self.pending[i], *self._unused)
+                np.add.at(side.counts, edges, weights)  # drawn, and not to be drawn again
+            else:
+                side.counts[:] = 0.0
+                side.rho[:] = stream.frame.initial
+                new.drawn[i] = 0
             side.initial[:] = stream.frame.initial
-            side.rho[:] = stream.frame.initial
-        new.it.start[:] = 0.0
-        new.it.sums[:] = 0.0
+        for name in ("U", "W", "L", "S", "logit_x", "logit_y", "start", "log_start", "sums"):
+            getattr(new.it, name)[:] = 0.0
         begin = Snapshot(0.0, new.it.U.copy(), new.it.W.copy(), new.it.L.copy(), new.it.sums.copy())
         none = np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
         return replace(
             new, done=np.zeros(1, np.int64), weight=np.zeros(1), older=begin, newer=begin, pending=(none, none),
-            chunk=0, generators=list(rng.spawn(2)), fingerprints=[s.fingerprint for s in streams], drawn=[0, 0],
+            chunk=0, fingerprints=[s.fingerprint for s in streams],
         )  # fmt: skip
+
+    @property
+    def _unused(self) -> tuple[int, int]:
+        """The minibatches of the chunk that no iteration has seen, first and last + 1."""
+        return self.iterations - self.chunk, self.pending[0][0].size - 1
 
     # --- running -------------------------------------------------------------------------------------------
 
