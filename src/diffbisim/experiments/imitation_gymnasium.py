@@ -59,16 +59,19 @@ class Outcome:
     settings: Settings
     scores: dict[tuple[str, str], Floats]  # (environment, method) -> (seeds, 3): distance, share of the return, seconds
     expert_return: dict[str, float]
+    states: dict[str, int]
 
 
 def run(settings: Settings) -> Outcome:
     gymnasium = import_gymnasium()
     scores: dict[tuple[str, str], Floats] = {}
     returns: dict[str, float] = {}
+    states: dict[str, int] = {}
     for name in settings.environments:
         env = gymnasium.make(name, max_episode_steps=HORIZON)
         mdp = from_env(env)
         expert = optimal_policy(mdp, settings.expert_discount)
+        states[name] = mdp.n_states
         returns[name] = expected_return(mdp, expert, HORIZON)
         seeds = settings.seeds if mdp.n_states <= LARGE else 1
         walks = [rollouts(env, expert, settings.transitions, seed).transitions() for seed in range(seeds)]
@@ -80,7 +83,7 @@ def run(settings: Settings) -> Outcome:
                 except MissingExtra:
                     continue
                 scores[name, method] = np.array(runs)
-    return Outcome(settings, scores, returns)
+    return Outcome(settings, scores, returns, states)
 
 
 def _one(method: str, mdp: MDP, expert: Any, shown: Any, best: float, settings: Settings) -> list[float]:
@@ -142,7 +145,10 @@ def findings(outcome: Outcome) -> list[str]:
         )
     if not outcome.settings.baselines:
         return sentences
-    return [*sentences, *left_out({method for _, method in outcome.scores})]
+    large = [name for name, n in outcome.states.items() if n > LARGE]
+    sentences += [f"{name}: too large for {', '.join(CONES)}, one seed only" for name in large]
+    names = {method for _, method in outcome.scores}
+    return [*sentences, *left_out(names | set(CONES) if len(large) == len(outcome.states) else names)]
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:

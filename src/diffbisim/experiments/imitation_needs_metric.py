@@ -60,7 +60,7 @@ class Settings:
     iterations: int = 100
 
 
-FULL = Settings(episodes=(1, 3, 10), seeds=10, iterations=200)
+FULL = Settings(episodes=(1, 3, 10), seeds=10)
 
 
 @dataclass(frozen=True, eq=False)
