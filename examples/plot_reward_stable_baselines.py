@@ -1,4 +1,8 @@
-"""Stable-Baselines3 on the implicit reward: imitate an expert of which only states were seen.
+"""
+Stable-Baselines3 on the implicit reward
+========================================
+
+Imitate an expert of which only states were seen, with any reinforcement learner.
 
 The implicit reward is the advantage of a transition at the policy for which it was computed. So the reinforcement
 learner gets it in rounds: compute the reward of the current policy, learn with it for a little while, compute it anew.
