@@ -1,8 +1,9 @@
 # Everything sets itself up: Python 3.11 or newer and make are enough.
 #
-#   make demo     the experiments: tables on screen, figures and data in results/
+#   make demo     the experiments: tables on screen; figures, data and report.html in results/
 #   make test     all tests                       (make test ARGS="tests/unit -k chain" for some)
 #   make lint     ruff and mypy
+#   make docs     the documentation, with every example run: docs/_build/html/index.html
 #   make bench    speed against other libraries, as ratios
 #   make setup    only the environment, in .venv  (make setup PYTHON=python3.13 for another Python)
 #   make clean    remove all that make has made
@@ -17,7 +18,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 KERNELS := $(shell grep -rl --include='*.py' njit src/diffbisim | LC_ALL=C sort | xargs cat | cksum | cut -d' ' -f1)
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba-$(KERNELS)
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint docs bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,11 +36,14 @@ lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+docs: $(VENV)/.ready-docs
+	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+
 bench: $(VENV)/.ready-bench
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -48,6 +52,6 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PIP) -e ".[all,test]"
 	@touch $@
 
-$(VENV)/.ready-lint $(VENV)/.ready-bench: $(VENV)/.ready-%: $(VENV)/.ready
+$(VENV)/.ready-lint $(VENV)/.ready-docs $(VENV)/.ready-bench: $(VENV)/.ready-%: $(VENV)/.ready
 	$(PIP) -e ".[$*]"
 	@touch $@

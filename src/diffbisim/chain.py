@@ -56,15 +56,15 @@ Unseen = Literal["error", "self-loop", "uniform", "drop"]
 class MarkovChain:
     """A Markov chain on finitely many states, validated once and read-only.
 
+    Rows may miss one by 1e-8 (float32: 1e-5) and are then divided by their sum. Everything else is refused
+    with :class:`~diffbisim.errors.InvalidChain`, which names the row.
+
     Parameters
     ----------
     transition : (n, n) array, nested list or scipy.sparse matrix; row x is the law of the successor of x
     initial : a state (label or index, see the module's head) or an (n,) distribution
     rewards : (n,) numbers, or a mapping from label (index, without labels) to number
     labels : n distinct hashables
-
-    Rows may miss one by 1e-8 (float32: 1e-5) and are then divided by their sum. Everything else is refused
-    with :class:`~diffbisim.errors.InvalidChain`, which names the row.
 
     Examples
     --------

@@ -91,6 +91,6 @@ def test_papers_are_in_order():
 def test_make_sets_itself_up():
     """A fresh machine has Python and make: every target that runs Python depends on the environment."""
     makefile = text("Makefile")
-    for target in ("demo", "test", "lint", "bench"):
+    for target in ("demo", "test", "lint", "docs", "bench"):
         assert re.search(rf"^{target}: \$\(VENV\)/\.ready", makefile, re.MULTILINE), target
     assert "-c constraints.txt" in makefile

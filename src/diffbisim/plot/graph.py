@@ -56,7 +56,7 @@ def chain(
     hidden = int((P > 0).sum()) - len(edges)
     if hidden:
         ax.set_title(f"{hidden} transitions below {least:g} not drawn", fontsize=9)
-    margin = 0.16 * reach + float(radius.max())
+    margin = 0.2 * reach + float(radius.max())
     ax.set_xlim(place[:, 0].min() - margin, place[:, 0].max() + margin)
     ax.set_ylim(place[:, 1].min() - margin, place[:, 1].max() + margin)
     ax.set_aspect("equal")

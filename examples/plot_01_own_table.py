@@ -1,0 +1,56 @@
+"""
+From your own table to a distance
+=================================
+
+Two tables of observed steps, one from summer, one from autumn. Which chain does each suggest, and how far apart are the
+two?
+"""
+
+# %%
+# A table needs a header that says what its rows are; ``state,next_state`` are observed steps.
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+import diffbisim as db
+
+folder = Path(tempfile.mkdtemp())
+summer = ["sun", "sun", "sun", "cloud", "sun", "sun", "cloud", "rain", "sun", "sun", "sun", "cloud", "sun"]
+autumn = ["rain", "cloud", "rain", "rain", "sun", "cloud", "rain", "cloud", "cloud", "rain", "rain", "sun", "cloud"]
+for name, days in (("summer", summer), ("autumn", autumn)):
+    rows = [f"{a},{b}" for a, b in itertools.pairwise(days)]
+    (folder / f"{name}.csv").write_text("\n".join(["state,next_state", *rows]) + "\n")
+print((folder / "summer.csv").read_text()[:40])
+
+# %%
+# Rewards say what an observer sees of a state: here the hours of sun in a day. Both chains start on a cloudy day.
+
+hours = {"sun": 10, "cloud": 4, "rain": 1}
+X, Y = (db.read_chain(folder / f"{name}.csv", rewards=hours, initial="cloud") for name in ("summer", "autumn"))
+result = db.distance(X, Y, discount=0.9)
+print(result)
+
+# %%
+# The distance is in hours: coupled as well as two seasons can be that do not know each other's future, they differ by
+# about this much on a day, later days counting less. It is certified: ``lower <= d <= upper``.
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+for ax, chain, name in zip(axes, (X, Y), ("summer", "autumn"), strict=True):
+    db.plot.chain(chain, ax, discount=0.9)
+    ax.set_title(name)
+
+# %%
+# Which days go together? The occupancy of the optimal coupling, and its rows as probabilities: the encoder.
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+db.plot.coupling(result, ax=axes[0])
+db.plot.encoder(result, axes[1])
+
+# %%
+# Where would one more percent of probability bring autumn closer to summer? Negative entries do; compare within a row.
+
+for state, row in zip(Y.labels, result.gradient.transition_y, strict=True):
+    print(f"{state:6s}", dict(zip(Y.labels, row.round(2).tolist(), strict=True)))

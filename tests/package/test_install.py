@@ -1,0 +1,146 @@
+"""Wheel and source distribution, installed where nothing but the core dependencies is: no extras, no sources."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+import diffbisim
+
+ROOT = Path(__file__).parents[2]
+BUILD = "import sys; from hatchling.build import build_{0} as build; print(build(sys.argv[1]))"
+
+
+def build(kind, source, target):
+    code = BUILD.format(kind)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(target)], cwd=source, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return target / done.stdout.split()[-1]
+
+
+def needed(name, seen):
+    """The distributions that a plain ``pip install`` brings, without extras."""
+    key = re.sub(r"[-_.]+", "-", name).lower()
+    if key in seen:
+        return
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return  # for another system or another Python
+    seen[key] = found
+    for requirement in found.requires or ():
+        if "extra ==" not in requirement:
+            needed(re.match(r"[\w.-]+", requirement)[0], seen)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory):
+    """The Python of an environment with the wheel unpacked in it and links to the core dependencies, nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    (unpacked,) = site.glob("diffbisim-*.dist-info")
+    seen = {}
+    for line in (unpacked / "METADATA").read_text(encoding="utf-8").splitlines():
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line:
+            needed(re.match(r"[\w.-]+", line.removeprefix("Requires-Dist: "))[0], seen)
+    assert {"numpy", "scipy", "numba", "typer", "matplotlib"} <= seen.keys()
+    assert "torch" not in seen
+    for found in seen.values():
+        for top in {Path(file).parts[0] for file in found.files or () if Path(file).parts[0] != ".."}:
+            link = site / top
+            if not link.exists() and top != "__pycache__":
+                link.symlink_to(found.locate_file(top))
+    return folder / "bin" / "python"
+
+
+def fresh(python, code, tmp_path, expected=0):
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == expected, done.stderr
+    return done.stdout.strip(), done.stderr.strip()
+
+
+def test_bare_install_is_this_version_and_light(bare, tmp_path):
+    code = """
+import sys, time
+import numpy
+began = time.process_time()
+import diffbisim
+print(diffbisim.__version__, time.process_time() - began < 0.3)
+print(diffbisim.__file__.startswith(sys.prefix), *(m for m in ("numba", "matplotlib", "torch") if m in sys.modules))
+"""
+    out, _ = fresh(bare, code, tmp_path)
+    assert out.split() == [diffbisim.__version__, "True", "True"]
+
+
+def test_bare_install_solves_and_draws(bare, tmp_path):
+    """By the linear program: the kernels of the other solvers would be compiled anew in this place, for a minute."""
+    code = """
+import diffbisim as db
+X = db.MarkovChain([[0.5, 0.5], [0.0, 1.0]], rewards=[1.0, 0.0])
+Y = db.MarkovChain([[0.5, 0.5], [0.0, 1.0]], rewards=[1.0, 0.5])
+r = db.distance(X, Y, discount=0.5, solver="lp")
+print(round(r.value, 6))
+db.plot.encoder(r).figure.savefig("encoder.png")
+import diffbisim.solvers.transport
+print(diffbisim.solvers.transport.__file__.startswith(db.__path__[0]))
+"""
+    out, _ = fresh(bare, code, tmp_path)
+    assert out.split() == ["0.166667", "True"]
+    assert (tmp_path / "encoder.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("import diffbisim.torch", "torch"),
+        ("import diffbisim.jax", "jax"),
+        ("from diffbisim.data.gymnasium import import_gymnasium; import_gymnasium()", "gym"),
+    ],
+)
+def test_missing_extra_is_named_with_its_remedy(bare, tmp_path, code, extra):
+    _, err = fresh(bare, code, tmp_path, expected=1)
+    assert err.splitlines()[-1].startswith("diffbisim.errors.MissingExtra: ")
+    assert f"pip install 'diffbisim[{extra}]'" in err
+
+
+def test_command_of_a_bare_install(bare, tmp_path):
+    begin = "import sys; from diffbisim.cli import main; sys.argv = ['diffbisim', {}]; main()"
+    out, _ = fresh(bare, begin.format("'--version'"), tmp_path)
+    assert out == f"diffbisim {diffbisim.__version__}"
+    _, err = fresh(bare, begin.format("'imitate', '--env', 'FrozenLake-v1'"), tmp_path, expected=2)
+    assert err == "diffbisim: this needs Gymnasium: pip install 'diffbisim[gym]'"
+
+
+def test_source_distribution_builds_the_same_wheel(wheel, tmp_path):
+    source = build("sdist", ROOT, tmp_path)
+    assert source.name == f"diffbisim-{diffbisim.__version__}.tar.gz"
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    for name in ("Makefile", "constraints.txt", "docs/conf.py", "examples/plot_01_own_table.py", "tests/package"):
+        assert (unpacked / name).exists(), name
+    (tmp_path / "again").mkdir()
+    again = build("wheel", unpacked, tmp_path / "again")
+    one, two = (zipfile.ZipFile(path) for path in (wheel, again))
+    assert sorted(one.namelist()) == sorted(two.namelist())
+    assert all(one.read(name) == two.read(name) for name in one.namelist() if name.endswith((".py", "METADATA")))
+    names = one.namelist()
+    assert "diffbisim/py.typed" in names
