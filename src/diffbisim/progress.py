@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 Progress = bool | Callable[[int, int], object]
 
@@ -34,8 +35,11 @@ def tracking(progress: Progress, total: int, what: str) -> Iterator[Callable[[in
 
 
 @contextmanager
-def steps(shown: bool, total: int) -> Iterator[Callable[[str], None]]:
-    """Yields ``begin(name)``, to be called as each of ``total`` named steps begins; a bar with the time so far."""
+def steps(shown: bool, total: int) -> Iterator[Callable[[str | None], None]]:
+    """Yields ``begin(name)``, to be called as each of ``total`` named steps begins; a bar with the time so far.
+
+    ``begin(None)`` takes the bar away, so that something can be printed; the next step brings it back.
+    """
     if not shown:
         yield lambda name: None
         return
@@ -43,12 +47,20 @@ def steps(shown: bool, total: int) -> Iterator[Callable[[str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn("line"), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
-        task, begun = bar.add_task("starting", total=total), 0
+    quiet: dict[str, Any] = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+    bar, begun = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), **quiet), 0
+    task = bar.add_task("", total=total)
 
-        def begin(name: str) -> None:
-            nonlocal begun
-            bar.update(task, description=name, completed=begun)
-            begun += 1
+    def begin(name: str | None) -> None:
+        nonlocal begun
+        if name is None:
+            bar.stop()
+            return
+        bar.update(task, description=name, completed=begun)
+        begun += 1
+        bar.start()
 
+    try:
         yield begin
+    finally:
+        bar.stop()

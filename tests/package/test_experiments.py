@@ -34,6 +34,7 @@ from diffbisim.experiments import (
 )
 from diffbisim.experiments.page import SIGN
 from diffbisim.experiments.report import finish, stored
+from diffbisim.progress import steps
 
 
 def test_landscape_against_closed_form_and_differences():
@@ -335,3 +336,14 @@ def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeyp
 
 def test_full_settings_are_larger():
     assert imitation_chain.FULL.seeds > imitation_chain.Settings().seeds
+
+
+def test_the_bar_leaves_standard_output_alone(capsys):
+    before = sys.stdout
+    with steps(True, 2) as begin:
+        begin("first")
+        assert sys.stdout is before
+        begin(None)
+        print("a table")
+        begin("second")
+    assert capsys.readouterr().out == "a table\n"

@@ -37,6 +37,7 @@ def reproduce(
             if finished is None:
                 begin(name)
                 continue
+            begin(None)
             reports[name] = {
                 "title": finished.title, "verdict": finished.verdict, "findings": list(finished.findings),
                 "files": [str(file) for file in finished.files], "seconds": finished.seconds, "new": finished.new,
