@@ -7,6 +7,8 @@ import matplotlib
 import numpy as np
 import pytest
 
+import diffbisim as db
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("plot_0*.py"))
 
@@ -86,6 +88,14 @@ def test_many_chains(run):
     same = family[:, None] == family[None]
     assert D[same].max() < D[~same].min()
     assert len(figures) == 2
+
+
+def test_compress(run):
+    names, figures = run("compress")
+    small, blocks = names["small"], names["blocks"]
+    assert [len(set(small.labels[blocks == b])) for b in range(5)] == [1] * 5
+    assert names["X"].n_states == db.lump(names["X"]).n_states == 25
+    assert len(figures) == 1
 
 
 def test_every_example_is_tested():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -55,8 +55,7 @@ def compress(
     chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
     need_rewards((chain, file, "--rewards"))
     began = time.perf_counter()
-    search = cast(Any, diffbisim).compress
-    result = search(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
+    result = diffbisim.compress(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
     facts = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
     facts["labels"] = result.labels.tolist()
     _finish(result, time.perf_counter() - began, facts, as_json, output)
@@ -97,8 +96,7 @@ def fit(
         need_rewards((chain, file, "--rewards"))
     model = kernels.Softmax(chain.n_states, rng=seed) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=seed)
     began = time.perf_counter()
-    descend = cast(Any, diffbisim).fit
-    result = descend(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
+    result = diffbisim.fit(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
     facts = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "seed": seed}
     _finish(result, time.perf_counter() - began, facts, as_json, output)
 
