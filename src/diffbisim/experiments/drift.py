@@ -38,9 +38,12 @@ class Settings:
     n_states: int = 16
     discount: float = 0.95
     n_samples: int = 20_000
-    seeds: int = 20
+    seeds: int = 5
     replicates: int = 40
     sample_tol: float = 1e-3
+
+
+FULL = Settings(seeds=20)
 
 
 @dataclass(frozen=True, eq=False)

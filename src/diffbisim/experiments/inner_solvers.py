@@ -44,6 +44,9 @@ class Settings:
     seeds: int = 3
 
 
+FULL = Settings(seeds=10)
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     settings: Settings

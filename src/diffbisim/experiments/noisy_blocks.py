@@ -42,11 +42,14 @@ PEERS = {"k-means": "scikit-learn", "PCCA+": "deeptime"}
 @dataclass(frozen=True)
 class Settings:
     noise: tuple[float, ...] = (0.01, 0.05, 0.10)
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: tuple[int, ...] = (0,)
     n_blocks: int = 5
     block_size: int = 5
     discount: float = 0.95
     restarts: int = 2
+
+
+FULL = Settings(seeds=(0, 1, 2), restarts=4)
 
 
 @dataclass(frozen=True, eq=False)
