@@ -1,4 +1,8 @@
-"""Fit your own torch module: a small neural network that outputs the kernel of a walk on 50 states.
+"""
+Your own torch module, fitted
+=============================
+
+Fit your own torch module: a small neural network that outputs the kernel of a walk on 50 states.
 
 The network sees where a state is and gives the probabilities of five moves. It is fitted to a walk whose drift changes
 along the line, by the distance alone: no likelihood, no samples, no learning rate.
