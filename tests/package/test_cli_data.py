@@ -15,7 +15,6 @@ from diffbisim.data.gymnasium import from_env, rollouts
 from diffbisim.planning import optimal_policy
 
 COMMANDS = get_command(app).commands
-LATER = {name for name in ("compress", "fit") if not hasattr(db, name)}
 
 
 def run(*arguments, code=0):
@@ -63,8 +62,6 @@ def folder(tmp_path, monkeypatch, walks):
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_example_of_the_help_does_what_it_says(folder, name):
     (line,) = re.findall(r"Example: (diffbisim .*)", COMMANDS[name].epilog)
-    if name in LATER:
-        pytest.skip(f"diffbisim has no {name} yet")
     words = shlex.split(line)
     assert words[:2] == ["diffbisim", name]
     before = set(folder.iterdir())
@@ -219,7 +216,6 @@ def test_imitate_not_converged_has_its_own_code(folder):
 # --- compress, fit ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif("compress" in LATER, reason="diffbisim has no compress yet")
 def test_compress_finds_the_blocks_and_draws_them(folder):
     out, err = run("compress", "chain.npz", "--states", 3, "--plot", "--json", "--output", "small.npz")
     report = json.loads(out)
@@ -231,7 +227,6 @@ def test_compress_finds_the_blocks_and_draws_them(folder):
     assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif("fit" in LATER, reason="diffbisim has no fit yet")
 @pytest.mark.parametrize("kernel", ["full", "masked"])
 def test_fit_finds_the_chain(folder, kernel):
     out, _ = run("fit", "b.npz", "--kernel", kernel, "--tol", 1e-3, "--json", "--output", "fitted.npz")

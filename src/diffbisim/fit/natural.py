@@ -39,7 +39,7 @@ def natural_direction(
     """``n`` with ``(Jᵀ W J + λ) n ≈ g``, or None where the model cannot be differentiated twice."""
     try:
         return _conjugate_gradients(_Metric(outputs, weights, parameters), gradient)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # what torch raises where a second derivative is missing
         return None
 
 
