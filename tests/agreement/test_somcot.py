@@ -72,20 +72,52 @@ def test_averages_are_those_of_the_last_half():
     assert result.value == pytest.approx((m * result.problem.cost).sum(), abs=1e-12)
 
 
-def test_products_and_rows_agree():
+def test_products_and_entries_agree():
     """The two ways to the marginals, on iterates for which both are safe."""
-    from diffbisim.solvers.somcot_marginals import DROP, by_products, by_rows
+    from diffbisim.solvers.somcot_marginals import DROP, Live, by_entries, by_products
 
     rng = np.random.default_rng(5)
     X, Y = db.examples.random_chain(9, rng), db.examples.random_sparse_chain(7, 3, rng=rng)
     run = db.distance(X, Y, rng.random((9, 7)), 0.9, literal(300)).coupling.run
-    results = []
-    for way in (by_products, by_rows):
-        MA, MB, N, m = np.empty_like(run.it.U), np.empty_like(run.it.W), np.empty((9, 7)), np.empty((9, 7))
-        assert way(run.x, run.y, run.it, MA, MB, N, m) in (True, None)
-        results.append((MA, MB, N, m))
+    results = [(np.empty_like(run.it.U), np.empty_like(run.it.W), np.empty((9, 7)), np.empty((9, 7))) for _ in "ab"]
+    assert by_products(run.x, run.y, run.it, *results[0])
+    by_entries(run.x, run.y, run.it, Live.empty(run.x.at, run.y.at), *results[1])
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=63**2 * np.exp(DROP))  # entries that count as zero
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"eta": 1.0}, {"memory": False, "anticipation": 0, "eta": 1.0, "beta": 0.1}], ids=str
+)
+@pytest.mark.parametrize("degree", [3, 12])
+def test_lists_of_entries_change_no_bit(monkeypatch, options, degree):
+    """A run that looks at every entry of the coupling is the oracle of one that lists those that matter."""
+    from diffbisim.solvers import somcot_marginals as marginals
+
+    rng = np.random.default_rng(degree)
+    X, Y = (db.examples.random_sparse_chain(12, degree, rng=rng) for _ in "xy")
+    solver = Somcot(3 * 1024 + 100, certify=False, **options)
+    listed = db.distance(X, Y, rng.random((12, 12)), 0.9, solver).coupling
+    assert listed.run.it.cold[0]  # matrix products are no longer safe
+    assert (_entries(listed.run) < marginals.DROP - marginals.SLACK).mean() > 0.5  # lists leave much out
+    monkeypatch.setattr(marginals, "ROOM", 0)
+    rng = np.random.default_rng(degree)
+    X, Y = (db.examples.random_sparse_chain(12, degree, rng=rng) for _ in "xy")
+    every = db.distance(X, Y, rng.random((12, 12)), 0.9, solver).coupling
+    for name, array in every.state().items():
+        np.testing.assert_array_equal(listed.state()[name], array, err_msg=name)
+
+
+def _entries(run):
+    """log μ of all entries."""
+    it, n, E = run.it, run.y.rho.size, run.y.to.size
+    parts = []
+    for x in range(run.x.rho.size):
+        lo, hi = run.x.at[x], run.x.at[x + 1]
+        U = it.U[n * lo : n * hi].reshape(n, hi - lo)[run.y.source]
+        W = it.W[x * E : (x + 1) * E, None]
+        parts.append(it.S[x, run.y.source][:, None] + U + W + it.L[run.x.to[lo:hi]][:, run.y.to].T)
+    return np.concatenate([part.ravel() for part in parts])
 
 
 def chains(kind):

@@ -16,10 +16,10 @@ iterates: ``value`` = <μ̄, c>.
 n_X n_Y (n_X + n_Y) numbers at most, and only for transitions that were seen (somcot_kernels.py, somcot_state.py).
 
 *The default steps* differ from the literal ones (``memory=False, anticipation=0``) in three points, which
-benchmarks/somcot_schedule.py compares. (1) All transitions seen so far take the place of the last minibatch, balanced
-to a discounted occupancy: ν̂ = ρ̂ P̂ with one sweep ρ̂ ← (1-γ) ν_0 + γ ρ̂ P̂ per iteration; so the noise of the estimate is
-that of the data, and streams need not be drawn from the discounted occupancy. (2) Dual steps are divided by the
-occupancy of their constraint. (3) Primal steps see the multipliers one step ahead (Chambolle and Pock's
+benchmarks/long/somcot_schedule.py compares. (1) All transitions seen so far take the place of the last minibatch,
+balanced to a discounted occupancy: ν̂ = ρ̂ P̂ with one sweep ρ̂ ← (1-γ) ν_0 + γ ρ̂ P̂ per iteration; so the noise of the
+estimate is that of the data, and streams need not be drawn from the discounted occupancy. (2) Dual steps are divided
+by the occupancy of their constraint. (3) Primal steps see the multipliers one step ahead (Chambolle and Pock's
 extrapolation), without which such games spiral instead of settling.
 
 A run that begins from a previous one (``warm``) goes on to the same bits if the streams are the same. If one of them is
@@ -188,7 +188,7 @@ class Somcot:
                 last = state.run(int(self.steps), c, rules)
                 k = state.iterations
                 if k == self.steps or k >= 1.1 * (history[-1]["iteration"] if history else 0):
-                    mean = float((state.averages(discount).m * c).sum())
+                    mean = state.mean_cost(c)
                     row = {"iteration": float(k), "value": scale * mean, "last": scale * last}
                     row |= {"lower": scale * float(c.min()), "upper": scale}
                     row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}

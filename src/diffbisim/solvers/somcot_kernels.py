@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from diffbisim.solvers.somcot_marginals import by_products, by_rows, peak, softmax
+from diffbisim.solvers.somcot_marginals import NONE, by_entries, by_products, peak, softmax
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -113,9 +113,9 @@ def _observe(side, draws, t, rules):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _ascend(alpha, log_share, M, at, n, step, q, lo, lam, scale, eta, a, bound):
-    """α += step (M - q λ), clipped, for the n edges of one pair; their share of log μ; returns Σ q α̂."""
-    tilt = 0.0
+def _ascend(alpha, log_share, M, at, n, step, q, lo, lam, scale, eta, a, bound, then):
+    """α += step (M - q λ), clipped, for the n edges of one pair; their share of log μ; Σ q α̂ and min (α̂ + then)."""
+    tilt, low = 0.0, 1e300
     for i in range(n):
         k, e = np.uintp(at + i), np.uintp(lo + i)
         old = alpha[k]
@@ -124,37 +124,38 @@ def _ascend(alpha, log_share, M, at, n, step, q, lo, lam, scale, eta, a, bound):
         alpha[k] = new
         log_share[k] -= eta * ahead
         tilt += q[e] * ahead
-    return tilt
+        low = min(low, ahead + then[e])
+    return tilt, low
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _ascend_alpha(xs, ys, it, MA, MB, lam_x, lam_y, scale, eta, beta, rules):
-    """α_X and α_Y, their shares of log μ, and the logits of λ_X and λ_Y."""
+def _ascend_alpha(xs, ys, it, rise, low_v, MA, MB, lam_x, lam_y, scale, eta, beta, rules):
+    """α_X and α_Y, their shares of log μ, the most that they and γ V raise it, and the logits of λ_X and λ_Y."""
     (n_x, n_y), a, D = it.V.shape, rules.anticipation, rules.bound
     step_x, step_y = np.full(xs.q.size, beta), np.full(ys.q.size, beta)
     if rules.memory:
         step_x /= np.maximum(xs.q, FLOOR / xs.q.size)
         step_y /= np.maximum(ys.q, FLOOR / ys.q.size)
+    then_x, then_y = rules.discount * low_v[xs.to], np.zeros(ys.q.size)
     for x in range(n_x):
         lo, n = xs.at[x], xs.at[x + 1] - xs.at[x]
         for y in range(n_y):
             k, b = ys.at[y], ys.at[y + 1] - ys.at[y]
             at = n_y * lo + y * n
-            it.logit_x[x, y] += eta * _ascend(
-                it.A, it.U, MA, at, n, step_x, xs.q, lo, lam_x[x, y], scale, eta, a, D
-            )  # fmt: skip
+            tilt, low_x = _ascend(it.A, it.U, MA, at, n, step_x, xs.q, lo, lam_x[x, y], scale, eta, a, D, then_x)
+            it.logit_x[x, y] += eta * tilt
             at = x * ys.q.size + k
-            it.logit_y[y, x] += eta * _ascend(
-                it.B, it.W, MB, at, b, step_y, ys.q, k, lam_y[y, x], scale, eta, a, D
-            )  # fmt: skip
+            tilt, low_y = _ascend(it.B, it.W, MB, at, b, step_y, ys.q, k, lam_y[y, x], scale, eta, a, D, then_y)
+            it.logit_y[y, x] += eta * tilt
+            rise[x, y] -= eta * (low_x + low_y)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _ascend_v(xs, ys, it, c, m, N, log_mass, eta, beta, rules):
-    """V, its share of log μ, and the normalization of μ."""
+def _ascend_v(xs, ys, it, rise, c, m, N, log_mass, eta, beta, rules):
+    """V, its share of log μ, and the normalization of μ; how much they raise it, and min V̂ over the y' of every x'."""
     γ, a, D = rules.discount, rules.anticipation, rules.bound
     n_x, n_y = c.shape
-    step = np.full(n_y, beta)
+    step, low = np.full(n_y, beta), np.full(n_x, 1e300)
     for x in range(n_x):
         if rules.memory:
             for y in range(n_y):
@@ -168,6 +169,9 @@ def _ascend_v(xs, ys, it, c, m, N, log_mass, eta, beta, rules):
             it.L[x, y] -= eta * γ * ahead
             it.S[x, y] += eta * (ahead - c[x, y]) - log_mass
             it.log_start[x, y] -= eta * (1 - γ) * ahead
+            rise[x, y] += eta * (ahead - c[x, y]) - log_mass
+            low[x] = min(low[x], ahead)
+    return low
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -199,7 +203,7 @@ def couple_starts(it, p, q):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def iterate(done, weight, x_draws, y_draws, c, xs, ys, it, rules, MA, MB):
+def iterate(done, weight, x_draws, y_draws, c, xs, ys, it, live, rules, MA, MB):
     """One iteration per minibatch; draws are (at (n+1,), edges, weights) for either side.
 
     ``done`` counts the iterations and ``weight`` sums their steps η. Returns <m, c> of the last iterate.
@@ -219,11 +223,12 @@ def iterate(done, weight, x_draws, y_draws, c, xs, ys, it, rules, MA, MB):
         if it.cold[0] == 0 and not by_products(xs, ys, it, MA, MB, N, m):
             it.cold[0] = 1
         if it.cold[0] != 0:
-            by_rows(xs, ys, it, MA, MB, N, m)
+            by_entries(xs, ys, it, live, MA, MB, N, m)
         mass = m.sum()
         if not LEAST < mass < 1 / LEAST:  # a step too large for the normalization of the last one
             it.S[:] = it.S - peak(xs, ys, it)
-            by_rows(xs, ys, it, MA, MB, N, m)
+            live.listed[:] = NONE
+            by_entries(xs, ys, it, live, MA, MB, N, m)
             mass = m.sum()
         m /= mass
         N /= mass
@@ -232,8 +237,8 @@ def iterate(done, weight, x_draws, y_draws, c, xs, ys, it, rules, MA, MB):
         it.sums[2] += eta * it.start
         it.sums[3] += eta * lam_x
         it.sums[4] += eta * lam_y.T
-        _ascend_alpha(xs, ys, it, MA, MB, lam_x, lam_y, 1.0 / mass, eta, beta, rules)
-        _ascend_v(xs, ys, it, c, m, N, np.log(mass), eta, beta, rules)
+        low_v = _ascend_v(xs, ys, it, live.rise, c, m, N, np.log(mass), eta, beta, rules)
+        _ascend_alpha(xs, ys, it, live.rise, low_v, MA, MB, lam_x, lam_y, 1.0 / mass, eta, beta, rules)
         weight[0] += eta
         done[0] += 1
     return (m * c).sum()

@@ -8,18 +8,21 @@ exceeds e^base, base = S + U + max W + max L. Hence two ways:
 
     products   while every base is below SAFE: factors below e^FLUSH count as zero, which loses less than
                e^(SAFE + FLUSH) of μ, and all else are matrix products with the shared kernel exp(L);
-    rows       later: entry by entry, where the exponential is only taken of those above e^DROP, which are few.
+    entries    later: those above e^DROP alone, which are few. To find them is what costs, so they are listed with some
+               SLACK, and the list of a pair holds while no log μ outside of it can have risen by as much.
 
-Which way depends on the iterates alone and sums have a fixed order, so a resumed run repeats every bit. The rounding of
+Which way depends on the iterates alone, and which list does not matter: sums have a fixed order and what is below
+e^DROP adds zero. So a resumed run repeats every bit. The rounding of
 the logarithms, 1e-16 η k V per iteration, acts like a perturbation of the cost by 1e-16 k V.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 #: Entries of μ below e^DROP = 4e-18 count as zero.
 DROP = -40.0
@@ -27,8 +30,14 @@ DROP = -40.0
 SAFE, FLUSH = 270.0, -320.0
 #: Pairs per matrix product: enough to keep it busy, few enough to stay in the cache.
 ROWS = 256
-#: Entries of a row that are looked at together.
+#: Entries are listed down to e^(DROP - SLACK), and anew before what was left out could have risen by SLACK.
+SLACK = 20.0
+#: Entries on all lists together, of eight bytes each; beyond, all entries are looked at.
+ROOM = 1 << 24
+#: Entries that are looked at together.
 BLOCK = 32
+#: No list.
+NONE = -1
 
 
 # --- exponentials that the compiler can vectorize -------------------------------------------------------------
@@ -186,71 +195,141 @@ def by_products(xs, ys, it, MA, MB, N, m):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _logarithms(S, U, at, stride, y_at, W, w0, LY, l0, out):
-    """log μ(x, ·, x', ·) for all edges of Y: S[x,y] + U[x,y,e] + W[x,k] + L[x',y'_k]."""
-    for y in range(y_at.size - 1):
-        su = S[y] + U[at + y * stride]
-        for k in range(y_at[y], y_at[y + 1]):
-            out[np.uintp(k)] = su + (W[np.uintp(w0 + k)] + LY[np.uintp(l0 + k)])
+class Live(NamedTuple):
+    """Which entries of μ may matter, for every x; a list holds until what it leaves out may have risen above e^DROP."""
 
+    u: NDArray[np.int32]  # (n_X, room): entries of x by their places in the shares of x in U …
+    k: NDArray[np.int32]  # (n_X, room): … and in W, in the order of y, x', y'
+    listed: NDArray[np.int64]  # (n_X,): how many; NONE if there is no list
+    rise: NDArray[np.float64]  # (n_X, n_Y): no log μ of the pair has gained more since x was listed
 
-@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _find(log_mu, found):
-    """Places of the entries above DROP, by blocks, most of which have none; without branches inside a block."""
-    n = 0
-    for first in range(0, log_mu.size, BLOCK):
-        last, hits = min(first + BLOCK, log_mu.size), 0
-        for k in range(first, last):
-            hits += log_mu[np.uintp(k)] > DROP
-        if hits > 0:
-            for k in range(first, last):
-                found[np.uintp(n)] = k
-                n += log_mu[np.uintp(k)] > DROP
-    return n
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _exponentials_at(log_mu, found, n, z):
-    """z = e^log_mu at the places found."""
-    for j in range(n):
-        z[j] = log_mu[np.uintp(found[j])]
-    for j in range(n):
-        z[j] = exp(z[j])
+    @classmethod
+    def empty(cls, x_at: NDArray[np.int64], y_at: NDArray[np.int64]) -> "Live":
+        """No lists yet, and room for a few times the support of an optimal coupling (untouched room costs nothing)."""
+        n_x, n_y, a, b = x_at.size - 1, y_at.size - 1, int(np.diff(x_at).max()), int(np.diff(y_at).max())
+        room = min(n_y * min(a * b, 4 * (a + b)), ROOM // n_x)
+        u, k = np.empty((n_x, room), np.int32), np.empty((n_x, room), np.int32)
+        return cls(u, k, np.full(n_x, NONE), np.zeros((n_x, n_y)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def by_rows(xs, ys, it, MA, MB, N, m):
-    """All marginals of μ, entry by entry: a row of log μ at a time, skipping blocks in which nothing matters."""
-    (n_x, n_y), E = m.shape, ys.to.size
-    LY, NY, log_mu = np.empty(n_x * E), np.zeros(n_x * E), np.empty(E)
-    found, z = np.empty(E + 1, np.int64), np.empty(E)
-    for i in range(n_x):
-        for k in range(E):
-            LY[i * E + k] = it.L[i, ys.to[k]]
+def _logarithms(SU, at, W, w, L, to, n_y, out):
+    """log μ of one pair, ``out`` (a b,): su + (W + L), added in this order everywhere."""
+    a, b = SU.size, to.size
+    for i in range(a):
+        su, l0, o = SU[i], at[i], i * b
+        if b == n_y:
+            for j in range(b):
+                out[np.uintp(o + j)] = su + (W[np.uintp(w + j)] + L[np.uintp(l0 + j)])
+        else:
+            for j in range(b):
+                out[np.uintp(o + j)] = su + (W[np.uintp(w + j)] + L[np.uintp(l0 + to[np.uintp(j)])])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find(v, low, found):
+    """Places of the entries above ``low``, by blocks, most of which have none; without branches inside a block."""
+    n = 0
+    for first in range(0, v.size, BLOCK):
+        last, hits = min(first + BLOCK, v.size), 0
+        for j in range(first, last):
+            hits += v[np.uintp(j)] > low
+        if hits > 0:
+            for j in range(first, last):
+                found[np.uintp(n)] = j
+                n += v[np.uintp(j)] > low
+    return n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _list(SU, at, W, w0, L, y_at, to, u, k, log_mu, found):
+    """The entries of one x above e^(DROP - SLACK): their number, or NONE if there is no room for them."""
+    n_y, n = y_at.size - 1, 0
+    a = SU.size // n_y
+    for y in range(n_y):
+        first, last = y_at[y], y_at[y + 1]
+        b = last - first
+        _logarithms(SU[y * a : (y + 1) * a], at, W, w0 + first, L, to[first:last], n_y, log_mu)
+        hits = _find(log_mu[: a * b], DROP - SLACK, found)
+        if n + hits > u.size:
+            return NONE
+        i, end = 0, b
+        for j in range(hits):
+            while found[j] >= end:
+                i, end = i + 1, end + b
+            u[np.uintp(n)] = y * a + i
+            k[np.uintp(n)] = first + found[j] - (end - b)
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_listed(SU, at, W, w0, L, to, u, k, z, target, MA, u0, MB, N):
+    """Add the listed entries of one x to the marginals."""
+    for j in range(u.size):
+        e, f = np.uintp(u[j]), np.uintp(k[j])
+        target[j] = at[e] + to[f]
+        z[j] = SU[e] + (W[np.uintp(w0) + f] + L[np.uintp(target[j])])
+    _exponentials(z, DROP)
+    for j in range(u.size):
+        MA[np.uintp(u0 + u[j])] += z[j]
+        MB[np.uintp(w0 + k[j])] += z[j]
+        N[np.uintp(target[j])] += z[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_all(SU, at, W, w0, L, y_at, to, z, MA, u0, MB, N):
+    """Add all entries of one x, in the order of the lists."""
+    n_y = y_at.size - 1
+    a = SU.size // n_y
+    for y in range(n_y):
+        first, last = y_at[y], y_at[y + 1]
+        b = last - first
+        _logarithms(SU[y * a : (y + 1) * a], at, W, w0 + first, L, to[first:last], n_y, z)
+        _exponentials(z[: a * b], DROP)
+        for i in range(a):
+            total = 0.0
+            for j in range(b):
+                mass = z[np.uintp(i * b + j)]
+                MB[np.uintp(w0 + first + j)] += mass
+                N[np.uintp(at[i] + to[np.uintp(first + j)])] += mass
+                total += mass
+            MA[u0 + y * a + i] = total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def by_entries(xs, ys, it, live, MA, MB, N, m):
+    """All marginals of μ from the entries that matter."""
+    (n_x, n_y), E, room = m.shape, ys.to.size, live.u.shape[1]
+    z, target = np.empty(room), np.empty(room, np.int64)
+    largest = np.diff(xs.at).max() * np.diff(ys.at).max()
+    log_mu, found = np.empty(largest), np.empty(largest + 1, np.int64)
+    L, N_flat = it.L.ravel(), N.ravel()
     MA[:] = 0.0
     MB[:] = 0.0
+    N[:] = 0.0
     for x in range(n_x):
-        lo, a = xs.at[x], xs.at[x + 1] - xs.at[x]
-        for i in range(a):
-            at, l0, w0 = n_y * lo + i, xs.to[lo + i] * E, x * E
-            _logarithms(it.S[x], it.U, at, a, ys.at, it.W, w0, LY, l0, log_mu)
-            n = _find(log_mu, found)
-            _exponentials_at(log_mu, found, n, z)
-            for j in range(n):
-                hit, mass = np.uintp(found[j]), z[j]
-                MA[np.uintp(at + ys.source[hit] * a)] += mass
-                MB[np.uintp(w0 + hit)] += mass
-                NY[np.uintp(l0 + hit)] += mass
+        a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
+        u0, w0 = n_y * lo, x * E
+        SU, at = np.empty(n_y * a), np.empty(n_y * a, np.int64)  # log s u, and where the row of x' begins in L
+        for y in range(n_y):
+            for i in range(a):
+                SU[np.uintp(y * a + i)] = it.S[x, y] + it.U[np.uintp(u0 + y * a + i)]
+                at[np.uintp(y * a + i)] = n_y * xs.to[np.uintp(lo + i)]
+        if live.listed[x] == NONE or live.rise[x].max() > SLACK - 1.0:
+            live.listed[x] = _list(SU, at, it.W, w0, L, ys.at, ys.to, live.u[x], live.k[x], log_mu, found)
+            live.rise[x] = 0.0
+        n = live.listed[x]
+        if n == NONE:
+            _add_all(SU, at, it.W, w0, L, ys.at, ys.to, log_mu, MA, u0, MB, N_flat)
+        else:
+            u, k = live.u[x, :n], live.k[x, :n]
+            _add_listed(SU, at, it.W, w0, L, ys.to, u, k, z[:n], target, MA, u0, MB, N_flat)
         for y in range(n_y):
             total = 0.0
             for i in range(a):
-                total += MA[n_y * lo + y * a + i]
+                total += MA[np.uintp(u0 + y * a + i)]
             m[x, y] = total
-    N[:] = 0.0
-    for i in range(n_x):
-        for k in range(E):
-            N[i, ys.to[k]] += NY[i * E + k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from diffbisim.data.streams import Draws, Stream
 from diffbisim.problem import Array
 from diffbisim.solvers.somcot_kernels import Index, Iterates, Rules, Side, enter_x, enter_y, iterate
+from diffbisim.solvers.somcot_marginals import Live
 
 CHUNK = 1024
 FIRST = 64
@@ -179,6 +180,7 @@ class State:
         begin = self.iterations - self.chunk
         end = min(until - self.chunk, self.pending[0][0].size - 1)
         MA, MB = np.empty_like(self.it.U), np.empty_like(self.it.W)
+        live = Live.empty(self.x.at, self.y.at)
         entries = max(1.0, float(self.x.to.size) * self.y.to.size)
         slice_, value = max(1, int(PATIENCE / entries)), np.nan
         for first in range(begin, end, slice_):
@@ -186,21 +188,26 @@ class State:
             x, y = (
                 _edges(side, draws, first, last) for side, draws in zip((self.x, self.y), self.pending, strict=True)
             )
-            value = iterate(self.done, self.weight, x, y, c, self.x, self.y, self.it, rules, MA, MB)
+            value = iterate(self.done, self.weight, x, y, c, self.x, self.y, self.it, live, rules, MA, MB)
         k = self.iterations
         if k >= FIRST and k & (k - 1) == 0:
             it, now = self.it, float(self.weight[0])
             self.older, self.newer = self.newer, Snapshot(now, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
         return value
 
+    def mean_cost(self, c: Array) -> float:
+        """<m̄, c> over the window of the averages."""
+        return float(((self.it.sums[0] - self.older.sums[0]) * c).sum()) / (float(self.weight[0]) - self.older.weight)
+
     def averages(self, discount: float) -> Averages:
         """Means over the window that began at the older snapshot."""
         begin, it = self.older, self.it
         span = float(self.weight[0]) - begin.weight
+        α, β, V = begin.U - it.U, begin.W - it.W, begin.L - it.L
+        for mean in (α, β, V):  # in place: α and β are large
+            mean /= span
         sums = (it.sums - begin.sums) / span
-        V = (begin.L - it.L) / (discount * span)
-        α, β = (begin.U - it.U) / span, (begin.W - it.W) / span
-        return Averages(α, β, V, sums[0], sums[1], sums[2], sums[3], sums[4].T.copy())
+        return Averages(α, β, V / discount, sums[0], sums[1], sums[2], sums[3], sums[4].T.copy())
 
     # --- supports ------------------------------------------------------------------------------------------
 
