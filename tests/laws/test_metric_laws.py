@@ -1,13 +1,12 @@
 """Laws of the distance: what must hold for every pair of chains, whatever the numbers are."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
 from oracles.bellman import transport
+from oracles.kernels import cycle
 
 SEEDS = range(8)
 KINDS = ("dense", "sparse", "deterministic", "ties")
@@ -276,11 +275,6 @@ def test_nearby_kernels_are_at_a_small_distance(seed):
 
 
 # --- closed forms -------------------------------------------------------------------------------------------------
-
-
-@cache
-def cycle(n, shift=1):
-    return np.roll(np.eye(n), shift, axis=1)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (2, 2), (3, 4), (6, 4), (7, 11)])

@@ -19,6 +19,7 @@ from diffbisim.solvers.linear_program import LinearProgram, LinearProgramCouplin
 from diffbisim.solvers.lp_assembly import paper_program
 from oracles.bellman import bellman
 from oracles.instances import Instance, instance
+from oracles.kernels import cycle
 from oracles.literal_lp import literal_lp
 from oracles.two_states import two_states
 
@@ -36,10 +37,6 @@ def problem_of(case, sparse=False):
 def solved(seed):
     case = instance(seed)
     return case, LinearProgram().solve(problem_of(case)), bellman(*case)
-
-
-def cycle(n, shift=0):
-    return np.roll(np.eye(n), 1 + shift, axis=1)
 
 
 # --- the number and its bounds ---------------------------------------------------------------------------
