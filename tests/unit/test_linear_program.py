@@ -22,15 +22,9 @@ from oracles.instances import Instance, instance
 from oracles.kernels import cycle
 from oracles.literal_lp import literal_lp
 from oracles.two_states import two_states
+from problems import problem_of
 
 SEEDS = range(75)
-
-
-def problem_of(case, sparse=False):
-    matrix = sp.csr_array if sparse else np.asarray
-    X = MarkovChain(matrix(case.P_x), initial=case.nu_x)
-    Y = MarkovChain(matrix(case.P_y), initial=case.nu_y)
-    return Problem.make(X, Y, case.cost, case.discount)
 
 
 @cache
