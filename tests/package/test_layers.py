@@ -27,6 +27,7 @@ LAYERS = (
     ("plot",),
     ("_bridge", "torch", "jax"),
     ("fit", "imitate"),
+    ("loading",),
     ("experiments",),
     ("cli",),
 )
