@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import diffbisim as db  # noqa: E402
-from diffbisim.fit.dbot import annealed  # noqa: E402
-from diffbisim.fit.result import FitStatus  # noqa: E402
+import diffbisim as db
+from diffbisim.fit.dbot import annealed
+from diffbisim.fit.result import FitStatus
 
 K = db.kernels
 WALK = db.examples.drift_walk(1.5)
