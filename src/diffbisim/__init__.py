@@ -31,7 +31,7 @@ _HOME = {
     "fit": "fit.dbot",
     "FitResult": "fit.result",
     "identify": "fit.identify",
-    "load": "saving",
+    "load": "loading",
     "read_chain": "data.files",
     "read_mdp": "data.files",
     "read_transitions": "data.files",
@@ -84,11 +84,11 @@ if TYPE_CHECKING:
     from diffbisim.fit.sweep import compress_sweep as compress_sweep
     from diffbisim.imitate.ilfo import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
+    from diffbisim.loading import load as load
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise
     from diffbisim.results import DistanceResult as DistanceResult
-    from diffbisim.saving import load as load
 
 
 def __getattr__(name: str) -> Any:

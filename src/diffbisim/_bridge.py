@@ -11,7 +11,8 @@ sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same lay
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from inspect import cleandoc
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -27,6 +28,33 @@ from diffbisim.results import DistanceResult, Status
 
 #: How far a row sum may be from one.
 LOOSE = 1e-3
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+ARGUMENTS = """Parameters
+----------
+X : a MarkovChain, or an (n_X, n_X) {array} with rows that sum to one, dense or {sparse}
+Y : an (n_Y, n_Y) {array}, dense or {sparse}; a MarkovChain counts as constant
+cost : "reward", "indicator" or an (n_X, n_Y) {array} or numpy array
+discount : weight γ of the next step, strictly between 0 and 1; a plain number
+initial : start of Y, a state or an (n_Y,) {array} (default: that of X if both have as many states, else state 0)
+initial_x : start of X where it is no MarkovChain
+rewards : (n_Y,) {array} for cost "reward" (default: those of X if both have as many states)
+solver, tol, warm : as for :func:`diffbisim.distance`
+
+Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards."""
+
+
+def with_arguments(array: str, sparse: str) -> Callable[[Function], Function]:
+    """Put what both bridges say of their arguments where the docstring has ``{arguments}``."""
+
+    def filled(function: Function) -> Function:
+        words = ARGUMENTS.replace("{array}", array).replace("{sparse}", sparse)
+        function.__doc__ = cleandoc(function.__doc__ or "").replace("{arguments}", words)
+        return function
+
+    return filled
 
 
 class Entries(NamedTuple):
@@ -125,6 +153,12 @@ def default_start(chain: Any, n: int) -> Any:
     """The start of the other chain or stream when both have the same number of states, else state 0."""
     known = chain.frame if isinstance(chain, Stream) else chain
     return known.initial if isinstance(known, MarkovChain) and known.n_states == n else 0
+
+
+def no_start(initial: Any, name: str) -> None:
+    """A chain has its own."""
+    if initial is not None:
+        raise InvalidArgument(f"{name} is a MarkovChain and brings its own start; leave its initial out")
 
 
 def named_cost(

@@ -17,16 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim._bridge import (
-    Entries,
-    Kernel,
-    default_start,
-    kernel_derivative,
-    make_chain,
-    named_cost,
-    solve,
-    start_derivative,
-)
+from diffbisim import _bridge
+from diffbisim._bridge import Entries, Kernel
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.results import DistanceResult
@@ -43,6 +35,7 @@ __all__ = ["distance"]
 Parts = dict[str, Any]  # arrays by name: x, y (values), x_places, y_places, start_x, start_y, cost
 
 
+@_bridge.with_arguments("array", "BCOO")
 def distance(
     X: Any,
     Y: Any,
@@ -58,25 +51,14 @@ def distance(
 ) -> jax.Array:
     """The distance between two chains as a scalar array.
 
-    Parameters
-    ----------
-    X : a MarkovChain, or an (n_X, n_X) array with rows that sum to one, dense or BCOO
-    Y : an (n_Y, n_Y) array, dense or BCOO; a MarkovChain counts as constant
-    cost : "reward", "indicator" or an (n_X, n_Y) array
-    discount : weight γ of the next step, strictly between 0 and 1; a plain number
-    initial : start of Y, a state or an (n_Y,) array (default: that of X if both have as many states, else state 0)
-    initial_x : start of X where X is an array
-    rewards : (n_Y,) array for cost "reward" (default: those of X if both have as many states)
-    solver, tol, warm : as for :func:`diffbisim.distance`
-
-    Differentiable in every array among X, Y, cost, initial, initial_x and rewards.
+    {arguments}
     """
     parts: Parts = {}
     _add_side(parts, "x", X, initial_x, None)
     _add_side(parts, "y", Y, initial, X)
     n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
     if isinstance(cost, str):
-        cost = named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
+        cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
     run = partial(_run, X, Y, discount, solver, tol, warm)
@@ -119,9 +101,9 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
 
 
 def _run(X: Any, Y: Any, discount: float, solver: Any, tol: Any, warm: Any, parts: Parts) -> DistanceResult:
-    x = X if "x" not in parts else make_chain(_kernel(parts, "x"), _start(parts, "x"), "X")
-    y = Y if "y" not in parts else make_chain(_kernel(parts, "y"), _start(parts, "y"), "Y")
-    return solve(x, y, np.asarray(parts["cost"], dtype=np.float64), discount, solver, tol, warm)
+    x = X if "x" not in parts else _bridge.make_chain(_kernel(parts, "x"), _start(parts, "x"), "X")
+    y = Y if "y" not in parts else _bridge.make_chain(_kernel(parts, "y"), _start(parts, "y"), "Y")
+    return _bridge.solve(x, y, np.asarray(parts["cost"], dtype=np.float64), discount, solver, tol, warm)
 
 
 def _derivatives(result: DistanceResult, parts: Parts) -> Parts:
@@ -129,9 +111,9 @@ def _derivatives(result: DistanceResult, parts: Parts) -> Parts:
     found: Parts = {"cost": result.gradient.cost}
     for side in "xy":
         if side in parts:
-            found[side] = kernel_derivative(result, side, _kernel(parts, side))
+            found[side] = _bridge.kernel_derivative(result, side, _kernel(parts, side))
         if _floating(parts.get(f"start_{side}")):
-            found[f"start_{side}"] = start_derivative(result, side, _start(parts, side))
+            found[f"start_{side}"] = _bridge.start_derivative(result, side, _start(parts, side))
     return {k: np.asarray(v, dtype=parts[k].dtype) for k, v in found.items()}
 
 
@@ -151,8 +133,7 @@ def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> 
     """The arrays of one chain into ``parts``; a MarkovChain has none."""
     name = side.upper()
     if isinstance(chain, MarkovChain):
-        if initial is not None:
-            raise InvalidArgument(f"{name} is a MarkovChain and brings its own start; leave its initial out")
+        _bridge.no_start(initial, name)
         return
     if isinstance(chain, BCOO):
         if chain.n_batch or chain.n_dense:
@@ -161,7 +142,7 @@ def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> 
     else:
         parts[side] = jnp.asarray(chain)
     n = chain.shape[0]
-    start = default_start(other, n) if initial is None else initial
+    start = _bridge.default_start(other, n) if initial is None else initial
     if np.ndim(start) == 0:
         start = jnp.zeros(n, parts[side].dtype).at[start].set(1.0)
     parts[f"start_{side}"] = jnp.asarray(start)

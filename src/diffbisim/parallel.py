@@ -1,5 +1,6 @@
 """Independent pieces of work on threads, processes or machines: handed out at once, collected as they come."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from typing import Any
@@ -31,6 +32,29 @@ def scattered(
             for future in futures:
                 future.cancel()
             raise
+    return results
+
+
+def taken(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], threads: int) -> list[Any]:
+    """``[work(*piece) for piece in pieces]``: the calling thread and ``threads - 1`` others each take the next one."""
+    todo, results = deque(enumerate(pieces)), [None] * len(pieces)
+
+    def take() -> None:
+        while True:
+            try:
+                k, piece = todo.popleft()  # atomic
+            except IndexError:
+                return
+            results[k] = work(*piece)
+
+    if threads == 1 or len(pieces) == 1:
+        take()
+        return results
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(take) for _ in range(threads - 1)]
+        take()
+    for other in others:
+        other.result()
     return results
 
 

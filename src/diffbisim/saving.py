@@ -1,7 +1,14 @@
-"""Reading back what :meth:`diffbisim.DistanceResult.save` wrote."""
+"""Results on disk: one ``.npz`` of arrays, and JSON for everything else; no pickle.
+
+A distance is its own file. A result that is built on a distance (fit, compression, imitation) has the arrays of that
+distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
+knows it.
+"""
 
 import json
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,19 +16,35 @@ from typing import Any
 import numpy as np
 
 from diffbisim.data.archive import chain_from_arrays
+from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidData
 from diffbisim.problem import Coupling, Problem
 from diffbisim.results import DistanceResult, Status
 
 
-def load(path: str | Path) -> DistanceResult:
-    """The result in a file: every number, array and lazy attribute as it was, also as ``warm=`` of a new solve."""
+@contextmanager
+def opened(path: str | Path, what: str = "result") -> Iterator[dict[str, Any]]:
+    """The arrays in a file; where one is missing or damaged, here or in the block, it is not a saved ``what``."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        return result_from_arrays(arrays)
+            yield {name: archive[name] for name in archive.files}
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidData(f"{path} is not a saved result ({error}); write one with result.save(path)") from None
+        raise InvalidData(f"{path} is not a saved {what} ({error}); write one with result.save(path)") from None
+
+
+def write_built(
+    path: str | Path, kind: str, meta: Mapping[str, Any], distance: DistanceResult, arrays: Mapping[str, Any]
+) -> None:
+    """Write a result that is built on a distance, all at once or not at all."""
+    below = {f"distance.{name}": value for name, value in distance.arrays().items()}
+    text = np.frombuffer(json.dumps({f"diffbisim-{kind}": 1, **meta}).encode(), dtype=np.uint8)
+    with replacing(Path(path), binary=True) as file:
+        np.savez(file, **{**arrays, **below, kind: text})
+
+
+def read_built(arrays: dict[str, Any], kind: str) -> tuple[dict[str, Any], DistanceResult]:
+    """The JSON and the distance of a result that `write_built` wrote."""
+    return json.loads(bytes(arrays[kind]).decode()), result_from_arrays(part(arrays, "distance."))
 
 
 def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:

@@ -14,16 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim._bridge import (
-    Entries,
-    Kernel,
-    default_start,
-    kernel_derivative,
-    make_chain,
-    named_cost,
-    solve,
-    start_derivative,
-)
+from diffbisim import _bridge
+from diffbisim._bridge import Entries, Kernel
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
@@ -42,6 +34,7 @@ def distance(X: Any, Y: Any, cost: Any = "reward", discount: float = 0.95, **opt
     return distance_and_result(X, Y, cost, discount, **options)[0]
 
 
+@_bridge.with_arguments("tensor", "sparse (COO, CSR)")
 def distance_and_result(
     X: Any,
     Y: Any,
@@ -57,19 +50,8 @@ def distance_and_result(
 ) -> tuple[torch.Tensor, DistanceResult]:
     """The distance as a scalar tensor, and the full result behind it (bounds, plans, encoder).
 
-    Parameters
-    ----------
-    X : a MarkovChain, or an (n_X, n_X) tensor with rows that sum to one, dense or sparse (COO, CSR)
-    Y : an (n_Y, n_Y) tensor, dense or sparse; a MarkovChain counts as constant
-    cost : "reward", "indicator" or an (n_X, n_Y) tensor or array
-    discount : weight γ of the next step, strictly between 0 and 1
-    initial : start of Y, a state or an (n_Y,) tensor (default: that of X if both have as many states, else state 0)
-    initial_x : start of X where X is a tensor
-    rewards : (n_Y,) tensor for cost "reward" (default: those of X if both have as many states)
-    solver, tol, warm : as for :func:`diffbisim.distance`
-
-    The tensor is differentiable in every tensor among X, Y, cost, initial, initial_x and rewards. Stored zeros of a
-    sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
+    {arguments}
+    Stored zeros of a sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
     """
     return evaluate(X, Y, cost, discount, initial, initial_x, rewards, solver, tol, warm, warn=True)
 
@@ -86,7 +68,7 @@ def evaluate(
     kernel_y, P_y, start_y = _side(Y, initial, X, "Y")
     if isinstance(cost, str):
         n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
-        cost = named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
+        cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
     how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm, warn)
     found: list[DistanceResult] = []
     parts = [_double(part) for part in (P_x, P_y, start_x, start_y, _tensor(cost))]
@@ -103,10 +85,10 @@ class _Distance(torch.autograd.Function):
         X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm, warn = how
         P_x, P_y, nu_x, nu_y, c = (None if part is None else part.detach().numpy() for part in parts)
         kernel_x, kernel_y = _filled(P_x, places_x), _filled(P_y, places_y)
-        x = X if kernel_x is None else make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
-        y = Y if kernel_y is None else make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
+        x = X if kernel_x is None else _bridge.make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
+        y = Y if kernel_y is None else _bridge.make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
         assert c is not None
-        result = solve(x, y, c, discount, solver, tol, warm, warn)
+        result = _bridge.solve(x, y, c, discount, solver, tol, warm, warn)
         found.append(result)
         ctx.result, ctx.kernels, ctx.starts = result, (kernel_x, kernel_y), (nu_x, nu_y)
         return torch.tensor(result.value, dtype=torch.float64)
@@ -118,9 +100,9 @@ class _Distance(torch.autograd.Function):
         parts: list[Any] = [None] * 5
         for k, side in enumerate("xy"):
             if wanted[k]:
-                parts[k] = kernel_derivative(result, side, ctx.kernels[k])
+                parts[k] = _bridge.kernel_derivative(result, side, ctx.kernels[k])
             if wanted[2 + k]:
-                parts[2 + k] = start_derivative(result, side, ctx.starts[k])
+                parts[2 + k] = _bridge.start_derivative(result, side, ctx.starts[k])
         if wanted[4]:
             parts[4] = result.gradient.cost
         return None, None, *(None if part is None else seed * torch.from_numpy(np.array(part)) for part in parts)
@@ -129,12 +111,11 @@ class _Distance(torch.autograd.Function):
 def _side(chain: Any, initial: Any, other: Any, name: str) -> tuple[Any, torch.Tensor | None, Any]:
     """Places of the stored entries (None if dense), the tensor of values (None: constant chain), and the start."""
     if isinstance(chain, (MarkovChain, Stream)):
-        if initial is not None:
-            raise InvalidArgument(f"{name} is a MarkovChain and brings its own start; leave its initial out")
+        _bridge.no_start(initial, name)
         return None, None, None
     if not isinstance(chain, torch.Tensor):
         raise InvalidArgument(f"{name} is a {type(chain).__name__}; give a MarkovChain or a tensor of its kernel")
-    start = default_start(other, chain.shape[0]) if initial is None else initial
+    start = _bridge.default_start(other, chain.shape[0]) if initial is None else initial
     if chain.layout == torch.strided:
         return None, chain, start
     stored: Any = chain

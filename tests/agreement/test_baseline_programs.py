@@ -1,5 +1,6 @@
 """The convex programs of the baselines against other solvers: descent on the policy, linear programs, flow by hand."""
 
+import gymnasium
 import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
@@ -143,7 +144,6 @@ def test_pw_dice_tends_to_the_linear_program(seed):
 
 def test_a_frozen_lake_of_64_states_is_solved():
     """Slippery 8 × 8 grid with holes, from 20 000 transitions: the size the cone programs must manage."""
-    gymnasium = pytest.importorskip("gymnasium")
     P = gymnasium.make("FrozenLake-v1", map_name="8x8").unwrapped.P
     T = np.zeros((4, 64, 64))
     for s, actions in P.items():

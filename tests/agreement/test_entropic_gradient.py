@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.chain import MarkovChain
@@ -12,16 +11,10 @@ from diffbisim.solvers import Exact
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
 from oracles.instances import Instance, instance, kernel
 from oracles.literal_sinkhorn import entropic_metric, entropic_transport
+from problems import problem_of
 
 STEP = 1e-4
 FIELDS = ("transition_x", "transition_y", "initial_x", "initial_y", "cost")
-
-
-def problem_of(case, sparse=False):
-    matrix = sp.csr_array if sparse else np.asarray
-    X = MarkovChain(matrix(case.P_x), initial=case.nu_x)
-    Y = MarkovChain(matrix(case.P_y), initial=case.nu_y)
-    return Problem.make(X, Y, case.cost, case.discount)
 
 
 def solve(case, epsilon, sparse=False):

@@ -19,6 +19,7 @@ import diffbisim as db
 from diffbisim.solvers import Exact
 from oracles.bellman import bellman
 from oracles.instances import instance
+from oracles.kernels import dense
 from oracles.literal_lp import literal_lp
 from oracles.two_states import two_states
 
@@ -96,10 +97,6 @@ def solved(case):
         db.distance(X, Y, cost, γ, tol=TIGHT),
         db.distance(X, Y, cost, γ, solver="lp"),
     )
-
-
-def dense(matrix):
-    return matrix.toarray() if sp.issparse(matrix) else matrix
 
 
 def kernels(result):

@@ -5,10 +5,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.chain import MarkovChain
 from diffbisim.problem import Problem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
@@ -16,15 +14,9 @@ from diffbisim.solvers.sinkhorn_rounding import pair_plan
 from oracles.bellman import bellman
 from oracles.instances import KINDS, instance
 from oracles.literal_sinkhorn import iterate
+from problems import problem_of
 
 BOTH = pytest.mark.parametrize("solver", [SinkhornPolicy, SinkhornValue])
-
-
-def problem_of(case, sparse=False):
-    matrix = sp.csr_array if sparse else np.asarray
-    X = MarkovChain(matrix(case.P_x), initial=case.nu_x)
-    Y = MarkovChain(matrix(case.P_y), initial=case.nu_y)
-    return Problem.make(X, Y, case.cost, case.discount)
 
 
 @cache

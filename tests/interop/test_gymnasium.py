@@ -1,5 +1,6 @@
 """Gymnasium: tables, walks, the reward as a wrapper, and imitation in environments that are only sampled."""
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -8,8 +9,6 @@ from diffbisim import examples
 from diffbisim.data.gymnasium import as_env, from_env, rollouts
 from diffbisim.imitate.environment import Model, Sampling
 from diffbisim.planning import expected_return, optimal_policy
-
-gymnasium = pytest.importorskip("gymnasium")
 
 
 @pytest.fixture(scope="module")

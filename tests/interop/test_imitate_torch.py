@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 import diffbisim as db
 from diffbisim import examples
 from diffbisim.imitate.learner import ModuleLearner, TabularLearner
 from diffbisim.imitate.run import Run, Task
 from diffbisim.imitate.updates import Natural
-
-torch = pytest.importorskip("torch")
 
 MDP = examples.imitation_chain()
 EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))

@@ -1,16 +1,14 @@
 """The bridge to JAX: against finite differences (check_grads) and the core, under jit, grad and vmap."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.sparse import BCOO
+from jax.test_util import check_grads
 
-jax = pytest.importorskip("jax")
-
-import jax.numpy as jnp  # noqa: E402
-from jax.experimental.sparse import BCOO  # noqa: E402
-from jax.test_util import check_grads  # noqa: E402
-
-import diffbisim as db  # noqa: E402
-from diffbisim.jax import distance  # noqa: E402
+import diffbisim as db
+from diffbisim.jax import distance
 
 TIGHT = {"discount": 0.8, "tol": 1e-13}
 

@@ -3,10 +3,6 @@
 import runpy
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("stable_baselines3")
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plot_reward_stable_baselines.py"
 
 

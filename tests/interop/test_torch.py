@@ -5,11 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import diffbisim as db  # noqa: E402
-from diffbisim.torch import distance, distance_and_result  # noqa: E402
+import diffbisim as db
+from diffbisim.torch import distance, distance_and_result
 
 TIGHT = {"discount": 0.8, "tol": 1e-13}
 gradcheck = torch.autograd.gradcheck

@@ -1,13 +1,13 @@
 """Laws of the distance: what must hold for every pair of chains, whatever the numbers are."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
 from oracles.bellman import transport
+from oracles.instances import kernel
+from oracles.kernels import cycle
 
 SEEDS = range(8)
 KINDS = ("dense", "sparse", "deterministic", "ties")
@@ -16,18 +16,6 @@ DISCOUNTS = (0.3, 0.9, 0.99)
 #: Certified gap, relative to the largest cost; two results may differ by twice that.
 TOL = 1e-11
 BOTH = 2 * TOL
-
-
-def kernel(rng, n, kind):
-    if kind == "dense":
-        return rng.dirichlet(np.ones(n), n)
-    if kind == "deterministic":
-        return np.eye(n)[rng.integers(0, n, n)]
-    if kind == "ties":
-        P = rng.integers(0, 3, (n, n)) + np.eye(n)
-    else:
-        P = rng.random((n, n)) * (rng.random((n, n)) < 0.4) + 0.2 * np.eye(n)[rng.permutation(n)]
-    return P / P.sum(axis=1, keepdims=True)
 
 
 def chain(seed, n, kind, rewards=True):
@@ -276,11 +264,6 @@ def test_nearby_kernels_are_at_a_small_distance(seed):
 
 
 # --- closed forms -------------------------------------------------------------------------------------------------
-
-
-@cache
-def cycle(n, shift=1):
-    return np.roll(np.eye(n), shift, axis=1)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (2, 2), (3, 4), (6, 4), (7, 11)])

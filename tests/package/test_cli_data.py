@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 
+import gymnasium
 import numpy as np
 import pytest
 from typer.main import get_command
@@ -32,7 +33,6 @@ def table_of(walks):
 @pytest.fixture(scope="module")
 def walks():
     """Thirty walks of two chains, and what an expert was seen to do on the lake."""
-    gymnasium = pytest.importorskip("gymnasium")
     env = gymnasium.make("FrozenLake-v1", is_slippery=False)
     seen = rollouts(env, optimal_policy(from_env(env), 0.99), 60, 0)
     episodes = np.split(np.arange(60), np.flatnonzero(seen.first)[1:])
@@ -166,7 +166,7 @@ def test_read_transitions(folder, walks):
 
 def test_imitate_from_what_was_seen_is_that_of_the_library(folder, walks):
     out, _ = run("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--json", "--discount", 0.9)
-    mdp = from_env(pytest.importorskip("gymnasium").make("FrozenLake-v1"))
+    mdp = from_env(gymnasium.make("FrozenLake-v1"))
     known = db.imitate(mdp, walks["walks"], "indicator", 0.9, rng=0)
     assert json.loads(out)["distance"] == known.distance.value
     run("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--discount", 0.9, "--output", "policy.csv")

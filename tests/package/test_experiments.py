@@ -171,7 +171,6 @@ def test_error_falls_with_the_root_of_the_data_unless_biased():
 
 def test_gymnasium_returns_come_close():
     """Known: CliffWalking's best return is -13, its expert deterministic: every state that matters is seen."""
-    pytest.importorskip("gymnasium")
     settings = imitation_gymnasium.Settings(("CliffWalking-v1", "FrozenLake-v1"), iterations=30)
     outcome = imitation_gymnasium.run(settings)
     found = imitation_gymnasium.summary(outcome)

@@ -51,7 +51,6 @@ def test_two_groups(run):
 
 
 def test_torch_loss(run):
-    pytest.importorskip("torch")
     names, _ = run("torch_loss")
     constant, annealed = names["constant"], names["annealed"]
     assert annealed[0][-1] == pytest.approx(1.5, abs=0.005)
@@ -59,7 +58,6 @@ def test_torch_loss(run):
 
 
 def test_frozen_lake(run):
-    pytest.importorskip("gymnasium")
     names, figures = run("frozen_lake")
     assert names["result"].distance.upper <= 1e-6
     mdp, value = names["mdp"], names["expected_return"]

@@ -109,14 +109,3 @@ def test_make_targets_of_the_texts_exist():
     for path in ALL:
         named = re.findall(r"(?:`|^)make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert set(named) <= targets, path.name
-
-
-def test_tests_named_in_the_paper_map_exist():
-    defined = {
-        name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")))
-    assert len(named) >= 10
-    assert named <= defined

@@ -1,4 +1,4 @@
-"""Section 5 of the paper, with the sign corrected: the gradient, the reward, and Algorithm 2 on known MDPs."""
+"""Section 5 of the paper, with the sign corrected: the gradient, the reward, and Algorithm 3 on known MDPs."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def test_no_policy_beats_the_one_that_is_found():
 
 
 def test_best_response_cycles_where_steps_converge():
-    """The paper's literal Algorithm 2: every policy is deterministic, so a stochastic expert is never reached."""
+    """The paper's literal Algorithm 3: every policy is deterministic, so a stochastic expert is never reached."""
     mdp = examples.imitation_chain()
     expert = mdp.induced_chain(examples.soft_right_policy(mdp, 0.4))
     literal = db.imitate(mdp, expert, discount=0.9, update="best-response", max_iterations=12)

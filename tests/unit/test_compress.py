@@ -148,6 +148,25 @@ def test_sweep_never_rises_and_stops_at_the_blocks():
     assert sweep.plot().get_xlabel() == "states"
 
 
+@pytest.mark.parametrize("table", [False, True])
+def test_a_saved_compression_comes_back_bit_for_bit(table, tmp_path):
+    plain = random_blocks(3)[0]
+    X = db.MarkovChain(plain.transition, rewards=plain.rewards, labels=[f"s{k}" for k in range(25)])
+    cost = np.abs(np.subtract.outer(X.rewards, [0.0, 1.5, 4.0])) if table else "reward"
+    small = db.compress(X, 3, cost=cost, restarts=2, max_steps=5)
+    small.save(tmp_path / "small.npz")
+    back = db.load(tmp_path / "small.npz")
+    assert type(back) is type(small)
+    assert (repr(back), back.history) == (repr(small), small.history)
+    for name in ("transition", "initial", "rewards"):
+        assert np.array_equal(getattr(back.chain, name), getattr(small.chain, name))
+    for name in ("encoder", "decoder", "labels", "unused"):
+        assert np.array_equal(getattr(back, name), getattr(small, name))
+    assert np.array_equal(back.distance.values, small.distance.values)
+    assert np.array_equal(back.distance.plan(7, 1), small.distance.plan(7, 1))
+    assert back.distance.problem.x.labels == X.labels
+
+
 def test_starts_are_never_made_worse():
     X, Y = db.examples.random_chain(10, 0), db.examples.random_chain(3, 1)
     found = db.compress(X, 3, restarts=1, starts=[Y])

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
@@ -27,12 +26,9 @@ from diffbisim.data.examples import (
     soft_right_policy,
 )
 from diffbisim.errors import InvalidArgument
+from oracles.kernels import dense
 
 GAMMA = 0.5
-
-
-def dense(chain):
-    return chain.transition.toarray() if chain.is_sparse else chain.transition
 
 
 def transport(p, q, cost):
@@ -148,12 +144,8 @@ def test_imitation_chain_by_definition():
             P[i, effects[a](i)] += 1 - slip
             for effect in effects:
                 P[i, effect(i)] += slip / 4
-        assert dense_matrix(mdp.transition[a]) == pytest.approx(P, abs=1e-15)
+        assert dense(mdp.transition[a]) == pytest.approx(P, abs=1e-15)
     assert mdp.initial[0] == 1
-
-
-def dense_matrix(P):
-    return P.toarray() if sp.issparse(P) else P
 
 
 def test_going_right_without_slips_is_deterministic():

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import diffbisim as db  # noqa: E402
-from diffbisim.fit.dbot import annealed  # noqa: E402
-from diffbisim.fit.result import FitStatus  # noqa: E402
+import diffbisim as db
+from diffbisim.fit.dbot import annealed
+from diffbisim.fit.result import FitStatus
 
 K = db.kernels
 WALK = db.examples.drift_walk(1.5)
@@ -173,6 +172,21 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
     path.write_bytes(b"no archive")
     with pytest.raises(db.InvalidData, match="not a checkpoint"):
         db.fit(WALK, K.DriftWalk(0.0), steps=2, checkpoint=path)
+
+
+def test_a_saved_fit_comes_back_bit_for_bit_but_for_the_module(tmp_path):
+    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), steps=4)
+    found.save(tmp_path / "fit.npz")
+    back = db.load(tmp_path / "fit.npz")
+    assert isinstance(back, db.FitResult)
+    assert back.model is None
+    assert (repr(back), back.history, back.work, back.status) == (repr(found), found.history, found.work, found.status)
+    assert back.parameters.keys() == found.parameters.keys()
+    assert all(np.array_equal(back.parameters[name], value) for name, value in found.parameters.items())
+    for name in ("transition", "initial", "rewards"):
+        assert np.array_equal(getattr(back.chain, name), getattr(found.chain, name))
+    assert np.array_equal(back.distance.values, found.distance.values)
+    assert np.array_equal(back.distance.encoder, found.distance.encoder)
 
 
 def test_callback_stops_and_progress_counts():

@@ -5,12 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-import diffbisim as db  # noqa: E402
-from diffbisim.fit.result import FitStatus  # noqa: E402
-from diffbisim.solvers import Somcot  # noqa: E402
-from diffbisim.steps import Annealed  # noqa: E402
+import diffbisim as db
+from diffbisim.fit.result import FitStatus
+from diffbisim.solvers import Somcot
+from diffbisim.steps import Annealed
 
 K = db.kernels
 WALK = db.examples.drift_walk(1.5)

@@ -5,10 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-import diffbisim as db  # noqa: E402
-from diffbisim.fit.identify import resample  # noqa: E402
+import diffbisim as db
+from diffbisim.fit.identify import resample
 
 WALK = db.examples.drift_walk(1.0, 6)
 KNOWN = {"discount": 0.9, "initial": 3, "rewards": np.arange(6)}

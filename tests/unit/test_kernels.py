@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import diffbisim as db  # noqa: E402
-from diffbisim.fit import kernels as k  # noqa: E402
-from diffbisim.fit.natural import fisher_weights, natural_direction  # noqa: E402
+import diffbisim as db
+from diffbisim.fit import kernels as k
+from diffbisim.fit.natural import fisher_weights, natural_direction
 
 MDP = db.examples.imitation_chain(4)
 SPARSE = db.examples.random_sparse_chain(6, 2, rng=0)

@@ -19,27 +19,18 @@ from diffbisim.solvers.linear_program import LinearProgram, LinearProgramCouplin
 from diffbisim.solvers.lp_assembly import paper_program
 from oracles.bellman import bellman
 from oracles.instances import Instance, instance
+from oracles.kernels import cycle
 from oracles.literal_lp import literal_lp
 from oracles.two_states import two_states
+from problems import problem_of
 
 SEEDS = range(75)
-
-
-def problem_of(case, sparse=False):
-    matrix = sp.csr_array if sparse else np.asarray
-    X = MarkovChain(matrix(case.P_x), initial=case.nu_x)
-    Y = MarkovChain(matrix(case.P_y), initial=case.nu_y)
-    return Problem.make(X, Y, case.cost, case.discount)
 
 
 @cache
 def solved(seed):
     case = instance(seed)
     return case, LinearProgram().solve(problem_of(case)), bellman(*case)
-
-
-def cycle(n, shift=0):
-    return np.roll(np.eye(n), 1 + shift, axis=1)
 
 
 # --- the number and its bounds ---------------------------------------------------------------------------

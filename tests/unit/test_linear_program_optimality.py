@@ -5,19 +5,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from diffbisim.chain import MarkovChain
-from diffbisim.problem import Problem
 from diffbisim.solvers.certify import over_x, over_y
 from diffbisim.solvers.linear_program import LinearProgram
 from oracles.bellman import bellman
 from oracles.instances import Instance, instance
+from problems import problem_of
 
 SEEDS = range(75)
-
-
-def problem_of(case):
-    X, Y = MarkovChain(case.P_x, initial=case.nu_x), MarkovChain(case.P_y, initial=case.nu_y)
-    return Problem.make(X, Y, case.cost, case.discount)
 
 
 @cache

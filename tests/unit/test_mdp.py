@@ -10,12 +10,9 @@ import scipy.sparse as sp
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidChain
 from diffbisim.mdp import MDP
+from oracles.kernels import dense
 
 STAY, SWAP = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
-
-
-def dense(matrix):
-    return matrix.toarray() if sp.issparse(matrix) else matrix
 
 
 def random_mdp(seed, n=5, n_actions=3, **options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ from diffbisim.cli.common import (
     save_chain,
     write_json,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from diffbisim.chain import MarkovChain
 
 ChainOutput = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the chain found (.npz, .csv, .tra), or the numbers (.json)")
@@ -48,12 +51,9 @@ def compress(
 ) -> None:
     """The nearest chain with few states, its certified distance, and which small state stands for which."""
     import diffbisim
-    from diffbisim.cli.reading import need_rewards, read_file
     from diffbisim.cli.showing import bar
 
-    _target(output)
-    chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
-    need_rewards((chain, file, "--rewards"))
+    chain = _target(file, "reward", output, unseen=unseen, initial=initial, rewards=rewards)
     began = time.perf_counter()
     result = diffbisim.compress(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
     facts = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
@@ -83,17 +83,13 @@ def fit(
 ) -> None:
     """Fit a parametrized model to the chain in a file, by the exact gradient of the distance."""
     import diffbisim
-    from diffbisim.cli.reading import need_rewards, read_file
     from diffbisim.cli.showing import bar
     from diffbisim.errors import InvalidArgument
     from diffbisim.fit import kernels
 
-    _target(output)
     if kernel not in ("full", "masked"):
         raise InvalidArgument(f"--kernel {kernel}: use full or masked")
-    chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
-    if cost == "reward":
-        need_rewards((chain, file, "--rewards"))
+    chain = _target(file, cost, output, unseen=unseen, initial=initial, rewards=rewards)
     model = kernels.Softmax(chain.n_states, rng=seed) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=seed)
     began = time.perf_counter()
     result = diffbisim.fit(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
@@ -147,10 +143,15 @@ def imitate(
         fail(f"not converged. {result.status}", NOT_CONVERGED)
 
 
-def _target(output: Path | None) -> None:
-    from diffbisim.cli.reading import save_target
+def _target(file: Path, cost: str, output: Path | None, **options: Any) -> MarkovChain:
+    """The chain to approach; what could not be written in the end, or compared, is refused at once."""
+    from diffbisim.cli.reading import need_rewards, read_file, save_target
 
     save_target(output, (".npz", ".csv", ".tsv", ".tra", ".json"))
+    chain = read_file(file, **options)
+    if cost == "reward":
+        need_rewards((chain, file, "--rewards"))
+    return chain
 
 
 def _finish(result: Any, seconds: float, facts: dict[str, Any], as_json: bool, output: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The paper's Algorithm 2 to the letter, and what becomes of it with steps instead of best responses.
+"""The paper's Algorithm 3 to the letter, and what becomes of it with steps instead of best responses.
 
 On the five-state chain the expert is known exactly. Each outer iteration evaluates the distance and its implicit
 reward r at the current policy, then
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLE = "Algorithm 2 to the letter, with the sign corrected, and with steps"
-CLAIM = "Algorithm 2 runs reinforcement learning to convergence under the (negated) implicit reward at each outer step."
+TITLE = "Algorithm 3 to the letter, with the sign corrected, and with steps"
+CLAIM = "Algorithm 3 runs reinforcement learning to convergence under the (negated) implicit reward at each outer step."
 
 RULES: dict[str, Update] = {
     "as printed": BestResponse(printed_sign=True),
@@ -183,7 +183,7 @@ def _panel(ax: Axes, outcome: Outcome, epsilon: float) -> None:
     at = np.arange(1, outcome.settings.iterations + 1)
     styles = dict(zip(RULES, ((ORANGE, "s"), (VERMILION, "^"), (BLUE, "o")), strict=True))
     for name, (color, marker) in styles.items():
-        label = f"{name} (Algorithm 2)" if name == "as printed" else name
+        label = f"{name} (Algorithm 3)" if name == "as printed" else name
         for start, values in enumerate(outcome.values[epsilon, name]):
             end = (
                 int(np.argmax(values <= outcome.settings.tol)) + 1 if values.min() <= outcome.settings.tol else at.size

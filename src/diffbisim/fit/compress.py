@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from diffbisim.chain import MarkovChain, as_generator
 from diffbisim.checks import check_count, check_discount, finite_numbers
 from diffbisim.cost import ground_cost, reward_cost
+from diffbisim.data.archive import chain_arrays, chain_from_arrays
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
@@ -47,6 +49,7 @@ from diffbisim.lumping import lump
 from diffbisim.problem import Array, available_threads
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult
+from diffbisim.saving import part, read_built, write_built
 
 #: A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or nothing.
 Start = tuple[Model, str]
@@ -94,6 +97,18 @@ class CompressResult:
     def unused(self) -> NDArray[np.intp]:
         """Small states that are never visited: fewer states would have done as well."""
         return self.distance.unvisited[1]
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        meta = {"history": [dict(row) for row in self.history]}
+        chain = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
+        write_built(path, "compression", meta, self.distance, chain)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> "CompressResult":
+        """The inverse of :meth:`save`, from the arrays of the file."""
+        meta, found = read_built(arrays, "compression")
+        return cls(chain_from_arrays(part(arrays, "chain.")), found, tuple(meta["history"]))
 
     def __repr__(self) -> str:
         d, used = self.distance, self.chain.n_states - self.unused.size

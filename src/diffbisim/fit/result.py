@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
+from diffbisim.data.archive import chain_arrays, chain_from_arrays
 from diffbisim.results import DistanceResult
+from diffbisim.saving import part, read_built, write_built
 
 Array = NDArray[np.float64]
 
@@ -32,7 +35,7 @@ class FitResult:
         chain: the fitted chain.
         distance: its certified distance to the target, with encoder, decoder and gradient.
         parameters: the best parameters by name.
-        model: the module, with these parameters.
+        model: the module, with these parameters; None in a result that was read from a file.
         history: one mapping per step (value, lower, upper, level, length, tol, and the inner work so far).
         work: inner work in total: pivots, improvements and sweeps of the solves, and the sweeps of the gradients; of a
             stochastic solver its iterations, and the transitions of the target that were read.
@@ -63,6 +66,21 @@ class FitResult:
     def curve(self, name: str = "value") -> Array:
         """One column of the history, (steps,)."""
         return np.array([row[name] for row in self.history])
+
+    def save(self, path: str | Path) -> None:
+        """Write all but the module to one ``.npz`` file (arrays and JSON, no pickle); read it with `diffbisim.load`."""
+        meta = {"outcome": self.outcome.name, "history": [dict(row) for row in self.history], "work": dict(self.work)}
+        arrays = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
+        arrays |= {f"parameters.{name}": value for name, value in self.parameters.items()}
+        write_built(path, "fit", meta, self.distance, arrays)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> "FitResult":
+        """The inverse of :meth:`save`, from the arrays of the file; there is no module."""
+        meta, found = read_built(arrays, "fit")
+        chain, parameters = chain_from_arrays(part(arrays, "chain.")), part(arrays, "parameters.")
+        history = tuple(meta["history"])
+        return cls(chain, found, parameters, None, FitStatus[meta["outcome"]], history, meta["work"])
 
     def __repr__(self) -> str:
         d = self.distance

@@ -1,4 +1,4 @@
-"""Imitation from observations: find the policy whose chain is closest to the expert's (the paper's Algorithm 2).
+"""Imitation from observations: find the policy whose chain is closest to the expert's (the paper's Algorithm 3).
 
     min_π d(X, Y_π),        P_π(s'|s) = Σ_a π(a|s) P(s'|s,a)
 

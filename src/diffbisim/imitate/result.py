@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.data.archive import chain_arrays, chain_from_arrays
-from diffbisim.data.tables import replacing
-from diffbisim.errors import InvalidData
 from diffbisim.imitate.reward import ImplicitReward
 from diffbisim.mdp import MDP
 from diffbisim.problem import lazy
 from diffbisim.results import DistanceResult
-from diffbisim.saving import part, result_from_arrays
+from diffbisim.saving import opened, part, read_built, write_built
 
 
 class Ending(Enum):
@@ -75,32 +69,27 @@ class ImitationResult:
         return ImplicitReward(self.distance.implicit_reward(), self.mdp.labels)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :meth:`load`."""
-        meta = {
-            "diffbisim-imitation": 1, "outcome": self.outcome.name, "history": [dict(row) for row in self.history],
-        }  # fmt: skip
-        arrays = {f"distance.{name}": value for name, value in self.distance.arrays().items()}
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        meta = {"outcome": self.outcome.name, "history": [dict(row) for row in self.history]}
+        arrays: dict[str, Any] = {"policy": self.policy}
         for a, P in enumerate(self.mdp.transition):
             chain = MarkovChain(P, initial=self.mdp.initial, labels=self.mdp.labels)
             arrays |= {f"action{a}.{name}": value for name, value in chain_arrays(chain).items()}
         if self.mdp.rewards is not None:
             arrays["rewards"] = self.mdp.rewards
-        arrays["imitation"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        with replacing(Path(path), binary=True) as file:
-            np.savez(file, policy=self.policy, **arrays)
+        write_built(path, "imitation", meta, self.distance, arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> ImitationResult:
         """What :meth:`save` wrote; names of actions are not kept."""
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            meta = json.loads(bytes(arrays["imitation"]).decode())
-            n_actions = arrays["policy"].shape[1]
-            chains = [chain_from_arrays(part(arrays, f"action{a}.")) for a in range(n_actions)]
-            distance = result_from_arrays(part(arrays, "distance."))
-        except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise InvalidData(f"{path} is no saved imitation ({error}); write one with result.save(path)") from None
+        with opened(path, "imitation") as arrays:
+            return cls.from_arrays(arrays)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> ImitationResult:
+        """The inverse of :meth:`save`, from the arrays of the file."""
+        meta, distance = read_built(arrays, "imitation")
+        chains = [chain_from_arrays(part(arrays, f"action{a}.")) for a in range(arrays["policy"].shape[1])]
         mdp = MDP(
             [chain.transition for chain in chains],
             initial=chains[0].initial,

@@ -1,6 +1,6 @@
 """One run of imitation in a known MDP: solve, reward, move, and keep the best.
 
-The loop of the paper's Algorithm 2 (ilfo.py has the equations). Every solve starts from the last solution, and is three
+The loop of the paper's Algorithm 3 (ilfo.py has the equations). Every solve starts from the last solution, and is three
 digits more exact than the distance itself, so that steps near the minimum are not led by its error.
 """
 

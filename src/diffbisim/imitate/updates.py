@@ -4,7 +4,7 @@
 ``"natural"``         to the level by the last few cuts, in the natural geometry (bundle.py); the default
 ``"gradient"``        Polyak's step along the plain gradient of the logits
 ``"sampled"``         policy gradient from sampled transitions, r(s,s') as the advantage: no model needed
-``"best-response"``   the paper's literal Algorithm 2: reinforcement learning to convergence under r
+``"best-response"``   the paper's literal Algorithm 3: reinforcement learning to convergence under r
 ====================  ====================================================================================
 
 The level is zero if the expert can be reproduced, and otherwise learned on the way (steps.py). A best response is
@@ -104,7 +104,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class BestResponse:
-    """The paper's Algorithm 2 to the letter: the optimal policy for the frozen reward, found exactly.
+    """The paper's Algorithm 3 to the letter: the optimal policy for the frozen reward, found exactly.
 
     ``printed_sign`` maximizes -r, the reward as the paper prints it.
     """

@@ -61,10 +61,7 @@ def history(run: Any, ax: Axes | None = None, *, log: bool | None = None, label:
 def encoder(result: Any, ax: Axes | None = None) -> Axes:
     """``λ_X(y|x)``: with which probability a state y of Y (column) stands for a state x of X (row)."""
     found = _distance(result)
-    ax = heat_map(
-        own(ax, 4.8, 4.2), found.encoder, r"encoder $\lambda_X(y|x)$", _names(found.problem.x), _names(found.problem.y),
-        cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto",
-    )  # fmt: skip
+    ax = _shares(ax, found.encoder, r"encoder $\lambda_X(y|x)$", found.problem.x, found.problem.y)
     ax.set(xlabel="state $y$ of Y", ylabel="state $x$ of X")
     return ax
 
@@ -72,12 +69,15 @@ def encoder(result: Any, ax: Axes | None = None) -> Axes:
 def decoder(result: Any, ax: Axes | None = None) -> Axes:
     """``λ_Y(x|y)``: which state x of X (column) a state y of Y (row) stands for."""
     found = _distance(result)
-    ax = heat_map(
-        own(ax, 4.8, 4.2), found.decoder, r"decoder $\lambda_Y(x|y)$", _names(found.problem.y), _names(found.problem.x),
-        cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto",
-    )  # fmt: skip
+    ax = _shares(ax, found.decoder, r"decoder $\lambda_Y(x|y)$", found.problem.y, found.problem.x)
     ax.set(xlabel="state $x$ of X", ylabel="state $y$ of Y")
     return ax
+
+
+def _shares(ax: Axes | None, table: Any, title: str, rows: MarkovChain, columns: MarkovChain) -> Axes:
+    """Rows that sum to one, from white to black."""
+    look: dict[str, Any] = {"cmap": "Greys", "vmin": 0.0, "vmax": 1.0, "aspect": "auto"}
+    return heat_map(own(ax, 4.8, 4.2), table, title, _names(rows), _names(columns), **look)
 
 
 def coupling(result: Any, pair: tuple[int, int] | None = None, ax: Axes | None = None) -> Axes:

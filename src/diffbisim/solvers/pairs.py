@@ -7,9 +7,7 @@ small to pay for a second thread runs in the caller. Sums over threads are taken
 call gives the same bits.
 """
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument
+from diffbisim.parallel import taken
 from diffbisim.problem import Array, Problem, available_threads
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import kernels
@@ -121,22 +120,7 @@ class PairGrid:
         if self.threads == 1 or pieces < 2:
             return [run(0, 0, self.size)]
         cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64).tolist()
-        todo, results = deque(range(pieces)), [None] * pieces
-
-        def take() -> None:
-            while True:
-                try:
-                    k = todo.popleft()  # atomic
-                except IndexError:
-                    return
-                results[k] = run(k, cuts[k], cuts[k + 1])
-
-        with ThreadPoolExecutor(self.threads - 1) as pool:
-            others = [pool.submit(take) for _ in range(self.threads - 1)]
-            take()
-        for other in others:
-            other.result()
-        return results
+        return taken(run, [(k, cuts[k], cuts[k + 1]) for k in range(pieces)], self.threads)
 
     def improve(self, U: Array, out: Array, tol: float) -> bool:
         """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol``."""

@@ -14,9 +14,7 @@ A block for which the shared kernel runs out of exponents falls back to the seco
 one sweep and joined at its end, and sums over them are taken in a fixed order, as in pairs.py.
 """
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
+from diffbisim.parallel import taken
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import sinkhorn_kernels as kernels
 from diffbisim.solvers import sinkhorn_potentials as potentials
@@ -73,26 +72,8 @@ class GibbsPlans:
         """``run(piece, lo, hi)`` over all pairs, ``step`` at a time, results in their order; ``work`` per cell."""
         alone = self.threads == 1 or self.cells * work < CHUNK
         step = step or -(-self.size // (1 if alone else 8 * self.threads))
-        todo = deque(enumerate(range(0, self.size, step)))
-        results: list[Any] = [None] * len(todo)
-
-        def take() -> None:
-            while True:
-                try:
-                    piece, lo = todo.popleft()  # atomic
-                except IndexError:
-                    return
-                results[piece] = run(piece, lo, min(lo + step, self.size))
-
-        if alone or len(todo) == 1:
-            take()
-            return results
-        with ThreadPoolExecutor(self.threads - 1) as pool:
-            others = [pool.submit(take) for _ in range(self.threads - 1)]
-            take()
-        for other in others:
-            other.result()
-        return results
+        pieces = [(k, lo, min(lo + step, self.size)) for k, lo in enumerate(range(0, self.size, step))]
+        return taken(run, pieces, 1 if alone else self.threads)
 
     def heat(self, W: Array, beta: float, keep: bool = False) -> None:
         """Another table and temperature; the potentials stay as they are, or (``keep``) β times them does."""

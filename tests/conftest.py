@@ -1,0 +1,25 @@
+"""Where everything that the tests need is there, none may be skipped: with DIFFBISIM_NO_SKIPS set a skip is a failure.
+
+``.ci/run`` sets it. Without it, only the page in a browser (no Chromium) and forked processes (no fork) are skipped.
+"""
+
+import os
+
+import pytest
+
+
+def strict(report):
+    if report.skipped and os.environ.get("DIFFBISIM_NO_SKIPS"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"{report.nodeid}: nothing may be skipped here. {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return strict((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return strict((yield))

@@ -1,0 +1,34 @@
+"""The rule of tests/conftest.py: in ``.ci/run`` a test that is skipped has failed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WAYS = {
+    "mark": "@pytest.mark.skip(reason='dark')\ndef test():\n    pass\n",
+    "condition": "@pytest.mark.skipif(True, reason='dark')\ndef test():\n    pass\n",
+    "call": "def test():\n    pytest.skip('dark')\n",
+    "fixture": "@pytest.fixture\ndef f():\n    pytest.skip('dark')\n\ndef test(f):\n    pass\n",
+    "module": "pytest.skip('dark', allow_module_level=True)\n",
+    "import": "pytest.importorskip('dark')\n",
+}
+
+
+def test_a_skip_is_a_failure_where_nothing_may_be_skipped(tmp_path):
+    for way, text in WAYS.items():
+        (tmp_path / f"test_{way}.py").write_text(f"import pytest\n\n{text}")
+    options = ["-p", "conftest", "-p", "no:cacheprovider", "-n", "1", "--continue-on-collection-errors"]
+    for rule in ("", "1"):
+        settings = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "DIFFBISIM_NO_SKIPS": rule}
+        command = [sys.executable, "-m", "pytest", *options, "--rootdir", ".", "."]
+        run = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+        assert (run.returncode != 0) == bool(rule), run.stdout
+        assert [way for way in WAYS if (f"test_{way}.py" in run.stdout) != bool(rule)] == []
+        assert run.stdout.count("nothing may be skipped here") >= (len(WAYS) if rule else 0)
+        assert ("6 skipped" in run.stdout) == (not rule)
+
+
+def test_the_rule_holds_in_ci():
+    assert "export DIFFBISIM_NO_SKIPS=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -1,0 +1,14 @@
+"""An instance of the oracles as a problem of the package."""
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.chain import MarkovChain
+from diffbisim.problem import Problem
+
+
+def problem_of(case, sparse=False):
+    matrix = sp.csr_array if sparse else np.asarray
+    X = MarkovChain(matrix(case.P_x), initial=case.nu_x)
+    Y = MarkovChain(matrix(case.P_y), initial=case.nu_y)
+    return Problem.make(X, Y, case.cost, case.discount)

@@ -1,0 +1,238 @@
+"""PRISM's explicit files, of chains and MDPs, read as its manual says; broken ones are named."""
+
+import re
+
+import numpy as np
+import pytest
+
+from chain_files import file, random_chain, refused
+from diffbisim.chain import MarkovChain
+from diffbisim.data import read_chain, read_mdp, write_chain
+from diffbisim.data.prism import read_prism_labels, read_prism_rewards
+from diffbisim.errors import InvalidData
+from oracles.kernels import dense
+
+# --- chains -------------------------------------------------------------------------------------------------
+
+
+# The die of Knuth and Yao as PRISM exports it (manual, "Explicit Model Files": header "n m", lines "i j x").
+DIE = """13 20
+0 1 0.5
+0 2 0.5
+1 3 0.5
+1 4 0.5
+2 5 0.5
+2 6 0.5
+3 1 0.5
+3 7 0.5
+4 8 0.5
+4 9 0.5
+5 10 0.5
+5 11 0.5
+6 2 0.5
+6 12 0.5
+7 7 1
+8 8 1
+9 9 1
+10 10 1
+11 11 1
+12 12 1
+"""
+
+
+def test_the_die_of_knuth_and_yao_is_fair(tmp_path):
+    path = file(tmp_path, "die.tra", DIE)
+    file(tmp_path, "die.lab", '0="init" 1="deadlock" 2="done"\n0: 0\n7: 2\n8: 2\n9: 2\n10: 2\n11: 2\n12: 2\n')
+    file(
+        tmp_path,
+        "die.srew",
+        '# Reward structure "value"\n# State rewards\n13 6\n7 1\n8 2\n9 3\n10 4\n11 5\n12 6\n',
+    )
+    chain = read_chain(path)
+    assert (chain.n_states, chain.n_transitions) == (13, 20)
+    law = chain.initial @ np.linalg.matrix_power(dense(chain), 200)
+    assert law[7:] == pytest.approx(np.full(6, 1 / 6), abs=1e-15)
+    assert law @ chain.rewards == pytest.approx(3.5)
+    labels = read_prism_labels(tmp_path / "die.lab")
+    assert {name: states.tolist() for name, states in labels.items()} == {
+        "init": [0],
+        "deadlock": [],
+        "done": [7, 8, 9, 10, 11, 12],
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2 3\n0 0 0.25\n0 1 0.75\n1 0 1\n",
+        "# Transitions (DTMC)\n\n2 3\n1 0 1 go\n0 1 3/4\n0 0 .25\n",  # comment, action, fraction, order
+        "2 2 3\n0 0 0 0.25\n0 0 1 0.75\n1 0 0 1\n",  # an MDP with one choice per state
+        "2 2 3\n0 0 0.25\n0 1 0.75\n1 0 1\n",
+    ],
+)
+def test_headers_and_lines_of_transition_files(tmp_path, text):
+    chain = read_chain(file(tmp_path, "c.tra", text))
+    assert np.array_equal(dense(chain), [[0.25, 0.75], [1, 0]])
+    assert np.array_equal(chain.initial, [1, 0])
+    assert chain.rewards is None
+
+
+@pytest.mark.parametrize("suffix", [".srew", ".rews", ".rew"])
+def test_neighbors_are_read_and_can_be_overridden(tmp_path, suffix):
+    path = file(tmp_path, "m.tra", "3 3\n0 1 1\n1 2 1\n2 0 1\n")
+    file(tmp_path, "m.lab", '0="init" 1="goal"\n1: 0 1\n2: 0\n')
+    file(tmp_path, f"m{suffix}", "3 1\n2 -1.5\n")
+    chain = read_chain(path)
+    assert np.array_equal(chain.initial, [0, 0.5, 0.5])  # PRISM: an equiprobable choice over the initial states
+    assert np.array_equal(chain.rewards, [0, 0, -1.5])
+    assert np.array_equal(read_prism_rewards(tmp_path / f"m{suffix}"), [0, 0, -1.5])
+    chain = read_chain(path, initial=0, rewards=[1, 2, 3])
+    assert np.array_equal(chain.initial, [1, 0, 0])
+    assert np.array_equal(chain.rewards, [1, 2, 3])
+
+
+def test_without_an_initial_label_the_start_is_zero(tmp_path):
+    path = file(tmp_path, "m.tra", "2 2\n0 1 1\n1 0 1\n")
+    file(tmp_path, "m.lab", '0="goal"\n1: 0\n')
+    assert np.array_equal(read_chain(path).initial, [1, 0])
+
+
+def test_deadlocks_follow_unseen(tmp_path):
+    path = file(tmp_path, "m.tra", "3 2\n0 1 1\n1 0 1\n")
+    refused(path, "1 of 3 states have no outgoing transition: 2", 'unseen="self-loop"')
+    assert np.array_equal(dense(read_chain(path, unseen="self-loop")), [[0, 1, 0], [1, 0, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ["line 1: the file is empty"]),
+        ("# only a comment\n", ["line 1: the file is empty"]),
+        ("2\n", ["line 1: '2': the first line must hold the counts \"states transitions\" or"]),
+        ("2 3 4 5\n", ["line 1", "the first line must hold the counts"]),
+        ("two 1\n0 0 1\n", ["line 1: 'two 1': the first line must hold the counts"]),
+        ("1 0\n", ["line 1: the file holds no transitions"]),
+        (
+            "2 3\n0 1 1\n1 0 1\n",
+            ["line 1: '2 3': the header promises 3 lines, 2 follow; is the file complete?"],
+        ),
+        ("2 2\n0 1 1\n1 0\n", ["line 3: '1 0': expected source target probability, found 2 fields"]),
+        (
+            "2 2\n0 1 1\n1 0 1 a b\n",
+            ["line 3: '1 0 1 a b': expected source target probability, found 5 fields"],
+        ),
+        ("2 2\n0 1 1\n1 2 1\n", ["line 3: '1 2 1': target must be a state from 0 to 1"]),
+        ("2 2\n0 1 1\n-1 0 1\n", ["line 3: '-1 0 1': source must be a state from 0 to 1"]),
+        ("2 2\n0 1 1\nx 0 1\n", ["line 3: 'x 0 1': source must be an integer"]),
+        ("2 2\n0 1 1\n1 0 [0.1,0.2]\n", ["line 3: '1 0 [0.1,0.2]': probability must be a number"]),
+        ("2 2\n0 1 1\n1 0 3.5\n", ["line 3: '1 0 3.5': the probabilities out of state 1 sum to 3.5"]),
+        ("2 3\n0 1 0.5\n0 1 0.5\n1 0 1\n", ["line 3: '0 1 0.5': repeats the transition of line 2"]),
+        (
+            "2 3 3\n0 0 1 1\n0 1 0 1\n1 0 0 1\n",
+            ["holds an MDP (states have several choices); read it with read_mdp"],
+        ),
+    ],
+)
+def test_broken_transition_files(tmp_path, text, parts):
+    refused(file(tmp_path, "m.tra", text), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("m.lab", "init\n0: 0\n", 'm.lab, line 1: \'init\': expected a header such as 0="init" 1="deadlock"'),
+        (
+            "m.lab",
+            '0="init"\nzero\n',
+            "m.lab, line 2: 'zero': expected \"state: label numbers\", such as 3: 0 2",
+        ),
+        ("m.lab", '0="init"\n0: 7\n', "m.lab, line 2: '0: 7': label 7 is not in the header"),
+        ("m.lab", '0="init"\n5: 0\n', "m.lab: state 5 is labeled init, but m.tra has 2 states"),
+        ("m.srew", "3 1\n0 1\n", "m.srew is for 3 states, m.tra has 2; they belong apart"),
+        ("m.srew", "2 1\n0 inf\n", "m.srew, line 2: '0 inf': reward must be a finite number"),
+        ("m.srew", "2 1\n4 1\n", "m.srew, line 2: '4 1': state must be a state from 0 to 1"),
+        ("m.srew", "2 1\n0 1 1\n", "m.srew, line 2: '0 1 1': expected state reward, found 3 fields"),
+    ],
+)
+def test_broken_neighbors(tmp_path, name, text, message):
+    path = file(tmp_path, "m.tra", "2 2\n0 1 1\n1 0 1\n")
+    file(tmp_path, name, text)
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        read_chain(path)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_prism_files_come_back(tmp_path, sparse):
+    start = np.array([0, 0.5, 0, 0, 0.5, 0, 0])
+    chain = random_chain(3, sparse=sparse, initial=start, rewards=[0, 1.5, 0, -2, 0, 0, 1e-9])
+    write_chain(chain, tmp_path / "m.tra")
+    assert (tmp_path / "m.lab").read_text() == '0="init" 1="deadlock"\n1: 0\n4: 0\n'
+    back = read_chain(tmp_path / "m.tra")
+    assert np.array_equal(dense(back), dense(chain))
+    assert np.array_equal(back.initial, start)
+    assert np.array_equal(back.rewards, chain.rewards)
+
+
+def test_prism_cannot_hold_every_start(tmp_path):
+    chain = MarkovChain(np.eye(2), initial=[0.3, 0.7])
+    with pytest.raises(InvalidData, match=r"PRISM starts in each initial state with the same probability; write .npz"):
+        write_chain(chain, tmp_path / "m.tra")
+
+
+def test_rewards_of_another_chain_are_not_adopted(tmp_path):
+    write_chain(MarkovChain(np.eye(2), rewards=[1, 2]), tmp_path / "m.tra")
+    with pytest.raises(InvalidData, match=r"m.srew would be read as the rewards of this chain; remove it or rename"):
+        write_chain(MarkovChain(np.eye(2)), tmp_path / "m.tra")
+    write_chain(MarkovChain(np.eye(2), rewards=[3, 4]), tmp_path / "m.tra")
+    assert np.array_equal(read_chain(tmp_path / "m.tra").rewards, [3, 4])
+
+
+# --- MDPs ---------------------------------------------------------------------------------------------------
+
+MDP_TEXT = "2 4 5\n0 0 0 1 stay\n0 1 0 1/4 go\n0 1 1 0.75 go\n1 0 1 1 stay\n1 1 0 1 go\n"
+
+
+def test_mdp_files(tmp_path):
+    path = file(tmp_path, "m.tra", MDP_TEXT)
+    file(tmp_path, "m.lab", '0="init"\n1: 0\n')
+    file(tmp_path, "m.srew", "2 1\n1 5\n")
+    mdp = read_mdp(path)
+    assert (mdp.n_states, mdp.n_actions, mdp.actions) == (2, 2, ("stay", "go"))
+    assert np.array_equal(mdp.transition[0].toarray(), np.eye(2))
+    assert np.array_equal(mdp.transition[1].toarray(), [[0.25, 0.75], [1, 0]])
+    assert np.array_equal(mdp.initial, [0, 1])
+    assert np.array_equal(mdp.rewards, [0, 5])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(" go\n", "\n"), (" stay\n", " go\n"), ("stay\n1 1", "walk\n1 1")],
+)
+def test_action_names_that_do_not_fit_are_left_out(tmp_path, old, new):
+    assert read_mdp(file(tmp_path, "m.tra", MDP_TEXT.replace(old, new))).actions is None
+
+
+def test_missing_choices(tmp_path):
+    path = file(tmp_path, "m.tra", "2 3 3\n0 0 1 1\n0 1 0 1\n1 0 0 1\n")
+    message = f"{path}: state 1 has no choice 1 (1 such gaps); every action must exist in every state: pass unseen="
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        read_mdp(path)
+    assert np.array_equal(read_mdp(path, unseen="self-loop").transition[1].toarray(), np.eye(2))
+    assert np.array_equal(read_mdp(path, unseen="uniform").transition[1].toarray(), [[1, 0], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2 2\n0 1 1\n1 0 1\n", "holds a Markov chain; read it with read_chain"),
+        (
+            "1 1 1\n0 0 0 0.5\n",
+            "line 2: '0 0 0 0.5': the probabilities out of choice 0 of state 0 sum to 0.5",
+        ),
+        ("1 1 1\n0 -1 0 1\n", "line 2: '0 -1 0 1': choice must be at least 0"),
+        ("1 1 2\n0 0 0 1\n0 0 0 1\n", "line 3: '0 0 0 1': repeats the transition of line 2"),
+    ],
+)
+def test_broken_mdp_files(tmp_path, text, message):
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        read_mdp(file(tmp_path, "m.tra", text))
