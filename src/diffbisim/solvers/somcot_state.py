@@ -192,7 +192,8 @@ class State:
         k = self.iterations
         if k >= FIRST and k & (k - 1) == 0:
             it, now = self.it, float(self.weight[0])
-            self.older, self.newer = self.newer, Snapshot(now, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
+            self.older = self.newer  # first, so that there are never three
+            self.newer = Snapshot(now, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
         return value
 
     def mean_cost(self, c: Array) -> float:
