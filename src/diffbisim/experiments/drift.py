@@ -190,7 +190,7 @@ def plot(outcome: Outcome) -> Figure:
     left.axhline(true, color="black", linewidth=0.7)
     left.set(xlabel="step", ylabel="drift $f$", title="drift")
     left.legend(frameon=False, fontsize=8)
-    middle.set(xlabel="step", ylabel="positions", title="certified distance")
+    middle.set(xlabel="step", ylabel="distance $d$ (positions)", title="certified distance")
     seeds = np.arange(len(outcome.estimates))
     right.vlines(seeds, *outcome.intervals.T, color=BLUE, linewidth=2)
     right.plot(seeds, outcome.estimates, ".", color="black", markersize=5)

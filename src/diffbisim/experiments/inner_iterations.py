@@ -96,7 +96,7 @@ def plot(outcome: Outcome) -> Figure:
     inner = outcome.settings.inner
     ax.semilogy(inner, np.maximum(outcome.bias, 1e-16), "o-", color=BLUE, label="error of gradient")
     ax.semilogy(inner, np.maximum(outcome.gap, 1e-16), "s--", color=VERMILION, label="certified gap")
-    ax.set(xlabel="inner improvements", ylabel="relative", title="gradient of an unfinished solve")
+    ax.set(xlabel="inner improvements", ylabel="relative error", title="Gradient of an unfinished inner solve")
     ax.legend(frameon=False, fontsize=8)
     plain(ax)
     return figure

@@ -110,7 +110,7 @@ def plot(outcome: Outcome) -> Figure:
         color = BLUE if k is None else (VERMILION, GREEN, GRAY)[k % 3]
         style = "-" if k is None else "--" if "annealed" in name else ":"
         ax.semilogy(np.maximum(curve, 1e-9), style, color=color, linewidth=2 if k is None else 1.2, label=name)
-    ax.set(xlabel="step", ylabel="certified distance (positions)", title="drift walk: learning rate")
+    ax.set(xlabel="step", ylabel="certified distance (positions)", title="Drift walk: step rule against Adam")
     ax.legend(frameon=False, fontsize=7)
     plain(ax)
     return figure
