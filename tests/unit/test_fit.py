@@ -120,16 +120,18 @@ def test_warm_starts_cut_the_inner_work_of_200_steps_to_a_third():
     assert warm.steps == cold.steps == 200
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_single_loop_reaches_the_same_with_a_third_of_the_work(seed):
-    """Against warm inner solves to the solver's own tolerance; four states cannot reach distance zero."""
-    X, rewards = db.examples.random_chain(12, seed), np.linspace(0, 1, 4)
+@pytest.mark.parametrize(("n", "k", "seed"), [(12, 4, 0), (12, 4, 3), (20, 5, 4)])
+def test_single_loop_reaches_the_same_with_a_third_of_the_work(n, k, seed):
+    """Against inner solves as the default has them, certification included; the model cannot reach distance zero."""
+    X, rewards = db.examples.random_chain(n, seed), np.linspace(0, 1, k)
     optimizer, scheduler = annealed(200)
     how = {"rewards": rewards, "optimizer": optimizer, "scheduler": scheduler, "steps": 200}
-    double = db.fit(X, K.Softmax(4), inner_gap=0.0, **how)
-    single = db.fit(X, K.Softmax(4), loop="single", **how)
-    assert single.value == pytest.approx(double.value, rel=0.05)
+    double = db.fit(X, K.Softmax(k), **how)
+    single = db.fit(X, K.Softmax(k), loop="single", **how)
+    assert single.value <= 1.01 * double.value
+    assert single.distance.gap <= 1e-8
     assert 3 * inner_work(single) <= inner_work(double)
+    assert 3 * single.work["gradient_sweeps"] <= double.work["gradient_sweeps"]
 
 
 @pytest.mark.parametrize(
