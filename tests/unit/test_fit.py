@@ -134,17 +134,25 @@ def test_single_loop_reaches_the_same_with_a_third_of_the_work(n, k, seed):
     assert 3 * single.work["gradient_sweeps"] <= double.work["gradient_sweeps"]
 
 
+ADAM = {"optimizer": adam(), "scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)}
+PLATEAU = {
+    "optimizer": lambda p: torch.optim.SGD(p, 0.5, momentum=0.9),
+    "scheduler": lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
+}
+
+
 @pytest.mark.parametrize(
     "how",
     [
         {},
         {"loop": "single"},
-        {
-            "optimizer": adam(),
-            "scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5),
-        },
+        ADAM,
+        {**ADAM, "loop": "single"},
+        PLATEAU,
+        {"solver": "sinkhorn-policy", "tol": 0.05},
+        {**ADAM, "solver": "sinkhorn-value", "tol": 0.05},
     ],
-    ids=["rule", "single", "adam"],
+    ids=["rule", "single", "adam", "single-adam", "plateau", "sinkhorn", "sinkhorn-adam"],
 )
 @pytest.mark.parametrize("stop", [1, 7, 12])
 def test_interrupted_and_resumed_is_the_same_bit_for_bit(how, stop, tmp_path):

@@ -87,7 +87,7 @@ def records(outcome: Outcome) -> list[Row]:
 
 def table(outcome: Outcome) -> list[Row]:
     first = next(iter(outcome.work.values()))[:, 1:].sum(axis=0)
-    found = []
+    found: list[Row] = []
     for name, rows in outcome.work.items():
         total = rows[:, 1:].sum(axis=0)
         found.append(

@@ -130,9 +130,10 @@ class Run:
         return replace(self.solver, tol=max(self.solver.tol, wanted))
 
     def _short_run(self) -> Any:
-        """The multipliers go on from step to step, in runs that are the longer the less the parameters still move."""
+        """All goes on from step to step, in runs that are the longer the less the parameters still move."""
         full, share = self.solver.steps, min(1.0, (1 + len(self.history)) / self.steps)
-        return replace(self.solver, steps=round(min(FIRST, full) ** (1 - share) * full**share), certify=False)
+        short = round(min(FIRST, full) ** (1 - share) * full**share)
+        return replace(self.solver, steps=short, certify=False, carry=True)
 
     def _average(self) -> None:
         """Estimates cannot tell which iterate is best: the mean of the last ones, whose steps are short."""
@@ -220,6 +221,8 @@ class Run:
         if self.sampling and self.outcome is FitStatus.STEPS and len(self.history) >= self.steps:
             self.outcome = FitStatus.ESTIMATED
         self._put(self.best)
+        if self.sampling and self.single:
+            solver = replace(solver, carry=True)
         result = self._evaluate(solver, self.warm)[1]
         self._count(result)
         parts = self.model()
