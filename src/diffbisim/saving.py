@@ -68,6 +68,7 @@ def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
 #: Where the couplings live; a name that is written must be found here.
 _COUPLINGS = {
     "ExactCoupling": "exact_coupling",
+    "FollowedCoupling": "follow",
     "LinearProgramCoupling": "linear_program",
     "LumpedCoupling": "lumped",
     "SinkhornCoupling": "sinkhorn_coupling",

@@ -82,7 +82,7 @@ def test_the_gradient_becomes_exact_with_the_inner_solve():
 
 
 def test_warm_starts_and_a_single_loop_save_work():
-    outcome = warm_start.run(warm_start.Settings(steps=60, n_states=6, n_abstract=3))
+    outcome = warm_start.run(warm_start.Settings(steps=60, sizes=((6, 3),)))
     work = warm_start.summary(outcome)["inner_work"]
     assert work["single loop"] < work["double loop, warm"] < work["double loop, cold"]
 
@@ -219,7 +219,7 @@ SMALL = {
     "drift": (drift, drift.Settings(starts=(1.0,), n_samples=500, seeds=1, replicates=2, constant_steps=3)),
     "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), steps=3)),
     "inner_iterations": (inner_iterations, inner_iterations.Settings(inner=(1, 2), n_states=4)),
-    "warm_start": (warm_start, warm_start.Settings(steps=3, n_states=4, n_abstract=2)),
+    "warm_start": (warm_start, warm_start.Settings(steps=3, sizes=((4, 2),))),
     "inner_solvers": (inner_solvers, inner_solvers.Settings(n_states=4, steps=3, double=100, single=200, seeds=2)),
     "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),

@@ -2,8 +2,9 @@
 
 The exact solver knows the target's kernel. SOMCOT sees transitions only, a new one per iteration; its answers after a
 few thousand iterations are too large by more than the distance itself near the end, but their gradients still point the
-right way. Its two loops are compared in iterations: runs of the same length at every step (double loop), or runs that
-begin short and grow while the steps shrink (single loop).
+right way. Its two loops are compared in iterations: runs of the same length at every step, each with a new coupling
+(double loop), or one run in which all variables go on while the parameters move, by 128 iterations per step at first
+and more as the steps shrink (single loop).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Settings:
     discount: float = 0.95
     steps: int = 40
     double: int = 2000  # iterations of SOMCOT per step
-    single: int = 4000  # and of the last step of the single loop
+    single: int = 1000  # and of the last step of the single loop
     seeds: int = 3
 
 

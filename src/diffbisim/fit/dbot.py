@@ -11,15 +11,15 @@ Any torch optimizer and scheduler can take its place. The best iterate is kept, 
 Tolerance. A step that expects to gain d - ℓ is no better for a gap far below that: the inner gap is a twentieth of it
 (``inner_gap``).
 
-Single loop (``loop="single"``, which the paper leaves open): parameters and inner variables move together, one
-improvement of the coupling per step, from where the last step left it. The bounds are wide but true at every step;
-the value is a moving estimate that becomes exact as the steps become short. So the steps have to become short by
-themselves: the default there is Adam, annealed to zero.
+Single loop (``loop="single"``, which the paper leaves open): parameters and inner variables move together, the latter
+by one sweep per step, with pivots only where they matter (solvers/follow.py). The value is a moving estimate that
+becomes exact as the steps become short. So the steps have to become short by themselves: the default there is Adam,
+annealed to zero. The mean of the last iterates is certified at the end.
 
 SOMCOT inside (``solver="somcot"``, the default for streams): the target is known by samples only, and what was seen of
 it is kept from step to step. Values are estimates, so the natural steps have lengths that fall to zero by themselves
-(steps.py, ``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop the
-multipliers advance by few iterations per step at first, and by more as the steps become short.
+(steps.py, ``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop coupling,
+multipliers and occupancies go on, by few iterations per step at first, and by more as the steps become short.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +84,7 @@ def fit(
     attainable : True if distance zero can be reached, False if not, None if unknown (the level is then learned)
     optimizer : ``parameters -> torch optimizer`` instead of the step rule, e.g. ``lambda p: torch.optim.Adam(p, 0.1)``
     scheduler : ``optimizer -> scheduler``
-    loop : "double" solves the inner problem at every step, "single" improves its solution once per step
+    loop : "double" solves the inner problem at every step, "single" moves its variables along, once per step
     warm : whether inner solves start from the last solution
     inner_gap : certified gap of the inner solves, as a share of what the step expects to gain; 0 for the solver's own
     unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`

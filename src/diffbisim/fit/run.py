@@ -14,6 +14,7 @@ from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.results import DistanceResult, Status
 from diffbisim.saving import result_from_arrays
+from diffbisim.solvers.follow import Follow
 from diffbisim.steps import Annealed, PolyakLevel
 
 try:
@@ -97,7 +98,7 @@ class Run:
         certain = not self.single and not self.sampling
         value_now = result.upper if certain else result.value  # a value with a wide gap must not pass for the best
         length = self.rule.length(value_now, slope, size if size > 0 else slope**0.5)
-        if self.sampling:
+        if not certain:
             self._average()
         elif self.rule.improved:
             self.best = self._snapshot()
@@ -115,11 +116,11 @@ class Run:
         return row
 
     def _solver(self) -> Any:
-        """The inner solver, no more exact than the next step deserves; a single loop begins with one full solve."""
+        """The inner solver, no more exact than the next step deserves."""
         if self.sampling:
             return self._short_run() if self.single else replace(self.solver, certify=False)
-        if self.single and self.warm is not None:
-            return replace(self.solver, max_iterations=1)
+        if self.single:
+            return Follow(self.solver)
         if not hasattr(self.solver, "tol") or self.inner_gap == 0.0:
             return self.solver
         wanted = LOOSEST
@@ -129,9 +130,10 @@ class Run:
         return replace(self.solver, tol=max(self.solver.tol, wanted))
 
     def _short_run(self) -> Any:
-        """The multipliers go on from step to step, in runs that are the longer the less the parameters still move."""
+        """All goes on from step to step, in runs that are the longer the less the parameters still move."""
         full, share = self.solver.steps, min(1.0, (1 + len(self.history)) / self.steps)
-        return replace(self.solver, steps=round(min(FIRST, full) ** (1 - share) * full**share), certify=False)
+        short = round(min(FIRST, full) ** (1 - share) * full**share)
+        return replace(self.solver, steps=short, certify=False, carry=True)
 
     def _average(self) -> None:
         """Estimates cannot tell which iterate is best: the mean of the last ones, whose steps are short."""
@@ -215,16 +217,14 @@ class Run:
     # --- the end -------------------------------------------------------------------------------------------
 
     def finish(self, solver: Any) -> FitResult:
-        """Certify the best iterate (of the single loop, whose values are estimates, also the last); keep it."""
-        candidates = [self.best, self._snapshot()] if self.single and not self.sampling else [self.best]
+        """Certify the best iterate, and keep it."""
         if self.sampling and self.outcome is FitStatus.STEPS and len(self.history) >= self.steps:
             self.outcome = FitStatus.ESTIMATED
-        found = []
-        for values in candidates:
-            self._put(values)
-            found.append((self._evaluate(solver, self.warm)[1], values))
-        result, self.best = min(found, key=lambda pair: pair[0].upper)
         self._put(self.best)
+        if self.sampling and self.single:
+            solver = replace(solver, carry=True)
+        result = self._evaluate(solver, self.warm)[1]
+        self._count(result)
         parts = self.model()
         rewards = parts.rewards.detach().numpy() if isinstance(parts.rewards, torch.Tensor) else parts.rewards
         y = result.problem.y

@@ -18,12 +18,19 @@ from diffbisim.solvers.transport import (
     cell,
     greedy,
     northwest_corner,
+    priced_out,
     repair,
     simplex,
     tree_flows,
     tree_potentials,
     tree_value,
 )
+
+#: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
+PRICED = 0.1
+
+#: A tree whose negative flows are more than this in all is dropped: a first basis is nearer.
+STALE = 0.05
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -43,10 +50,11 @@ def _gather(U, n_y, rows, cols, C):
 
 
 @njit(cache=True, nogil=True)
-def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, out):
+def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, slack, out):
     """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases; returns (pivots, pairs left unsolved).
 
     ``fresh``: 2 builds first bases, 1 takes the old trees for new marginals (repairing them), 0 goes on as it is.
+    ``slack (n_X*n_Y,)``, or empty: how much flow an old tree may lack at each pair and be left alone (follow.py).
     """
     x_ptr, x_idx, x_prob, x_order = xs
     y_ptr, y_idx, y_prob, y_order = ys
@@ -69,9 +77,15 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             C, ld = scratch, b
             _gather(U, n_y, rows, cols, C)
         warm = fresh == 0
+        missing = slack[z] if slack.size else 0.0
+        price = max(tol, PRICED * missing)
         if fresh == 1:
-            warm = tree_flows(ch, pa, fl, p, q, net) >= 0.0
-            if not warm:
+            lacks = -tree_flows(ch, pa, fl, p, q, net)
+            warm = lacks == 0.0
+            if 0.0 < lacks <= missing and priced_out(C, ld, a, b, ch, pa, pot, price):
+                out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
+                continue
+            if 0.0 < lacks <= STALE:
                 pivots, warm = repair(C, ld, a, b, ch, pa, fl, t, order, block, pot)
                 total += pivots
         if not warm:
@@ -80,7 +94,7 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             greedy(C, ld, p, q, ch, pa, fl, left, open_cols)
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
-        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, tol, 50 * (a + b) ** 2)
+        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, 50 * (a + b) ** 2)
         if pivots > 0 and tree_flows(ch, pa, fl, p, q, net) < 0.0:  # the rounding of many pivots is removed,
             for e in range(fl.size):
                 fl[e] = max(fl[e], 0.0)  # and what is left of it never makes a plan negative

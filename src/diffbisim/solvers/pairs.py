@@ -27,6 +27,8 @@ CHUNK = 200_000
 #: Grids with up to so many tree edges are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
 FACTORIZE = 2_000_000
 
+NOTHING: Array = np.empty(0)
+
 
 class PairGrid:
     """Trees of every pair (x,y) in ``pair`` (flat indices; empty: the whole grid), with the sweeps over them.
@@ -122,15 +124,15 @@ class PairGrid:
         cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64).tolist()
         return taken(run, [(k, cuts[k], cuts[k + 1]) for k in range(pieces)], self.threads)
 
-    def improve(self, U: Array, out: Array, tol: float) -> bool:
-        """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol``."""
+    def improve(self, U: Array, out: Array, tol: float, slack: Array = NOTHING) -> bool:
+        """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol`` (and ``slack``)."""
         fresh = self.fresh
         self.fresh = 2  # an interrupted sweep leaves trees of mixed age
 
         def run(piece: int, lo: int, hi: int) -> Any:
             return kernels.improve(
                 lo, hi, self.pair, self.n_y, self.xs, self.ys, self.at, self.child, self.parent, self.flow,
-                U, self.c, self.discount, fresh, tol, out,
+                U, self.c, self.discount, fresh, tol, slack, out,
             )  # fmt: skip
 
         done = self.split(run, self.cells)

@@ -23,7 +23,8 @@ by the occupancy of their constraint. (3) Primal steps see the multipliers one s
 extrapolation), without which such games spiral instead of settling.
 
 A run that begins from a previous one (``warm``) goes on to the same bits if the streams are the same. If one of them is
-another, as in fitting, the multipliers go on, and the memory of the other; the coupling begins anew.
+another, as in fitting, the multipliers go on, and the memory of the other; the coupling begins anew, or goes on too
+(``carry``) if the streams differ little.
 
 With chains whose kernels are known, one exact Bellman sweep at the end certifies bounds; from data alone none can be.
 """
@@ -66,6 +67,7 @@ class Somcot:
         memory: use all transitions seen so far in every iteration; False for the last minibatch alone.
         anticipation: how far ahead primal steps see the multipliers; 2 extrapolates, 0 is literal.
         full: give every conceivable transition room from the start, as the paper's dense coupling does.
+        carry: let the coupling go on as well when ``warm`` is of other streams, as single loops do.
         certify: with known kernels, certify bounds by an exact Bellman sweep at the end.
         time_limit: seconds after which no further chunk of iterations starts.
     """
@@ -80,6 +82,7 @@ class Somcot:
     memory: bool = True
     anticipation: float = 2.0
     full: bool = False
+    carry: bool = False
     certify: bool = True
     time_limit: float | None = None
 
@@ -147,7 +150,7 @@ class Somcot:
         from diffbisim.solvers.somcot_coupling import SomcotCoupling, first_state
 
         scale = float(cost.max()) or 1.0
-        state, history = first_state(streams, cost, discount, warm, as_generator(self.rng), self.full)
+        state, history = first_state(streams, cost, discount, warm, as_generator(self.rng), self.full, self.carry)
 
         def result(outcome: Status) -> DistanceResult:
             coupling = SomcotCoupling.of_run(state, streams, cost, discount, problem)

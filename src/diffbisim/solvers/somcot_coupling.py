@@ -209,6 +209,7 @@ def first_state(
     warm: DistanceResult | None,
     rng: np.random.Generator,
     full: bool,
+    carry: bool,
 ) -> tuple[State, list[dict[str, float]]]:
     """A fresh state; or the end of a previous run, with its history if it was for the same streams."""
     if warm is None:
@@ -226,7 +227,7 @@ def first_state(
     same = before.fingerprints == [s.fingerprint for s in streams] and np.array_equal(warm.problem.cost, cost)
     if same and warm.discount == discount:
         return before.copy(), [dict(row) for row in warm.history]
-    return before.restarted(streams), []
+    return before.restarted(streams, carry), []
 
 
 def kernel(side: Side) -> sparse.csr_array:

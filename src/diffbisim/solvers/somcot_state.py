@@ -106,11 +106,13 @@ class State:
         arrays = {k: v.copy() for k, v in self._arrays().items()}
         return State.restore(arrays, self._meta())
 
-    def restarted(self, streams: tuple[Stream, Stream]) -> "State":
+    def restarted(self, streams: tuple[Stream, Stream], carry: bool) -> "State":
         """The multipliers, for other streams: averages begin anew, and the counts of the side that is another.
 
         A side that is the same keeps what it has seen, so that the memory of a target outlives the learner's moves.
-        The coupling begins anew: what log μ has piled up over many iterations would take as many to be undone.
+        The coupling begins anew: what log μ has piled up over many iterations would take as many to be undone. With
+        ``carry``, for streams that are hardly others and runs that are short, it goes on, and with it the occupancy
+        that it is to have: a ρ that jumps back to the start and returns pulls the coupling along.
         """
         new = self.copy()
         for i, (side, stream) in enumerate(((new.x, streams[0]), (new.y, streams[1]))):
@@ -119,10 +121,11 @@ class State:
                 np.add.at(side.counts, edges, weights)  # drawn, and not to be drawn again
             else:
                 side.counts[:] = 0.0
-                side.rho[:] = stream.frame.initial
+                side.rho[:] = side.rho if carry else stream.frame.initial
                 new.drawn[i] = 0
             side.initial[:] = stream.frame.initial
-        for name in ("U", "W", "L", "S", "logit_x", "logit_y", "start", "log_start", "sums"):
+        coupling = ("U", "W", "L", "S", "logit_x", "logit_y", "start", "log_start")
+        for name in ("sums",) if carry else (*coupling, "sums"):
             getattr(new.it, name)[:] = 0.0
         begin = Snapshot(0.0, new.it.U.copy(), new.it.W.copy(), new.it.L.copy(), new.it.sums.copy())
         none = np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)

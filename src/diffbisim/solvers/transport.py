@@ -134,8 +134,8 @@ def tree_value(child, parent, flow, C, ld, a):
 
 @njit(cache=True, nogil=True)
 def tree_flows(child, parent, flow, p, q, net):
-    """Flows of the tree for (new) marginals, leaves first; returns the most negative one (0 if none is)."""
-    a, worst = p.size, 0.0
+    """Flows of the tree for (new) marginals, leaves first; returns the sum of the negative ones."""
+    a, below = p.size, 0.0
     net[:a] = p
     net[a : a + q.size] = -q
     for k in range(child.size - 1, -1, -1):
@@ -143,8 +143,8 @@ def tree_flows(child, parent, flow, p, q, net):
         net[parent[k]] += net[v]
         amount = net[v] if v < a else -net[v]
         flow[k] = 0.0 if -TINY < amount < 0.0 else amount
-        worst = min(worst, flow[k])
-    return worst
+        below += min(flow[k], 0.0)
+    return below
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -372,6 +372,13 @@ def repair(C, ld, a, b, child, parent, flow, t, order, block, pot):
             apex = t[apex].par
         _pivot(i, j, out, out >= a, apex, -worst, reduced, a, t, order, pot, block)
     return 2 * (a + b), False
+
+
+@njit(cache=True, nogil=True)
+def priced_out(C, ld, a, b, child, parent, pot, tol):
+    """Whether the potentials of a tree are feasible: no reduced cost is below -tol. Leaves them in ``pot``."""
+    tree_potentials(child, parent, C, ld, a, pot)
+    return _entering_cell(C, ld, a, b, pot, 0, tol)[0] == NONE
 
 
 @njit(cache=True, nogil=True)
