@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 import diffbisim as db
 from diffbisim.fit.result import FitStatus
