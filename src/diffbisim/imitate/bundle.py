@@ -69,7 +69,7 @@ class Bundle:
 
 def least_distance(G: Array, h: Array) -> Array | None:
     """The shortest u with ``G u >= h``, h > 0; None if there is none (Lawson and Hanson 1974, chapter 23)."""
-    size, height = float(np.linalg.norm(G, axis=1).max()), float(h.max())
+    size, height = float(np.sqrt((G * G).sum(axis=1).max())), float(h.max())
     if not size > 0.0:
         return None
     system, last = np.vstack([G.T / size, h / height]), np.zeros(G.shape[1] + 1)

@@ -174,8 +174,12 @@ class ExactCoupling(Coupling):
             )
             return parts
 
-        parts = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
-        by_x, by_y = (self.problem.scale * np.sum(side, axis=0) for side in zip(*parts, strict=True))
+        (by_x, by_y), *others = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
+        for x, y in others:
+            by_x += x
+            by_y += y
+        by_x *= self.problem.scale
+        by_y *= self.problem.scale
         if everywhere:
             return by_x, by_y
         return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
