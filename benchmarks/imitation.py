@@ -95,8 +95,8 @@ def sampled(args):
 def speed(args):
     """An outer iteration with the exact warm-started solve, and with SOMCOT at the paper's K_inner = 10 000.
 
-    Medians of the CPU time of the calling thread, the exact runs repeated, because milliseconds are noisy; the distances
-    are those of the best policies, certified.
+    Medians of the CPU time of the calling thread, the exact runs repeated, because milliseconds are noisy; the
+    distances are those of the best policies, certified.
     """
     for name, mdp, expert in tasks():
         times, runs = {}, {}

@@ -41,7 +41,11 @@ def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
         raise InvalidData(f"expert holds no transition, only starts; {HINT} of two states or more")
     if not shared:
         return data.chain(unseen="self-loop", initial=_first_seen(data))
-    data = _renumbered(data, mdp)
+    return observed_chain(_renumbered(data, mdp), mdp)
+
+
+def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
+    """The chain of observations on the states of the MDP: absorbing where never left, starting as the learner does."""
     return data.chain(unseen="self-loop", initial=_start(data, mdp))
 
 
