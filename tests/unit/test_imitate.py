@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import diffbisim as db
 from diffbisim import examples
 from diffbisim.imitate.bundle import Bundle, Cut, least_distance
+from diffbisim.imitate.simplest import standard_error
 
 MDP = examples.imitation_chain()
 EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.0))
@@ -187,6 +189,49 @@ def test_saved_result_comes_back(tmp_path):
     (tmp_path / "other.npz").write_bytes(b"nothing")
     with pytest.raises(db.InvalidData, match="no saved imitation"):
         db.ImitationResult.load(tmp_path / "other.npz")
+
+
+# --- the simplest policy that the data cannot tell from the best --------------------------------------
+
+
+def test_standard_error_is_the_spread_over_samples():
+    """Against 300 empirical chains: rows of counts of a known chain, at a pair where the distance is smooth."""
+    rng = np.random.default_rng(7)
+    X, Y = (db.MarkovChain(rng.dirichlet(np.ones(4), 4)) for _ in range(2))
+    cost, counts = rng.random((4, 4)), np.array([900, 600, 400, 800])
+    rows = [
+        np.array([rng.multinomial(n, p) / n for n, p in zip(counts, X.transition, strict=True)]) for _ in range(300)
+    ]
+    values = [db.distance(db.MarkovChain(P), Y, cost, 0.9).value for P in rows]
+    expected = standard_error(db.distance(X, Y, cost, 0.9), counts)
+    assert np.std(values) == pytest.approx(expected, rel=4 / np.sqrt(2 * 300))  # four standard deviations of the std
+    sparse = db.MarkovChain(scipy.sparse.csr_array(X.transition))
+    assert standard_error(db.distance(sparse, Y, cost, 0.9), counts) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [200, 500, 2_000, 5_000])
+def test_noise_of_a_deterministic_expert_is_not_followed(n):
+    data = db.Transitions.from_pairs(*EXPERT.sample_transitions(n, 0.9, rng=0), states=5)
+    best, simple = (db.imitate(MDP, data, discount=0.9, tol=1e-5, simplest=rule) for rule in (False, True))
+    true = [db.distance(EXPERT, MDP.induced_chain(f.policy), "indicator", 0.9).value for f in (best, simple)]
+    assert true[1] <= 1e-9 < 1e-3 < true[0]
+    assert simple.distance.value >= best.distance.value
+    seen = simple.distance.problem.x
+    again = db.distance(seen, MDP.induced_chain(simple.policy), "indicator", 0.9)
+    assert simple.distance.lower <= again.upper
+    assert again.lower <= simple.distance.upper
+
+
+def test_a_stochastic_expert_stays_stochastic():
+    expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
+    data = db.Transitions.from_pairs(*expert.sample_transitions(500, 0.9, rng=1), states=5)
+    best, simple = (db.imitate(MDP, data, discount=0.9, tol=1e-4, simplest=rule) for rule in (False, True))
+    assert np.array_equal(best.policy, simple.policy)
+
+
+def test_a_known_chain_has_no_sampling_error():
+    with pytest.raises(db.InvalidArgument, match=r"simplest=True.*give Transitions or trajectories"):
+        db.imitate(MDP, EXPERT, simplest=True)
 
 
 # --- the step ------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
     """The expert's chain; ``shared`` if its states are those of the MDP."""
     if isinstance(expert, MarkovChain):
         return _named(expert, mdp) if shared else expert
-    data = _transitions(expert)
+    data = observations(expert)
     if len(data) == 0:
         raise InvalidData(f"expert holds no transition, only starts; {HINT} of two states or more")
     if not shared:
@@ -73,10 +73,17 @@ def _entries(matrix: sp.csr_array, rows: Any, columns: Any) -> Floats:
     return np.asarray(found.toarray() if hasattr(found, "toarray") else found, dtype=np.float64).ravel()
 
 
-def _transitions(expert: Any) -> Transitions:
+def steps_seen(data: Transitions, mdp: MDP, shared: bool) -> Floats:
+    """How often each state of the expert was left."""
+    data = _renumbered(data, mdp) if shared else data
+    return np.bincount(data.states, weights=data.weights, minlength=data.n_states).astype(np.float64)
+
+
+def observations(expert: Any) -> Transitions:
+    """Transitions as they are, or those of trajectories."""
     if isinstance(expert, Transitions):
         return expert
-    if expert is None or isinstance(expert, (str, bytes, MDP)) or not isinstance(expert, Iterable):
+    if expert is None or isinstance(expert, (str, bytes, MDP, MarkovChain)) or not isinstance(expert, Iterable):
         raise InvalidData(f"expert is {type(expert).__name__}; {HINT}")
     paths = list(expert)
     if not paths:
