@@ -6,7 +6,9 @@ import scipy.sparse
 
 import diffbisim as db
 from diffbisim import examples
+from diffbisim.data.gymnasium import as_env
 from diffbisim.imitate.bundle import Bundle, Cut, least_distance
+from diffbisim.imitate.environment import Sampling
 from diffbisim.imitate.simplest import standard_error
 
 MDP = examples.imitation_chain()
@@ -70,6 +72,7 @@ def test_transitions_without_starts_begin_where_the_learner_does():
         ([3, 2], [0, 0, 0.5, 0.5, 0]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*where the MDP does not start")
 def test_where_an_expert_starts(starts, expected):
     mdp = db.MDP(np.array(MDP.transition), initial=[0.5, 0.5, 0, 0, 0])
     found = db.imitate(mdp, [[s, s, s] for s in starts], max_iterations=1)
@@ -86,6 +89,44 @@ def test_no_expert_data(expert):
 def test_expert_outside_the_mdp(expert):
     with pytest.raises(db.InvalidData, match="is not a state of the MDP"):
         db.imitate(MDP, expert)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expert", "match"),
+    [
+        (None, db.MarkovChain(np.eye(7)), "expert has 7 states, the MDP 5; .* pass cost="),
+        (None, db.MarkovChain(np.eye(5), labels="abcde"), "expert has labels and the MDP has none"),
+        ("abcde", db.MarkovChain(np.eye(5)[[4] * 5], labels="abcdz"), "state 'z' is not a state of the MDP"),
+        (None, [0, 1, 2], r"expert: trajectories\[0\] = 0 is not a sequence of states; pass a list"),
+        (None, ([0, 1], [1]), "expert: s has 2 entries and s_next 1"),
+    ],
+)
+def test_expert_that_does_not_fit(labels, expert, match):
+    with pytest.raises(db.InvalidData, match=match):
+        db.imitate(db.MDP(np.array(MDP.transition), labels=labels), expert)
+
+
+def test_a_pair_of_arrays_is_a_list_of_transitions():
+    """As for the baselines, and as ``sample_transitions`` returns it; not two trajectories."""
+    pair = EXPERT.sample_transitions(50, 0.9, rng=0)
+    one, two = (
+        db.imitate(MDP, data, discount=0.9, max_iterations=5) for data in (pair, db.Transitions.from_pairs(*pair))
+    )
+    assert np.array_equal(one.policy, two.policy)
+
+
+def test_an_expert_from_elsewhere_warns_and_works():
+    with pytest.warns(UserWarning, match=r"it starts in state 3, where the MDP does not start.*initial="):
+        found = db.imitate(MDP, [[3, 4, 4]], discount=0.9, max_iterations=20)
+    assert found.distance.value > 0
+
+
+def test_impossible_expert_of_a_sampled_environment_warns_and_works():
+    pytest.importorskip("gymnasium")
+    few = Sampling(steps=3_000, rounds=2)
+    with pytest.warns(UserWarning, match=r"the first 0 -> 4, were made by no action that was tried"):
+        found = db.imitate(as_env(MDP), [[0, 4, 0, 4]], discount=0.9, max_iterations=5, sampling=few)
+    assert found.distance.value > 0
 
 
 def test_impossible_expert_warns_and_works():

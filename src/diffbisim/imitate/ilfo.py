@@ -30,7 +30,7 @@ from diffbisim.data.gymnasium import is_env, sizes
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.environment import Model, Sampling, explore
-from diffbisim.imitate.expert import expert_chain, observations, steps_seen, warn_if_impossible
+from diffbisim.imitate.expert import expert_chain, observations, steps_seen, warn_if_elsewhere, warn_if_impossible
 from diffbisim.imitate.learner import TabularLearner, make_learner
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.imitate.run import Callback, Run, Task
@@ -66,7 +66,8 @@ def imitate(
     ----------
     mdp : what the learner acts in: an :class:`~diffbisim.MDP`, or a Gymnasium environment with Discrete observations
         and actions, which is then only sampled (environment.py)
-    expert : a MarkovChain, ``Transitions`` (no actions, no rewards), or a list of trajectories (state sequences)
+    expert : a MarkovChain, ``Transitions`` (no actions, no rewards), a pair of arrays (s, s_next), or a list of
+        trajectories (state sequences)
     cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
         callable; with anything but "indicator" the expert may live in a state space of its own
     discount : weight γ of the next step
@@ -109,6 +110,7 @@ def imitate(
         if isinstance(mdp, MDP):
             task = make_task(mdp, expert, cost, how)
             if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+                warn_if_elsewhere(task.expert, mdp)
                 warn_if_impossible(task.expert, mdp, task.discount)
             run = Run(task, mdp, make_learner(policy, mdp, features))
             found = run.finish(run.until_done(max_iterations, report))
@@ -166,7 +168,10 @@ def imitate_sampled(
         run.until_done(sampling.iterations, lambda row: False)
         policy = run.best_policy()[:n]
     mdp = model.mdp()
-    run = Run(make_task(mdp, expert, cost, how), mdp, TabularLearner(soft))
+    task = make_task(mdp, expert, cost, how)
+    if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+        warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
+    run = Run(task, mdp, TabularLearner(soft))
     return run.finish(run.until_done(max_iterations, report))
 
 
