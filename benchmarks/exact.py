@@ -68,7 +68,7 @@ def value_iteration_sweeps(problem: Problem) -> int:
     while True:
         grid.improve(U, TU, 1e-14)
         sweeps += 1
-        low, high = grid.extremes(TU, U)
+        low, high, _ = grid.extremes(TU, U)
         U, TU = TU, U
         if γ / (1 - γ) * max(high, -low) <= GAP:
             return sweeps

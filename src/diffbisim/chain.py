@@ -228,14 +228,19 @@ class MarkovChain:
             matrix.sort_indices()
         rewards = None if self.rewards is None else freeze(self.rewards[new])
         labels = None if self.labels is None else tuple(self.labels[k] for k in new)
-        chain = object.__new__(MarkovChain)
-        chain._set(transition=freeze(matrix), initial=freeze(self.initial[new]), rewards=rewards, labels=labels)
-        return chain
+        return self._trusted(freeze(matrix), freeze(self.initial[new]), rewards, labels)
 
     # --- how it is kept ------------------------------------------------------------------------------------
 
     def _set(self, **fields: Any) -> None:
         self.__dict__.update(fields)
+
+    @classmethod
+    def _trusted(cls, transition: Matrix, initial: Floats, rewards: Any, labels: Labels | None) -> MarkovChain:
+        """A chain of parts that are known to be right, and read-only."""
+        chain = object.__new__(MarkovChain)
+        chain._set(transition=transition, initial=initial, rewards=rewards, labels=labels)
+        return chain
 
     def _replaced(self, **fields: Any) -> MarkovChain:
         chain = object.__new__(MarkovChain)

@@ -75,6 +75,15 @@ def stochastic_table(
     return freeze(table)  # type: ignore[no-any-return]
 
 
+def mixed_rows(matrix: Matrix) -> Matrix:
+    """A mixture of rows that were checked before, made canonical in place: only rounding can be wrong with it."""
+    if not isinstance(matrix, np.ndarray):
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+    _normalize_rows(matrix, 1e-8, "transition", None)
+    return freeze(matrix)  # type: ignore[no-any-return]
+
+
 def _make_stochastic(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> None:
     """Check entries and row sums, clip and normalize, in place."""
     _check_entries(matrix, name, labels)

@@ -30,6 +30,7 @@ from diffbisim.checks import (
     finite_numbers,
     freeze,
     is_sparse,
+    mixed_rows,
     start_distribution,
     state_rewards,
     stochastic_matrix,
@@ -108,10 +109,13 @@ class MDP:
 
     def induced_chain(self, policy: Any) -> MarkovChain:
         """The chain under a policy: (n, n_actions) probabilities, or (n,) integers, one action per state."""
-        pi = self._policy(policy)
+        return self._chain(self._policy(policy))
+
+    def _chain(self, pi: Floats) -> MarkovChain:
+        """The chain under a table that is known to be a policy."""
         r = self.rewards
-        rewards = np.einsum("sa,sa->s", pi, r) if r is not None and r.ndim == 2 else r
-        return MarkovChain(self._mixture(pi), initial=self.initial, rewards=rewards, labels=self.labels)
+        rewards = freeze(np.einsum("sa,sa->s", pi, r)) if r is not None and r.ndim == 2 else r
+        return MarkovChain._trusted(mixed_rows(self._mixture(pi)), self.initial, rewards, self.labels)
 
     def sample(self, policy: Any, n_steps: int, rng: int | np.random.Generator) -> tuple[Integers, Integers]:
         """A walk under a policy: ``n_steps + 1`` states and the ``n_steps`` actions between them."""

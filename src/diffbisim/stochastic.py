@@ -89,7 +89,7 @@ class Successors:
         if isinstance(matrix, np.ndarray):
             places = np.flatnonzero(matrix)
             probabilities = matrix.ravel()[places]
-            indptr = np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
+            indptr = np.searchsorted(places, np.arange(matrix.shape[0] + 1) * matrix.shape[1])
             indices = np.remainder(places, matrix.shape[1], out=places)
         else:
             indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)

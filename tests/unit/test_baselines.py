@@ -10,6 +10,7 @@ from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_r
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
 from diffbisim.imitate import baselines
 from diffbisim.imitate.baselines import OfflineData, Outcome
+from diffbisim.imitate.baselines.frame import at_the_door
 from diffbisim.imitate.baselines.maximum_likelihood import proportions
 
 METHODS = [
@@ -77,23 +78,50 @@ def test_behavior_other_than_uniform():
     assert np.abs(OfflineData.sample(mdp, 100_000, GAMMA, 0, pi).behavior - pi).max() <= 0.05
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_all_forms_of_an_expert_are_one(method):
-    """Steps at time t weigh γ^t: trajectories, weighted pairs and the occupancy table say the same."""
+def test_all_forms_of_an_expert_are_one():
+    """Trajectories, their chain, weighted pairs of its occupancy and the occupancy table say the same."""
     mdp = imitation_chain()
-    paths = [[0, 1, 2, 1], [0, 1, 1]]
-    trajectories = db.Transitions.from_trajectories(paths, states=5)
-    table = np.zeros((5, 5))
-    for path in paths:
-        for t in range(len(path) - 1):
-            table[path[t], path[t + 1]] += GAMMA**t
-    table /= table.sum()
+    trajectories = db.Transitions.from_trajectories([[0, 1, 2, 1], [0, 1, 1]], states=5)
+    P = np.eye(5)
+    P[0], P[1], P[2] = [0, 1, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 1, 0, 0, 0]
+    table = (1 - GAMMA) * np.linalg.inv(np.eye(5) - GAMMA * P)[0][:, None] * P
     s, s_next = np.nonzero(table)
     pairs = db.Transitions.from_pairs(s, s_next, weights=table[s, s_next], states=5)
-    one, two, three = (method(mdp, expert, GAMMA).policy for expert in (trajectories, pairs, table))
-    assert one == pytest.approx(two, abs=1e-9)
-    assert one == pytest.approx(three, abs=1e-9)
-    assert method(mdp, (s, s_next), GAMMA).policy.shape == (5, 4)
+    for expert in (trajectories, db.MarkovChain(P), pairs, table):
+        assert at_the_door(mdp, expert, GAMMA)[1] == pytest.approx(table, abs=1e-14)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_episodes_and_pairs(method):
+    mdp = imitation_chain()
+    for expert in (db.Transitions.from_trajectories([[0, 1, 2, 1], [0, 1, 1]], states=5), ([0, 1], [1, 1])):
+        assert method(mdp, expert, GAMMA).policy.sum(axis=1) == pytest.approx(np.ones(5), abs=1e-12)
+
+
+def test_an_episode_goes_on_in_its_terminal_state():
+    """0 -> 0 or 1 (evenly), 1 -> 2, where episodes end: the occupancy of the absorbing chain, in closed form."""
+    mdp = db.MDP([np.eye(3), np.eye(3)[[1, 2, 2]]])
+    expert = db.Transitions.from_trajectories([[0, 0, 1, 2], [0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 1, 2], [0, 1, 2]])
+    share = 5 / 9  # of the steps out of 0 that lead on
+    rho_0 = (1 - GAMMA) / (1 - GAMMA * (1 - share))
+    rho_1 = GAMMA * share * rho_0
+    nu = np.zeros((3, 3))
+    nu[0, 0], nu[0, 1], nu[1, 2] = (1 - share) * rho_0, share * rho_0, rho_1
+    nu[2, 2] = GAMMA * rho_1 / (1 - GAMMA)
+    assert nu.sum() == pytest.approx(1, abs=1e-12)
+    assert at_the_door(mdp, expert, GAMMA)[1] == pytest.approx(nu, abs=1e-14)
+    target = mdp.induced_chain(np.array([[1 - share, share], [0, 1], [0, 1]]))
+    for method in (baselines.maximum_likelihood, baselines.state_matching):
+        learned = mdp.induced_chain(method(mdp, expert, GAMMA).policy)
+        assert db.distance(target, learned, "indicator", GAMMA).value <= 1e-6
+
+
+def test_an_episode_cut_short_ends_nowhere():
+    """Its last state is left elsewhere: what the other episodes do there is what follows."""
+    mdp = db.MDP([np.eye(3), np.eye(3)[[1, 2, 2]]])
+    whole, cut = ([[0, 1, 2]], [[0, 1, 2], [0, 1]])
+    one, two = (at_the_door(mdp, db.Transitions.from_trajectories(paths), GAMMA)[1] for paths in (whole, cut))
+    assert one == pytest.approx(two, abs=1e-15)
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be made by any action")

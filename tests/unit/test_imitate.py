@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import diffbisim as db
 from diffbisim import examples
+from diffbisim.data.gymnasium import as_env
 from diffbisim.imitate.bundle import Bundle, Cut, least_distance
+from diffbisim.imitate.environment import Sampling
+from diffbisim.imitate.simplest import standard_error
 
 MDP = examples.imitation_chain()
 EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.0))
@@ -68,6 +72,7 @@ def test_transitions_without_starts_begin_where_the_learner_does():
         ([3, 2], [0, 0, 0.5, 0.5, 0]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*where the MDP does not start")
 def test_where_an_expert_starts(starts, expected):
     mdp = db.MDP(np.array(MDP.transition), initial=[0.5, 0.5, 0, 0, 0])
     found = db.imitate(mdp, [[s, s, s] for s in starts], max_iterations=1)
@@ -84,6 +89,44 @@ def test_no_expert_data(expert):
 def test_expert_outside_the_mdp(expert):
     with pytest.raises(db.InvalidData, match="is not a state of the MDP"):
         db.imitate(MDP, expert)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expert", "match"),
+    [
+        (None, db.MarkovChain(np.eye(7)), "expert has 7 states, the MDP 5; .* pass cost="),
+        (None, db.MarkovChain(np.eye(5), labels="abcde"), "expert has labels and the MDP has none"),
+        ("abcde", db.MarkovChain(np.eye(5)[[4] * 5], labels="abcdz"), "state 'z' is not a state of the MDP"),
+        (None, [0, 1, 2], r"expert: trajectories\[0\] = 0 is not a sequence of states; pass a list"),
+        (None, ([0, 1], [1]), "expert: s has 2 entries and s_next 1"),
+    ],
+)
+def test_expert_that_does_not_fit(labels, expert, match):
+    with pytest.raises(db.InvalidData, match=match):
+        db.imitate(db.MDP(np.array(MDP.transition), labels=labels), expert)
+
+
+def test_a_pair_of_arrays_is_a_list_of_transitions():
+    """As for the baselines, and as ``sample_transitions`` returns it; not two trajectories."""
+    pair = EXPERT.sample_transitions(50, 0.9, rng=0)
+    one, two = (
+        db.imitate(MDP, data, discount=0.9, max_iterations=5) for data in (pair, db.Transitions.from_pairs(*pair))
+    )
+    assert np.array_equal(one.policy, two.policy)
+
+
+def test_an_expert_from_elsewhere_warns_and_works():
+    with pytest.warns(UserWarning, match=r"it starts in state 3, where the MDP does not start.*initial="):
+        found = db.imitate(MDP, [[3, 4, 4]], discount=0.9, max_iterations=20)
+    assert found.distance.value > 0
+
+
+def test_impossible_expert_of_a_sampled_environment_warns_and_works():
+    pytest.importorskip("gymnasium")
+    few = Sampling(steps=3_000, rounds=2)
+    with pytest.warns(UserWarning, match=r"the first 0 -> 4, were made by no action that was tried"):
+        found = db.imitate(as_env(MDP), [[0, 4, 0, 4]], discount=0.9, max_iterations=5, sampling=few)
+    assert found.distance.value > 0
 
 
 def test_impossible_expert_warns_and_works():
@@ -187,6 +230,49 @@ def test_saved_result_comes_back(tmp_path):
     (tmp_path / "other.npz").write_bytes(b"nothing")
     with pytest.raises(db.InvalidData, match="not a saved imitation"):
         db.ImitationResult.load(tmp_path / "other.npz")
+
+
+# --- the simplest policy that the data cannot tell from the best --------------------------------------
+
+
+def test_standard_error_is_the_spread_over_samples():
+    """Against 300 empirical chains: rows of counts of a known chain, at a pair where the distance is smooth."""
+    rng = np.random.default_rng(7)
+    X, Y = (db.MarkovChain(rng.dirichlet(np.ones(4), 4)) for _ in range(2))
+    cost, counts = rng.random((4, 4)), np.array([900, 600, 400, 800])
+    rows = [
+        np.array([rng.multinomial(n, p) / n for n, p in zip(counts, X.transition, strict=True)]) for _ in range(300)
+    ]
+    values = [db.distance(db.MarkovChain(P), Y, cost, 0.9).value for P in rows]
+    expected = standard_error(db.distance(X, Y, cost, 0.9), counts)
+    assert np.std(values) == pytest.approx(expected, rel=4 / np.sqrt(2 * 300))  # four standard deviations of the std
+    sparse = db.MarkovChain(scipy.sparse.csr_array(X.transition))
+    assert standard_error(db.distance(sparse, Y, cost, 0.9), counts) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [200, 500, 2_000, 5_000])
+def test_noise_of_a_deterministic_expert_is_not_followed(n):
+    data = db.Transitions.from_pairs(*EXPERT.sample_transitions(n, 0.9, rng=0), states=5)
+    best, simple = (db.imitate(MDP, data, discount=0.9, tol=1e-5, simplest=rule) for rule in (False, True))
+    true = [db.distance(EXPERT, MDP.induced_chain(f.policy), "indicator", 0.9).value for f in (best, simple)]
+    assert true[1] <= 1e-9 < 1e-3 < true[0]
+    assert simple.distance.value >= best.distance.value
+    seen = simple.distance.problem.x
+    again = db.distance(seen, MDP.induced_chain(simple.policy), "indicator", 0.9)
+    assert simple.distance.lower <= again.upper
+    assert again.lower <= simple.distance.upper
+
+
+def test_a_stochastic_expert_stays_stochastic():
+    expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
+    data = db.Transitions.from_pairs(*expert.sample_transitions(500, 0.9, rng=1), states=5)
+    best, simple = (db.imitate(MDP, data, discount=0.9, tol=1e-4, simplest=rule) for rule in (False, True))
+    assert np.array_equal(best.policy, simple.policy)
+
+
+def test_a_known_chain_has_no_sampling_error():
+    with pytest.raises(db.InvalidArgument, match=r"simplest=True.*give Transitions or trajectories"):
+        db.imitate(MDP, EXPERT, simplest=True)
 
 
 # --- the step ------------------------------------------------------------------------------------------

@@ -4,6 +4,10 @@ The expert is optimal for the environment's own reward and shows states only, in
 method gets the chain of these observations, in which states that were never left are absorbing, and the true table of
 transitions. Returns are exact expectations over episodes of 200 steps; a share of 1 is the expert's, also where returns
 are negative: 1 - (expert's - own) / |expert's|. Distances are to the true expert, cost 1{x ≠ y}.
+
+20 000 transitions of a slippery walk leave an empirical chain at a distance of about 0.1 from the expert's own, and
+whoever fits it closely fits its noise. "D-BOT, simplest" ends with ``simplest=True``, which knows the counts and
+nothing of the return: the policy is deterministic if the data cannot tell that from the best.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from diffbisim.checks import Floats
 from diffbisim.data.gymnasium import from_env, import_gymnasium, rollouts
 from diffbisim.distance import distance
 from diffbisim.errors import MissingExtra
-from diffbisim.experiments.imitators import METHODS, OURS, baseline, left_out, trace
+from diffbisim.experiments.imitators import METHODS, OURS, baseline, left_out
 from diffbisim.experiments.report import BEYOND, Row
-from diffbisim.imitate.expert import expert_chain
+from diffbisim.imitate.expert import expert_chain, steps_seen
+from diffbisim.imitate.ilfo import imitate
+from diffbisim.imitate.simplest import simplest
 from diffbisim.planning import expected_return, optimal_policy
 from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from diffbisim.chain import MarkovChain
+    from diffbisim.data.transitions import Transitions
     from diffbisim.mdp import MDP
 
 TITLE = "Gymnasium, tables known, experts who show states only"
@@ -36,6 +44,7 @@ CLAIM = "The paper stops at five states."
 HORIZON = 200
 LARGE = 100  # states; the cone programs are left out beyond
 CONES = ("PW-DICE", "SMODICE", "LobsDICE")
+SIMPLEST = f"{OURS}, simplest"
 LEAST = 1e-4  # smaller distances are drawn here
 
 
@@ -62,6 +71,35 @@ class Outcome:
     states: dict[str, int]
 
 
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    """One environment: its table, the expert that was watched, and how policies are scored."""
+
+    mdp: MDP
+    expert: Any
+    best: float
+    settings: Settings
+
+    def score(self, policy: Floats, seconds: float) -> list[float]:
+        own, gamma = self.mdp.induced_chain(policy), self.settings.discount
+        d = distance(self.mdp.induced_chain(self.expert), own, "indicator", gamma, tol=1e-6).value
+        return [d, 1.0 - (self.best - expected_return(self.mdp, policy, HORIZON)) / abs(self.best), seconds]
+
+    def ours(self, walk: Transitions) -> list[list[float]]:
+        """The best policy, and the simplest that the data cannot tell from it."""
+        began, s = time.perf_counter(), self.settings
+        best = imitate(self.mdp, walk, "indicator", s.discount, max_iterations=s.iterations, tol=s.tol)
+        then = time.perf_counter()
+        simple = simplest(best, steps_seen(walk, self.mdp, shared=True))
+        seconds = then - began, time.perf_counter() - began
+        return [self.score(found.policy, t) for found, t in zip((best, simple), seconds, strict=True)]
+
+    def baseline(self, method: str, shown: MarkovChain) -> list[float]:
+        began = time.perf_counter()
+        policy = baseline(method, self.mdp, shown, self.settings.discount)
+        return self.score(policy, time.perf_counter() - began)
+
+
 def run(settings: Settings) -> Outcome:
     gymnasium = import_gymnasium()
     scores: dict[tuple[str, str], Floats] = {}
@@ -75,26 +113,16 @@ def run(settings: Settings) -> Outcome:
         returns[name] = expected_return(mdp, expert, HORIZON)
         seeds = settings.seeds if mdp.n_states <= LARGE else 1
         walks = [rollouts(env, expert, settings.transitions, seed).transitions() for seed in range(seeds)]
+        scene = _Scene(mdp, expert, returns[name], settings)
+        scores[name, OURS], scores[name, SIMPLEST] = np.array([scene.ours(walk) for walk in walks]).transpose(1, 0, 2)
         shown = [expert_chain(walk, mdp, shared=True) for walk in walks]
-        for method in (OURS, *METHODS) if settings.baselines else (OURS,):
+        for method in METHODS if settings.baselines else ():
             if mdp.n_states <= LARGE or method not in CONES:
                 try:
-                    runs = [_one(method, mdp, expert, data, returns[name], settings) for data in shown]
+                    scores[name, method] = np.array([scene.baseline(method, chain) for chain in shown])
                 except MissingExtra:
                     continue
-                scores[name, method] = np.array(runs)
     return Outcome(settings, scores, returns, states)
-
-
-def _one(method: str, mdp: MDP, expert: Any, shown: Any, best: float, settings: Settings) -> list[float]:
-    gamma, began = settings.discount, time.perf_counter()
-    if method == OURS:
-        policy = trace(mdp, shown, gamma, iterations=settings.iterations, tol=settings.tol).policy
-    else:
-        policy = baseline(method, mdp, shown, gamma)
-    seconds = time.perf_counter() - began
-    d = distance(mdp.induced_chain(expert), mdp.induced_chain(policy), "indicator", gamma, tol=1e-6).value
-    return [d, 1.0 - (best - expected_return(mdp, policy, HORIZON)) / abs(best), seconds]
 
 
 def records(outcome: Outcome) -> list[Row]:
@@ -137,11 +165,11 @@ def findings(outcome: Outcome) -> list[str]:
     sentences = ["* least median distance in its environment"]
     for name in outcome.expert_return:
         medians = {m: np.median(s, axis=0) for (other, m), s in outcome.scores.items() if other == name}
-        ours = medians.pop(OURS)
+        ours, plain_ours = medians.pop(SIMPLEST), medians.pop(OURS)
         ahead = [method for method, scores in medians.items() if scores[0] < ours[0]]
         sentences.append(
-            f"{name}: {OURS} at distance {ours[0]:.4f} has {ours[1]:.2%} of the expert's return; ahead of it in "
-            f"distance: {', '.join(ahead) or 'none'}"
+            f"{name}: {SIMPLEST} at distance {ours[0]:.4f} has {ours[1]:.2%} of the expert's return (without the rule "
+            f"{plain_ours[1]:.2%}); ahead of it in distance: {', '.join(ahead) or 'none'}"
         )
     if not outcome.settings.baselines:
         return sentences
@@ -177,7 +205,7 @@ def plot(outcome: Outcome) -> Figure:
 def _panel(ax: Axes, outcome: Outcome, name: str, methods: list[str], column: int) -> None:
     for y, method in enumerate(methods):
         values = np.clip(outcome.scores[name, method][:, column], LEAST if column == 0 else 0.0, None)
-        color = BLUE if method == OURS else GRAY
+        color = BLUE if method in (OURS, SIMPLEST) else GRAY
         ax.plot(values, np.full(values.size, y), "o", color=color, ms=4, alpha=0.5)
         ax.plot(np.median(values), y, "|", color=color, ms=13, mew=2.6)
     if column == 1:

@@ -57,19 +57,19 @@ class Bundle:
         heights = [cut.value + float(np.sum(cut.gradient * (here.point - cut.point))) for cut in self.cuts]
         excess = here.value - np.abs(here.value - np.array(heights)) - level
         weights = np.max([cut.weights for cut in self.cuts], axis=0) * spread + np.zeros_like(here.gradient)
-        root = np.sqrt(np.maximum(weights, TINY))
-        slopes = np.array([np.where(weights > TINY, pull(cut.gradient) / root, 0.0).ravel() for cut in self.cuts])
+        scale = np.where(weights > TINY, 1.0 / np.sqrt(np.maximum(weights, TINY)), 0.0)
+        slopes = np.array([(pull(cut.gradient) * scale).ravel() for cut in self.cuts])
         for count in range(len(self.cuts), 0, -1):
             used = np.flatnonzero(excess[:count] > 0)
             u = least_distance(-slopes[used], excess[used]) if used.size else None
             if u is not None:
-                return np.where(weights > TINY, u.reshape(root.shape) / root, 0.0)
+                return u.reshape(scale.shape) * scale
         return np.zeros_like(here.gradient)
 
 
 def least_distance(G: Array, h: Array) -> Array | None:
     """The shortest u with ``G u >= h``, h > 0; None if there is none (Lawson and Hanson 1974, chapter 23)."""
-    size, height = float(np.linalg.norm(G, axis=1).max()), float(h.max())
+    size, height = float(np.sqrt((G * G).sum(axis=1).max())), float(h.max())
     if not size > 0.0:
         return None
     system, last = np.vstack([G.T / size, h / height]), np.zeros(G.shape[1] + 1)

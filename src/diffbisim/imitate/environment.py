@@ -62,6 +62,10 @@ class Model:
         rows = [part for a in range(self.n_actions) for part in (wide[a * n : (a + 1) * n], top)]
         return self._assemble(sp.vstack(rows, format="csr"), np.append(self.starts, 0.0))
 
+    def known(self, enough: float) -> Any:
+        """States in which every action was tried at least ``enough`` times, (n_states,) bool."""
+        return (self._visits() >= enough).reshape(self.n_actions, self.n_states).all(axis=0)
+
     def _visits(self) -> Floats:
         """N(s,a), flat; of terminal states there is nothing to learn."""
         visits = np.asarray(self.counts.sum(axis=1), dtype=np.float64)

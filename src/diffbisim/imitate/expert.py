@@ -29,37 +29,57 @@ from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidData
 from diffbisim.mdp import MDP
 
-HINT = "give a MarkovChain, Transitions.from_pairs(s, s_next), or a list of trajectories such as [[0, 1, 2]]"
+HINT = "give a MarkovChain, Transitions, a pair (s, s_next) of arrays, or a list of trajectories such as [[0, 1, 2]]"
+ELSEWHERE = "if the expert lives in another state space, pass cost= an array (expert states, MDP states)"
 
 
 def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
     """The expert's chain; ``shared`` if its states are those of the MDP."""
     if isinstance(expert, MarkovChain):
-        return _named(expert, mdp) if shared else expert
-    data = _transitions(expert)
+        return _on_states_of(mdp, expert) if shared else expert
+    data = observations(expert)
     if len(data) == 0:
-        raise InvalidData(f"expert holds no transition, only starts; {HINT} of two states or more")
+        raise InvalidData("expert holds no transition, only starts; give trajectories of two states or more")
     if not shared:
         return data.chain(unseen="self-loop", initial=_first_seen(data))
-    data = _renumbered(data, mdp)
+    return observed_chain(_renumbered(data, mdp), mdp)
+
+
+def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
+    """The chain of observations on the states of the MDP: absorbing where never left, starting as the learner does."""
     return data.chain(unseen="self-loop", initial=_start(data, mdp))
 
 
-def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float) -> None:
-    """Say so if the expert makes transitions that no action of the MDP can make (both on the same states)."""
+def warn_if_elsewhere(expert: MarkovChain, mdp: MDP) -> None:
+    """Say so if the expert starts where the MDP does not (both on the same states)."""
+    if (foreign := (expert.initial > 0) & (mdp.initial == 0)).any():
+        warnings.warn(
+            f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start; the "
+            "distance stays positive: correct the data, or make the MDP with initial= that state",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float, known: Any = None) -> None:
+    """Say so if the expert makes transitions that no action of the MDP can make (both on the same states).
+
+    Where the MDP was estimated, ``known`` (n,) are the states in which every action was tried often enough to judge.
+    """
     possible: Any = sum(sp.csr_array(P) for P in mdp.transition)
     s = expert.successors
     source = np.repeat(np.arange(expert.n_states), np.diff(s.indptr))
-    visited = expert.occupancy(discount)[source] > 0
+    visited = (expert.occupancy(discount) > 0)[source] & (True if known is None else known[source])
     impossible = visited & (_entries(possible, source, s.indices) <= 0)
     if impossible.any():
         k = int(impossible.argmax())
         a, b = expert.label(int(source[k])), expert.label(int(s.indices[k]))
         warnings.warn(
-            f"expert: {int(impossible.sum())} of its transitions, the first {a!r} -> {b!r}, cannot be made by any "
-            "action of the MDP; the distance stays positive, and the policy comes as close as it can",
+            f"expert: {int(impossible.sum())} of its transitions, the first {a!r} -> {b!r}, "
+            + ("cannot be made by any action of the MDP" if known is None else "were made by no action that was tried")
+            + "; the distance stays positive, and the policy comes as close as it can",
             UserWarning,
-            stacklevel=3,
+            stacklevel=3 if known is None else 4,
         )
 
 
@@ -69,22 +89,47 @@ def _entries(matrix: sp.csr_array, rows: Any, columns: Any) -> Floats:
     return np.asarray(found.toarray() if hasattr(found, "toarray") else found, dtype=np.float64).ravel()
 
 
-def _transitions(expert: Any) -> Transitions:
+def steps_seen(data: Transitions, mdp: MDP, shared: bool) -> Floats:
+    """How often each state of the expert was left."""
+    data = _renumbered(data, mdp) if shared else data
+    return np.bincount(data.states, weights=data.weights, minlength=data.n_states).astype(np.float64)
+
+
+def observations(expert: Any) -> Transitions:
+    """Transitions as they are, or those of trajectories."""
     if isinstance(expert, Transitions):
         return expert
-    if expert is None or isinstance(expert, (str, bytes, MDP)) or not isinstance(expert, Iterable):
+    if expert is None or isinstance(expert, (str, bytes, MDP, MarkovChain)) or not isinstance(expert, Iterable):
         raise InvalidData(f"expert is {type(expert).__name__}; {HINT}")
-    paths = list(expert)
-    if not paths:
-        raise InvalidData(f"expert is empty: there is nothing to imitate; {HINT}")
-    return Transitions.from_trajectories(paths)
+    try:
+        if isinstance(expert, tuple) and len(expert) == 2:
+            return Transitions.from_pairs(*expert)
+        paths = list(expert)
+        if paths:
+            return Transitions.from_trajectories(paths)
+    except InvalidData as error:
+        raise InvalidData(f"expert: {error}") from None
+    raise InvalidData(f"expert is empty: there is nothing to imitate; {HINT}")
 
 
-def _named(chain: MarkovChain, mdp: MDP) -> MarkovChain:
-    """The chain with the labels of the MDP where it has none and the same number of states."""
-    if chain.labels is not None or chain.n_states != mdp.n_states or mdp.labels is None:
+def _on_states_of(mdp: MDP, chain: MarkovChain) -> MarkovChain:
+    """The chain, if its states are the MDP's: with the same labels, or as many, and then it takes over the labels."""
+    if chain.labels is not None and mdp.labels is not None:
+        outside = ~np.isin(np.arange(chain.n_states), [chain.index(k) for k in set(mdp.labels) & set(chain.labels)])
+        if (visited := outside & (chain.occupancy(0.5) > 0)).any():
+            raise InvalidData(
+                f"expert: state {chain.label(int(visited.argmax()))!r} is not a state of the MDP (its labels); correct "
+                f"the chain, or {ELSEWHERE}"
+            )
         return chain
-    return MarkovChain(chain.transition, initial=chain.initial, rewards=chain.rewards, labels=mdp.labels)
+    if chain.labels is not None:
+        raise InvalidData("expert has labels and the MDP has none; label both or neither")
+    if chain.n_states != mdp.n_states:
+        raise InvalidData(
+            f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or give both labels that "
+            f"say which states are the same, or {ELSEWHERE}"
+        )
+    return MarkovChain._trusted(chain.transition, chain.initial, chain.rewards, mdp.labels) if mdp.labels else chain
 
 
 def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
@@ -103,7 +148,7 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
         known = "its labels" if mdp.labels is not None else f"0 … {mdp.n_states - 1}"
         raise InvalidData(
             f"expert: state {data.name(int(outside.argmax()))!r} is not a state of the MDP ({known}); correct the "
-            "data, or if the expert lives in another state space, pass cost= an array (expert states, MDP states)"
+            f"data, or {ELSEWHERE}"
         )
     starts = None if data.starts is None else codes[data.starts]
     return Transitions(

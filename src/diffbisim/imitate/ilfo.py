@@ -27,12 +27,14 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.gymnasium import is_env, sizes
+from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.environment import Model, Sampling, explore
-from diffbisim.imitate.expert import expert_chain, warn_if_impossible
+from diffbisim.imitate.expert import expert_chain, observations, steps_seen, warn_if_elsewhere, warn_if_impossible
 from diffbisim.imitate.learner import TabularLearner, make_learner
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.imitate.run import Callback, Run, Task
+from diffbisim.imitate.simplest import simplest as simplest_policy
 from diffbisim.imitate.updates import make_update
 from diffbisim.mdp import MDP
 from diffbisim.progress import Progress, tracking
@@ -53,6 +55,7 @@ def imitate(
     max_iterations: int = 300,
     tol: float = 1e-7,
     solver: Any = "exact",
+    simplest: bool = False,
     sampling: Sampling | None = None,
     callback: Callback | None = None,
     progress: Progress = False,
@@ -63,7 +66,8 @@ def imitate(
     ----------
     mdp : what the learner acts in: an :class:`~diffbisim.MDP`, or a Gymnasium environment with Discrete observations
         and actions, which is then only sampled (environment.py)
-    expert : a MarkovChain, ``Transitions`` (no actions, no rewards), or a list of trajectories (state sequences)
+    expert : a MarkovChain, ``Transitions`` (no actions, no rewards), a pair of arrays (s, s_next), or a list of
+        trajectories (state sequences)
     cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
         callable; with anything but "indicator" the expert may live in a state space of its own
     discount : weight γ of the next step
@@ -75,6 +79,8 @@ def imitate(
     max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
         that next to nothing is left to gain
     solver : of the distances, as for :func:`diffbisim.distance`; the last one is always exact
+    simplest : take the most likely action of every state if the data cannot tell that policy from the best one (its
+        distance is within 1.96 standard errors of sampling, simplest.py); the expert must be data, not a chain
     sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
     callback : called with every row of history; returning True stops the run
 
@@ -92,6 +98,8 @@ def imitate(
     """
     if not tol > 0 or max_iterations < 1:
         raise InvalidArgument(f"tol = {tol} and max_iterations = {max_iterations} must be positive")
+    if simplest:
+        expert = _data_for_the_rule(expert, policy)
     how = (check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))
     with tracking(progress, max_iterations, "imitating") as advance:
 
@@ -102,9 +110,11 @@ def imitate(
         if isinstance(mdp, MDP):
             task = make_task(mdp, expert, cost, how)
             if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+                warn_if_elsewhere(task.expert, mdp)
                 warn_if_impossible(task.expert, mdp, task.discount)
             run = Run(task, mdp, make_learner(policy, mdp, features))
-            return run.finish(run.until_done(max_iterations, report))
+            found = run.finish(run.until_done(max_iterations, report))
+            return simplest_policy(found, steps_seen(expert, mdp, cost_is_shared(cost))) if simplest else found
         if not is_env(mdp):
             raise InvalidArgument(
                 f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
@@ -112,7 +122,20 @@ def imitate(
             )
         if policy is not None or features is not None:
             raise InvalidArgument("policy and features need a known MDP: imitate first, then in the result's mdp")
-        return imitate_sampled(mdp, expert, cost, how, sampling or Sampling(), max_iterations, report)
+        found = imitate_sampled(mdp, expert, cost, how, sampling or Sampling(), max_iterations, report)
+        return simplest_policy(found, steps_seen(expert, found.mdp, cost_is_shared(cost))) if simplest else found
+
+
+def _data_for_the_rule(expert: Any, policy: Any) -> Transitions:
+    """What ``simplest=True`` needs: observations to count, and a table to return."""
+    if isinstance(expert, MarkovChain):
+        raise InvalidArgument(
+            "simplest=True asks what the data can tell apart, and expert is a MarkovChain, which is known exactly; "
+            "give Transitions or trajectories, or leave simplest out"
+        )
+    if policy is not None and hasattr(policy, "parameters"):
+        raise InvalidArgument("simplest=True returns a table; leave it out with a module as policy")
+    return observations(expert)
 
 
 def cost_is_shared(cost: Any) -> bool:
@@ -145,7 +168,10 @@ def imitate_sampled(
         run.until_done(sampling.iterations, lambda row: False)
         policy = run.best_policy()[:n]
     mdp = model.mdp()
-    run = Run(make_task(mdp, expert, cost, how), mdp, TabularLearner(soft))
+    task = make_task(mdp, expert, cost, how)
+    if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+        warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
+    run = Run(task, mdp, TabularLearner(soft))
     return run.finish(run.until_done(max_iterations, report))
 
 

@@ -95,11 +95,11 @@ class Run:
         return Evaluation(pi, result, reward, A, result.occupancy.sum(axis=0))
 
     def _solve(self, pi: Floats) -> DistanceResult:
-        problem = Problem(self.task.expert, self.walk.mdp.induced_chain(pi), self.task.cost, self.task.discount)
+        problem = Problem(self.task.expert, self.walk.mdp._chain(pi), self.task.cost, self.task.discount)
         solver = self.solver
         if self.exact:  # three digits beyond the distance itself
             value = self.scale if self.last is None else self.last.value
-            solver = replace(solver, tol=float(np.clip(1e-4 * value / self.scale, 1e-12, 1e-7)))
+            solver = replace(solver, tol=min(max(1e-4 * value / self.scale, 1e-12), 1e-7))
         self.last = solver.solve(problem, warm=self.last)
         return self.last
 

@@ -30,6 +30,7 @@ from diffbisim.results import DistanceResult, Status
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact_coupling import ExactCoupling
+    from diffbisim.solvers.krylov import Compiled, Operator
     from diffbisim.solvers.pairs import PairGrid
 
 EPS = float(np.finfo(float).eps)
@@ -74,15 +75,15 @@ class Exact:
     ) -> DistanceResult:
         """Run to the certified gap, from a previous result if given; ``callback(row of history)`` true stops."""
         from diffbisim.solvers.exact_coupling import ExactCoupling
-        from diffbisim.solvers.pairs import PairGrid
+        from diffbisim.solvers.pairs import begin
 
-        grid = PairGrid(problem, self.reachable, self.threads)
-        coupling = ExactCoupling(grid, grid.first_table(warm))
+        grid, table = begin(problem, warm, self.reachable, self.threads)
+        coupling = ExactCoupling(grid, table)
         outcome, history = self._iterate(grid, coupling, callback)
         last = history[-1]
         return DistanceResult(
             problem, last["value"], last["lower"], last["upper"], outcome, len(history), "exact", coupling,
-            tuple(history), dict(grid.work),
+            tuple(history), grid.work,
         )  # fmt: skip
 
     def _iterate(
@@ -94,10 +95,9 @@ class Exact:
         price, stalled, best = PRICE, 0, np.inf
         while True:
             solved = grid.improve(U, TU, price)
-            low, high = grid.extremes(TU, U)
-            np.copyto(U, TU)
-            grid.shift(U, γ / (1 - γ) * (high + low - price) / 2)  # the middle of the certified band
-            floor = _rounding(grid, TU)
+            low, high, size = grid.extremes(TU, U)
+            grid.shifted(TU, γ / (1 - γ) * (high + low - price) / 2, U)  # the middle of the certified band
+            floor = _rounding(grid, size)
             gap = (γ * (high - low) + price) / (1 - γ) + floor if solved else np.inf
             history.append(coupling.report(gap / 2))
             stalled, best = (0, gap) if gap < best / 2 else (stalled + 1, best)
@@ -116,13 +116,12 @@ class Exact:
             evaluate(grid, U, TU, max(0.03 * (high - low), 0.1 * self.tol * (1 - γ), 4 * EPS))
 
 
-def _rounding(grid: "PairGrid", TU: Array) -> float:
+def _rounding(grid: "PairGrid", size: float) -> float:
     """Width of the band that rounding leaves around the table, and the least gap that can be certified.
 
     With N = a + b nodes, N roundings in a plan and N + 4 in its value put T U off by (2 N + 4) ε times its size.
     """
-    size = max(1.0, float(TU.max()), -float(TU.min()))
-    return 2 * (2 * grid.nodes + 4) * EPS * size / (1 - grid.discount)
+    return 2 * (2 * grid.nodes + 4) * EPS * max(1.0, size) / (1 - grid.discount)
 
 
 def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:
@@ -134,20 +133,22 @@ def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:
     from diffbisim.solvers.krylov import bicgstab
 
     np.multiply(grid.c, 1 - grid.discount, out=source)
-    before = float(np.abs(U).max())
-    if bicgstab(grid.system, source, U, target, max_iterations=150) <= 2 * target:
+    system = grid.system()
+    if bicgstab(system, source, U, target, max_iterations=150) <= 2 * target:
         return
     if grid.preconditioned_solve(source, U, target):
         return
-    if not float(np.abs(U).max()) <= 2 * before:  # it ran away: begin from the cost, which bounds the table
+    if not float(np.abs(U).max()) <= 2.0:  # it ran away: begin from the cost, at most one, which bounds the table
         np.copyto(U, grid.c)
-    sweep(grid.system, source, U, 100)
+    sweep(system, source, U, 100)
 
 
-def sweep(system: Callable[[Array, Array], None], source: Array, u: Array, times: int) -> None:
+def sweep(system: "Operator | Compiled", source: Array, u: Array, times: int) -> None:
     """u ← source + γ Π u, so many times."""
+    from diffbisim.solvers.krylov import apply
+
     change = np.empty_like(u)
     for _ in range(times):
-        system(u, change)
+        apply(system, u, change)
         u += source
         u -= change

@@ -15,7 +15,7 @@ from diffbisim.errors import ConvergenceWarning, InvalidArgument
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
-from diffbisim.solvers.krylov import Operator, bicgstab
+from diffbisim.solvers.krylov import Compiled, Operator, apply, bicgstab
 from diffbisim.solvers.pairs import CHUNK, PairGrid
 from diffbisim.solvers.start import Transport
 
@@ -29,6 +29,8 @@ class ExactCoupling(Coupling):
             np.flatnonzero(self.problem.x.initial),
             np.flatnonzero(self.problem.y.initial),
         )
+        self._cells = self._rows[:, None] * grid.n_y + self._cols
+        self._least = float(self.problem.cost.min())
         self.complete, self.gap = not grid.pair.size, 0.0
         self._start = Transport(self.problem.x.initial[self._rows], self.problem.y.initial[self._cols])
 
@@ -53,11 +55,10 @@ class ExactCoupling(Coupling):
     def report(self, half_gap: float) -> dict[str, float]:
         """A row of history: the distance for the current table (known up to ``half_gap``) and its bounds."""
         half_gap += (self._rows.size + self._cols.size + 4) * EPS  # roundings of the last transport
-        table = self.U.reshape(self.problem.shape)
         self.gap = 2 * half_gap
-        value = self._start.solve(table[np.ix_(self._rows, self._cols)], PRICE)
-        scale, cost = self.problem.scale, self.problem.cost
-        lower = max(scale * (value - half_gap), float(cost.min()))  # d is an average of costs
+        value = self._start.solve(self.U[self._cells], PRICE)
+        scale = self.problem.scale
+        lower = max(scale * (value - half_gap), self._least)  # d is an average of costs
         upper = min(scale * (value + half_gap), scale)
         work = {k: float(v) for k, v in self.grid.work.items()}
         return {"value": min(max(scale * value, lower), upper), "lower": lower, "upper": upper, **work}
@@ -118,13 +119,15 @@ class ExactCoupling(Coupling):
     def occupancy(self) -> Array:
         """m = (1-γ) m_0 + γ Πᵀ m, by the same Krylov method; exactly zero where the optimal coupling never goes."""
         grid, γ = self.grid, self.grid.discount
-        source = (1 - γ) * self.start.plan.toarray().ravel()
+        i, j, mass = self._start.cells()
+        source = np.zeros(self.U.size)
+        source[self._cells[i, j]] = (1 - γ) * mass
         visited = source > 0
         kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if grid.size > 20_000 else 1e-13  # but on small grids full precision costs nothing
         m, target = source.copy(), max(accuracy * float(source.max()), 4 * EPS)  # m may have entries near one
-        system = grid.transposed_system()
+        system = grid.system(transposed=True)
         if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not grid.preconditioned_solve(
             source, m, target, transposed=True
         ):
@@ -135,10 +138,10 @@ class ExactCoupling(Coupling):
         np.maximum(m, 0.0, out=m)
         return np.asarray(m / m.sum()).reshape(self.problem.shape)
 
-    def _warn_if_inaccurate(self, system: Operator, source: Array, m: Array) -> None:
+    def _warn_if_inaccurate(self, system: Operator | Compiled, source: Array, m: Array) -> None:
         """The error in total is at most that of the equation over 1 - γ."""
         error = np.empty_like(m)
-        system(m, error)
+        apply(system, m, error)
         total = float(np.abs(error - source).sum()) / (1 - self.grid.discount)
         if total > 1e-6:
             warnings.warn(
@@ -171,8 +174,12 @@ class ExactCoupling(Coupling):
             )
             return parts
 
-        parts = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
-        by_x, by_y = (self.problem.scale * np.sum(side, axis=0) for side in zip(*parts, strict=True))
+        (by_x, by_y), *others = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
+        for x, y in others:
+            by_x += x
+            by_y += y
+        by_x *= self.problem.scale
+        by_y *= self.problem.scale
         if everywhere:
             return by_x, by_y
         return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)

@@ -31,7 +31,7 @@ from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers.exact import PRICE, Callback, Exact, evaluate, sweep
 from diffbisim.solvers.exact_coupling import ExactCoupling
-from diffbisim.solvers.pairs import PairGrid
+from diffbisim.solvers.pairs import PairGrid, begin
 
 #: Slack at a pair of average occupancy, in steps' worth of flow, and the largest at any pair.
 STEPS, MOST = 4.0, 0.5
@@ -63,7 +63,7 @@ class FollowedCoupling(ExactCoupling):
     def swept(self, m: Array) -> Array:
         """One sweep from ``m``; what negative flows make negative is cut off."""
         source = (1 - self.grid.discount) * self.start.plan.toarray().ravel()
-        sweep(self.grid.transposed_system(), source, m, 1)
+        sweep(self.grid.system(transposed=True), source, m, 1)
         np.maximum(m, 0.0, out=m)
         return np.asarray(m / m.sum())
 
@@ -78,8 +78,7 @@ class Follow:
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """From the result of the last step."""
-        grid = PairGrid(problem, self.exact.reachable, self.exact.threads)
-        U = grid.first_table(warm)
+        grid, U = begin(problem, warm, self.exact.reachable, self.exact.threads)
         coupling = FollowedCoupling(grid, np.zeros_like(U))
         if warm is None:
             _begin(coupling, U)
@@ -89,7 +88,8 @@ class Follow:
         grid.improve(U, coupling.U, PRICE, np.minimum(MOST, slack / np.maximum(m * grid.size, slack + TINY)))
         coupling.report(0.0)
         coupling.m = coupling.swept(m)
-        grid.shift(coupling.U, grid.discount / (1 - grid.discount) * float(coupling.m @ (coupling.U - U)))
+        shift = grid.discount / (1 - grid.discount) * float(coupling.m @ (coupling.U - U))
+        grid.shifted(coupling.U, shift, coupling.U)
         row = coupling.report(1.0)  # the bounds of any distance
         return DistanceResult(
             problem, row["value"], row["lower"], row["upper"], Status.ESTIMATE, 1, "exact", coupling, (row,),

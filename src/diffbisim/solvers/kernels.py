@@ -133,6 +133,30 @@ def push_system(lo, hi, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent
 
 
 @njit(cache=True, nogil=True)
+def system(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, discount, transposed, count, v, out):
+    """out = (I - γ Π) v or, ``transposed``, (I - γ Π)ᵀ v over all listed pairs; adds one to ``count`` (1,)."""
+    count[0] += 1
+    if transposed:
+        out[:] = 0.0
+        push_system(0, at.size - 1, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, discount, v, out)
+    else:
+        apply_system(0, at.size - 1, pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, discount, v, out)
+
+
+@njit(cache=True, nogil=True)
+def extremes(pair, TU, U):
+    """Smallest and largest TU - U over the listed pairs, and the largest |TU|; all NaN if a difference is."""
+    low, high, size = np.inf, -np.inf, 0.0
+    for k in range(pair.size if pair.size else U.size):
+        z = pair[k] if pair.size else k
+        change = TU[z] - U[z]
+        if np.isnan(change):
+            return np.nan, np.nan, np.nan
+        low, high, size = min(low, change), max(high, change), max(size, abs(TU[z]))
+    return low, high, size
+
+
+@njit(cache=True, nogil=True)
 def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue):
     """Pairs that some coupling can reach from the first ones in ``queue`` (already marked in ``seen``)."""
     head, tail = 0, 0

@@ -5,9 +5,13 @@ threads running numba code without the GIL, made for one sweep and joined at its
 Python threads use a grid at once and in forked processes, which numba's own thread pools are not. A sweep that is too
 small to pay for a second thread runs in the caller. Sums over threads are taken in a fixed order, so that the same
 call gives the same bits.
+
+A problem on the same supports as the last one (a step of a fit, of imitation) begins with copies of its trees and
+shares all else: :func:`begin`.
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ from diffbisim.parallel import taken
 from diffbisim.problem import Array, Problem, available_threads
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import kernels
+from diffbisim.solvers.krylov import Compiled, Operator
 
 #: Cells (or edges) per chunk below which handing work to another thread costs more than it saves.
 CHUNK = 200_000
@@ -47,6 +52,7 @@ class PairGrid:
         self.n_x, self.n_y = problem.shape
         cost = problem.cost / self.scale
         self.xs, self.ys = map(_ordered_successors, (problem.x, problem.y), sort_keys(cost))
+        self.reachable = reachable
         if pair is None:
             pair = self._reachable() if reachable else np.empty(0, np.int64)
         self.pair = pair
@@ -60,7 +66,13 @@ class PairGrid:
         self.flow = np.empty(self.at[-1])
         self.fresh = 2
         self.threads = threads or available_threads()
-        self.work = {"pairs": self.size, "pivots": 0, "improvements": 0, "sweeps": 0}
+        self.pivots, self.improvements, self.sweeps = 0, 0, np.zeros(1, np.int64)
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done so far."""
+        sweeps = int(self.sweeps[0])
+        return {"pairs": self.size, "pivots": self.pivots, "improvements": self.improvements, "sweeps": sweeps}
 
     def _listed(self, table: Array) -> Array:
         """The table with zeros at pairs that are not listed."""
@@ -70,29 +82,31 @@ class PairGrid:
             table[self.pair] = kept
         return table
 
-    def first_table(self, warm: DistanceResult | None) -> Array:
-        """Scaled table to begin with, and from a previous exact result of the same shape its trees."""
-        if warm is None:
-            return self.c.copy()
-        if warm.problem.shape != self.problem.shape:
-            raise InvalidArgument(
-                f"warm is a result for {warm.problem.shape} states, this problem has {self.problem.shape}; "
-                "leave warm out"
-            )
-        other = getattr(warm.coupling, "grid", None)
-        if isinstance(other, PairGrid) and self._same_supports(other):
-            for mine, theirs in (
-                (self.child, other.child),
-                (self.parent, other.parent),
-                (self.flow, other.flow),
-            ):
-                mine[:] = theirs
-            self.fresh = max(1, other.fresh)
-        return self._listed(np.nan_to_num(warm.values.ravel() / self.scale))
+    def fits(self, problem: Problem, reachable: bool) -> bool:
+        """Whether a problem of this shape has the same pairs, each with the same successors."""
+        mine, sides = self.problem, (self.xs, self.ys)
+        if self.reachable != reachable or (reachable and not _same_starts(mine, problem)):
+            return False
+        return all(
+            _same(side[0], chain.successors.indptr) and _same(side[1], chain.successors.indices)
+            for side, chain in zip(sides, (problem.x, problem.y), strict=True)
+        )
 
-    def _same_supports(self, other: "PairGrid") -> bool:
-        mine, theirs = (*self.xs[:2], *self.ys[:2], self.pair), (*other.xs[:2], *other.ys[:2], other.pair)
-        return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    def again(self, problem: Problem, threads: int | None) -> "PairGrid":
+        """The grid of a problem that it fits, with copies of the trees."""
+        grid = copy(self)
+        grid.problem, grid.discount, grid.scale = problem, problem.discount, problem.scale or 1.0
+        if problem.cost is self.problem.cost:
+            p, q = problem.x.successors.probabilities, problem.y.successors.probabilities
+            grid.xs, grid.ys = (*self.xs[:2], p, self.xs[3]), (*self.ys[:2], q, self.ys[3])
+        else:
+            cost = problem.cost / grid.scale
+            grid.xs, grid.ys = map(_ordered_successors, (problem.x, problem.y), sort_keys(cost))
+            grid.c = grid._listed(cost.ravel())
+        grid.child, grid.parent, grid.flow = self.child.copy(), self.parent.copy(), self.flow.copy()
+        grid.fresh, grid.threads = max(1, self.fresh), threads or available_threads()
+        grid.pivots, grid.improvements, grid.sweeps = 0, 0, np.zeros(1, np.int64)
+        return grid
 
     def _reachable(self) -> NDArray[np.int64]:
         seen = np.outer(self.problem.x.initial > 0, self.problem.y.initial > 0).ravel()
@@ -137,22 +151,20 @@ class PairGrid:
 
         done = self.split(run, self.cells)
         self.fresh = 0
-        self.work["pivots"] += sum(pivots for pivots, _ in done)
-        self.work["improvements"] += 1
+        self.pivots += sum(pivots for pivots, _ in done)
+        self.improvements += 1
         return not any(failed for _, failed in done)
 
-    def extremes(self, TU: Array, U: Array) -> tuple[float, float]:
-        """Smallest and largest ``TU - U`` over the listed pairs; ``U`` is used up."""
-        np.subtract(TU, U, out=U)
-        delta = U[self.pair] if self.pair.size else U
-        return float(delta.min()), float(delta.max())
+    def extremes(self, TU: Array, U: Array) -> tuple[float, float, float]:
+        """Smallest and largest ``TU - U`` over the listed pairs, and the largest ``|TU|``."""
+        return kernels.extremes(self.pair, TU, U)  # type: ignore[no-any-return]
 
-    def shift(self, U: Array, amount: float) -> None:
-        """Add a constant on the listed pairs."""
+    def shifted(self, TU: Array, amount: float, U: Array) -> None:
+        """``U = TU + amount`` on the listed pairs."""
         if self.pair.size:
-            U[self.pair] += amount
+            U[self.pair] = TU[self.pair] + amount
         else:
-            U += amount
+            np.add(TU, amount, out=U)
 
     def preconditioned_solve(self, source: Array, guess: Array, target: float, transposed: bool = False) -> bool:
         """``(I - γ Π)⁻¹ source`` (or with the transpose) into ``guess`` where plain Krylov stagnates.
@@ -189,18 +201,22 @@ class PairGrid:
         ptr[1:][self.pair if self.pair.size else slice(None)] = np.diff(self.at)
         return sparse.csr_array((self.flow, cols, np.cumsum(ptr)), shape=(self.c.size, self.c.size))
 
-    def system(self, v: Array, out: Array) -> None:
-        """``out = (I - γ Π) v`` on the listed pairs."""
+    def system(self, transposed: bool = False) -> Operator | Compiled:
+        """``v ↦ (I - γ Π) v``, or with the transpose: a function where threads pay, else what compiled code reads."""
+        pieces = int(self.at[-1]) // CHUNK
+        if pieces < 2:
+            return (*self.tree, self.discount, transposed, self.sweeps)
+        return self._pushed(min(self.threads, pieces)) if transposed else self._applied
 
+    def _applied(self, v: Array, out: Array) -> None:
         def run(piece: int, lo: int, hi: int) -> None:
             kernels.apply_system(lo, hi, *self.tree, self.discount, v, out)
 
         self.split(run, float(self.at[-1]))
-        self.work["sweeps"] += 1
+        self.sweeps += 1
 
-    def transposed_system(self) -> Callable[[Array, Array], None]:
-        """A function ``(v, out)``: ``out = (I - γ Π)ᵀ v``. Every piece sums into a table of its own."""
-        pieces = min(self.threads, max(1, int(self.at[-1]) // CHUNK))
+    def _pushed(self, pieces: int) -> Operator:
+        """The transposed one. Every piece sums into a table of its own."""
         tables = [np.empty_like(self.c) for _ in range(pieces - 1)]
 
         def apply(v: Array, out: Array) -> None:
@@ -212,9 +228,29 @@ class PairGrid:
             self.split(run, float(self.at[-1]), pieces)
             for table in tables:
                 out += table
-            self.work["sweeps"] += 1
+            self.sweeps += 1
 
         return apply
+
+
+def begin(
+    problem: Problem, warm: DistanceResult | None, reachable: bool, threads: int | None
+) -> tuple[PairGrid, Array]:
+    """The grid of a problem and the scaled table to begin with; from a previous exact result its trees, if they fit."""
+    if warm is None:
+        grid = PairGrid(problem, reachable, threads)
+        return grid, grid.c.copy()
+    if warm.problem.shape != problem.shape:
+        raise InvalidArgument(
+            f"warm is a result for {warm.problem.shape} states, this problem has {problem.shape}; leave warm out"
+        )
+    last = getattr(warm.coupling, "grid", None)
+    if isinstance(last, PairGrid) and last.fits(problem, reachable):
+        grid = last.again(problem, threads)
+    else:
+        grid = PairGrid(problem, reachable, threads)
+    table = warm.values.ravel() / grid.scale
+    return grid, grid._listed(np.where(np.isnan(table), 0.0, table))
 
 
 def sort_keys(cost: Array) -> tuple[Array, Array]:
@@ -240,3 +276,12 @@ def _ordered_successors(chain: MarkovChain, key: Array) -> tuple[Any, ...]:
     row = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
     order = np.lexsort((key[s.indices], row)) - s.indptr[row]
     return s.indptr, s.indices, s.probabilities, order
+
+
+def _same(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    return a is b or np.array_equal(a, b)
+
+
+def _same_starts(one: Problem, other: Problem) -> bool:
+    """Whether the starts have the same supports."""
+    return all(np.array_equal(a.initial > 0, b.initial > 0) for a, b in ((one.x, other.x), (one.y, other.y)))

@@ -10,8 +10,9 @@ Letters: ``n`` states, ``T[a, s, s']`` dynamics, ``π_I(a|s)`` the behavior poli
 
 The offline transitions are those of a uniformly random policy unless another is named: drawn independently from its
 discounted occupancy (`OfflineData.sample`), or infinitely many (`OfflineData.exact`; then T and π_I are the true ones).
-Expert pairs count as draws from the expert's discounted occupancy; steps of trajectories are weighted by γ^t, t the
-time since the start of their episode.
+Expert pairs count as draws from the expert's discounted occupancy. Episodes (``Transitions`` with starts) are what
+:func:`diffbisim.imitate` makes of them, one chain in which states that were never left are absorbing, and ν_E is its
+occupancy: an episode that ends in a terminal state goes on there, with all the weight γ^T that is left.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, check_count, check_discount, distribution, freeze
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.imitate.expert import observed_chain
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import Successors, as_generator
 
@@ -144,7 +146,7 @@ def at_the_door(offline: Any, expert: Any, discount: float) -> tuple[OfflineData
         raise InvalidArgument(
             f"offline is a {type(offline).__name__}; give an OfflineData or, for known dynamics, an MDP"
         )
-    return offline, _expert_pairs(expert, offline.n_states, gamma)
+    return offline, _expert_pairs(expert, offline.mdp, gamma)
 
 
 def check_positive(value: float, name: str, *, zero: bool = False) -> float:
@@ -165,7 +167,8 @@ def normalized(table: Floats) -> Floats:
     return freeze(_shares(table, table.sum(axis=1, keepdims=True), table.shape[1]))  # type: ignore[no-any-return]
 
 
-def _expert_pairs(expert: Any, n: int, discount: float) -> Floats:
+def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:
+    n = mdp.n_states
     if isinstance(expert, MarkovChain):
         _same_states(expert.n_states, n)
         nu = expert.transition_occupancy(discount)
@@ -186,11 +189,9 @@ def _expert_pairs(expert: Any, n: int, discount: float) -> Floats:
     _same_states(expert.n_states, n)
     if len(expert) == 0:
         raise InvalidData("expert has no transition; give trajectories of at least two states")
-    weights = np.ones(len(expert)) if expert.weights is None else expert.weights
     if expert.episodes is not None:
-        first = np.searchsorted(expert.episodes, expert.episodes)
-        weights = weights * discount ** (np.arange(len(expert)) - first)
-    table = np.bincount(expert.states * n + expert.next_states, weights, minlength=n * n).reshape(n, n)
+        return _expert_pairs(observed_chain(expert, mdp), mdp, discount)
+    table = np.bincount(expert.states * n + expert.next_states, expert.weights, minlength=n * n).reshape(n, n)
     return np.asarray(table / table.sum(), dtype=np.float64)
 
 
