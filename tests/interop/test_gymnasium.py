@@ -152,9 +152,14 @@ def test_model_is_the_empirical_mdp():
                 np.testing.assert_allclose(hopeful.transition[a][s, :5], (1 - doubt) * expected, atol=1e-15)
 
 
-def test_policy_of_an_environment_is_refused(cliff):
-    with pytest.raises(db.InvalidArgument, match="known MDP"):
-        db.imitate(cliff, [[36, 24]], policy=np.full((48, 4), 0.25))
+def test_a_sampled_run_begins_with_the_policy_that_is_given(cliff):
+    """Without a single outer iteration the policy is the one to begin with, softened."""
+    begin = np.random.default_rng(0).dirichlet(np.ones(4), 5)
+    mdp, few = examples.imitation_chain(), Sampling(steps=30, rounds=0)
+    found = db.imitate(as_env(mdp), [[0, 1, 2, 3, 4, 4]], policy=begin, max_iterations=1, sampling=few)
+    np.testing.assert_allclose(found.policy, 0.9 * begin + 0.025, atol=1e-12)
+    with pytest.raises(db.InvalidChain, match="policy"):  # refused before the first step is taken
+        db.imitate(cliff, [[36, 24]], policy=np.full((47, 4), 0.25))
 
 
 # --- the reward ----------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import torch
 
 import diffbisim as db
 from diffbisim import examples
+from diffbisim.data.gymnasium import as_env
+from diffbisim.imitate.environment import Sampling
 from diffbisim.imitate.learner import ModuleLearner, TabularLearner
 from diffbisim.imitate.run import Run, Task
 from diffbisim.imitate.updates import Natural
@@ -65,6 +67,22 @@ def test_module_is_trained_in_place(make):
     features = None if isinstance(module, torch.nn.Embedding) else np.eye(5)
     found = db.imitate(MDP, EXPERT, discount=0.9, policy=module, features=features, max_iterations=150, tol=1e-3)
     assert found.distance.upper <= 1e-3
+    inputs = torch.arange(5) if features is None else torch.eye(5, dtype=torch.float64)
+    now = torch.softmax(module(inputs).double(), dim=1).detach().numpy()
+    np.testing.assert_allclose(now, found.policy, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [network, embedding])
+def test_module_learns_in_an_environment_that_is_only_sampled(make):
+    """The distance is to the true expert in the true MDP, which the run never saw."""
+    module = make()
+    features = None if isinstance(module, torch.nn.Embedding) else np.eye(5)
+    data = db.Transitions.from_pairs(*EXPERT.sample_transitions(5_000, 0.9, np.random.default_rng(0)), states=5)
+    found = db.imitate(
+        as_env(MDP), data, discount=0.9, policy=module, features=features, max_iterations=60, tol=1e-3,
+        sampling=Sampling(steps=20_000, rounds=3),
+    )  # fmt: skip
+    assert db.distance(EXPERT, MDP.induced_chain(found.policy), "indicator", 0.9).value <= 0.1
     inputs = torch.arange(5) if features is None else torch.eye(5, dtype=torch.float64)
     now = torch.softmax(module(inputs).double(), dim=1).detach().numpy()
     np.testing.assert_allclose(now, found.policy, atol=1e-6)

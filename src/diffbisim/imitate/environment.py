@@ -84,7 +84,7 @@ class Model:
         kernels: list[Matrix] = [sp.csr_array(stacked[a * n : (a + 1) * n]) for a in range(self.n_actions)]
         if n <= SPARSE:
             kernels = [P.toarray() for P in kernels]  # type: ignore[union-attr]
-        return MDP(kernels, initial=starts / starts.sum())
+        return MDP(kernels, initial=starts / starts.sum() if starts.any() else 0)  # nothing seen yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,8 @@ def imitate(
                 f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
                 "Gymnasium environment with Discrete observations and actions"
             )
-        if policy is not None or features is not None:
-            raise InvalidArgument("policy and features need a known MDP: imitate first, then in the result's mdp")
-        found = imitate_sampled(mdp, expert, cost, how, sampling or Sampling(), max_iterations, report)
+        begin = policy, features
+        found = imitate_sampled(mdp, expert, cost, how, begin, sampling or Sampling(), max_iterations, report)
         return simplest_policy(found, steps_seen(expert, found.mdp, cost_is_shared(cost))) if simplest else found
 
 
@@ -150,29 +149,50 @@ def make_task(mdp: MDP, expert: Any, cost: Any, how: tuple[Any, ...]) -> Task:
 
 
 def imitate_sampled(
-    env: Any, expert: Any, cost: Any, how: tuple[Any, ...], sampling: Sampling, max_iterations: int, report: Callback
+    env: Any,
+    expert: Any,
+    cost: Any,
+    how: tuple[Any, ...],
+    begin: tuple[Any, Any],
+    sampling: Sampling,
+    max_iterations: int,
+    report: Callback,
 ) -> ImitationResult:
-    """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen."""
+    """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen.
+
+    A table goes to explore in any case. A module is trained in what the table has seen; then it acts itself, because
+    it may lead elsewhere, and is trained again.
+    """
     model, rng = Model(*sizes(env)), how[-1]
     n, k = model.n_states, model.n_actions
-    policy = np.full((n, k), 1.0 / k)
+    learner = make_learner(begin[0], model.mdp(), begin[1])
+    policy, uniform = learner.table(), np.full((n, k), 1.0 / k)
     batches = sampling.batches()
-    for last, steps in enumerate(batches, start=1 - len(batches)):
-        explore(env, model, policy, sampling.explore, steps, rng)
-        soft = 0.9 * policy + 0.1 / k  # not too sure of what was learned from less
-        if last == 0:
-            break
+    explore(env, model, uniform, 1.0, batches[0], rng)
+    for steps in batches[1:]:
         task = make_task(model.mdp(), expert, cost, how)
         free = replace(task, cost=np.hstack([task.cost, np.zeros((len(task.cost), 1))]))  # ⊤ costs nothing
-        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([soft, np.full(k, 1.0 / k)])))
+        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([_soft(policy), uniform[:1]])))
         run.until_done(sampling.iterations, lambda row: False)
         policy = run.best_policy()[:n]
+        explore(env, model, policy, sampling.explore, steps, rng)
+    if isinstance(learner, TabularLearner):
+        learner = TabularLearner(_soft(policy))
+    else:
+        mdp = model.mdp()
+        Run(make_task(mdp, expert, cost, how), mdp, learner).until_done(sampling.iterations, lambda row: False)
+        explore(env, model, learner.table(), sampling.explore, batches[-1], rng)
     mdp = model.mdp()
     task = make_task(mdp, expert, cost, how)
     if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
         warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
-    run = Run(task, mdp, TabularLearner(soft))
+    run = Run(task, mdp, learner)
     return run.finish(run.until_done(max_iterations, report))
+
+
+def _soft(policy: Floats) -> Floats:
+    """Not too sure of what was learned from less."""
+    return np.asarray(0.9 * policy + 0.1 / policy.shape[1])
 
 
 def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:
