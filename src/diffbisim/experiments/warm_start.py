@@ -151,7 +151,7 @@ def plot(outcome: Outcome) -> Figure:
         left += width
     ax.set_yticks(at, [name.replace(", ", ",\n") for name in outcome.work], fontsize=8)
     ax.invert_yaxis()
-    ax.set(xlabel="inner work", title=f"{outcome.settings.steps} steps")
+    ax.set(xlabel="pivots and sweeps", title=f"Inner work of a fit of {outcome.settings.steps} steps")
     ax.legend(frameon=False, fontsize=8)
     plain(ax)
     return figure
