@@ -115,8 +115,8 @@ class BestResponse:
         if not isinstance(walk.learner, TabularLearner):
             raise InvalidArgument('update "best-response" returns a table; use "natural" with a module')
         walk.rule.length(at.result.value, 0.0)
-        reward = -at.reward if self.printed_sign else at.reward
-        walk.learner = TabularLearner(walk.mdp._policy(optimal_policy(walk.mdp, walk.discount, reward)))
+        rewards = -at.advantage if self.printed_sign else at.advantage  # of an action: Σ_s' P(s'|s,a) r(s,s')
+        walk.learner = TabularLearner(walk.mdp._policy(optimal_policy(walk.mdp, walk.discount, rewards)))
         return float(np.abs(walk.learner.table() - at.policy).max())
 
 
