@@ -98,7 +98,8 @@ class LinearProgram:
         value, upper = _upper(grid, solution)
         lower = max(_lower(grid, solution), float(grid.cost.min()))  # d is an average of costs
         upper = min(upper, float(grid.cost.max()))
-        lower, value, upper = np.ldexp([lower, np.clip(value, lower, upper), upper], grid.exponent).tolist()
+        scaled = np.array([lower, np.clip(value, lower, upper), upper]) + 0.0  # no minus zero
+        lower, value, upper = np.ldexp(scaled, grid.exponent).tolist()
         bounds = {"lower": lower, "upper": upper}
         if callback is not None:
             callback(bounds)
