@@ -173,7 +173,7 @@ class MarkovChain:
 
     def label(self, i: int) -> Hashable:
         """The label of state i; i itself when the chain has no labels."""
-        if not 0 <= i < self.n_states:
+        if not (isinstance(i, (int, np.integer)) and 0 <= i < self.n_states):
             raise InvalidChain(f"{i!r} is no state: indices run from 0 to {self.n_states - 1}")
         return i if self.labels is None else self.labels[i]
 

@@ -26,11 +26,21 @@ NEGATIVE = 1e-12  # entries above -NEGATIVE are rounding, and become zero
 ROUNDED = 4 * np.finfo(np.float64).eps  # rows this close to one are left as they are
 
 
+def as_number(value: Any) -> float:
+    """As a float; NaN, which no comparison lets through, for what is not a number."""
+    if isinstance(value, (str, bytes)):
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
 def check_discount(discount: float) -> float:
     """The discount as a float strictly between zero and one."""
-    if not 0.0 < discount < 1.0:
+    if not 0.0 < (number := as_number(discount)) < 1.0:
         raise InvalidArgument(f"discount is {discount!r}; it must lie strictly between 0 and 1, e.g. discount=0.95")
-    return float(discount)
+    return number
 
 
 def check_count(value: int, name: str) -> int:

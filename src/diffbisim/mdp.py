@@ -168,7 +168,8 @@ class MDP:
 
 def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[Matrix, ...]:
     """One checked kernel per action, all of one shape and all dense or all CSR."""
-    if is_sparse(transition) or np.ndim(transition[0] if len(transition) else 0) != 2:
+    listed = hasattr(transition, "__len__") and not is_sparse(transition)
+    if not listed or np.ndim(transition[0] if len(transition) else 0) != 2:
         raise InvalidChain("transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)")
     names = list(range(len(transition))) if actions is None else list(actions)
     sparse = any(is_sparse(P) for P in transition)

@@ -89,9 +89,9 @@ def compress_sweep(
     >>> compress_sweep(block_chain(3, 2), sizes=(2, 3, 4), restarts=2).recommended
     3
     """
-    ordered = sorted(set(sizes))
+    ordered = sorted(set(sizes)) if isinstance(sizes, Iterable) else []
     if not ordered:
-        raise InvalidArgument("sizes is empty; give numbers of states, e.g. sizes=range(2, 11)")
+        raise InvalidArgument(f"sizes is {sizes!r}; give numbers of states, e.g. sizes=range(2, 11)")
     learned = isinstance(rewards, str) and rewards == "learn" and isinstance(options.get("cost", "reward"), str)
     results: list[CompressResult] = []
     for k in ordered:

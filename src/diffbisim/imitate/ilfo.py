@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, check_discount
+from diffbisim.checks import Floats, as_number, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.gymnasium import is_env, sizes
 from diffbisim.data.transitions import Transitions
@@ -96,8 +96,8 @@ def imitate(
     >>> imitate(mdp, expert, discount=0.9, tol=1e-3).distance.value < 1e-3
     True
     """
-    if not tol > 0 or max_iterations < 1:
-        raise InvalidArgument(f"tol = {tol} and max_iterations = {max_iterations} must be positive")
+    if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
+        raise InvalidArgument(f"tol = {tol!r} and max_iterations = {max_iterations!r} must be positive")
     if simplest:
         expert = _data_for_the_rule(expert, policy)
     how = (check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))

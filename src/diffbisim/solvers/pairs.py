@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument
 from diffbisim.parallel import taken
 from diffbisim.problem import Array, Problem, available_threads
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers import kernels
 from diffbisim.solvers.krylov import Compiled, Operator
 
@@ -240,10 +239,7 @@ def begin(
     if warm is None:
         grid = PairGrid(problem, reachable, threads)
         return grid, grid.c.copy()
-    if warm.problem.shape != problem.shape:
-        raise InvalidArgument(
-            f"warm is a result for {warm.problem.shape} states, this problem has {problem.shape}; leave warm out"
-        )
+    check_warm(warm, problem.shape)
     last = getattr(warm.coupling, "grid", None)
     if isinstance(last, PairGrid) and last.fits(problem, reachable):
         grid = last.again(problem, threads)
