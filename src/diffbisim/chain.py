@@ -47,8 +47,6 @@ from diffbisim.checks import (
 from diffbisim.errors import InvalidArgument, InvalidChain
 from diffbisim.stochastic import Successors, as_generator, discounted_occupancy
 
-__all__ = ["MarkovChain", "Successors", "as_generator"]
-
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
 
 

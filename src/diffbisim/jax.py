@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover - tested in a process of its ow
 
 __all__ = ["distance"]
 
-Parts = dict[str, Any]  # arrays by name: x, y (values), x_places, y_places, start_x, start_y, cost
+Parts = dict[str, Any]  # arrays by name: x, y (values), places_x, places_y, start_x, start_y, cost
 
 
 @_bridge.with_arguments("array", "BCOO")

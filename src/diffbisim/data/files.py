@@ -106,7 +106,7 @@ def write_csv(chain: MarkovChain, path: str | Path) -> None:
     path = Path(path)
     names = _plain_names(chain)
     successors = chain.successors
-    source = np.repeat(np.arange(chain.n_states), np.diff(successors.indptr)).tolist()
+    source = successors.sources.tolist()
     with replacing(path) as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow(EDGES)

@@ -28,7 +28,7 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers, Labels, find_state, finite_numbers, start_distribution
-from diffbisim.data.estimate import Pairs, drop, fill, kernel
+from diffbisim.data.counting import Pairs, drop, fill, kernel
 from diffbisim.data.states import column, encode
 from diffbisim.errors import InvalidArgument, InvalidData
 

@@ -177,7 +177,7 @@ def compress(
     restarts, max_steps = _positive(restarts, "restarts"), check_count(max_steps, "max_steps")
     generator = as_generator(rng)
     given = _given(X, k, rewards, cost)  # (rewards, cost), both None if the rewards are learned
-    if time_limit is not None and not as_number(time_limit) > 0:
+    if time_limit is not None and not as_number(time_limit) >= 0:
         raise InvalidArgument(f"time_limit is {time_limit!r}; give seconds, or None for no limit")
     deadline = np.inf if time_limit is None else time.monotonic() + time_limit
     target_, merged = _merged(X, discount, given[1], tol)

@@ -46,17 +46,9 @@ class SweepResult:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """The elbow: distance over size, the recommended size marked."""
-        if ax is None:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
+        from diffbisim.plot import elbow
 
-            figure = Figure(figsize=(5.0, 3.4), layout="constrained")
-            FigureCanvasAgg(figure)
-            ax = figure.subplots()
-        ax.plot(self.sizes, self.values, "o-")
-        ax.plot([self.recommended], [self.best.distance.value], "o", markersize=12, fillstyle="none", color="black")
-        ax.set(xlabel="states", ylabel="distance to the target", ylim=(0, None))
-        return ax
+        return elbow(self, ax=ax)
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k}: {d:.4g}" for k, d in zip(self.sizes, self.values, strict=True))

@@ -68,8 +68,7 @@ class Natural:
             bundle.cuts.clear()  # the level was too far: begin again at the best policy, with a nearer one
             learner.restore(walk.best)
             return 0.0
-        bundle.size = self.memory
-        bundle.add(cut)
+        bundle.add(cut, self.memory)
         step = bundle.step(walk.rule.level, lambda g: learner.pull(g, at), spread)
         if self.natural and isinstance(learner, TabularLearner):  # states never visited follow their own advantage
             step = np.where(at.occupancy[:, None] > 0, step, length * at.advantage)

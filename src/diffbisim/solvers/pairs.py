@@ -269,7 +269,7 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
 def _ordered_successors(chain: MarkovChain, key: Array) -> tuple[Any, ...]:
     """CSR arrays of the successors, and the local order of every row by ``key``."""
     s = chain.successors
-    row = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    row = s.sources
     order = np.lexsort((key[s.indices], row)) - s.indptr[row]
     return s.indptr, s.indices, s.probabilities, order
 
