@@ -85,6 +85,22 @@ def stochastic_table(
     return freeze(table)  # type: ignore[no-any-return]
 
 
+def policy_table(policy: Any, shape: tuple[int, int], *, labels: Sequence[Hashable] | None = None) -> Floats:
+    """The (n, n_actions) probabilities of a policy that is given as such, or as (n,) integers, one action per state."""
+    array = np.asarray(policy)
+    if array.ndim != 1:
+        return stochastic_table(policy, shape, name="policy", labels=labels)
+    if array.shape != shape[:1] or array.dtype.kind not in "iu":
+        raise InvalidChain(
+            f"policy has shape {array.shape} and type {array.dtype}; expected {shape} probabilities, "
+            f"or {shape[0]} integers, the action of each state"
+        )
+    if (bad := (array < 0) | (array >= shape[1])).any():
+        s = int(bad.argmax())
+        raise InvalidChain(f"policy[{s}] = {array[s]} is no action; actions run from 0 to {shape[1] - 1}")
+    return np.asarray(np.eye(shape[1])[array], dtype=np.float64)
+
+
 def mixed_rows(matrix: Matrix) -> Matrix:
     """A mixture of rows that were checked before, made canonical in place: only rounding can be wrong with it."""
     if not isinstance(matrix, np.ndarray):

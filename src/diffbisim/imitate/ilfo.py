@@ -74,6 +74,7 @@ def imitate(
     rng : seed or Generator, for the updates that sample
     policy : where to begin: a table (n_states, n_actions), or a torch module that maps state numbers, or the rows of
         ``features``, to logits; it is trained in place (default: a uniform table)
+    features : (n_states, k) numbers, what a module as policy sees of the states
     update : "natural", "gradient", "sampled", "best-response", or an object of :mod:`diffbisim.imitate.updates`
     attainable : True if the expert can be reproduced exactly, so that every step aims at zero (default: learned)
     max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
@@ -83,6 +84,7 @@ def imitate(
         distance is within 1.96 standard errors of sampling, simplest.py); the expert must be data, not a chain
     sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
     callback : called with every row of history; returning True stops the run
+    progress : True for a bar, or a callable ``(done, total)``
 
     Returns
     -------
