@@ -254,3 +254,15 @@ def test_fit_finds_the_chain(folder, kernel):
         chain = db.read_chain("b.npz")
         same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=1e-3, steps=200)
         assert report["upper"] == pytest.approx(same.distance.upper, abs=1e-12)
+
+
+def test_fit_not_converged_has_its_own_code(folder):
+    out, err = run("fit", "b.npz", "--steps", 2, "--json", "--output", "fitted.npz", code=3)
+    assert json.loads(out)["converged"] is False
+    assert err.startswith("diffbisim: not converged. Stopped after steps")
+    assert db.read_chain("fitted.npz").n_states == 4  # what was reached is there
+
+
+def test_lump_takes_another_start(folder):
+    run("lump", "a.npz", "--initial", 4, "--output", "quotient.npz")
+    assert db.read_chain("quotient.npz").initial.tolist() == [0, 0, 1]

@@ -94,8 +94,11 @@ def fit(
     model = kernels.Softmax(chain.n_states, rng=seed) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=seed)
     began = time.perf_counter()
     result = diffbisim.fit(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
-    facts = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "seed": seed}
+    facts: dict[str, Any] = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost}
+    facts |= {"seed": seed, "converged": result.converged}
     _finish(result, time.perf_counter() - began, facts, as_json, output)
+    if not result.converged:
+        fail(f"not converged. {result.status}", NOT_CONVERGED)
 
 
 @app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
