@@ -47,8 +47,6 @@ from diffbisim.checks import (
 from diffbisim.errors import InvalidArgument, InvalidChain
 from diffbisim.stochastic import Successors, as_generator, discounted_occupancy
 
-__all__ = ["MarkovChain", "Successors", "as_generator"]
-
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
 
 
@@ -173,7 +171,7 @@ class MarkovChain:
 
     def label(self, i: int) -> Hashable:
         """The label of state i; i itself when the chain has no labels."""
-        if not 0 <= i < self.n_states:
+        if not (isinstance(i, (int, np.integer)) and 0 <= i < self.n_states):
             raise InvalidChain(f"{i!r} is no state: indices run from 0 to {self.n_states - 1}")
         return i if self.labels is None else self.labels[i]
 

@@ -26,11 +26,21 @@ NEGATIVE = 1e-12  # entries above -NEGATIVE are rounding, and become zero
 ROUNDED = 4 * np.finfo(np.float64).eps  # rows this close to one are left as they are
 
 
+def as_number(value: Any) -> float:
+    """As a float; NaN, which no comparison lets through, for what is not a number."""
+    if isinstance(value, (str, bytes)):
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
 def check_discount(discount: float) -> float:
     """The discount as a float strictly between zero and one."""
-    if not 0.0 < discount < 1.0:
+    if not 0.0 < (number := as_number(discount)) < 1.0:
         raise InvalidArgument(f"discount is {discount!r}; it must lie strictly between 0 and 1, e.g. discount=0.95")
-    return float(discount)
+    return number
 
 
 def check_count(value: int, name: str) -> int:
@@ -73,6 +83,22 @@ def stochastic_table(
         raise InvalidChain(f"{name} has shape {table.shape}; expected {shape}, dense")
     _make_stochastic(table, tolerance, name, labels)
     return freeze(table)  # type: ignore[no-any-return]
+
+
+def policy_table(policy: Any, shape: tuple[int, int], *, labels: Sequence[Hashable] | None = None) -> Floats:
+    """The (n, n_actions) probabilities of a policy that is given as such, or as (n,) integers, one action per state."""
+    array = np.asarray(policy)
+    if array.ndim != 1:
+        return stochastic_table(policy, shape, name="policy", labels=labels)
+    if array.shape != shape[:1] or array.dtype.kind not in "iu":
+        raise InvalidChain(
+            f"policy has shape {array.shape} and type {array.dtype}; expected {shape} probabilities, "
+            f"or {shape[0]} integers, the action of each state"
+        )
+    if (bad := (array < 0) | (array >= shape[1])).any():
+        s = int(bad.argmax())
+        raise InvalidChain(f"policy[{s}] = {array[s]} is no action; actions run from 0 to {shape[1] - 1}")
+    return np.asarray(np.eye(shape[1])[array], dtype=np.float64)
 
 
 def mixed_rows(matrix: Matrix) -> Matrix:

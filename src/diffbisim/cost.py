@@ -74,7 +74,7 @@ def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") ->
         )
     try:
         table = cdist(a, b, metric)  # type: ignore[call-overload]
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidCost(f"metric {metric!r}: {error}") from None
     return _checked(table, (a.shape[0], b.shape[0]))
 
@@ -108,14 +108,21 @@ def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Fl
 
 
 def _vector(values: Any, name: str) -> Floats:
-    vector = np.asarray(values, dtype=np.float64)
+    vector = _floats(values, name)
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise InvalidCost(f"{name} must be a vector of finite numbers, not an array of shape {vector.shape}")
     return vector
 
 
+def _floats(values: Any, name: str) -> Floats:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidCost(f"{name} is not an array of numbers ({error})") from None
+
+
 def _matrix(values: Any, name: str) -> Floats:
-    matrix = np.asarray(values, dtype=np.float64)
+    matrix = _floats(values, name)
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
         raise InvalidCost(
             f"{name} must be a table (n_states, n_features) of finite numbers; its shape is {matrix.shape}"

@@ -1,4 +1,4 @@
-"""The front door: ``distance(X, Y)`` between two Markov chains, ``pairwise(chains)`` between many.
+"""The front door: ``distance(X, Y)`` between two Markov chains (between many: pairwise.py).
 
     d(X, Y) = (1-γ) min E Σ_t γ^t c(x_t, y_t)
 
@@ -83,6 +83,12 @@ def distance(
     chosen = make_solver(solver, tol)
     if lump:
         chosen = solvers.Lumped(chosen)
+    for name, side in (("X", X), ("Y", Y)):
+        if isinstance(side, (Transitions, Stream)) and not hasattr(chosen, "estimate"):
+            raise InvalidArgument(
+                f"{name} is a {type(side).__name__}, known by samples only: use solver='somcot' without lump, or for "
+                "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
+            )
     result: DistanceResult
     if hasattr(chosen, "estimate") and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
@@ -99,10 +105,9 @@ def make_solver(solver: Any, tol: float | None = None) -> Any:
         if solver not in SOLVERS:
             raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, SOLVERS))}")
         solver = getattr(solvers, SOLVERS[solver])()
-    if not hasattr(solver, "solve"):
-        raise InvalidArgument(
-            f"solver is a {type(solver).__name__}; give a name such as 'exact' or an object of diffbisim.solvers"
-        )
+    if isinstance(solver, type) or not hasattr(solver, "solve"):
+        what = f"the class {solver.__name__}" if isinstance(solver, type) else f"a {type(solver).__name__}"
+        raise InvalidArgument(f"solver is {what}; give a name such as 'exact', or an object such as solvers.Exact()")
     if tol is None:
         return solver
     if not hasattr(solver, "tol"):

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.checks import as_number, check_count
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument
@@ -102,9 +103,9 @@ def estimate(
     >>> e.lower < e.value < e.upper
     True
     """
-    if not 0 < confidence < 1:
+    if not 0 < as_number(confidence) < 1:
         raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
-    if isinstance(replicates, bool) or replicates != int(replicates) or replicates < 20:
+    if check_count(replicates, "replicates") < 20:
         raise InvalidArgument(f"replicates is {replicates!r}; a bootstrap interval needs at least 20")
     if unseen not in ("self-loop", "uniform", "error"):
         raise InvalidArgument(
@@ -121,7 +122,7 @@ def estimate(
     chosen = make_solver(solver)
     if isinstance(chosen, Exact) and chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
-    seeds = as_generator(rng).spawn(int(replicates))
+    seeds = as_generator(rng).spawn(replicates)
     work = partial(_replicate, sources, base.problem, chosen)
     stars, noise = np.concatenate(scattered(work, batches(seeds, 8), executor, progress, "replicates")).T
     tail = (1 - confidence) / 2

@@ -78,7 +78,7 @@ def _centered_start(f: Array, initial: Array) -> Array:
 def _centered(rows: Any, chain: MarkovChain) -> Any:
     """Each row minus its mean under the chain's own row."""
     s = chain.successors
-    source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    source = s.sources
     dense = isinstance(rows, np.ndarray)
     entries = rows[source, s.indices] if dense else rows.data
     mean = np.bincount(source, weights=s.probabilities * entries, minlength=chain.n_states)

@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover - tested in a process of its ow
 
 __all__ = ["distance"]
 
-Parts = dict[str, Any]  # arrays by name: x, y (values), x_places, y_places, start_x, start_y, cost
+Parts = dict[str, Any]  # arrays by name: x, y (values), places_x, places_y, start_x, start_y, cost
 
 
 @_bridge.with_arguments("array", "BCOO")
@@ -53,6 +53,7 @@ def distance(
 
     {arguments}
     """
+    X, Y = (P if isinstance(P, (MarkovChain, BCOO)) else jnp.asarray(P) for P in (X, Y))
     parts: Parts = {}
     _add_side(parts, "x", X, initial_x, None)
     _add_side(parts, "y", Y, initial, X)
@@ -140,7 +141,7 @@ def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> 
             raise InvalidArgument(f"{name} is a BCOO array with batch or dense dimensions; make it plain")
         parts[side], parts[f"places_{side}"] = chain.data, chain.indices
     else:
-        parts[side] = jnp.asarray(chain)
+        parts[side] = chain
     n = chain.shape[0]
     start = _bridge.default_start(other, n) if initial is None else initial
     if np.ndim(start) == 0:

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
+from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 
 Array = NDArray[np.float64]
@@ -113,19 +114,14 @@ def lump(chain: MarkovChain, *, tol: float = 1e-12, key: Iterable[Hashable] | No
 
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
-    if not 0 <= tol < 1:
+    if not 0 <= as_number(tol) < 1:
         raise InvalidArgument(f"tol is {tol!r}; it must lie in [0, 1), e.g. tol=1e-12")
     initial = _observed(chain, tol) if key is None else _keyed(key, chain.n_states)
-    kernel = _kernel(chain)
+    kernel = chain.successors.matrix
     incoming = kernel.tocsc()
     edges = (incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
     blocks, _, scanned, _ = refine(*edges, initial, int(initial.max()) + 1, float(tol))
     return _lumping(chain, kernel, _first_appearance(blocks), int(scanned))
-
-
-def _kernel(chain: MarkovChain) -> sparse.csr_array:
-    s, n = chain.successors, chain.n_states
-    return sparse.csr_array((s.probabilities, s.indices, s.indptr), shape=(n, n))
 
 
 def _observed(chain: MarkovChain, tol: float) -> Labels:

@@ -31,10 +31,10 @@ from diffbisim.checks import (
     freeze,
     is_sparse,
     mixed_rows,
+    policy_table,
     start_distribution,
     state_rewards,
     stochastic_matrix,
-    stochastic_table,
 )
 from diffbisim.errors import InvalidChain
 from diffbisim.stochastic import Successors, as_generator
@@ -135,18 +135,7 @@ class MDP:
         return Successors.of(sp.vstack([sp.csr_array(P) for P in self.transition], format="csr"))
 
     def _policy(self, policy: Any) -> Floats:
-        array, shape = np.asarray(policy), (self.n_states, self.n_actions)
-        if array.ndim != 1:
-            return stochastic_table(policy, shape, name="policy", labels=self.labels)
-        if array.shape != shape[:1] or array.dtype.kind not in "iu":
-            raise InvalidChain(
-                f"policy has shape {array.shape} and type {array.dtype}; expected {shape} probabilities, "
-                f"or {shape[0]} integers, the action of each state"
-            )
-        if (bad := (array < 0) | (array >= shape[1])).any():
-            s = int(bad.argmax())
-            raise InvalidChain(f"policy[{s}] = {array[s]} is no action; actions run from 0 to {shape[1] - 1}")
-        return np.asarray(np.eye(shape[1])[array], dtype=np.float64)
+        return policy_table(policy, (self.n_states, self.n_actions), labels=self.labels)
 
     def _mixture(self, pi: Floats) -> Matrix:
         """``Σ_a π(a|s) P_a[s, s']``, sparse if the kernels are."""
@@ -168,7 +157,8 @@ class MDP:
 
 def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[Matrix, ...]:
     """One checked kernel per action, all of one shape and all dense or all CSR."""
-    if is_sparse(transition) or np.ndim(transition[0] if len(transition) else 0) != 2:
+    listed = hasattr(transition, "__len__") and not is_sparse(transition)
+    if not listed or np.ndim(transition[0] if len(transition) else 0) != 2:
         raise InvalidChain("transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)")
     names = list(range(len(transition))) if actions is None else list(actions)
     sparse = any(is_sparse(P) for P in transition)

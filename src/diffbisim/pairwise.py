@@ -1,7 +1,7 @@
 """Distances between many chains at once, on several cores or machines."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,8 @@ def pairwise(
            [1., 0., 2.],
            [3., 2., 0.]])
     """
+    if not isinstance(chains, Iterable):
+        raise InvalidArgument(f"chains is a {type(chains).__name__}; give a list of MarkovChains")
     chains, chosen = list(chains), make_solver(solver, tol)
     if not chains:
         raise InvalidArgument("chains is empty; give at least one MarkovChain")

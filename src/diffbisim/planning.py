@@ -33,7 +33,7 @@ def optimal_policy(mdp: MDP, discount: float, rewards: Any = None) -> Integers:
     """The best action of every state, (n,), by policy iteration.
 
     ``rewards`` are (n,) of a state, (n, n_actions) of a state and action, or (n, n) of a transition (default: those
-    of the MDP).
+    of the MDP). Where there are as many actions as states, a table is of states and actions.
     """
     γ, r = check_discount(discount), action_rewards(mdp, rewards)
     actions = r.argmax(axis=1)

@@ -188,6 +188,6 @@ class Coupling(ABC):
 def on_support(rows: Array, chain: MarkovChain) -> sparse.csr_array:
     """The entries of a dense matrix on the possible transitions of a chain, or a vector of them, as CSR."""
     s = chain.successors
-    source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    source = s.sources
     data = rows if rows.ndim == 1 else rows[source, s.indices]
     return sparse.csr_array((data, s.indices, s.indptr), shape=(chain.n_states, chain.n_states))

@@ -168,8 +168,8 @@ class DistanceResult:
 
     def _check_pair(self, x: int, y: int) -> None:
         for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):
-            if not 0 <= state < n:
-                raise InvalidArgument(f"{name} = {state} is not a state: give an index from 0 to {n - 1}")
+            if not (isinstance(state, (int, np.integer)) and 0 <= state < n):
+                raise InvalidArgument(f"{name} = {state!r} is not a state: give an index from 0 to {n - 1}")
 
     def __float__(self) -> float:
         return self.value
@@ -180,6 +180,16 @@ class DistanceResult:
         return (
             f"DistanceResult({self.value:.9g} in [{self.lower:.9g}, {self.upper:.9g}], gap {self.gap:.1e}, "
             f"{self.solver}, {self.iterations} iterations, {state})"
+        )
+
+
+def check_warm(warm: Any, shape: tuple[int, int]) -> None:
+    """Refuse to start from what is not a result for chains of these sizes."""
+    if not isinstance(warm, DistanceResult):
+        raise InvalidArgument(f"warm is a {type(warm).__name__}; give the result of a previous distance")
+    if warm.problem.shape != shape:
+        raise InvalidArgument(
+            f"warm is a result for {warm.problem.shape} states, this problem has {shape}; leave warm out"
         )
 
 

@@ -7,6 +7,7 @@ knows it.
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,13 +24,15 @@ from diffbisim.results import DistanceResult, Status
 
 
 @contextmanager
-def opened(path: str | Path, what: str = "result") -> Iterator[dict[str, Any]]:
-    """The arrays in a file; where one is missing or damaged, here or in the block, it is not a saved ``what``."""
+def opened(
+    path: str | Path, what: str = "saved result", remedy: str = "write one with result.save(path)"
+) -> Iterator[dict[str, Any]]:
+    """The arrays in a file; where one is missing or damaged, here or in the block, it is not a ``what``."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             yield {name: archive[name] for name in archive.files}
-    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidData(f"{path} is not a saved {what} ({error}); write one with result.save(path)") from None
+    except (KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidData(f"{path} is not a {what} ({error}); {remedy}") from None
 
 
 def write_built(

@@ -96,6 +96,17 @@ class Successors:
             probabilities = np.asarray(matrix.data, dtype=np.float64)
         return cls(freeze(indptr), freeze(indices), freeze(probabilities))
 
+    @property
+    def sources(self) -> Integers:
+        """The row of every entry, (n_transitions,)."""
+        return np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
+
+    @property
+    def matrix(self) -> sp.csr_array:
+        """The (square) matrix itself, as CSR."""
+        n = self.indptr.size - 1
+        return sp.csr_array((self.probabilities, self.indices, self.indptr), shape=(n, n))
+
     @cached_property
     def cumulative(self) -> Floats:
         """Cumulative sums of the probabilities within each row.

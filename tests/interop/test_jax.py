@@ -88,3 +88,10 @@ def test_errors_name_the_argument_and_the_remedy():
         distance(X, jnp.eye(2))
     with pytest.raises(Exception, match="row 0 of Y sums to 2"):
         distance(X, 2 * jnp.eye(3))
+
+
+def test_nested_lists_are_kernels():
+    X = db.MarkovChain([[0.9, 0.1], [0.5, 0.5]], rewards=[0, 1])
+    kernel = [[0.8, 0.2], [0.4, 0.6]]
+    expected = db.distance(X, db.MarkovChain(kernel, rewards=[0, 1])).value
+    assert float(distance(X, kernel)) == pytest.approx(expected, rel=1e-5)

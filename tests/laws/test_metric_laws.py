@@ -146,7 +146,7 @@ def test_triangle_inequality(seed, kind):
 
 @every_kind
 @every_seed
-def test_relabelling(seed, kind):
+def test_relabeling(seed, kind):
     X, Y, c = chain(seed, 5, kind), chain(seed + 50, 4, kind), random_cost(seed, 5, 4)
     rng = np.random.default_rng([10, seed])
     a, b = rng.permutation(5), rng.permutation(4)

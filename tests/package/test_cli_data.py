@@ -79,6 +79,16 @@ def test_options_that_mean_the_same_are_called_the_same(name):
     assert ("--seed" in options) == (name in ("distance", "estimate", "compress", "fit", "imitate"))
 
 
+def test_extensions_in_upper_case_mean_the_same(folder):
+    """Nothing is written as something else, left out, or refused after the work."""
+    run("distance", "a.npz", "b.npz", "--output", "R.NPZ")
+    assert db.load("R.NPZ").value == db.distance(db.read_chain("a.npz"), db.read_chain("b.npz")).value
+    run("compress", "b.npz", "--states", 4, "--output", "S.JSON")
+    assert json.loads((folder / "S.JSON").read_text())["small_states"] == 4
+    run("imitate", "--env", "FrozenLake-v1", "--max-iterations", 1, "--output", "P.CSV", code=3)
+    assert np.allclose(np.loadtxt("P.CSV", delimiter=",", skiprows=1)[:, 1:].sum(axis=1), 1.0)
+
+
 def test_completion_is_offered():
     out, _ = run("--help")
     assert "--install-completion" in out
@@ -179,7 +189,7 @@ def test_imitate_an_optimal_policy(folder):
     assert err == ""
     assert report["converged"] is True
     assert report["upper"] <= 1e-6
-    assert db.ImitationResult.load("r.npz").distance.value == report["distance"]
+    assert db.load("r.npz").distance.value == report["distance"]
 
 
 def test_imitate_in_an_mdp_of_prism(folder):
@@ -189,6 +199,11 @@ def test_imitate_in_an_mdp_of_prism(folder):
     assert json.loads(out)["upper"] <= 1e-6
     policy = np.loadtxt("p.csv", delimiter=",", skiprows=1)[:, 1:]
     assert policy == pytest.approx(np.array([[0, 1], [1, 0]]), abs=1e-5)  # go to 1, stay there
+    (folder / "gap.tra").write_text("2 3 3\n0 0 0 1\n0 1 1 1\n1 0 1 1\n", encoding="utf-8")
+    _, err = run("imitate", "--mdp", "gap.tra", "--expert", "seen.csv", code=2)
+    assert "state 1 has no choice 1" in err
+    out, _ = run("imitate", "--mdp", "gap.tra", "--expert", "seen.csv", "--unseen", "self-loop", "--json")
+    assert json.loads(out)["upper"] <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -239,3 +254,15 @@ def test_fit_finds_the_chain(folder, kernel):
         chain = db.read_chain("b.npz")
         same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=1e-3, steps=200)
         assert report["upper"] == pytest.approx(same.distance.upper, abs=1e-12)
+
+
+def test_fit_not_converged_has_its_own_code(folder):
+    out, err = run("fit", "b.npz", "--steps", 2, "--json", "--output", "fitted.npz", code=3)
+    assert json.loads(out)["converged"] is False
+    assert err.startswith("diffbisim: not converged. Stopped after steps")
+    assert db.read_chain("fitted.npz").n_states == 4  # what was reached is there
+
+
+def test_lump_takes_another_start(folder):
+    run("lump", "a.npz", "--initial", 4, "--output", "quotient.npz")
+    assert db.read_chain("quotient.npz").initial.tolist() == [0, 0, 1]

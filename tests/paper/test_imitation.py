@@ -101,6 +101,21 @@ def test_no_policy_beats_the_one_that_is_found():
     assert found.distance.value > 0.01
 
 
+def test_a_best_response_is_the_best_of_all_deterministic_policies():
+    """With as many actions as states too, where a table of transitions has the shape of one of actions."""
+    mdp, expert, cost, _ = random_case(0, n=3, actions=3)
+    start = db.distance(expert, mdp.induced_chain(mdp.uniform_policy()), cost, 0.9, tol=1e-12)
+    A = advantage(mdp, start.implicit_reward())
+
+    def gain(actions):
+        return mdp.induced_chain(actions).occupancy(0.9) @ A[np.arange(3), actions]
+
+    best = max((np.array(actions) for actions in np.ndindex(3, 3, 3)), key=gain)
+    run = db.imitate(mdp, expert, cost, 0.9, update="best-response", max_iterations=2)
+    expected = db.distance(expert, mdp.induced_chain(best), cost, 0.9).value
+    assert run.history[1]["value"] == pytest.approx(expected, abs=1e-7)
+
+
 def test_best_response_cycles_where_steps_converge():
     """The paper's literal Algorithm 3: every policy is deterministic, so a stochastic expert is never reached."""
     mdp = examples.imitation_chain()

@@ -145,7 +145,9 @@ def test_sweep_never_rises_and_stops_at_the_blocks():
     assert (np.diff(sweep.values) <= 1e-8).all()
     assert sweep.recommended == 4
     assert sweep.best.distance.upper <= 1e-6
-    assert sweep.plot().get_xlabel() == "states"
+    drawn, mark = sweep.plot().lines
+    np.testing.assert_array_equal(drawn.get_xydata(), np.column_stack([sweep.sizes, sweep.values]))
+    np.testing.assert_array_equal(mark.get_xydata(), [[4, sweep.best.distance.value]])
 
 
 @pytest.mark.parametrize("table", [False, True])

@@ -63,6 +63,11 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def kind(path: Path | None) -> str:
+    """What to write, by the extension; upper case is the same."""
+    return "" if path is None else path.suffix.lower()
+
+
 def write_json(report: dict[str, Any], path: Path) -> None:
     from diffbisim.cli.showing import as_text
     from diffbisim.data.tables import replacing
@@ -77,9 +82,9 @@ def save_chain(chain: Any, path: Path) -> list[str]:
     from diffbisim.cli.showing import note
 
     write_chain(chain, path)
-    lost = {".npz": (), ".tra": ("labels",)}.get(path.suffix.lower(), ("rewards",))
+    lost = {".npz": (), ".tra": ("labels",)}.get(kind(path), ("rewards",))
     missing = [what for what in lost if getattr(chain, what) is not None]
-    if path.suffix.lower() in (".csv", ".tsv") and chain.initial[0] != 1.0:
+    if kind(path) in (".csv", ".tsv") and chain.initial[0] != 1.0:
         missing.append("start")
     if missing:
         note(f"{path} cannot hold the {' and the '.join(missing)}; .npz can")

@@ -49,6 +49,7 @@ def lump(
     tol: Annotated[float, typer.Option(help="Probabilities this close count as equal")] = 1e-12,
     rewards: Rewards = None,
     unseen: Unseen = "error",
+    initial: Initial = None,
     as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the quotient chain here")] = None,
 ) -> None:
@@ -58,7 +59,7 @@ def lump(
     from diffbisim.cli.showing import emit, lump_report, lump_table, lump_title, note
 
     save_target(output, (".npz", ".csv", ".tsv", ".tra"))
-    chain = read_file(file, unseen=unseen, rewards=rewards)
+    chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
     if chain.rewards is None:
         note(f"{file} has no rewards, so all states look alike and make one class; give --rewards")
     lumping = merge(chain, tol=tol)

@@ -19,6 +19,7 @@ from diffbisim.cli.common import (
     Unseen,
     app,
     fail,
+    kind,
     reporting,
     save_chain,
     write_json,
@@ -40,7 +41,7 @@ def compress(
     discount: Discount = 0.95,
     restarts: Annotated[int, typer.Option(help="Searches from different beginnings; the best is kept")] = 8,
     plot: Annotated[
-        bool, typer.Option("--plot", help="Draw the encoder and the small chain into FILE-NAME.png")
+        bool, typer.Option("--plot", help="Draw the encoder and the small chain: NAME-5-states.png, in this folder")
     ] = False,
     rewards: Rewards = None,
     unseen: Unseen = "error",
@@ -53,7 +54,7 @@ def compress(
     import diffbisim
     from diffbisim.cli.showing import bar
 
-    chain = _target(file, "reward", output, unseen=unseen, initial=initial, rewards=rewards)
+    chain = _target(file, None, output, unseen=unseen, initial=initial, rewards=rewards)
     began = time.perf_counter()
     result = diffbisim.compress(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
     facts = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
@@ -93,8 +94,11 @@ def fit(
     model = kernels.Softmax(chain.n_states, rng=seed) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=seed)
     began = time.perf_counter()
     result = diffbisim.fit(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
-    facts = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "seed": seed}
+    facts: dict[str, Any] = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost}
+    facts |= {"seed": seed, "converged": result.converged}
     _finish(result, time.perf_counter() - began, facts, as_json, output)
+    if not result.converged:
+        fail(f"not converged. {result.status}", NOT_CONVERGED)
 
 
 @app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
@@ -104,8 +108,11 @@ def imitate(
     mdp: Annotated[Path | None, typer.Option(help="Or an MDP in PRISM's format (.tra)", show_default=False)] = None,
     expert: Annotated[
         Path | None,
-        typer.Option(help="What the expert was seen to do: states only (default: an optimal policy)"),
+        typer.Option(help="What the expert was seen to do: states only (default: a policy optimal at discount 0.99)"),
     ] = None,
+    unseen: Annotated[
+        str, typer.Option(help="Choices that a state of the MDP does not have: error, self-loop or uniform")
+    ] = "error",
     discount: Discount = 0.95,
     tol: Annotated[float, typer.Option(help="Distance to reach")] = 1e-7,
     max_iterations: Annotated[int, typer.Option(help="Policies tried at most")] = 300,
@@ -123,19 +130,17 @@ def imitate(
     from diffbisim.cli.showing import bar
 
     save_target(output, (".npz", ".csv", ".json"))
-    task, shown = read_task(env, mdp, expert)
+    task, shown = read_task(env, mdp, expert, unseen)
     began = time.perf_counter()
     result = follow(
         task, shown, "indicator", discount, rng=seed, tol=tol, max_iterations=max_iterations, progress=bar()
     )
     facts: dict[str, Any] = {"environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": seed}
     facts |= {"n_states": task.n_states, "n_actions": task.n_actions, "converged": result.converged}
-    _finish(
-        result, time.perf_counter() - began, facts, as_json, output if output and output.suffix == ".json" else None
-    )
-    if output is not None and output.suffix == ".npz":
+    _finish(result, time.perf_counter() - began, facts, as_json, output if kind(output) == ".json" else None)
+    if output is not None and kind(output) == ".npz":
         result.save(output)
-    elif output is not None and output.suffix == ".csv":
+    elif output is not None and kind(output) == ".csv":
         names = [str(name) for name in task.actions or [f"action{a}" for a in range(task.n_actions)]]
         table = np.column_stack([np.arange(task.n_states), result.policy])
         np.savetxt(output, table, ["%d", *["%.17g"] * len(names)], ",", header=f"state,{','.join(names)}", comments="")
@@ -143,13 +148,15 @@ def imitate(
         fail(f"not converged. {result.status}", NOT_CONVERGED)
 
 
-def _target(file: Path, cost: str, output: Path | None, **options: Any) -> MarkovChain:
+def _target(file: Path, cost: str | None, output: Path | None, **options: Any) -> MarkovChain:
     """The chain to approach; what could not be written in the end, or compared, is refused at once."""
     from diffbisim.cli.reading import need_rewards, read_file, save_target
 
     save_target(output, (".npz", ".csv", ".tsv", ".tra", ".json"))
     chain = read_file(file, **options)
-    if cost == "reward":
+    if cost is None:  # no choice
+        need_rewards((chain, file, "--rewards"), other="")
+    elif cost == "reward":
         need_rewards((chain, file, "--rewards"))
     return chain
 
@@ -159,7 +166,7 @@ def _finish(result: Any, seconds: float, facts: dict[str, Any], as_json: bool, o
 
     report = model_report(result, seconds, **facts)
     emit(report, model_table(report), as_json=as_json)
-    if output is not None and output.suffix == ".json":
+    if output is not None and kind(output) == ".json":
         write_json(report, output)
     elif output is not None:
         save_chain(result.chain, output)

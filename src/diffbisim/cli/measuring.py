@@ -20,6 +20,7 @@ from diffbisim.cli.common import (
     Unseen,
     app,
     fail,
+    kind,
     reporting,
     write_json,
 )  # fmt: skip
@@ -71,7 +72,7 @@ def distance(
     result = solve_with_progress((x, y), read_cost(cost), discount, solver, tol, lump, options)
     report = distance_report(result, (a, b), cost, time.perf_counter() - began)
     emit(report, distance_table(report), as_json=as_json)
-    if output is not None and output.suffix == ".npz":
+    if output is not None and kind(output) == ".npz":
         result.save(output)
     elif output is not None:
         write_json(report, output)

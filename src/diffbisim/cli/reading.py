@@ -55,11 +55,11 @@ def _side(path: Path, rewards: Any) -> Transitions | MarkovChain:
     return read_chain(path, rewards=rewards)
 
 
-def read_task(env: str | None, mdp: Path | None, expert: Path | None) -> tuple[MDP, Any]:
+def read_task(env: str | None, mdp: Path | None, expert: Path | None, unseen: str) -> tuple[MDP, Any]:
     """What to act in, and whom to imitate: the expert of a file, or an optimal policy."""
     if (env is None) == (mdp is None):
         raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
-    task = read_mdp(mdp) if mdp is not None else from_env(_environment(str(env)))
+    task = read_mdp(mdp, unseen=cast(Unseen, unseen)) if mdp is not None else from_env(_environment(str(env)))
     if expert is not None:
         return task, _side(expert, None)
     if task.rewards is None:
@@ -113,13 +113,11 @@ def read_cost(cost: str) -> Any:
     return _array(path) if path.suffix.lower() == ".npy" else _numbers(path)
 
 
-def need_rewards(*chains: tuple[MarkovChain, Path, str]) -> None:
+def need_rewards(*chains: tuple[MarkovChain, Path, str], other: str = ", or use --cost indicator") -> None:
     """Refuse the cost "reward" where a chain has none, and name the option that gives them."""
     for chain, path, option in chains:
         if chain.rewards is None:
-            raise InvalidArgument(
-                f"{path} has no rewards; give {option} FILE (a table state,reward), or use --cost indicator"
-            )
+            raise InvalidArgument(f"{path} has no rewards; give {option} FILE (a table state,reward){other}")
 
 
 def save_target(path: Path | None, suffixes: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ class Structure:
 def structure(chain: MarkovChain) -> Structure:
     """Everything in one pass over the transitions."""
     s, n = chain.successors, chain.n_states
-    source = np.repeat(np.arange(n), np.diff(s.indptr))
+    source = s.sources
     graph = sp.csr_array((np.ones(s.indices.size), s.indices, s.indptr), shape=(n, n))
     stays = np.ones(n, dtype=bool)
     stays[source[source != s.indices]] = False

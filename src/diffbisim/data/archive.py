@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +34,27 @@ def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
     if chain.rewards is not None:
         parts["rewards"] = chain.rewards
     if chain.labels is not None:
-        text = json.dumps([_tagged(label) for label in chain.labels])
-        parts["labels"] = np.frombuffer(text.encode(), dtype=np.uint8)
+        parts["labels"] = label_array(chain.labels)
     return parts
+
+
+def label_array(labels: Sequence[Hashable]) -> Any:
+    """Labels as bytes."""
+    return np.frombuffer(json.dumps([_tagged(label) for label in labels]).encode(), dtype=np.uint8)
+
+
+def labels_from_array(array: Any) -> list[Any]:
+    """The inverse."""
+    return [_untagged(item) for item in json.loads(bytes(array).decode())]
 
 
 def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: Any = None) -> MarkovChain:
     """The inverse; ``initial`` and ``rewards`` override what is stored."""
-    labels = None
-    if "labels" in parts:
-        labels = [_untagged(item) for item in json.loads(bytes(parts["labels"]).decode())]
     return MarkovChain(
         _matrix(parts),
         initial=parts["initial"] if initial is None else initial,
         rewards=parts.get("rewards") if rewards is None else rewards,
-        labels=labels,
+        labels=labels_from_array(parts["labels"]) if "labels" in parts else None,
     )
 
 

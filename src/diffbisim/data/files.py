@@ -57,6 +57,8 @@ def read_chain(
 
 def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
     """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+    if not isinstance(chain, MarkovChain):
+        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
     write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}[_format(path, format)]
     write(chain, path)
 
@@ -104,7 +106,7 @@ def write_csv(chain: MarkovChain, path: str | Path) -> None:
     path = Path(path)
     names = _plain_names(chain)
     successors = chain.successors
-    source = np.repeat(np.arange(chain.n_states), np.diff(successors.indptr)).tolist()
+    source = successors.sources.tolist()
     with replacing(path) as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow(EDGES)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.checks import Floats, Integers, check_count, stochastic_table
+from diffbisim.checks import Floats, Integers, check_count, policy_table
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.mdp import MDP
@@ -103,7 +103,7 @@ def rollouts(env: Any, policy: Any, n_steps: int, rng: int | np.random.Generator
     environment is reset first, seeded from ``rng``.
     """
     n, k = sizes(env)
-    act = Successors.of(_policy(policy, n, k))
+    act = Successors.of(policy_table(policy, (n, k)))
     generator = as_generator(rng)
     seed = int(generator.integers(2**31))
     if getattr(env, "num_envs", None) is not None and hasattr(env, "single_observation_space"):
@@ -159,13 +159,6 @@ def _pack(rows: list[tuple[int, int, int, float, bool, bool]], n: int, k: int) -
     return Rollouts(
         states, actions, following, np.array(r, dtype=float), np.array(end, bool), np.array(first, bool), n, k
     )
-
-
-def _policy(policy: Any, n: int, k: int) -> Floats:
-    array = np.asarray(policy)
-    if array.ndim == 1 and array.shape == (n,) and array.dtype.kind in "iu" and 0 <= array.min() <= array.max() < k:
-        return np.asarray(np.eye(k)[array])
-    return stochastic_table(policy, (n, k), name="policy")
 
 
 def is_env(value: Any) -> bool:

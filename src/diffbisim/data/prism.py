@@ -109,7 +109,7 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
         raise InvalidData(f"{stale[0]} would be read as the rewards of this chain; remove it or rename {path.name}")
     with replacing(path) as file:
         successors = chain.successors
-        source = np.repeat(np.arange(chain.n_states), np.diff(successors.indptr)).tolist()
+        source = successors.sources.tolist()
         file.write(f"{chain.n_states} {chain.n_transitions}\n")
         rows = zip(source, successors.indices.tolist(), successors.probabilities.tolist(), strict=True)
         file.writelines(f"{i} {j} {p!r}\n" for i, j, p in rows)

@@ -127,7 +127,7 @@ class Stream:
     def _expected(self, n: int, discount: float) -> Draws:
         """All transitions in the first minibatch, weighted as in ``n`` draws on average; the others are empty."""
         P = self.source.successors
-        s = np.repeat(np.arange(self.n_states), np.diff(P.indptr))
+        s = P.sources
         w = n * self.source.occupancy(discount)[s] * P.probabilities
         seen = w > 0
         at = np.full(n + 1, int(seen.sum()))

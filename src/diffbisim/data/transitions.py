@@ -28,7 +28,7 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers, Labels, find_state, finite_numbers, start_distribution
-from diffbisim.data.estimate import Pairs, drop, fill, kernel
+from diffbisim.data.counting import Pairs, drop, fill, kernel
 from diffbisim.data.states import column, encode
 from diffbisim.errors import InvalidArgument, InvalidData
 
@@ -67,6 +67,8 @@ class Transitions:
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
         """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
+        if not isinstance(trajectories, Iterable):
+            raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
         paths = [np.asarray(path) if hasattr(path, "__array__") else path for path in trajectories]
         lengths = _lengths(paths)
         starts = np.concatenate([[0], np.cumsum(lengths)])

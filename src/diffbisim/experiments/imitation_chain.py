@@ -2,7 +2,7 @@
 
 States 0 … 4, actions left, right, stay, jump to the start; with probability 0.1 a slip. The expert shows transitions
 (s, s'), drawn from its discounted occupancy. The learner's dynamics are either *known*, or *estimated* from as many
-action-labelled transitions of a uniformly random policy (the paper does not say what its baselines get). Measured
+action-labeled transitions of a uniformly random policy (the paper does not say what its baselines get). Measured
 against the true expert and in the true MDP, for each seed:
 
     d           exact bisimulation distance, cost 1{x ≠ y}

@@ -112,8 +112,7 @@ class Gibbs:
         s = chain.successors
         ε = smoothing * float(U.std()) or 1.0
         K = np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0))
-        source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
-        return cls(s.indptr[:-1], source, s.probabilities, K[s.indices])
+        return cls(s.indptr[:-1], s.sources, s.probabilities, K[s.indices])
 
     def barycenter(self, w: Array) -> Array:
         """The row for the weights ``w (n,)``, by alternating projections on both families of constraints."""

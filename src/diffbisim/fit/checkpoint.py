@@ -5,7 +5,6 @@ leaves their names, so that the rest is JSON (which holds every double exactly);
 """
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidData
+from diffbisim.saving import opened
 
 
 def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
@@ -55,9 +55,5 @@ def write(path: Path, state: dict[str, Any], arrays: dict[str, Any]) -> None:
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """State and arrays of a checkpoint."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+    with opened(path, "checkpoint of a fit", "name another file") as arrays:
         return json.loads(bytes(arrays.pop("checkpoint")).decode()), arrays
-    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidData(f"{path} is not a checkpoint of a fit ({error}); name another file") from None

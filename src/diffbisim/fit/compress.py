@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.chain import MarkovChain, as_generator
-from diffbisim.checks import check_count, check_discount, finite_numbers
+from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
 from diffbisim.cost import ground_cost, reward_cost
 from diffbisim.data.archive import chain_arrays, chain_from_arrays
 from diffbisim.data.transitions import Transitions
@@ -50,6 +50,7 @@ from diffbisim.problem import Array, available_threads
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult
 from diffbisim.saving import part, read_built, write_built
+from diffbisim.stochastic import as_generator
 
 #: A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or nothing.
 Start = tuple[Model, str]
@@ -126,6 +127,7 @@ def compress(
     rewards: Any = "learn",
     cost: Any = "reward",
     target_rewards: Any = None,
+    unseen: Unseen = "error",
     rng: int | np.random.Generator = 0,
     restarts: int = 8,
     max_steps: int = 200,
@@ -146,6 +148,7 @@ def compress(
     rewards : of the small chain: "learn", "spread" (evenly over the range of the target's) or ``n_states`` numbers
     cost : "reward" (|r(x) - r(y)|), or a table ``(n_X, n_states)``: what an observer sees of the small states is given
     target_rewards : rewards of the target's states, where the target is a set of transitions
+    unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
     rng : seed or generator; the same seed gives the same answer, whatever the number of workers
     restarts : descents from different partitions; the best is kept
     max_steps : of each descent
@@ -169,11 +172,13 @@ def compress(
     >>> small.labels.reshape(5, 5).std(axis=1).max()
     0.0
     """
-    X, k = _chain(target, target_rewards), _positive(n_states, "n_states")
+    X, k = _chain(target, target_rewards, unseen), _positive(n_states, "n_states")
     check_discount(discount)
     restarts, max_steps = _positive(restarts, "restarts"), check_count(max_steps, "max_steps")
     generator = as_generator(rng)
     given = _given(X, k, rewards, cost)  # (rewards, cost), both None if the rewards are learned
+    if time_limit is not None and not as_number(time_limit) >= 0:
+        raise InvalidArgument(f"time_limit is {time_limit!r}; give seconds, or None for no limit")
     deadline = np.inf if time_limit is None else time.monotonic() + time_limit
     target_, merged = _merged(X, discount, given[1], tol)
     models = [(_started(Y, k, n, given[1] is None), "") for n, Y in enumerate(starts)]
@@ -190,9 +195,9 @@ def compress(
     return CompressResult(Y, found, history)
 
 
-def _chain(target: Any, rewards: Any) -> MarkovChain:
+def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
     if isinstance(target, Transitions):
-        return target.chain(rewards=rewards)
+        return target.chain(rewards=rewards, unseen=unseen)
     if not isinstance(target, MarkovChain):
         raise InvalidArgument(
             f"target is a {type(target).__name__}; give a MarkovChain or diffbisim.Transitions of observed steps"

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount
+from diffbisim.checks import as_number, check_count, check_discount
 from diffbisim.data.streams import Stream
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import make_solver
@@ -90,7 +90,11 @@ def fit(
     unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
     callback : called with every row of history; returning True stops
     progress : True for a bar, or a callable ``(done, total)``
-    checkpoint : file to write every ``every`` steps; if it exists, the run goes on from there, to the same bits
+    checkpoint, every : file to write every so many steps; if it exists, the run goes on from there, to the same bits
+
+    Returns
+    -------
+    FitResult : ``chain``, ``parameters``, ``distance`` (certified, unless from a stream), ``history``, ``status``
 
     Examples
     --------
@@ -110,7 +114,11 @@ def fit(
         solver = "somcot" if isinstance(target, Stream) else "exact"
     inner = Somcot(INNER) if solver == "somcot" else make_solver(solver)
     sampling = isinstance(inner, Somcot)
-    steps = (40 if sampling else 200) if steps is None else steps
+    steps = check_count((40 if sampling else 200) if steps is None else steps, "steps")
+    if check_count(every, "every") == 0:
+        raise InvalidArgument("every is 0; a checkpoint is written every so many steps: give at least 1")
+    if not (as_number(tol) > 0 and as_number(inner_gap) >= 0):
+        raise InvalidArgument(f"tol = {tol!r} must be positive, and inner_gap = {inner_gap!r} at least 0")
     if hasattr(inner, "tol"):
         inner = replace(inner, tol=min(inner.tol, tol / 2))
     if loop == "single" and not isinstance(inner, (Exact, Somcot)):

@@ -18,7 +18,7 @@ import numpy as np
 
 from diffbisim.fit.barycenter import NEGLIGIBLE, barycenters
 from diffbisim.fit.partition import aggregate
-from diffbisim.fit.target import Model, Target, matrix_of, weighted_median
+from diffbisim.fit.target import Model, Target, weighted_median
 from diffbisim.results import DistanceResult
 
 #: Largest and least radius of a step of the kernel (above one: beyond the barycenter, where it is approximate).
@@ -121,7 +121,7 @@ def reseed(search: Search) -> None:
     rewards = None if rewards is None else rewards.copy()
     paid = (m * U).sum(axis=1)
     nearest = U.argmin(axis=1)
-    kernel = matrix_of(target.chain)
+    kernel = target.chain.successors.matrix
     for y in unused:
         gain = paid if target.cost is None else paid - m.sum(axis=1) * target.cost[:, y]
         x = int(gain.argmax())

@@ -18,7 +18,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_count
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument
-from diffbisim.fit.dbot import fit
+from diffbisim.fit.dbot import empirical_chain, fit
 from diffbisim.fit.result import Array, FitResult
 from diffbisim.progress import Progress, tracking
 from diffbisim.stochastic import as_generator
@@ -151,7 +151,6 @@ def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
 
 def _observed(data: Transitions, unseen: Any, initial: Any, rewards: Any) -> Any:
     """A softmax over the transitions of the empirical chain, begun at the empirical chain's own probabilities."""
-    from diffbisim.fit.dbot import empirical_chain
     from diffbisim.fit.kernels import MaskedSoftmax
 
     chain = empirical_chain(data, unseen, initial, rewards)

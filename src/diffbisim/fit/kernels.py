@@ -30,10 +30,13 @@ except ImportError as error:  # pragma: no cover - tested in a process of its ow
 Rng = int | np.random.Generator
 
 
-def _parameter(value: Any) -> torch.nn.Parameter:
+def _parameter(value: Any, shape: tuple[int, ...] | None = None) -> torch.nn.Parameter:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
-    return torch.nn.Parameter(torch.tensor(np.array(value, dtype=np.float64)))
+    table = np.array(value, dtype=np.float64)
+    if shape is not None and table.shape != shape:
+        raise InvalidArgument(f"the given parameters have shape {table.shape}; this kernel needs {shape}")
+    return torch.nn.Parameter(torch.tensor(table))
 
 
 def _dense(matrix: Any) -> torch.Tensor:
@@ -51,7 +54,7 @@ class Softmax(torch.nn.Module):
 
     def __init__(self, n_states: int, logits: Any = None, rng: Rng = 0) -> None:
         super().__init__()
-        self.logits = _parameter(_noise((n_states, n_states), rng) if logits is None else logits)
+        self.logits = _parameter(_noise((n_states, n_states), rng) if logits is None else logits, (n_states, n_states))
 
     def forward(self) -> torch.Tensor:
         return torch.softmax(self.logits, dim=1)
@@ -76,7 +79,7 @@ class MaskedSoftmax(torch.nn.Module):
         if empty.size:
             raise InvalidArgument(f"support: row {empty[0]} is empty; every state needs a possible successor")
         self.register_buffer("indices", torch.tensor(np.array([rows, columns]), dtype=torch.int64))
-        self.logits = _parameter(_noise((rows.size,), rng) if logits is None else logits)
+        self.logits = _parameter(_noise((rows.size,), rng) if logits is None else logits, (rows.size,))
 
     def forward(self) -> torch.Tensor:
         rows, n = self.indices[0], self.n_states
@@ -108,7 +111,7 @@ class Sparsemax(torch.nn.Module):
 
     def __init__(self, n_states: int, scores: Any = None, rng: Rng = 0) -> None:
         super().__init__()
-        self.scores = _parameter(_noise((n_states, n_states), rng) if scores is None else scores)
+        self.scores = _parameter(_noise((n_states, n_states), rng) if scores is None else scores, (n_states, n_states))
 
     def forward(self) -> torch.Tensor:
         return sparsemax(self.scores)
@@ -155,8 +158,11 @@ class Mixture(torch.nn.Module):
         super().__init__()
         if not len(kernels):
             raise InvalidArgument("kernels is empty; a mixture needs at least one")
-        self.register_buffer("kernels", torch.stack([_dense(P) for P in kernels]))
-        self.logits = _parameter(np.zeros(len(kernels)) if logits is None else logits)
+        given = [_dense(P) for P in kernels]
+        if len({P.shape for P in given}) > 1:
+            raise InvalidArgument(f"kernels have shapes {[tuple(P.shape) for P in given]}; a mixture needs equal ones")
+        self.register_buffer("kernels", torch.stack(given))
+        self.logits = _parameter(np.zeros(len(kernels)) if logits is None else logits, (len(kernels),))
 
     def forward(self) -> torch.Tensor:
         return torch.einsum("k,kij->ij", torch.softmax(self.logits, dim=0), self.kernels)
@@ -171,7 +177,7 @@ class PolicyKernel(torch.nn.Module):
         super().__init__()
         self.register_buffer("kernels", torch.stack([_dense(P) for P in mdp.transition]))
         n_actions, n_states = self.kernels.shape[:2]
-        self.logits = _parameter(np.zeros((n_states, n_actions)) if logits is None else logits)
+        self.logits = _parameter(np.zeros((n_states, n_actions)) if logits is None else logits, (n_states, n_actions))
 
     @property
     def policy(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
-from diffbisim.fit.target import Model, Target, matrix_of, weighted_median
+from diffbisim.fit.target import Model, Target, weighted_median
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers import Exact
 
@@ -110,7 +110,7 @@ def aggregate(target: Target, labels: Integers, k: int) -> Model:
     n, weight = labels.size, target.weight + target.weight.max() * 1e-12  # states never visited count a little
     into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
     mass = np.bincount(labels, weights=weight, minlength=k)
-    rows = np.asarray((into.T @ sparse.diags_array(weight) @ (matrix_of(target.chain) @ into)).toarray())
+    rows = np.asarray((into.T @ sparse.diags_array(weight) @ (target.chain.successors.matrix @ into)).toarray())
     used = mass > 0
     P = np.where(used[:, None], rows / np.where(used, mass, 1.0)[:, None], 0.0)
     P[~used] = P[used][0]

@@ -63,6 +63,11 @@ class FitResult:
         """How it ended, in a sentence."""
         return self.outcome.value
 
+    @property
+    def converged(self) -> bool:
+        """Whether the run ended by itself."""
+        return self.outcome in (FitStatus.REACHED, FitStatus.STALLED, FitStatus.ESTIMATED)
+
     def curve(self, name: str = "value") -> Array:
         """One column of the history, (steps,)."""
         return np.array([row[name] for row in self.history])

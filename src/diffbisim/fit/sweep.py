@@ -46,17 +46,9 @@ class SweepResult:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """The elbow: distance over size, the recommended size marked."""
-        if ax is None:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
+        from diffbisim.plot import elbow
 
-            figure = Figure(figsize=(5.0, 3.4), layout="constrained")
-            FigureCanvasAgg(figure)
-            ax = figure.subplots()
-        ax.plot(self.sizes, self.values, "o-")
-        ax.plot([self.recommended], [self.best.distance.value], "o", markersize=12, fillstyle="none", color="black")
-        ax.set(xlabel="states", ylabel="distance to the target", ylim=(0, None))
-        return ax
+        return elbow(self, ax=ax)
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k}: {d:.4g}" for k, d in zip(self.sizes, self.values, strict=True))
@@ -89,9 +81,9 @@ def compress_sweep(
     >>> compress_sweep(block_chain(3, 2), sizes=(2, 3, 4), restarts=2).recommended
     3
     """
-    ordered = sorted(set(sizes))
+    ordered = sorted(set(sizes)) if isinstance(sizes, Iterable) else []
     if not ordered:
-        raise InvalidArgument("sizes is empty; give numbers of states, e.g. sizes=range(2, 11)")
+        raise InvalidArgument(f"sizes is {sizes!r}; give numbers of states, e.g. sizes=range(2, 11)")
     learned = isinstance(rewards, str) and rewards == "learn" and isinstance(options.get("cost", "reward"), str)
     results: list[CompressResult] = []
     for k in ordered:

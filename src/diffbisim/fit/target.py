@@ -6,10 +6,8 @@ free, or a fixed table of costs c(x,y). A :class:`Model` is a small chain while 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.cost import reward_cost
@@ -52,12 +50,6 @@ class Target:
         Y = MarkovChain(model.transition, initial=model.initial)
         table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
         return Exact(tol=self.tol, threads=1).solve(Problem.make(self.chain, Y, table, self.discount), warm=warm)
-
-
-def matrix_of(chain: MarkovChain) -> Any:
-    """The kernel as CSR."""
-    s, n = chain.successors, chain.n_states
-    return sparse.csr_array((s.probabilities, s.indices, s.indptr), shape=(n, n))
 
 
 def weighted_median(values: Array, weight: Array) -> float:

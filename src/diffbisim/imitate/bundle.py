@@ -5,7 +5,7 @@ the shortest one that brings the last cut down to the level ℓ. Where the dista
 the way to a stochastic expert, the next cut then points back, and the iterates zigzag. The shortest step that brings
 the last few cuts down to the level *together* does not:
 
-    min |u|   such that   cut_i(z) + <∂cut_i, u> ≤ ℓ   for the last `size` points i,
+    min |u|   such that   cut_i(z) + <∂cut_i, u> ≤ ℓ   for the last few points i,
 
 a least-distance problem of Lawson and Hanson, solved by non-negative least squares. (With as many cuts as parameters
 such steps converge superlinearly at a sharp minimum: Charisopoulos and Davis 2022. Here few suffice, and old cuts of a
@@ -41,11 +41,11 @@ class Cut:
 class Bundle:
     """The last few cuts, newest first."""
 
-    size: int = 4
     cuts: list[Cut] = field(default_factory=list)
 
-    def add(self, cut: Cut) -> None:
-        self.cuts = [cut, *self.cuts[: self.size - 1]]
+    def add(self, cut: Cut, size: int) -> None:
+        """Keep ``size`` of them."""
+        self.cuts = [cut, *self.cuts[: size - 1]]
 
     def step(self, level: float, pull: Callable[[Array], Array], spread: Array | float) -> Array:
         """The displacement, in the coordinates that are stepped in.

@@ -68,7 +68,7 @@ def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float, known: An
     """
     possible: Any = sum(sp.csr_array(P) for P in mdp.transition)
     s = expert.successors
-    source = np.repeat(np.arange(expert.n_states), np.diff(s.indptr))
+    source = s.sources
     visited = (expert.occupancy(discount) > 0)[source] & (True if known is None else known[source])
     impossible = visited & (_entries(possible, source, s.indices) <= 0)
     if impossible.any():

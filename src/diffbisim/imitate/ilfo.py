@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, check_discount
+from diffbisim.checks import Floats, as_number, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.gymnasium import is_env, sizes
 from diffbisim.data.transitions import Transitions
@@ -74,6 +74,7 @@ def imitate(
     rng : seed or Generator, for the updates that sample
     policy : where to begin: a table (n_states, n_actions), or a torch module that maps state numbers, or the rows of
         ``features``, to logits; it is trained in place (default: a uniform table)
+    features : (n_states, k) numbers, what a module as policy sees of the states
     update : "natural", "gradient", "sampled", "best-response", or an object of :mod:`diffbisim.imitate.updates`
     attainable : True if the expert can be reproduced exactly, so that every step aims at zero (default: learned)
     max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
@@ -83,6 +84,7 @@ def imitate(
         distance is within 1.96 standard errors of sampling, simplest.py); the expert must be data, not a chain
     sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
     callback : called with every row of history; returning True stops the run
+    progress : True for a bar, or a callable ``(done, total)``
 
     Returns
     -------
@@ -96,8 +98,8 @@ def imitate(
     >>> imitate(mdp, expert, discount=0.9, tol=1e-3).distance.value < 1e-3
     True
     """
-    if not tol > 0 or max_iterations < 1:
-        raise InvalidArgument(f"tol = {tol} and max_iterations = {max_iterations} must be positive")
+    if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
+        raise InvalidArgument(f"tol = {tol!r} and max_iterations = {max_iterations!r} must be positive")
     if simplest:
         expert = _data_for_the_rule(expert, policy)
     how = (check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))

@@ -10,12 +10,12 @@ from typing import Any
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
-from diffbisim.data.archive import chain_arrays, chain_from_arrays
+from diffbisim.data.archive import chain_arrays, chain_from_arrays, label_array, labels_from_array
 from diffbisim.imitate.reward import ImplicitReward
 from diffbisim.mdp import MDP
 from diffbisim.problem import lazy
 from diffbisim.results import DistanceResult
-from diffbisim.saving import opened, part, read_built, write_built
+from diffbisim.saving import part, read_built, write_built
 
 
 class Ending(Enum):
@@ -77,13 +77,9 @@ class ImitationResult:
             arrays |= {f"action{a}.{name}": value for name, value in chain_arrays(chain).items()}
         if self.mdp.rewards is not None:
             arrays["rewards"] = self.mdp.rewards
+        if self.mdp.actions is not None:
+            arrays["actions"] = label_array(self.mdp.actions)
         write_built(path, "imitation", meta, self.distance, arrays)
-
-    @classmethod
-    def load(cls, path: str | Path) -> ImitationResult:
-        """What :meth:`save` wrote; names of actions are not kept."""
-        with opened(path, "imitation") as arrays:
-            return cls.from_arrays(arrays)
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> ImitationResult:
@@ -95,6 +91,7 @@ class ImitationResult:
             initial=chains[0].initial,
             rewards=arrays.get("rewards"),
             labels=chains[0].labels,
+            actions=labels_from_array(arrays["actions"]) if "actions" in arrays else None,
         )
         return cls(arrays["policy"], distance, tuple(meta["history"]), mdp, Ending[meta["outcome"]])
 

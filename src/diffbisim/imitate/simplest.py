@@ -37,7 +37,7 @@ def standard_error(result: DistanceResult, counts: Floats) -> float:
     """Of the distance, when the first chain was counted from ``counts (n_X,)`` steps out of each of its states."""
     chain, G = result.problem.x, result.gradient.transition_x
     s = chain.successors
-    source = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    source = s.sources
     entries = G[source, s.indices] if isinstance(G, np.ndarray) else G.data
     variance = np.bincount(source, weights=s.probabilities * entries**2, minlength=chain.n_states)
     seen = counts > 0  # states that were never left are absorbing by assumption

@@ -68,8 +68,7 @@ class Natural:
             bundle.cuts.clear()  # the level was too far: begin again at the best policy, with a nearer one
             learner.restore(walk.best)
             return 0.0
-        bundle.size = self.memory
-        bundle.add(cut)
+        bundle.add(cut, self.memory)
         step = bundle.step(walk.rule.level, lambda g: learner.pull(g, at), spread)
         if self.natural and isinstance(learner, TabularLearner):  # states never visited follow their own advantage
             step = np.where(at.occupancy[:, None] > 0, step, length * at.advantage)
@@ -115,8 +114,8 @@ class BestResponse:
         if not isinstance(walk.learner, TabularLearner):
             raise InvalidArgument('update "best-response" returns a table; use "natural" with a module')
         walk.rule.length(at.result.value, 0.0)
-        reward = -at.reward if self.printed_sign else at.reward
-        walk.learner = TabularLearner(walk.mdp._policy(optimal_policy(walk.mdp, walk.discount, reward)))
+        rewards = -at.advantage if self.printed_sign else at.advantage  # of an action: Σ_s' P(s'|s,a) r(s,s')
+        walk.learner = TabularLearner(walk.mdp._policy(optimal_policy(walk.mdp, walk.discount, rewards)))
         return float(np.abs(walk.learner.table() - at.policy).max())
 
 

@@ -45,7 +45,7 @@ def chain(
         raise InvalidArgument(f"the chain has {n} states; a graph shows up to {MOST}: lump or compress it first")
     ax = own(ax, 5.4, 5.0)
     P: Floats = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
-    place, radius = _layout(P, layout), _radii(chain.occupancy(discount), n)
+    place, radius = _layout(P, layout), _radii(chain.occupancy(discount))
     reach = float(np.ptp(place, axis=0).max()) or 1.0
     radius *= _room(place, reach)
     _states(ax, chain, place, radius, cmap)
@@ -106,7 +106,7 @@ def _spring(P: Floats, circle: Floats, rounds: int = 300) -> Floats:
     return np.asarray(place - place.mean(axis=0))
 
 
-def _radii(rho: Floats, n: int) -> Floats:
+def _radii(rho: Floats) -> Floats:
     """Relative radii: the root of the occupancy, but every disk large enough to hold its name."""
     root = np.sqrt(rho / rho.max())
     return np.asarray(np.maximum(root, 0.55))

@@ -50,7 +50,7 @@ def distances(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
     ``tree=False`` keeps the order as given. Average linkage; the height of a join is the mean distance.
     """
     D = _square(matrix)
-    names = list(range(len(D)) if labels is None else labels)
+    names = _names(labels, len(D))
     ax = own(ax, 5.0, 5.0)
     order = list(range(len(D)))
     if tree and len(D) > 2:
@@ -75,7 +75,7 @@ def embedding(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
     points = _classical_scaling(D)
     ax = plain(own(ax, 4.8, 4.2))
     ax.plot(*points.T, "o", color=BLUE, markersize=7)
-    names = range(n) if labels is None else labels
+    names = _names(labels, n)
     above = points[:, 0].argsort().argsort() % 2  # neighbors in turn above and below
     for name, point, up in zip(names, points.tolist(), above.tolist(), strict=True):
         offset = (0, 8) if up else (0, -15)
@@ -89,6 +89,13 @@ def embedding(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.15)
     return ax
+
+
+def _names(labels: Sequence[Any] | None, n: int) -> list[Any]:
+    names = list(range(n) if labels is None else labels)
+    if len(names) != n:
+        raise InvalidArgument(f"labels has {len(names)} entries for {n} rows of the matrix; give one for each")
+    return names
 
 
 def _classical_scaling(D: Floats) -> Floats:

@@ -71,7 +71,7 @@ class Edges:
     def of_kernel(cls, chain: MarkovChain) -> "Edges":
         """The transitions of a chain."""
         s = chain.successors
-        return cls(s.indptr[:-1], np.repeat(np.arange(chain.n_states), np.diff(s.indptr)), s.indices, s.probabilities)
+        return cls(s.indptr[:-1], s.sources, s.indices, s.probabilities)
 
     @classmethod
     def of_distribution(cls, p: Array) -> "Edges":

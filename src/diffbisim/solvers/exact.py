@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Status
@@ -63,12 +64,12 @@ class Exact:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.tol > 0:
+        if not as_number(self.tol) > 0:
             raise InvalidArgument(f"tol is {self.tol!r}; it must be positive, e.g. tol=1e-8")
-        if self.max_iterations < 1:
-            raise InvalidArgument(f"max_iterations is {self.max_iterations}; at least one iteration is needed")
-        if self.threads is not None and self.threads < 1:
-            raise InvalidArgument(f"threads is {self.threads}; give a positive number, or None for all processors")
+        if not as_number(self.max_iterations) >= 1:
+            raise InvalidArgument(f"max_iterations is {self.max_iterations!r}; at least one iteration is needed")
+        if self.threads is not None and not as_number(self.threads) >= 1:
+            raise InvalidArgument(f"threads is {self.threads!r}; give a positive number, or None for all processors")
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None

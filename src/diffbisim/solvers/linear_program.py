@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Status
@@ -82,7 +83,7 @@ class LinearProgram:
             raise InvalidArgument(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
         for name in ("tol", "max_iterations", "time_limit", "max_variables"):
             option = getattr(self, name)
-            if option is not None and not option > 0:
+            if option is not None and not as_number(option) > 0:
                 raise InvalidArgument(f"{name} is {option!r}; it must be positive")
 
     def solve(
@@ -98,7 +99,8 @@ class LinearProgram:
         value, upper = _upper(grid, solution)
         lower = max(_lower(grid, solution), float(grid.cost.min()))  # d is an average of costs
         upper = min(upper, float(grid.cost.max()))
-        lower, value, upper = np.ldexp([lower, np.clip(value, lower, upper), upper], grid.exponent).tolist()
+        scaled = np.array([lower, np.clip(value, lower, upper), upper]) + 0.0  # no minus zero
+        lower, value, upper = np.ldexp(scaled, grid.exponent).tolist()
         bounds = {"lower": lower, "upper": upper}
         if callback is not None:
             callback(bounds)

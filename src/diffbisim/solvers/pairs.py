@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument
 from diffbisim.parallel import taken
 from diffbisim.problem import Array, Problem, available_threads
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers import kernels
 from diffbisim.solvers.krylov import Compiled, Operator
 
@@ -240,10 +239,7 @@ def begin(
     if warm is None:
         grid = PairGrid(problem, reachable, threads)
         return grid, grid.c.copy()
-    if warm.problem.shape != problem.shape:
-        raise InvalidArgument(
-            f"warm is a result for {warm.problem.shape} states, this problem has {problem.shape}; leave warm out"
-        )
+    check_warm(warm, problem.shape)
     last = getattr(warm.coupling, "grid", None)
     if isinstance(last, PairGrid) and last.fits(problem, reachable):
         grid = last.again(problem, threads)
@@ -273,7 +269,7 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
 def _ordered_successors(chain: MarkovChain, key: Array) -> tuple[Any, ...]:
     """CSR arrays of the successors, and the local order of every row by ``key``."""
     s = chain.successors
-    row = np.repeat(np.arange(chain.n_states), np.diff(s.indptr))
+    row = s.sources
     order = np.lexsort((key[s.indices], row)) - s.indptr[row]
     return s.indptr, s.indices, s.probabilities, order
 

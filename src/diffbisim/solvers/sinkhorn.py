@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar
 
+from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Status
@@ -71,7 +72,7 @@ class SinkhornPolicy:
     policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < float("inf"):
+        if not 0 <= as_number(self.epsilon) < float("inf"):
             raise InvalidArgument(f"epsilon is {self.epsilon!r}; give a temperature in the units of the cost, or 0")
         if self.tol is None:
             object.__setattr__(self, "tol", 1e-10 if self.epsilon else 1e-3)
@@ -79,7 +80,7 @@ class SinkhornPolicy:
             raise InvalidArgument(f"schedule is {self.schedule!r}; choose one of {', '.join(map(repr, SCHEDULES))}")
         for name in ("tol", "eta", "sweeps", "max_iterations", "time_limit", "threads"):
             option = getattr(self, name)
-            if option is not None and not option > 0:
+            if option is not None and not as_number(option) > 0:
                 raise InvalidArgument(f"{name} is {option!r}; it must be positive")
         if self.epsilon and self.schedule != "anneal":
             raise InvalidArgument(f"epsilon needs schedule='anneal': {self.schedule!r} never stops cooling")

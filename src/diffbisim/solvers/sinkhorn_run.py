@@ -5,9 +5,8 @@ Inside, costs are divided by the largest one, tables are flat, and temperatures 
 
 import numpy as np
 
-from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.krylov import Operator, bicgstab
 from diffbisim.solvers.sinkhorn_coupling import SharpStart, SoftStart
@@ -36,11 +35,7 @@ class Run:
 
     def _take_over(self, warm: DistanceResult) -> Array:
         """Table of a previous result, and its potentials if they belong to the same transitions."""
-        if warm.problem.shape != self.problem.shape:
-            raise InvalidArgument(
-                f"warm is a result for {warm.problem.shape} states, this problem has {self.problem.shape}; "
-                "leave warm out"
-            )
+        check_warm(warm, self.problem.shape)
         other, mine = getattr(warm.coupling, "plans", None), self.plans
         if isinstance(other, GibbsPlans) and _same_supports(mine, other):
             ratio = (warm.problem.scale or 1.0) / self.scale

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount
+from diffbisim.checks import as_number, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData
@@ -91,13 +91,13 @@ class Somcot:
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "eta", "beta", "decay_from", "time_limit"):
             option = getattr(self, name)
-            if option is not None and not 0 < option < float("inf"):
+            if option is not None and not 0 < as_number(option) < float("inf"):
                 raise InvalidArgument(f"{name} is {option!r}; it must be positive and finite")
         for name in ("steps", "batch"):
             if getattr(self, name) != int(getattr(self, name)):
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be a whole number")
         for name in ("decay", "anticipation"):
-            if not 0 <= getattr(self, name) < float("inf"):
+            if not 0 <= as_number(getattr(self, name)) < float("inf"):
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be at least 0")
 
     def solve(

@@ -19,9 +19,8 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
-from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.certify import Edges, distance_bounds, round_plans
 from diffbisim.solvers.exact import EPS, PRICE
 from diffbisim.solvers.pairs import PairGrid
@@ -214,11 +213,7 @@ def first_state(
     """A fresh state; or the end of a previous run, with its history if it was for the same streams."""
     if warm is None:
         return State.fresh(streams, rng, full), []
-    shape = streams[0].n_states, streams[1].n_states
-    if warm.problem.shape != shape:
-        raise InvalidArgument(
-            f"warm is a result for {warm.problem.shape} states, this problem has {shape}; leave warm out"
-        )
+    check_warm(warm, (streams[0].n_states, streams[1].n_states))
     if not isinstance(warm.coupling, SomcotCoupling):
         state = State.fresh(streams, rng, full)
         state.it.V[:] = warm.values / (1 - discount) / (float(cost.max()) or 1.0)

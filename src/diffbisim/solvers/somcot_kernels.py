@@ -58,7 +58,7 @@ class Iterates(NamedTuple):
     logit_y: Array  # (n_Y, n_X)
     start: Array  # (n_X, n_Y): coupling of the starts, and its logarithm up to scalings of rows and columns
     log_start: Array
-    sums: Array  # (5, n_X, n_Y): Σ η m, Σ η N, Σ η start, Σ η λ_X, Σ η λ_Yᵀ
+    sums: Array  # (4, n_X, n_Y): Σ η m, Σ η start, Σ η λ_X, Σ η λ_Yᵀ
     cold: Index  # (1,): zero while matrix products are safe
 
 
@@ -233,10 +233,9 @@ def iterate(done, weight, x_draws, y_draws, c, xs, ys, it, live, rules, MA, MB):
         m /= mass
         N /= mass
         it.sums[0] += eta * m
-        it.sums[1] += eta * N
-        it.sums[2] += eta * it.start
-        it.sums[3] += eta * lam_x
-        it.sums[4] += eta * lam_y.T
+        it.sums[1] += eta * it.start
+        it.sums[2] += eta * lam_x
+        it.sums[3] += eta * lam_y.T
         low_v = _ascend_v(xs, ys, it, live.rise, c, m, N, np.log(mass), eta, beta, rules)
         _ascend_alpha(xs, ys, it, live.rise, low_v, MA, MB, lam_x, lam_y, 1.0 / mass, eta, beta, rules)
         weight[0] += eta

@@ -56,7 +56,6 @@ class Averages:
     alpha_y: Array  # like W
     V: Array
     m: Array  # (n_X, n_Y): Σ_x'y' μ
-    arrivals: Array  # (n_X, n_Y): Σ_xy μ
     start: Array
     lambda_x: Array  # (n_X, n_Y)
     lambda_y: Array  # (n_Y, n_X)
@@ -92,7 +91,7 @@ class State:
             U=np.zeros(flat[0]), W=np.zeros(flat[1]), L=np.zeros(shape), S=np.full(shape, -np.log(size)),
             A=np.zeros(flat[0]), B=np.zeros(flat[1]), V=np.zeros(shape), logit_x=np.zeros(shape),
             logit_y=np.zeros(shape[::-1]), start=np.zeros(shape), log_start=np.zeros(shape),
-            sums=np.zeros((5, *shape)), cold=np.zeros(1, np.int64),
+            sums=np.zeros((4, *shape)), cold=np.zeros(1, np.int64),
         )  # fmt: skip
         begin = Snapshot(0.0, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
         nothing: Draws = (none[0], none[1], none[1], np.empty(0))
@@ -211,7 +210,7 @@ class State:
         for mean in (α, β, V):  # in place: α and β are large
             mean /= span
         sums = (it.sums - begin.sums) / span
-        return Averages(α, β, V / discount, sums[0], sums[1], sums[2], sums[3], sums[4].T.copy())
+        return Averages(α, β, V / discount, sums[0], sums[1], sums[2], sums[3].T.copy())
 
     # --- supports ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ method                     what it matches                                     d
 `iostom_style`             state-transition occupancies, soft Q-learning       only the data         fixed point
 =========================  ==================================================  ====================  ==============
 
-``offline`` is `OfflineData`: action-labelled transitions, by default of a *uniformly random* policy (the paper does
+``offline`` is `OfflineData`: action-labeled transitions, by default of a *uniformly random* policy (the paper does
 not say which data its baselines get), or an exact `diffbisim.MDP`, which stands for infinitely many of them and makes
 the dynamics known. ``expert`` is a chain, (s, s') pairs or an occupancy table. Each returns a `BaselineResult`.
 All of them need the expert's states to be the learner's own.

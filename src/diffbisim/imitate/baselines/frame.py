@@ -63,7 +63,7 @@ class BaselineResult:
 
 @dataclass(frozen=True, eq=False)
 class OfflineData:
-    """Action-labelled transitions and the MDP they suggest; make it with ``from_transitions``, ``sample`` or ``exact``.
+    """Action-labeled transitions and the MDP they suggest; make it with ``from_transitions``, ``sample`` or ``exact``.
 
     Examples
     --------

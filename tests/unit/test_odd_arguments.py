@@ -1,0 +1,79 @@
+"""What people hand over by mistake, at every public door: the message names the argument and the remedy."""
+
+import numpy as np
+import pytest
+
+import diffbisim as db
+
+X = db.MarkovChain([[0.9, 0.1], [0.5, 0.5]], rewards=[0, 1])
+Y = db.MarkovChain([[0.8, 0.2, 0.0], [0.3, 0.3, 0.4], [0.0, 0.6, 0.4]], rewards=[0, 1, 1])
+SEEN = db.Transitions.from_trajectories([[0, 1, 0, 0, 1], [1, 0, 1, 1]], states=2)
+MDP = db.examples.imitation_chain()
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (lambda: db.distance(X, Y, discount="0.9"), "discount is '0.9'; it must lie strictly between 0 and 1"),
+        (lambda: db.distance(X, Y, discount=None), "discount is None"),
+        (lambda: db.distance(X, Y, discount=np.array([0.9, 0.8])), "discount is array"),
+        (lambda: db.distance(X, Y, tol="small"), "tol is 'small'; it must be positive"),
+        (lambda: db.distance(SEEN, Y), "X is a Transitions, known by samples only"),
+        (lambda: db.distance(X, SEEN, solver="somcot", lump=True), "Y is a Transitions.*without lump"),
+        (lambda: db.distance(X, Y, solver=db.solvers.Exact), "solver is the class Exact; give a name"),
+        (lambda: db.distance(X, Y, warm=0.3), "warm is a float; give the result of a previous distance"),
+        (lambda: db.distance(X, Y).plan("home", 0), "x = 'home' is not a state: give an index"),
+        (lambda: db.solvers.Exact(threads="all"), "threads is 'all'"),
+        (lambda: db.solvers.SinkhornPolicy(epsilon="warm"), "epsilon is 'warm'"),
+        (lambda: db.solvers.Somcot("many"), "steps is 'many'"),
+        (lambda: db.solvers.LinearProgram(time_limit="long"), "time_limit is 'long'"),
+        (lambda: db.pairwise(X), "chains is a MarkovChain; give a list"),
+        (lambda: db.lump(X, tol="exact"), "tol is 'exact'"),
+        (lambda: db.estimate(SEEN, SEEN, rewards=[0, 1], replicates="many"), "replicates is 'many'"),
+        (lambda: db.estimate(SEEN, SEEN, rewards=[0, 1], confidence="high"), "confidence is 'high'"),
+        (lambda: db.compress(X, 1, time_limit="long"), "time_limit is 'long'; give seconds"),
+        (lambda: db.compress_sweep(X, 5), "sizes is 5; give numbers of states"),
+        (lambda: db.fit(X, db.kernels.Softmax(2), steps=-1), "steps is -1"),
+        (lambda: db.fit(X, db.kernels.Softmax(2), every=0), "every is 0"),
+        (lambda: db.fit(X, db.kernels.Softmax(2), inner_gap=-1), "inner_gap = -1 at least 0"),
+        (lambda: db.kernels.Softmax(2, logits=np.zeros((2, 3))), r"shape \(2, 3\); this kernel needs \(2, 2\)"),
+        (lambda: db.kernels.MaskedSoftmax(np.eye(2), logits=[0, 0, 0]), r"shape \(3,\); this kernel needs \(2,\)"),
+        (lambda: db.kernels.Mixture([X, Y]), "a mixture needs equal ones"),
+        (lambda: db.imitate(MDP, X, tol="small"), "tol = 'small'"),
+        (lambda: db.plot.distances(np.zeros((3, 3)), labels=["a"]), "labels has 1 entries for 3 rows"),
+        (lambda: db.plot.embedding(np.zeros((3, 3)), labels=["a"]), "labels has 1 entries for 3 rows"),
+        (lambda: db.write_chain(MDP, "mdp.npz"), "chain is a MDP, not a MarkovChain"),
+    ],
+)
+def test_arguments_are_refused_by_name(call, part):
+    with pytest.raises(db.InvalidArgument, match=part):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "part"),
+    [
+        (db.InvalidChain, lambda: db.MDP(None), "one .* matrix per action"),
+        (db.InvalidChain, lambda: X.label("home"), "'home' is no state"),
+        (db.InvalidCost, lambda: db.feature_cost([["a"]], [["b"]]), "features_x is not an array of numbers"),
+        (db.InvalidCost, lambda: db.feature_cost([[1.0]], [[2.0]], metric=3), "metric 3"),
+        (db.InvalidData, lambda: db.Transitions.from_trajectories(None), "trajectories is None; pass a list"),
+    ],
+)
+def test_data_are_refused_by_name(error, call, part):
+    with pytest.raises(error, match=part):
+        call()
+
+
+def test_an_array_file_is_no_result(tmp_path):
+    np.save(tmp_path / "array.npy", np.eye(2))
+    with pytest.raises(db.InvalidData, match=r"array\.npy is not a saved result"):
+        db.load(tmp_path / "array.npy")
+
+
+def test_compress_takes_data_with_states_never_left():
+    data = db.Transitions.from_pairs([0, 0, 1], [1, 2, 0])
+    with pytest.raises(db.InvalidData, match="unseen="):
+        db.compress(data, 3, target_rewards=[0, 1, 2])
+    small = db.compress(data, 3, target_rewards=[0, 1, 2], unseen="self-loop")
+    assert small.distance.upper <= 1e-6  # as many states as the data have: the chain itself
