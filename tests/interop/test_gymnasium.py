@@ -6,7 +6,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.data.gymnasium import as_env, from_env, rollouts
+from diffbisim.data.gymnasium import as_env, first_states, from_env, rollouts
 from diffbisim.imitate.environment import Model, Sampling
 from diffbisim.planning import expected_return, optimal_policy
 
@@ -153,13 +153,29 @@ def test_model_is_the_empirical_mdp():
 
 
 def test_a_sampled_run_begins_with_the_policy_that_is_given(cliff):
-    """Without a single outer iteration the policy is the one to begin with, softened."""
+    """The first policy of the last round is the one that is given."""
     begin = np.random.default_rng(0).dirichlet(np.ones(4), 5)
     mdp, few = examples.imitation_chain(), Sampling(steps=30, rounds=0)
     found = db.imitate(as_env(mdp), [[0, 1, 2, 3, 4, 4]], policy=begin, max_iterations=1, sampling=few)
-    np.testing.assert_allclose(found.policy, 0.9 * begin + 0.025, atol=1e-12)
+    np.testing.assert_allclose(found.policy, begin, atol=1e-12)
     with pytest.raises(db.InvalidChain, match="policy"):  # refused before the first step is taken
         db.imitate(cliff, [[36, 24]], policy=np.full((47, 4), 0.25))
+
+
+def test_first_states_are_those_of_the_start_distribution():
+    mdp = db.MDP([np.eye(4)], initial=[0.5, 0.25, 0.25, 0.0])
+    counts = np.bincount(first_states(as_env(mdp), 4_000, 0), minlength=4)
+    assert counts.sum() == 4_000 and counts[3] == 0
+    np.testing.assert_allclose(counts / 4_000, mdp.initial, atol=0.04)  # five standard errors
+    many = gymnasium.make_vec("FrozenLake-v1", num_envs=3)
+    assert first_states(many, 7, 0).tolist() == [0] * 7
+    many.close()
+
+
+@pytest.mark.parametrize("options", [{"steps": -1}, {"explore": 2.0}, {"enough": np.nan}], ids=str)
+def test_impossible_sampling_is_refused(options):
+    with pytest.raises(db.InvalidArgument, match=next(iter(options))):
+        Sampling(**options)
 
 
 # --- the reward ----------------------------------------------------------------------------------------

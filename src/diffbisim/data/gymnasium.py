@@ -121,6 +121,14 @@ def rollouts(env: Any, policy: Any, n_steps: int, rng: int | np.random.Generator
     return _pack(rows, n, k)
 
 
+def first_states(env: Any, count: int, rng: int | np.random.Generator) -> Integers:
+    """Where ``count`` episodes begin; the environment is reset so many times, first with a seed from ``rng``."""
+    sizes(env)
+    first = np.atleast_1d(env.reset(seed=int(as_generator(rng).integers(2**31)))[0])
+    more = [np.atleast_1d(env.reset()[0]) for _ in range((count - 1) // first.size)]
+    return np.concatenate([first, *more])[: max(count, 1)].astype(np.int64)
+
+
 def _vector_rollouts(env: Any, act: Successors, n_steps: int, generator: np.random.Generator, seed: int) -> Rollouts:
     """All copies in step; the call after the end of an episode is its reset, and no step (``NEXT_STEP``)."""
     m = env.num_envs

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.checks import Floats, Matrix
+from diffbisim.checks import Floats, Matrix, check_count
 from diffbisim.data.gymnasium import SPARSE, Rollouts, rollouts
+from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
 
 
@@ -43,8 +44,12 @@ class Model:
         """Count the steps of a walk."""
         rows = walk.actions * self.n_states + walk.states
         self.counts = self.counts + sp.csr_array((np.ones(len(walk)), (rows, walk.next_states)), self.counts.shape)
-        self.starts += np.bincount(walk.starts, minlength=self.n_states)
+        self.add_starts(walk.starts)
         self.terminal[walk.next_states[walk.terminated]] = True
+
+    def add_starts(self, states: Any) -> None:
+        """Count states in which episodes began."""
+        self.starts += np.bincount(states, minlength=self.n_states)
 
     def mdp(self) -> MDP:
         """The empirical MDP; what was never tried stays where it is."""
@@ -92,7 +97,8 @@ class Sampling:
     """How an environment is sampled: ``steps`` in all, the first third at random, the rest in ``rounds``.
 
     ``enough`` tries make an action known, ``explore`` is the share of random actions, ``iterations`` the outer
-    iterations after every round but the last.
+    iterations after every round but the last. Before all that the environment is reset ``resets`` times, to see where
+    episodes begin: where expert and learner start from differing samples, no policy can make up for it.
     """
 
     steps: int = 100_000
@@ -100,6 +106,15 @@ class Sampling:
     enough: float = 10.0
     explore: float = 0.1
     iterations: int = 8
+    resets: int = 3_000
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rounds", "iterations", "resets"):
+            check_count(getattr(self, name), f"sampling.{name}")
+        if not (self.enough >= 0 and 0 <= self.explore <= 1):
+            raise InvalidArgument(
+                f"sampling.enough is {self.enough!r} and .explore {self.explore!r}; give enough >= 0, a share in [0, 1]"
+            )
 
     def batches(self) -> list[int]:
         """Steps of each round."""

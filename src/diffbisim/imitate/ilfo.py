@@ -26,7 +26,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, as_number, check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.data.gymnasium import is_env, sizes
+from diffbisim.data.gymnasium import first_states, is_env, sizes
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.environment import Model, Sampling, explore
@@ -162,25 +162,26 @@ def imitate_sampled(
 ) -> ImitationResult:
     """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen.
 
-    A table goes to explore in any case. A module is trained in what the table has seen; then it acts itself, because
-    it may lead elsewhere, and is trained again.
+    A table of its own goes to explore, and the last round begins where the caller wants it: what was learned while
+    less was known is a worse start than a uniform policy. A module is trained in what the table has seen; then it
+    acts itself, because it may lead elsewhere, and is trained again.
     """
     model, rng = Model(*sizes(env)), how[-1]
     n, k = model.n_states, model.n_actions
     learner = make_learner(begin[0], model.mdp(), begin[1])
     policy, uniform = learner.table(), np.full((n, k), 1.0 / k)
     batches = sampling.batches()
+    model.add_starts(first_states(env, sampling.resets, rng))
     explore(env, model, uniform, 1.0, batches[0], rng)
     for steps in batches[1:]:
         task = make_task(model.mdp(), expert, cost, how)
         free = replace(task, cost=np.hstack([task.cost, np.zeros((len(task.cost), 1))]))  # ⊤ costs nothing
-        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([_soft(policy), uniform[:1]])))
+        soft = 0.9 * policy + 0.1 * uniform  # not too sure of what was learned from less
+        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([soft, uniform[:1]])))
         run.until_done(sampling.iterations, lambda row: False)
         policy = run.best_policy()[:n]
         explore(env, model, policy, sampling.explore, steps, rng)
-    if isinstance(learner, TabularLearner):
-        learner = TabularLearner(_soft(policy))
-    else:
+    if not isinstance(learner, TabularLearner):
         mdp = model.mdp()
         Run(make_task(mdp, expert, cost, how), mdp, learner).until_done(sampling.iterations, lambda row: False)
         explore(env, model, learner.table(), sampling.explore, batches[-1], rng)
@@ -190,11 +191,6 @@ def imitate_sampled(
         warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
     run = Run(task, mdp, learner)
     return run.finish(run.until_done(max_iterations, report))
-
-
-def _soft(policy: Floats) -> Floats:
-    """Not too sure of what was learned from less."""
-    return np.asarray(0.9 * policy + 0.1 / policy.shape[1])
 
 
 def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:
