@@ -165,7 +165,8 @@ def test_a_sampled_run_begins_with_the_policy_that_is_given(cliff):
 def test_first_states_are_those_of_the_start_distribution():
     mdp = db.MDP([np.eye(4)], initial=[0.5, 0.25, 0.25, 0.0])
     counts = np.bincount(first_states(as_env(mdp), 4_000, 0), minlength=4)
-    assert counts.sum() == 4_000 and counts[3] == 0
+    assert counts.sum() == 4_000
+    assert counts[3] == 0
     np.testing.assert_allclose(counts / 4_000, mdp.initial, atol=0.04)  # five standard errors
     many = gymnasium.make_vec("FrozenLake-v1", num_envs=3)
     assert first_states(many, 7, 0).tolist() == [0] * 7
