@@ -68,13 +68,15 @@ def speed() -> None:
         Somcot(64, certify=False, **literal).solve(problem)  # compile
         dense = dense_seconds_per_step(problem, max(3, 2000 // n))
         early = seconds_per_step(problem, Somcot, literal, steps)
-        line, run = f"{n:4d} {dense * 1e6:9.0f} µs {early * 1e6:9.0f} µs {dense / early:8.1f}x", None
+        line, run, total = f"{n:4d} {dense * 1e6:9.0f} µs {early * 1e6:9.0f} µs {dense / early:8.1f}x", None, 0.0
         for mark in marks:
+            began = time.process_time()
             run = Somcot(mark, certify=False).solve(problem, warm=run)
+            total += time.process_time() - began
             late = seconds_per_step(problem, Somcot, {}, max(steps // 2, 10), run)
             phase = "" if run.coupling.run.it.cold[0] else " (still matrix products)"
             line += f"   {mark}: {late * 1e6:.0f} µs {dense / late:.1f}x{phase}"
-        print(line, flush=True)
+        print(f"{line}   mean of all: {dense * marks[-1] / total:.1f}x", flush=True)
 
 
 def memory(n: int) -> None:
