@@ -37,7 +37,7 @@ print(result)
 # The distance is in hours: coupled as well as two seasons can be that do not know each other's future, they differ by
 # about this much on a day, later days counting less. It is certified: ``lower <= d <= upper``.
 
-figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="compressed")
 for ax, chain, name in zip(axes, (X, Y), ("summer", "autumn"), strict=True):
     db.plot.chain(chain, ax, discount=0.9)
     ax.set_title(name)
@@ -45,7 +45,7 @@ for ax, chain, name in zip(axes, (X, Y), ("summer", "autumn"), strict=True):
 # %%
 # Which days go together? The occupancy of the optimal coupling, and its rows as probabilities: the encoder.
 
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="compressed")
 db.plot.coupling(result, ax=axes[0])
 db.plot.encoder(result, axes[1])
 

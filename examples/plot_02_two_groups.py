@@ -35,7 +35,7 @@ for name, e in (("different", different), ("same", same)):
 truth = [db.distance(chains[0], chains[k], discount=0.9).value for k in (1, 2)]
 print("truth:", [f"{value:.3f}" for value in truth])
 
-figure, ax = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
+figure, ax = plt.subplots(figsize=(6.5, 3.2), layout="compressed")
 for y, (e, true) in enumerate(((different, truth[0]), (same, truth[1]))):
     ax.plot([e.lower, e.upper], [y, y], color="#0072B2", linewidth=6, alpha=0.35, solid_capstyle="butt")
     ax.plot(e.value, y, "o", color="#0072B2", label="plug-in estimate and interval" if y == 0 else None)

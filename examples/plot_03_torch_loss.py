@@ -53,7 +53,7 @@ print(f"annealed rate: f = {annealed[0][-1]:.4f}, d = {annealed[1][-1]:.1e}")
 
 # %%
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="compressed")
 for (drifts, losses), label, color in (
     (constant, "constant rate", "#D55E00"),
     (annealed, "annealed rate", "#0072B2"),

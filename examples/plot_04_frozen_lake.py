@@ -33,7 +33,7 @@ for name, policy in (("uniform", mdp.uniform_policy()), ("imitation", result.pol
 # Left, the distance falls to zero, geometrically. Right, the most likely action of each cell; the color is its
 # probability.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="compressed")
 db.plot.history(result, left, label="distance to the expert")
 best = result.policy.max(axis=1).reshape(4, 4)
 image = right.imshow(best, cmap="Blues", vmin=0, vmax=1.4)
@@ -49,5 +49,5 @@ right.set(xticks=[], yticks=[], title="S start, F ice, H hole, G goal")
 
 uniform = mdp.induced_chain(mdp.uniform_policy())
 first = db.distance(expert, uniform, "indicator", 0.95)
-figure, ax = plt.subplots(figsize=(6, 5), layout="constrained")
+figure, ax = plt.subplots(figsize=(6, 5), layout="compressed")
 db.plot.implicit_reward(np.where(uniform.transition > 0, first.implicit_reward(), 0.0), ax=ax)

@@ -37,7 +37,7 @@ assert max(r.lower for r in results.values()) <= min(r.upper for r in results.va
 # %%
 # Up and to the right is worse. Times are of this machine: read their ratios.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="compressed")
 for name, marker, below in zip(results, "osD^v", (-3, -3, 4, -12, -3), strict=True):
     left.loglog(seconds[name], max(results[name].gap, 1e-15), marker, color="#0072B2", markersize=9)
     left.annotate(name, (seconds[name], max(results[name].gap, 1e-15)), xytext=(8, below), textcoords="offset points")

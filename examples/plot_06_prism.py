@@ -72,7 +72,7 @@ else:
 # %%
 # The model and what is left of it. Another shop repairs twice as fast: how far is it from this one?
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="compressed")
 left.imshow(chain.transition, cmap="Greys")
 left.set(title="16 states: which machines work", xlabel="next state", ylabel="state")
 db.plot.chain(quotient.chain, right, least=0.02)

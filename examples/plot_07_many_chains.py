@@ -26,11 +26,11 @@ print(f"{len(chains)} chains, {len(chains) * (len(chains) - 1) // 2} distances, 
 # %%
 # Sorted by average linkage: the families are blocks on the diagonal.
 
-figure, ax = plt.subplots(figsize=(6, 6.4), layout="constrained")
+figure, ax = plt.subplots(figsize=(6, 6.4), layout="compressed")
 db.plot.distances(matrix, names, ax)
 
 # %%
 # The same as points: nearly on a line, because what counts here is how fast the position drifts.
 
-figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+figure, ax = plt.subplots(figsize=(7, 4), layout="compressed")
 db.plot.embedding(matrix, [name if name.endswith("1") else "" for name in names], ax)

@@ -68,6 +68,6 @@ if __name__ == "__main__":
     import matplotlib.pyplot as plt
 
     done = main(Settings())
-    figure, ax = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.5, 3.4), layout="compressed")
     ax.semilogy(done["distance"], "o-", color="#0072B2")
     ax.set(xlabel="round", ylabel="distance to the expert")

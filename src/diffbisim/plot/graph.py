@@ -169,7 +169,9 @@ def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, bo
         back = line / length * 0.92 - side * bend
         start, end = place[i] + 1.2 * radius[i] * towards, place[j] - 1.2 * radius[j] * back
         ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **look))
-        where = (start + end) / 2 + side * (0.5 * bend * float(np.linalg.norm(end - start)) + 0.035)
+        along = 0.4  # before the middle, where arrows cross
+        aside = 2 * along * (1 - along) * bend * float(np.linalg.norm(end - start)) + 0.035
+        where = start + along * (end - start) + aside * side
     if numbered:
         halo = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
         x, y = where.tolist()

@@ -22,7 +22,7 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="compressed")  # constrained, and right for axes of fixed aspect
     FigureCanvasAgg(figure)
     return figure
 
