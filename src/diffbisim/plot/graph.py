@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST = 60  # more states make a picture that says nothing
 NUMBERED = 16  # arrows that get their probability as a number
+ALONG = (0.3, 0.4, 0.25, 0.5)  # where on an arrow its number may stand: best before the middle, where arrows cross
+CLEAR = 0.2  # distance from other texts that is enough (the circle has radius one)
 
 
 def chain(
@@ -144,6 +146,11 @@ def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: s
         ax.figure.colorbar(shade, ax=ax, label="reward", shrink=0.7)
 
 
+def _clearance(ax: Axes, spot: Floats) -> float:
+    """How far the nearest text is."""
+    return min((float(np.hypot(*(spot - text.get_position()))) for text in ax.texts), default=np.inf)
+
+
 def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, both: bool, numbered: bool) -> None:
     """From i to j, bent if there is one back; a loop on the far side of the center for i = j."""
     from matplotlib.patches import FancyArrowPatch
@@ -169,9 +176,9 @@ def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, bo
         back = line / length * 0.92 - side * bend
         start, end = place[i] + 1.2 * radius[i] * towards, place[j] - 1.2 * radius[j] * back
         ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **look))
-        along = 0.4  # before the middle, where arrows cross
-        aside = 2 * along * (1 - along) * bend * float(np.linalg.norm(end - start)) + 0.035
-        where = start + along * (end - start) + aside * side
+        bulge = bend * float(np.linalg.norm(end - start))
+        spots = [start + t * (end - start) + (2 * t * (1 - t) * bulge + 0.035) * side for t in ALONG]
+        where = max(spots, key=lambda spot: min(_clearance(ax, spot), CLEAR))
     if numbered:
         halo = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
         x, y = where.tolist()
