@@ -122,7 +122,6 @@ def test_an_expert_from_elsewhere_warns_and_works():
 
 
 def test_impossible_expert_of_a_sampled_environment_warns_and_works():
-    pytest.importorskip("gymnasium")
     few = Sampling(steps=3_000, rounds=2)
     with pytest.warns(UserWarning, match=r"the first 0 -> 4, were made by no action that was tried"):
         found = db.imitate(as_env(MDP), [[0, 4, 0, 4]], discount=0.9, max_iterations=5, sampling=few)
