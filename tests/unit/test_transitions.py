@@ -162,7 +162,12 @@ def test_states_fix_the_space_and_its_order():
         (np.zeros((2, 2)), [0, 1], {}, "s has shape (2, 2); it must be one-dimensional"),
         ([0, 1], [[1], [0]], {}, "s_next[0] = [1] is not hashable; use numbers, strings or tuples"),
         ([0.5, 1.5], [1.5, np.nan], {}, "s_next[1] is nan, a missing value; drop the entry"),
-        ([None, "x"], ["x", "x"], {}, "s[0] is None, a missing value; drop the entry (pandas: dropna) or name the state"),
+        (
+            [None, "x"],
+            ["x", "x"],
+            {},
+            "s[0] is None, a missing value; drop the entry (pandas: dropna) or name the state",
+        ),
         ([0, 1], [1, None], {}, "s_next[1] is None, a missing value"),
         (["x", ("y", None)], ["x", "x"], {}, "s[1] is ('y', None), a missing value"),
         (["a", "b"], ["b", None], {"states": ["a", "b"]}, "s_next[1] is None, a missing value"),
