@@ -16,6 +16,7 @@ import xarray as xr
 
 import diffbisim as db
 from diffbisim.errors import InvalidChain, InvalidCost, InvalidData
+from diffbisim.planning import optimal_policy
 
 P = np.array([[0.9, 0.1, 0.0], [0.3, 0.3, 0.4], [0.0, 0.5, 0.5]])
 NAMES = ["a", "b", "c"]
@@ -279,3 +280,17 @@ def test_none_of_them_is_imported():
         "import sys, diffbisim as db; db.MarkovChain([[1]]); print({'pandas', 'polars', 'xarray'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_planning_and_identification_go_by_name():
+    mdp = db.MDP([np.eye(3), P], labels=NAMES, actions=["stay", "move"])
+    r = np.array([0.0, 1.0, 4.0])
+    turned = pd.Series(r, NAMES)[["c", "a", "b"]]
+    assert np.array_equal(optimal_policy(mdp, 0.9, turned), optimal_policy(mdp, 0.9, r))
+    table = frame(np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]), NAMES, ["stay", "move"])
+    found = optimal_policy(mdp, 0.1, table.loc[["b", "c", "a"], ["move", "stay"]])
+    assert np.array_equal(found, [1, 0, 1])
+    data = db.Transitions.from_trajectories([["a", "b", "c", "b", "a", "b"]])
+    options = {"replicates": 0, "steps": 3}
+    fits = [db.identify(data, rewards=rewards, **options).fit.distance.value for rewards in (r, turned)]
+    assert fits[0] == fits[1]
