@@ -280,7 +280,7 @@ def test_one_of_several_reward_structures_is_chosen(tmp_path):
     )
     for chosen, r in (("time", [1, 0, 0]), (1, [1, 0, 0]), ("1", [1, 0, 0]), (2, [0, 5, 0]), ("target", [0, 1, 1])):
         assert np.array_equal(read_chain(path, rewards=chosen).rewards, r)
-    with pytest.raises(InvalidData, match=re.escape("there are no rewards 'fuel' beside it; choose by name or number")):
+    with pytest.raises(InvalidData, match=re.escape("nothing beside it is called 'fuel'; choose by name or number")):
         read_chain(path, rewards="fuel")
     file(tmp_path, "m2.tra", WALK)  # now m2.srew belongs to this one
     assert np.array_equal(read_chain(path).rewards, [1, 0, 0])

@@ -300,9 +300,11 @@ def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> A
         if not fitting and rewards in propositions:
             return np.bincount(propositions[str(rewards)], minlength=n).astype(np.float64)
     if len(fitting) > 1 or (chosen and not fitting):
+        if not structures and not propositions:
+            raise InvalidData(f"{path}: no file beside it holds rewards, so there are none called {rewards!r}")
         listed = "; ".join(map(str, structures)) or "none"
         also = ", ".join(propositions)
-        what = f"there are no rewards {rewards!r} beside it" if chosen else f"it has {len(fitting)} reward structures"
+        what = f"nothing beside it is called {rewards!r}" if chosen else f"it has {len(fitting)} reward structures"
         example = next((s.name or s.key for s in structures), next(iter(propositions), "name"))
         raise InvalidData(
             f'{path}: {what}; choose by name or number, such as rewards="{example}", among {listed}'

@@ -81,11 +81,23 @@ class Table:
             self.fault(k, f"{name} must be a number")
 
 
+def header(path: Path, delimiter: str | None = None) -> list[str]:
+    """The names of the columns of a CSV file, from its first line alone."""
+    with opened(path) as file:
+        first = file.readline()
+        file.seek(0)
+        _, row = next(_csv_rows(path, file, delimiter or _delimiter(first)), (1, []))
+    return [name.strip().lower() for name in row]
+
+
+def _delimiter(line: str) -> str:
+    return "\t" if "\t" in line and "," not in line else ","
+
+
 def read_columns(path: Path, delimiter: str | None = None) -> Table:
     """A CSV file with a header line; blank lines are skipped, spaces after a delimiter too."""
     with opened(path) as file:
-        header = file.readline()
-        delimiter = delimiter or ("\t" if "\t" in header and "," not in header else ",")
+        delimiter = delimiter or _delimiter(file.readline())
         file.seek(0)
         rows = _csv_rows(path, file, delimiter)
         _, first = next(rows, (1, []))
