@@ -16,6 +16,7 @@ their types' modules and never imported.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,12 @@ def freeze(matrix: Any) -> Any:
 
 def library(value: Any) -> str:
     """Which library of labeled tables a value comes from: "pandas", "polars", "xarray", or "" for none."""
-    homes = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+    return _home(type(value))
+
+
+@lru_cache(maxsize=1024)
+def _home(kind: type) -> str:
+    homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
     return next((name for name in ("pandas", "polars", "xarray") if name in homes), "")
 
 
