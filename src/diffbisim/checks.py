@@ -76,11 +76,12 @@ def freeze(matrix: Any) -> Any:
 
 def library(value: Any) -> str:
     """Which library of labeled tables a value comes from: "pandas", "polars", "xarray", or "" for none."""
-    return _home(type(value))
+    kind: Hashable = type(value)
+    return _home(kind)
 
 
 @lru_cache(maxsize=1024)
-def _home(kind: type) -> str:
+def _home(kind: Any) -> str:
     homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
     return next((name for name in ("pandas", "polars", "xarray") if name in homes), "")
 
