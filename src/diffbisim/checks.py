@@ -76,7 +76,7 @@ def freeze(matrix: Any) -> Any:
 
 def library(value: Any) -> str:
     """Which library of labeled tables a value comes from: "pandas", "polars", "xarray", or "" for none."""
-    kind: Hashable = type(value)
+    kind: Any = type(value)
     return _home(kind)
 
 
