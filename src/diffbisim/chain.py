@@ -40,6 +40,8 @@ from diffbisim.checks import (
     distinct_labels,
     find_state,
     freeze,
+    named_kernel,
+    ordered,
     start_distribution,
     state_rewards,
     stochastic_matrix,
@@ -59,10 +61,12 @@ class MarkovChain:
 
     Parameters
     ----------
-    transition : (n, n) array, nested list or scipy.sparse matrix; row x is the law of the successor of x
-    initial : a state (label or index, see the module's head) or an (n,) distribution
-    rewards : (n,) numbers, or a mapping from label (index, without labels) to number
-    labels : n distinct hashables
+    transition : (n, n) array, nested list or scipy.sparse matrix; row x is the law of the successor of x. A table that
+        names its rows and columns (pandas, xarray) is read by these names, which become the labels
+    initial : a state (label or index, see the module's head) or an (n,) distribution; one that names its states (a
+        mapping, a Series) goes by name and may leave out those of probability zero
+    rewards : (n,) numbers; a mapping or Series goes by label (index, without labels) and names every state
+    labels : n distinct hashables, in order; no missing values (None, NaN)
 
     Examples
     --------
@@ -83,8 +87,8 @@ class MarkovChain:
         rewards: Any = None,
         labels: Sequence[Hashable] | None = None,
     ) -> None:
-        names = None if labels is None else list(labels)
-        self._set(transition=stochastic_matrix(transition, labels=names))
+        table, names = named_kernel(transition, ordered(labels, "labels"))
+        self._set(transition=stochastic_matrix(table, labels=names))
         self._set(labels=distinct_labels(names, self.n_states))
         self._set(initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels))
 
@@ -104,10 +108,15 @@ class MarkovChain:
         """The empirical chain of observed transitions ``s[k] → s_next[k]``: ``P[x, x']`` is the share of x'.
 
         Non-negative integers are state numbers (``n = max + 1``); anything else is a label (sorted if
-        possible, else in order of appearance). ``states`` fixes the state space: a list of labels, or n.
-        ``unseen`` decides on states without an outgoing transition: "error", "self-loop", "uniform" or
-        "drop" (remove them, and what then has no way out; labels keep the numbers). ``initial`` defaults to
-        the first state. ``sparse=None`` means CSR if n > 64 and under a quarter of the entries are positive.
+        possible, else in order of appearance); missing values (None, NaN, NaT, pandas.NA) are refused.
+        ``states`` fixes the state space: a list of labels, or n. ``unseen`` decides on states without an
+        outgoing transition: "error", "self-loop", "uniform" or "drop" (remove them, and what then has no way
+        out; labels keep the numbers). ``initial`` defaults to the first state seen, ``s[0]``: a guess, so
+        name the start where it matters. ``sparse=None`` means CSR if n > 64 and under a quarter of the
+        entries are positive.
+
+        Pairs go by position. Only a pandas Series ``s_next`` with the index of ``s`` in another order, and
+        ``weights`` as a Series, go by index.
         """
         from diffbisim.data.transitions import Transitions
 

@@ -4,18 +4,26 @@ A kernel ``P`` is an (n, n) table with ``P[x, x'] >= 0`` and rows that sum to on
 row. Both are stored in float64 and made read-only. A row that misses one by no more than the rounding of its
 source (1e-8, or 1e-5 for float32) is divided by its sum; anything worse is an error that names the argument,
 the row, the value, how far it is off, and the remedy.
+
+**Names decide, then positions.** A mapping, a pandas Series or DataFrame, a polars frame and an xarray DataArray name
+their entries, and are put in the order of the states that they name; names that do not match are an error. Names
+0 … n-1 in this order, which is what pandas gives where none were given, are no names. These libraries are recognized by
+their types' modules and never imported.
+
+**Missing values** (None, NaN, NaT, pandas.NA, a masked entry) are neither numbers nor names of states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from diffbisim.errors import InvalidArgument, InvalidChain
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidChain
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -63,6 +71,191 @@ def freeze(matrix: Any) -> Any:
     return matrix
 
 
+# --- names: of axes, of states, and what to do where they meet ----------------------------------------------------
+
+
+def library(value: Any) -> str:
+    """Which library of labeled tables a value comes from: "pandas", "polars", "xarray", or "" for none."""
+    kind: Any = type(value)
+    return _home(kind)
+
+
+@lru_cache(maxsize=1024)
+def _home(kind: Any) -> str:
+    homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    return next((name for name in ("pandas", "polars", "xarray") if name in homes), "")
+
+
+def is_frame(value: Any) -> bool:
+    """Whether this is a table with named columns: a pandas or polars DataFrame."""
+    return library(value) in ("pandas", "polars") and hasattr(value, "columns")
+
+
+def axis_names(value: Any) -> list[list[Hashable] | None]:
+    """The names along each axis of a labeled vector or table, None for an axis without; [] for anything else."""
+    source = library(value)
+    if source == "pandas" and hasattr(value, "index"):
+        return [_index_names(getattr(value, axis)) for axis in ("index", "columns") if hasattr(value, axis)]
+    if source == "polars" and is_frame(value):
+        columns = list(value.columns)
+        return [None, None if columns == [f"column_{k}" for k in range(len(columns))] else columns]
+    if source == "xarray" and hasattr(value, "dims") and hasattr(value, "indexes"):
+        return [_index_names(value.indexes[axis]) if axis in value.indexes else None for axis in value.dims]
+    return []
+
+
+def _index_names(index: Any) -> list[Hashable] | None:
+    """The names in a pandas Index; None if they are 0 … n-1."""
+    if getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1:
+        return None
+    names: list[Hashable] = index.tolist()
+    return None if names == list(range(len(names))) else names
+
+
+def labeled(value: Any) -> tuple[Any, list[list[Hashable] | None]]:
+    """The entries of a mapping or of a labeled vector or table, and the names along each axis; else (value, [])."""
+    if isinstance(value, Mapping):
+        return np.fromiter(value.values(), dtype=object, count=len(value)), [list(value)]
+    axes = axis_names(value)
+    return np.asarray(value) if axes else value, axes
+
+
+def places(
+    names: Sequence[Hashable] | None,
+    states: Sequence[Hashable],
+    what: str,
+    *,
+    of: str = "state",
+    error: type[DiffbisimError] = InvalidChain,
+    partial: bool = False,
+) -> list[int] | None:
+    """Where each of the ``states`` (labels, or a range) stands among the ``names``; None if they go by position.
+
+    An axis without names is one with names 0 … n-1, if that is what the states are called. ``partial``: states that
+    are not named are at -1 instead of an error.
+    """
+    given = range(len(states)) if names is None else names
+    at = {name: k for k, name in enumerate(given)}
+    known = set(states)
+    if len(at) < len(given):
+        twice = next(name for k, name in enumerate(given) if at[name] != k)
+        raise error(f"{what} names {twice!r} twice; every {of} has one place")
+    if extra := [name for name in given if name not in known]:
+        if names is None:
+            return None
+        called = "have no labels" if isinstance(states, range) else f"are {_few(states)}"
+        raise error(
+            f"{what} names {extra[0]!r}, which is no {of} (they {called}); correct the name, or give a bare array to "
+            "go by position"
+        )
+    order = [at.get(name, -1) for name in states]
+    if not partial and -1 in order:
+        raise error(f"{what} has no entry for {of} {states[order.index(-1)]!r}; give every {of} one")
+    return order
+
+
+def bare(
+    value: Any, states: Sequence[Sequence[Hashable]], name: str, *, of: Sequence[str] = ("state", "state"),
+    error: type[DiffbisimError] = InvalidChain, rest: float | None = None,
+) -> Any:  # fmt: skip
+    """A mapping or a labeled vector or table as an array in the order of the states; anything else as it is.
+
+    ``states[k]`` are the names of the states (``of[k]``: or actions) along axis k, a range if they have none; ``rest``
+    stands for the states that are not named, which are else an error.
+    """
+    entries, axes = labeled(value)
+    if len(axes) != len(states):
+        return entries  # the check of the shape says so
+    for k, (names, known) in enumerate(zip(axes, states, strict=True)):
+        if names is None and entries.shape[k] != len(known):
+            continue  # and here
+        what = name if len(axes) == 1 else f"the {('row', 'column')[k]} index of {name}"
+        order = places(names, known, what, of=of[k], error=error, partial=rest is not None)
+        if order is not None:
+            padded = entries if rest is None else np.append(entries, [rest], axis=k)  # -1 is the last
+            entries = padded.take(order, axis=k)
+    return entries
+
+
+def named_kernel(
+    value: Any, labels: Sequence[Hashable] | None, name: str = "transition"
+) -> tuple[Any, Sequence[Hashable] | None]:
+    """The table of a kernel and its labels: a labeled table is put in the order of ``labels``, else of its rows.
+
+    Rows and columns must name the same states. If only one of them has names, ``labels`` must name the other.
+    """
+    _no_labeled_rows(value, name)
+    found = axis_names(value)
+    shape = tuple(getattr(value, "shape", ()))
+    if found == [None, None] or len(found) != 2 or len(shape) != 2 or shape[0] != shape[1]:
+        return (np.asarray(value) if found else value), labels
+    n = shape[0]
+    if labels is None:
+        numbers = list(range(n))
+        rows, columns = (numbers if axis is None else axis for axis in found)
+        if len(set(rows)) == n and set(rows) != set(columns):
+            if None in found:
+                named, other = ("columns", "rows") if found[0] is None else ("rows", "columns")
+                raise InvalidChain(
+                    f"{name} names its {named} ({_few(columns if found[0] is None else rows)}) but not its {other}; "
+                    f"pass labels=[...] in the order of its {other}, or the bare array (.to_numpy())"
+                )
+            odd = next(((a, "row", "column") for a in rows if a not in set(columns)), None)
+            odd = odd or next((b, "column", "row") for b in columns if b not in set(rows))
+            raise InvalidChain(f"{name} has a {odd[1]} {odd[0]!r} and no {odd[2]} of that name; both name the states")
+        return bare(value, (rows, rows), name), None if rows == numbers else rows
+    return bare(value, (labels, labels), name), labels
+
+
+def _no_labeled_rows(value: Any, name: str) -> None:
+    """Refuse a list of Series: each has an order of its own."""
+    if isinstance(value, (list, tuple)) and any(names is not None for row in value for names in axis_names(row)):
+        raise InvalidChain(f"{name} is a list of labeled rows; make one table of them, such as pandas.DataFrame(rows)")
+
+
+def ordered(names: Any, what: str) -> list[Any] | None:
+    """A list of names, whose order counts; sets and mappings, which would lose it, are refused."""
+    if names is None:
+        return None
+    if isinstance(names, (set, frozenset, Mapping)):
+        kind = "mapping" if isinstance(names, Mapping) else "set"
+        raise InvalidChain(f"{what} is a {kind}; give a list, in the order of the states")
+    return list(names.tolist() if isinstance(names, np.ma.MaskedArray) else names)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for nothing: None, NaN, NaT, pandas.NA, a masked entry, or a tuple with such a part."""
+    if value is None or value is np.ma.masked:
+        return True
+    if isinstance(value, tuple):
+        return any(map(is_missing, value))
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError, ArithmeticError):  # pandas.NA is neither equal to itself nor not
+        return type(value).__name__ == "NAType"
+
+
+def plain(name: Any) -> Any:
+    """A numpy scalar as Python's own; but not dates, which would become numbers."""
+    return name.item() if isinstance(name, np.generic) and name.dtype.kind not in "mM" else name
+
+
+def _few(names: Iterable[Any]) -> str:
+    shown = list(names)
+    return ", ".join(map(repr, shown[:5])) + (", …" if len(shown) > 5 else "")
+
+
+def unmasked(value: Any, name: str, error: type[DiffbisimError] = InvalidChain) -> Any:
+    """The value, unless it is an array some of whose entries are masked."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
+        place = ", ".join(str(int(k)) for k in np.argwhere(np.ma.getmaskarray(value))[0])
+        raise error(f"{name}[{place}] is masked, that is missing; fill it in")
+    return value
+
+
+# --- kernels, starts, rewards, policies ---------------------------------------------------------------------------
+
+
 def stochastic_matrix(value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None) -> Matrix:
     """A read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
     matrix, tolerance = _as_floats(value, name)
@@ -85,8 +278,17 @@ def stochastic_table(
     return freeze(table)  # type: ignore[no-any-return]
 
 
-def policy_table(policy: Any, shape: tuple[int, int], *, labels: Sequence[Hashable] | None = None) -> Floats:
+def policy_table(
+    policy: Any,
+    shape: tuple[int, int],
+    *,
+    labels: Sequence[Hashable] | None = None,
+    actions: Sequence[Hashable] | None = None,
+) -> Floats:
     """The (n, n_actions) probabilities of a policy that is given as such, or as (n,) integers, one action per state."""
+    _no_labeled_rows(policy, "policy")
+    axes = [range(shape[0]) if labels is None else labels, range(shape[1]) if actions is None else actions]
+    policy = bare(policy, axes[: len(labeled(policy)[1])], "policy", of=("state", "action"))
     array = np.asarray(policy)
     if array.ndim != 1:
         return stochastic_table(policy, shape, name="policy", labels=labels)
@@ -143,7 +345,9 @@ def finite_numbers(value: Any, shape: tuple[int, ...], *, name: str, per: str) -
     try:
         if np.iscomplexobj(value):
             raise TypeError("its entries are complex")
-        array = np.array(value, dtype=np.float64)
+        array = np.array(unmasked(value, name), dtype=np.float64)
+    except InvalidChain:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidChain(f"{name} is not an array of numbers ({error}); give one number per {per}") from None
     if array.shape != shape:
@@ -158,8 +362,7 @@ def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "st
     """``labels`` as a tuple of n distinct hashables (numpy scalars become Python ones), or None."""
     if labels is None:
         return None
-    items = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    items = [item.item() if isinstance(item, np.generic) else item for item in items]
+    items = list(map(plain, ordered(labels, name) or ()))
     if len(items) != n:
         raise InvalidChain(f"{name} has {len(items)} entries for {n} {per}s; give one per {per}")
     first: dict[Hashable, int] = {}
@@ -170,6 +373,8 @@ def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "st
             raise InvalidChain(f"{name}[{k}] = {item!r} is not hashable; use strings, numbers or tuples") from None
         if seen != k:
             raise InvalidChain(f"{name}[{k}] = {item!r} repeats {name}[{seen}]; they must be distinct")
+        if is_missing(item):
+            raise InvalidChain(f"{name}[{k}] is {item!r}, a missing value; give the {per} a name, such as 'none'")
     return tuple(items)
 
 
@@ -187,12 +392,16 @@ def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | Non
 
 
 def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> Floats:
-    """The (n,) start: a point mass at a state given by label or index, or a distribution."""
+    """The (n,) start: a point mass at a state given by label or index, or a distribution.
+
+    A distribution that names its states, a mapping or a Series, may leave out those of probability zero.
+    """
     state = find_state(value, n, numbers)
     if state is not None:
         point = np.zeros(n)
         point[state] = 1.0
         return freeze(point)  # type: ignore[no-any-return]
+    value = bare(value, [list(numbers) or range(n)], "initial", rest=0.0)
     if np.ndim(value) == 0 or (isinstance(value, tuple) and len(value) != n):
         known = "a label, an index" if numbers else "an index"
         raise InvalidChain(f"initial = {value!r} is no state; give {known} from 0 to {n - 1}, or a distribution")
@@ -200,16 +409,10 @@ def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> F
 
 
 def state_rewards(value: Any, n: int, labels: Labels | None) -> Floats | None:
-    """The (n,) rewards from one number per state, or from a mapping label (else index) -> number."""
+    """The (n,) rewards from one number per state, or from a mapping or Series: label (else index) -> number."""
     if value is None:
         return None
-    if isinstance(value, Mapping):
-        names: Sequence[Hashable] = range(n) if labels is None else labels
-        if missing := [name for name in names if name not in value]:
-            raise InvalidChain(f"rewards has no entry for state {missing[0]!r}; give every state a reward")
-        if extra := [key for key in value if key not in set(names)]:
-            raise InvalidChain(f"rewards names {extra[0]!r}, which is no state; remove it or correct the label")
-        value = [value[name] for name in names]
+    value = bare(value, [range(n) if labels is None else labels], "rewards")
     return freeze(finite_numbers(value, (n,), name="rewards", per="state"))  # type: ignore[no-any-return]
 
 
@@ -219,6 +422,7 @@ def _as_floats(value: Any, name: str) -> tuple[Matrix, float]:
         matrix = sp.csr_array(value, dtype=np.float64, copy=True)
         matrix.sum_duplicates()
         return matrix, _tolerance(value.dtype)
+    unmasked(value, name)
     try:
         source = np.asarray(value)
         if source.dtype.kind not in "biufO":

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats
+from diffbisim.checks import Floats, bare, unmasked
 from diffbisim.errors import InvalidCost
 
 Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
@@ -28,7 +28,8 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
     """The (n_X, n_Y) cost table, float64 and C-contiguous.
 
-    ``cost`` is "reward", "indicator", an array (which is copied), or a function ``(X, Y) -> array``.
+    ``cost`` is "reward", "indicator", an array (which is copied), or a function ``(X, Y) -> array``. A table with names
+    (a pandas DataFrame) has the labels of X along its rows and those of Y along its columns, in any order.
     """
     if isinstance(cost, str):
         if cost == "reward":
@@ -37,7 +38,7 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
             return indicator_cost(X, Y)
         raise InvalidCost(f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)')
     shape = (X.n_states, Y.n_states)
-    return _checked(cost(X, Y), shape) if callable(cost) else _checked(cost, shape, copy=True)
+    return _checked(_bare(cost(X, Y), X, Y), shape) if callable(cost) else _checked(_bare(cost, X, Y), shape, copy=True)
 
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:
@@ -89,12 +90,20 @@ def _chain_rewards(X: MarkovChain, Y: MarkovChain) -> Floats:
     return reward_cost(X.rewards, Y.rewards)
 
 
+def _bare(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
+    """A table with names in the order of the states of both chains."""
+    states = [range(chain.n_states) if chain.labels is None else chain.labels for chain in (X, Y)]
+    return bare(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
+
+
 def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Floats:
     """A table of the right shape with finite entries >= 0; the message names the first bad entry."""
     try:
         if np.iscomplexobj(table):
             raise TypeError("its entries are complex")
-        c = np.array(table, dtype=np.float64, order="C", copy=copy)
+        c = np.array(unmasked(table, "cost", InvalidCost), dtype=np.float64, order="C", copy=copy)
+    except InvalidCost:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
     if c.shape != shape:

@@ -19,6 +19,7 @@ at zero; ``p_value`` is that of the (conservative) test for d = 0.
 Resampling whole episodes keeps whatever dependence there is within them. Pairs without episodes are drawn one by one.
 """
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,9 @@ def estimate(
     ----------
     X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled
     cost, discount, solver : as for :func:`diffbisim.distance`
-    rewards, initial : for chains made from data; one for both, or a tuple ``(for X, for Y)``
+    rewards, initial : for chains made from data; one for both, or a tuple ``(for X, for Y)``. Without ``initial`` a
+        dataset starts as its episodes do; pairs without episodes start in the first state seen, which is a guess: if
+        the two sides then start differently, a warning says so
     unseen : what follows a state that was never left ("self-loop", "uniform" or "error"); replicates lose states too
     confidence : nominal probability that the interval covers the true distance
     replicates : bootstrap samples; 200 for an interval, 1 000 for a fine one
@@ -118,7 +121,15 @@ def estimate(
         sources.append(Source(data, _one_of(rewards, i), _one_of(initial, i), unseen))
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there is nothing to resample: use diffbisim.distance")
-    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, solver)
+    chains = sources[0].chain(), sources[1].chain()
+    if any(source.guessed for source in sources) and _start(chains[0]) != _start(chains[1]):
+        x, y = ("{" + ", ".join(map(repr, list(_start(chain))[:3])) + "}" for chain in chains)
+        warnings.warn(
+            f"pairs do not say where a process starts; X starts in {x} and Y in {y}, by the first states seen, and the "
+            "distance counts the difference: pass initial= to say where they start",
+            stacklevel=2,
+        )
+    base = distance(*chains, cost, discount, solver)
     chosen = make_solver(solver)
     if isinstance(chosen, Exact) and chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
@@ -151,6 +162,11 @@ class Source:
     def known(self) -> bool:
         return isinstance(self.data, MarkovChain)
 
+    @property
+    def guessed(self) -> bool:
+        """Whether the start is only that of the first transition."""
+        return isinstance(self.data, Transitions) and self.data.starts is None and self.initial is None
+
     def chain(self, rng: np.random.Generator | None = None) -> MarkovChain:
         """The empirical chain, of a bootstrap replicate if a generator is given."""
         if isinstance(self.data, MarkovChain):
@@ -182,6 +198,11 @@ def _within(cost: Array) -> Array:
     for column in cost.T:
         np.maximum(gap, np.abs(np.subtract.outer(column, column)), out=gap)
     return gap
+
+
+def _start(chain: MarkovChain) -> dict[Any, float]:
+    """Where a chain starts: name of the state -> probability."""
+    return {chain.label(k): float(chain.initial[k]) for k in np.flatnonzero(chain.initial).tolist()}
 
 
 def _one_of(given: Any, i: int) -> Any:

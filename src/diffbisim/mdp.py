@@ -11,7 +11,7 @@ the effect of one that is.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,12 +25,18 @@ from diffbisim.checks import (
     Integers,
     Labels,
     Matrix,
+    axis_names,
+    bare,
     check_count,
     distinct_labels,
     finite_numbers,
     freeze,
+    is_frame,
     is_sparse,
     mixed_rows,
+    named_kernel,
+    ordered,
+    places,
     policy_table,
     start_distribution,
     state_rewards,
@@ -47,9 +53,10 @@ class MDP:
     Parameters
     ----------
     transition : (n_actions, n, n) array, or a list of (n, n) matrices, dense or scipy.sparse (one sparse
-        matrix makes all of them sparse)
+        matrix makes all of them sparse), or a mapping from action to matrix. Matrices that name their rows and
+        columns (pandas, xarray) are read by these names, which become the labels
     initial : a state (label first, then index) or an (n,) distribution
-    rewards : (n,) of a state, or (n, n_actions) of a state and action
+    rewards : (n,) of a state, or (n, n_actions) of a state and action; a mapping, Series or DataFrame goes by name
     labels, actions : distinct names of the states and of the actions
 
     Examples
@@ -74,15 +81,17 @@ class MDP:
         labels: Sequence[Hashable] | None = None,
         actions: Sequence[Hashable] | None = None,
     ) -> None:
-        kernels = _kernels(transition, actions, None if labels is None else list(labels))
+        tables, action_names = _by_action(transition, ordered(actions, "actions"))
+        kernels, state_names = _kernels(tables, action_names, ordered(labels, "labels"))
         n = int(kernels[0].shape[0])
-        names = distinct_labels(labels, n)
+        names = distinct_labels(state_names, n)
+        known = distinct_labels(action_names, len(kernels), name="actions", per="action")
         self.__dict__.update(
             transition=kernels,
             initial=start_distribution(initial, n, {name: k for k, name in enumerate(names or ())}),
-            rewards=_rewards(rewards, n, len(kernels), names),
+            rewards=_rewards(rewards, n, len(kernels), names, known),
             labels=names,
-            actions=distinct_labels(actions, len(kernels), name="actions", per="action"),
+            actions=known,
         )
 
     @property
@@ -135,7 +144,7 @@ class MDP:
         return Successors.of(sp.vstack([sp.csr_array(P) for P in self.transition], format="csr"))
 
     def _policy(self, policy: Any) -> Floats:
-        return policy_table(policy, (self.n_states, self.n_actions), labels=self.labels)
+        return policy_table(policy, (self.n_states, self.n_actions), labels=self.labels, actions=self.actions)
 
     def _mixture(self, pi: Floats) -> Matrix:
         """``Σ_a π(a|s) P_a[s, s']``, sparse if the kernels are."""
@@ -155,20 +164,38 @@ class MDP:
         self.__dict__.update(state)
 
 
-def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[Matrix, ...]:
-    """One checked kernel per action, all of one shape and all dense or all CSR."""
-    listed = hasattr(transition, "__len__") and not is_sparse(transition)
+def _by_action(transition: Any, actions: Any) -> tuple[Any, Any]:
+    """One table per action, in their order, and the names of the actions: those given, else those of the tables."""
+    if isinstance(transition, Mapping):
+        keys = list(transition)
+        names = keys if actions is None else actions
+        order = places(keys, names, "transition", of="action")
+        return [transition[keys[k]] for k in order or ()], names
+    names = axis_names(transition)[0] if len(axis_names(transition)) == 3 else None
+    if names is None:
+        return transition, actions
+    order = places(names, names if actions is None else actions, "the first axis of transition", of="action")
+    return [transition[k] for k in order or ()], names if actions is None else actions
+
+
+def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[tuple[Matrix, ...], Any]:
+    """One checked kernel per action, all of one shape and all dense or all CSR; and the labels."""
+    listed = hasattr(transition, "__len__") and not is_sparse(transition) and not is_frame(transition)
     if not listed or np.ndim(transition[0] if len(transition) else 0) != 2:
         raise InvalidChain("transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)")
     names = list(range(len(transition))) if actions is None else list(actions)
+    titles = [f"transition of action {names[a] if a < len(names) else a!r}" for a in range(len(transition))]
+    if labels is None:  # those of the first table that has any
+        found = (named_kernel(P, None, name)[1] for P, name in zip(transition, titles, strict=True))
+        labels = next((own for own in found if own is not None), None)
     sparse = any(is_sparse(P) for P in transition)
     kernels = []
-    for a, P in enumerate(transition):
-        name = f"transition of action {names[a] if a < len(names) else a!r}"
+    for a, (table, name) in enumerate(zip(transition, titles, strict=True)):
+        P, _ = named_kernel(table, labels, name)
         kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, labels=labels))
         if kernels[a].shape != kernels[0].shape:
             raise InvalidChain(f"{name} has shape {kernels[a].shape}, the first {kernels[0].shape}; make them equal")
-    return tuple(kernels)
+    return tuple(kernels), labels
 
 
 def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
@@ -176,8 +203,10 @@ def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
     return sp.csr_array((P.data * np.repeat(factors, np.diff(P.indptr)), P.indices, P.indptr), shape=P.shape)
 
 
-def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None) -> Floats | None:
-    if isinstance(rewards, (list, tuple, np.ndarray)) and np.ndim(rewards) == 2:
+def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None, actions: Labels | None) -> Floats | None:
+    if rewards is not None and not isinstance(rewards, Mapping) and np.ndim(rewards) == 2:
+        axes = [range(n) if labels is None else labels, range(n_actions) if actions is None else actions]
+        rewards = bare(rewards, axes, "rewards", of=("state", "action"))
         table = finite_numbers(rewards, (n, n_actions), name="rewards", per="state and action")
         return freeze(table)  # type: ignore[no-any-return]
     return state_rewards(rewards, n, labels)

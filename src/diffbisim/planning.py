@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import spsolve
 
-from diffbisim.checks import Floats, Integers, Matrix, check_count, check_discount, finite_numbers
+from diffbisim.checks import Floats, Integers, Matrix, bare, check_count, check_discount, finite_numbers, labeled
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
 
@@ -66,7 +66,7 @@ def expected_return(mdp: MDP, policy: Any, horizon: int, discount: float = 1.0, 
 def action_rewards(mdp: MDP, rewards: Any = None) -> Floats:
     """Rewards of every state and action, (n, n_actions), from any of the shapes of :func:`optimal_policy`."""
     n, k = mdp.n_states, mdp.n_actions
-    given = mdp.rewards if rewards is None else np.asarray(rewards)
+    given = mdp.rewards if rewards is None else _bare_rewards(mdp, rewards)
     if given is None:
         raise InvalidArgument("the MDP has no rewards: make it with MDP(..., rewards=r), or pass rewards=")
     if given.shape == (n, k):
@@ -74,6 +74,15 @@ def action_rewards(mdp: MDP, rewards: Any = None) -> Floats:
     if given.shape == (n, n):
         return action_values(mdp, finite_numbers(given, (n, n), name="rewards", per="transition"))
     return np.repeat(finite_numbers(given, (n,), name="rewards", per="state")[:, None], k, axis=1)
+
+
+def _bare_rewards(mdp: MDP, rewards: Any) -> Any:
+    """Rewards that name states and actions (a mapping, Series or DataFrame) in the order of the MDP's."""
+    n, k = mdp.n_states, mdp.n_actions
+    states, actions = mdp.labels or range(n), mdp.actions or range(k)
+    by_state = np.shape(rewards) == (n, n) and n != k
+    axes = [states] if len(labeled(rewards)[1]) == 1 else [states, states if by_state else actions]
+    return np.asarray(bare(rewards, axes, "rewards", of=("state", "state" if by_state else "action")))
 
 
 def _values(P: Matrix, r: Floats, discount: float) -> Floats:

@@ -6,7 +6,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.data.gymnasium import as_env, first_states, from_env, rollouts
+from diffbisim.data.gymnasium import as_env, first_states, from_env, rollouts, sizes
 from diffbisim.imitate.environment import Model, Sampling
 from diffbisim.planning import expected_return, optimal_policy
 
@@ -48,6 +48,23 @@ def test_known_optimal_returns():
     for name, value in (("CliffWalking-v1", -13.0), ("Taxi-v4", 7.93)):
         mdp = from_env(gymnasium.make(name))
         assert expected_return(mdp, optimal_policy(mdp, 0.99), 200) == pytest.approx(value, abs=1e-9)
+
+
+def test_the_wrapper_that_is_recommended_fits_the_space():
+    with pytest.raises(
+        db.InvalidArgument, match=r"observation_space of Pendulum-v1 .*TransformObservation\(env, number"
+    ):
+        from_env(gymnasium.make("Pendulum-v1"))
+    env = gymnasium.make("Pendulum-v1")
+    seen = gymnasium.wrappers.TransformObservation(env, lambda o: int(o[0] > 0), gymnasium.spaces.Discrete(2))
+    with pytest.raises(
+        db.InvalidArgument, match=r"action_space of Pendulum-v1 .*TransformAction\(env, action_of"
+    ) as error:
+        sizes(seen)
+    assert "TransformObservation" not in str(error.value)
+    pushed = gymnasium.wrappers.TransformAction(seen, lambda a: [2.0 * a - 2.0], gymnasium.spaces.Discrete(3))
+    assert sizes(pushed) == (2, 3)  # what is recommended works
+    assert len(rollouts(pushed, np.full((2, 3), 1 / 3), 20, 0)) == 20
 
 
 def test_not_discrete_points_to_discretization():

@@ -1,5 +1,6 @@
 """The command line: what it prints, in which stream, and with which exit code."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import diffbisim as db
-from diffbisim.cli import app, showing
+from diffbisim.cli import app, learning, showing
+from diffbisim.cli.common import options_of
 from diffbisim.cli.structure import structure
 
 EDGES = "from,to,probability\n"
@@ -172,14 +174,20 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
         (("distance", "a.npz", "nowhere.csv"), ("nowhere.csv", "No such file")),
         (("distance", "a.npz", "b.xyz"), ("b.xyz", "extension")),
         (("distance", "weather.csv", "b.npz"), ("weather.csv has no rewards", "--rewards-a")),
-        (("distance", "a.npz", "b.npz", "--discount", "1"), ("discount is 1.0", "between 0 and 1")),
-        (("distance", "a.npz", "b.npz", "--solver", "magic"), ("'magic' is not known", "'exact', 'lp'")),
-        (("distance", "a.npz", "b.npz", "--tol", "-1"), ("tol is -1.0",)),
+        (
+            ("distance", "a.npz", "b.npz", "--discount", "1"),
+            ("--discount is 1.0", "between 0 and 1, e.g. --discount 0.95"),
+        ),
+        (("distance", "a.npz", "b.npz", "--solver", "magic"), ("--solver 'magic' is not known", "'exact', 'lp'")),
+        (("distance", "a.npz", "b.npz", "--tol", "-1"), ("--tol is -1.0", "e.g. --tol 1e-8")),
         (("distance", "a.npz", "b.npz", "--cost", "distance"), ("--cost distance", "indicator")),
-        (("distance", "a.npz", "b.npz", "--initial-a", "99"), ("initial = 99 is no state",)),
+        (("distance", "a.npz", "b.npz", "--initial-a", "99"), ("a.npz: --initial-a 99 is no state",)),
         (("distance", "a.npz", "b.npz", "--output", "r.xlsx"), ("r.xlsx", ".npz, .json")),
         (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "no folder")),
-        (("distance", "a.npz", "weather.csv", "--cost", "indicator"), ("has labels", "label both")),
+        (
+            ("distance", "a.npz", "weather.csv", "--cost", "indicator"),
+            ('--cost "indicator": B has labels and A has none; label both',),
+        ),
         (("info", "."), ("extension",)),
         (("info", "weather.csv", "--rewards", "weather.csv"), ("weather.csv, line 1", "state,reward")),
         (("lump", "a.npz", "--tol", "2"), ("tol is 2.0",)),
@@ -243,7 +251,151 @@ def test_unseen_states_are_decided_on(folder):
     report = json.loads(run("info", "seen.csv", "--unseen", "self-loop", "--json")[0])
     assert (report["n_states"], report["absorbing"]) == (4, {"n_states": 1, "states": [3]})
     assert json.loads(run("info", "seen.csv", "--unseen", "drop", "--json")[0])["n_states"] == 3
-    assert "unseen is 'guess'" in refused("info", "seen.csv", "--unseen", "guess")
+    assert "--unseen is 'guess'" in refused("info", "seen.csv", "--unseen", "guess")
+
+
+# --- the command line speaks its own language ---------------------------------------------------------------------
+
+ENDS = "state,next_state\na,b\nb,c\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("info", "ends.csv"),
+            "ends.csv: 1 of 3 states have no outgoing transition: 'c'; pass --unseen self-loop (they are absorbing), "
+            '"uniform" (anything can follow) or "drop" (leave them out), or states=[...] in Python if the numbers are '
+            "names",
+        ),
+        (
+            ("info", "ends.csv", "--unseen", "drop"),
+            "ends.csv: --unseen drop leaves no state: every path in the data ends; use --unseen self-loop if the last "
+            "states are absorbing",
+        ),
+        (
+            ("info", "gap.csv"),
+            "gap.csv, line 3: '0,2,b': t = 2 leaves a gap after t = 0 of line 2; t must be consecutive",
+        ),
+        (("info", "blank.csv"), "blank.csv, line 2: 'a,': next_state is empty; name the state"),
+        (("info", "unseen=x.csv"), "unseen=x.csv, line 1: the file is empty; it needs a header line"),
+        (
+            ("info", "a.npz", "--rewards", "rewards.csv"),
+            "a.npz: --rewards names 'sunny', which is no state (they have no labels); correct the name, or give a .npy "
+            "vector to go by position",
+        ),
+        (
+            ("distance", "weather.csv", "weather.csv", "--rewards-a", "rewards.csv", "--rewards-b", "half.csv"),
+            "weather.csv: --rewards-b has no entry for state 'rainy'; give every state one",
+        ),
+        (
+            ("distance", "a.npz", "b.npz", "--initial-b", "99"),
+            "b.npz: --initial-b 99 is no state; give an index from 0 to 15, or a distribution",
+        ),
+        (
+            ("distance", "a.npz", "b.npz", "--cost", "cost.csv"),
+            "--cost has shape (1, 2), expected (n_A, n_B) = (16, 16)",
+        ),
+        (
+            ("distance", "a.npz", "b.npz", "--solver", "somcot", "--max-iterations", "0"),
+            "--max-iterations is 0; it must be positive and finite",
+        ),
+        (
+            ("distance", "a.npz", "b.npz", "--solver", "somcot", "--seed", "-1"),
+            "--seed must be a non-negative integer or a numpy Generator, not -1",
+        ),
+        (("compress", "a.npz", "--states", "0"), "--states is 0; it must be at least 1"),
+        (("fit", "a.npz", "--cost", "cost.csv"), "--cost cost.csv: use reward or indicator"),
+        (("info", "mdp.tra"), "mdp.tra holds an MDP (states have several choices); diffbisim imitate --mdp reads it"),
+        (("info", "x.foo"), "x.foo: the extension is not known; use .csv, .tsv, .npz or .tra"),
+        (
+            ("estimate", "walk.csv", "walk.csv", "--rewards-a", "rewards.csv"),
+            "walk.csv: --rewards-a names 'sunny', which is no state (they are 'a', 'b'); correct the name, or give a "
+            ".npy vector to go by position",
+        ),
+        (
+            ("estimate", "walk.csv", "walk.csv", "--cost", "indicator", "--initial-b", "z"),
+            "walk.csv: --initial-b 'z' is no state; give a label, an index from 0 to 1, or a distribution",
+        ),
+    ],
+)
+def test_messages_name_files_once_and_options_as_typed(folder, arguments, message):
+    for name, text in {
+        "ends.csv": ENDS,
+        "gap.csv": "episode,t,state\n0,0,a\n0,2,b\n",
+        "blank.csv": "state,next_state\na,\n",
+        "unseen=x.csv": "",
+        "half.csv": "state,reward\nsunny,1\n",
+        "cost.csv": "0,1\n",
+        "mdp.tra": "1 2 2\n0 0 0 1\n0 1 0 1\n",
+        "walk.csv": "episode,t,state\n0,0,a\n0,1,b\n0,2,a\n",
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    assert refused(*arguments) == f"diffbisim: {message}\n"
+
+
+def test_every_option_is_known_by_the_argument_it_sets():
+    for command, library in ((learning.compress, db.compress), (learning.fit, db.fit), (learning.imitate, db.imitate)):
+        own = {"plot", "as_json", "output", "rewards", "unseen", "initial", "kernel", "env", "mdp", "expert", "rng"}
+        assert set(options_of(command)) - own <= set(inspect.signature(library).parameters)
+    assert options_of(learning.compress)["n_states"] == "--states"
+    assert options_of(learning.compress)["rng"] == "--seed"
+
+
+# --- where a chain starts -------------------------------------------------------------------------------------------
+
+
+def test_a_table_starts_in_its_first_row_and_info_says_so(folder):
+    report = json.loads(run("info", "weather.csv", "--json")[0])
+    assert report["start"] == {"n_states": 1, "states": ["sunny"], "from": "the first row; --initial names another"}
+    assert "sunny (the first row; --initial names another)" in run("info", "weather.csv")[0]
+    assert "rainy (--initial)" in run("info", "weather.csv", "--initial", "rainy")[0]
+    (folder / "walk.csv").write_text("episode,t,state\n0,0,b\n0,1,a\n0,2,b\n", encoding="utf-8")
+    assert "b (where the episodes begin)" in run("info", "walk.csv")[0]
+
+
+def test_a_guess_that_matters_is_a_note(folder):
+    turned = EDGES + "rainy,sunny,0.4\nrainy,rainy,0.6\nsunny,sunny,0.8\nsunny,rainy,0.2\n"
+    (folder / "turned.csv").write_text(turned, encoding="utf-8")
+    arguments = ("distance", "weather.csv", "turned.csv", "--cost", "indicator", "--json")
+    out, err = run(*arguments)
+    assert err.startswith("diffbisim: note: no start is named in weather.csv and turned.csv")
+    assert [chain["start"] for chain in json.loads(out)["chains"]] == [["sunny"], ["rainy"]]
+    out, err = run(*arguments, "--initial-b", "sunny")
+    assert (json.loads(out)["value"], err) == (0, "")
+    assert "that of its first row, sunny, is kept" in run("convert", "weather.csv", "w.npz")[1]
+    for name in ("p.csv", "q.csv"):
+        rows = ["a,b", "b,a"] if name == "p.csv" else ["b,a", "a,b"]
+        (folder / name).write_text("state,next_state\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    arguments = ("estimate", "p.csv", "q.csv", "--cost", "indicator", "--replicates", "20", "--json")
+    assert "pass --initial-a and --initial-b to say" in run(*arguments)[1]
+    out, err = run(*arguments, "--initial-a", "a", "--initial-b", "a")
+    assert json.loads(out)["value"] == pytest.approx(0, abs=1e-12)
+    assert err == ""
+
+
+# --- what stands beside a .tra file -----------------------------------------------------------------------------------
+
+
+def test_info_tells_what_stands_beside_a_model(folder):
+    (folder / "m.tra").write_text("2 2\n0 1 1\n1 0 1\n", encoding="utf-8")
+    (folder / "m.lab").write_text('0="init" 1="deadlock" 2="target"\n1: 0 2\n', encoding="utf-8")
+    (folder / "m.sta").write_text("(x,up)\n0:(0,true)\n1:(3,false)\n", encoding="utf-8")
+    (folder / "m1.srew").write_text('# Reward structure "time"\n2 1\n0 5\n', encoding="utf-8")
+    report = json.loads(run("info", "m.tra", "--json")[0])
+    assert report["propositions"] == {"init": 1, "deadlock": 0, "target": 1}
+    assert report["variables"] == ["x", "up"]
+    assert report["labels"] == ["(0, True)", "(3, False)"]
+    assert report["reward_structures"] == ['1 "time" (m1.srew)']
+    assert report["start"] == {"n_states": 1, "states": ["(3, False)"], "from": "init in m.lab"}
+    out, _ = run("info", "m.tra", "--initial", "(0, True)")
+    for part in ("init (1), deadlock (0), target (1) states", "x, up", '1 "time" (m1.srew)', "0 to 5", "(0, True)"):
+        assert part in out
+    (folder / "m2.srew").write_text("2 1\n1 7\n", encoding="utf-8")
+    message = refused("info", "m.tra")
+    assert 'choose by name or number, such as --rewards time, among 1 "time" (m1.srew); 2 (m2.srew)' in message
+    for chosen, most in (("time", 5), ("2", 7), ("target", 1)):
+        assert json.loads(run("info", "m.tra", "--rewards", chosen, "--json")[0])["rewards"]["most"] == most
 
 
 # --- info, lump, convert ------------------------------------------------------------------------------------
@@ -258,7 +410,7 @@ def test_info_of_a_known_chain(folder):
     assert report["communicating_classes"] == {"total": 1, "closed": 1, "periods": [1]}
     assert report["lumps_to"]["n_classes"] == 5
     assert report["lumps_to"]["residual"] < 1e-12
-    assert report["start"] == {"n_states": 1, "states": [0]}
+    assert report["start"] == {"n_states": 1, "states": [0], "from": "stored in the file"}
     assert report["labels"] is None
     out, _ = run("info", "blocks.npz")
     assert "5 of 25 states" in out

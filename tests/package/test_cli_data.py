@@ -225,7 +225,7 @@ def test_imitate_refuses_in_one_line(folder, arguments, part):
 def test_imitate_not_converged_has_its_own_code(folder):
     out, err = run("imitate", "--env", "FrozenLake-v1", "--max-iterations", 2, "--json", code=3)
     assert json.loads(out)["converged"] is False
-    assert err.startswith("diffbisim: not converged. Stopped after max_iterations")
+    assert err.startswith("diffbisim: not converged. Stopped after --max-iterations")
 
 
 # --- compress, fit ---------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_fit_finds_the_chain(folder, kernel):
 def test_fit_not_converged_has_its_own_code(folder):
     out, err = run("fit", "b.npz", "--steps", 2, "--json", "--output", "fitted.npz", code=3)
     assert json.loads(out)["converged"] is False
-    assert err.startswith("diffbisim: not converged. Stopped after steps")
+    assert err.startswith("diffbisim: not converged. Stopped after --steps: raise --steps, or")
     assert db.read_chain("fitted.npz").n_states == 4  # what was reached is there
 
 

@@ -164,11 +164,19 @@ def test_an_empty_sparse_kernel_is_refused():
         ({"rewards": [0.0, -np.inf]}, "rewards[1] is -inf"),
         ({"rewards": ["x", 0.0]}, "rewards is not an array of numbers"),
         ({"rewards": np.array([1j, 0])}, "rewards is not an array of numbers (its entries are complex)"),
-        ({"rewards": {0: 1.0}}, "rewards has no entry for state 1; give every state a reward"),
+        ({"rewards": {0: 1.0}}, "rewards has no entry for state 1; give every state one"),
         ({"rewards": {"a": 1.0, "b": 2.0, "c": 0.0}, "labels": "ab"}, "rewards names 'c', which is no state"),
         ({"labels": ["a"]}, "labels has 1 entries for 2 states; give one per state"),
         ({"labels": ["a", "a"]}, "labels[1] = 'a' repeats labels[0]; they must be distinct"),
         ({"labels": ["a", ["b"]]}, "labels[1] = ['b'] is not hashable; use strings, numbers or tuples"),
+        ({"labels": ["a", None]}, "labels[1] is None, a missing value; give the state a name, such as 'none'"),
+        ({"labels": [float("nan"), "b"]}, "labels[0] is nan, a missing value"),
+        ({"labels": ["a", (1, float("nan"))]}, "labels[1] is (1, nan), a missing value"),
+        ({"labels": {"a", "b"}}, "labels is a set; give a list, in the order of the states"),
+        ({"labels": {0: "a", 1: "b"}}, "labels is a mapping; give a list, in the order of the states"),
+        ({"rewards": np.ma.array([1, 2], mask=[False, True])}, "rewards[1] is masked, that is missing; fill it in"),
+        ({"initial": {"a": 0.5, "c": 0.5}, "labels": "ab"}, "initial names 'c', which is no state (they are 'a', 'b')"),
+        ({"initial": {"a": 0.5}, "labels": "ab"}, "initial sums to 0.5"),
     ],
 )
 def test_refused_options(options, message):
@@ -199,7 +207,7 @@ def test_labels_come_before_indices(labels, initial, index):
 
 
 def test_index_and_label_are_inverse():
-    chain = MarkovChain(np.eye(3), labels=["x", ("y", 1), None])
+    chain = MarkovChain(np.eye(3), labels=["x", ("y", 1), 2.5])
     assert [chain.index(chain.label(i)) for i in range(3)] == [0, 1, 2]
     assert MarkovChain(np.eye(3)).label(2) == 2
     with pytest.raises(InvalidChain, match=re.escape("'z' is no state: give a label or an index from 0 to 2")):
@@ -212,6 +220,17 @@ def test_a_start_distribution_is_normalized():
     chain = MarkovChain(P2, initial=np.array([0.25, 0.75], dtype=np.float32))
     assert np.array_equal(chain.initial, [0.25, 0.75])
     assert np.array_equal(MarkovChain(P2, initial=(0.5, 0.5)).initial, [0.5, 0.5])
+
+
+def test_a_start_by_label_may_leave_out_states():
+    assert np.array_equal(MarkovChain(P2, initial={"b": 1}, labels="ab").initial, [0, 1])
+    assert np.array_equal(MarkovChain(P2, initial={1: 0.25, 0: 0.75}).initial, [0.75, 0.25])
+
+
+def test_a_masked_kernel_is_refused():
+    with pytest.raises(InvalidChain, match=re.escape("transition[0, 1] is masked, that is missing; fill it in")):
+        MarkovChain(np.ma.array(P2, mask=[[False, True], [False, False]]))
+    assert np.array_equal(MarkovChain(np.ma.array(P2)).transition, P2)
 
 
 def test_rewards_by_label_and_by_index():

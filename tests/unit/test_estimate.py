@@ -1,5 +1,6 @@
 """Plug-in estimates: the number is the exact distance of the empirical chains, the interval a seeded bootstrap."""
 
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -120,3 +121,15 @@ def test_bad_sources_are_named():
         db.estimate(chain, [(0, 1)])
     with pytest.raises(InvalidArgument, match=r"known by samples only.*diffbisim\.estimate"):
         db.distance(walks(0.0, 1), chain)
+
+
+def test_a_guessed_start_that_matters_is_told():
+    a, b = (db.Transitions.from_pairs(s, n) for s, n in (("ab", "ba"), ("ba", "ab")) for s, n in [(list(s), list(n))])
+    how = {"cost": "indicator", "discount": 0.5, "replicates": 20}
+    with pytest.warns(UserWarning, match=r"X starts in \{'a'\} and Y in \{'b'\}, by the first states seen"):
+        apart = db.estimate(a, b, **how)
+    assert apart.value == pytest.approx(1.0)  # a b a b … against b a b a …
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert db.estimate(a, b, initial="a", **how).value == pytest.approx(0.0, abs=1e-12)
+        assert db.estimate(a, a, **how).value == pytest.approx(0.0, abs=1e-12)

@@ -58,7 +58,7 @@ def test_written_files_have_ordinary_permissions(tmp_path):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 def test_npz_holds_everything_exactly(tmp_path, sparse, full):
-    labels = ["a", 1, 1.5, None, ("x", (2, -0.5)), False, "ü"]
+    labels = ["a", 1, 1.5, "None", ("x", (2, -0.5)), False, "ü"]
     options = {"initial": np.full(7, 1 / 7), "rewards": np.linspace(-1, 1, 7), "labels": labels} if full else {}
     chain = random_chain(0, sparse=sparse, **options)
     write_chain(chain, tmp_path / "chain.npz")

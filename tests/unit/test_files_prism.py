@@ -236,3 +236,164 @@ def test_missing_choices(tmp_path):
 def test_broken_mdp_files(tmp_path, text, message):
     with pytest.raises(InvalidData, match=re.escape(message)):
         read_mdp(file(tmp_path, "m.tra", text))
+
+
+# --- neighbors: everything beside a .tra file is used, or named ---------------------------------------------------
+
+WALK = "3 4\n0 1 0.75\n0 2 0.25\n1 0 1\n2 2 1\n"
+WALK_P = np.array([[0, 0.75, 0.25], [1, 0, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize("suffix", [".trew", ".rewt"])
+def test_rewards_of_transitions_count_as_expected(tmp_path, suffix):
+    path = file(tmp_path, "m.tra", WALK)
+    file(tmp_path, f"m{suffix}", '# Reward structure "steps"\n# Transition rewards\n3 3\n0 1 4\n0 2 8\n1 0 1\n')
+    R = np.array([[0, 4, 8], [1, 0, 0], [0, 0, 0.0]])
+    assert np.allclose(read_chain(path).rewards, (WALK_P * R).sum(axis=1), rtol=1e-15)
+    file(tmp_path, "m.srew", "3 2\n0 10\n2 20\n")
+    assert np.allclose(read_chain(path).rewards, (WALK_P * R).sum(axis=1) + np.array([10, 0, 20]), rtol=1e-15)
+    assert np.array_equal(read_chain(path, rewards=[1, 2, 3]).rewards, [1, 2, 3])
+
+
+def test_rewards_of_choices(tmp_path):
+    path = file(tmp_path, "m.tra", MDP_TEXT)
+    file(tmp_path, "m.srew", "2 1\n1 5\n")
+    file(tmp_path, "m.trew", "2 4 3\n0 1 0 8\n0 1 1 4\n1 1 0 2\n")
+    assert np.array_equal(read_mdp(path).rewards, [[0, 8 / 4 + 4 * 3 / 4], [5, 5 + 2]])
+    single = file(tmp_path, "s.tra", "2 2 3\n0 0 0 0.25\n0 0 1 0.75\n1 0 0 1\n")  # an MDP that is a chain
+    file(tmp_path, "s.trew", "2 2 1\n0 0 1 4\n")
+    assert np.array_equal(read_chain(single).rewards, [3, 0])
+
+
+def test_one_of_several_reward_structures_is_chosen(tmp_path):
+    path = file(tmp_path, "m.tra", WALK)
+    file(tmp_path, "m1.srew", '# Reward structure "time"\n# State rewards\n3 1\n0 1\n')
+    assert np.array_equal(read_chain(path).rewards, [1, 0, 0])  # the only one
+    file(tmp_path, "m2.srew", "3 1\n1 2\n")
+    file(tmp_path, "m2.trew", "3 1\n1 0 3\n")
+    file(tmp_path, "m.lab", '0="init" 1="deadlock" 2="target"\n0: 0\n2: 2\n1: 2\n')
+    with pytest.raises(InvalidData) as caught:
+        read_chain(path)
+    assert str(caught.value) == (
+        f'{path}: it has 2 reward structures; choose by name or number, such as rewards="time", among '
+        '1 "time" (m1.srew); 2 (m2.srew, m2.trew); or a proposition: init, deadlock, target'
+    )
+    for chosen, r in (("time", [1, 0, 0]), (1, [1, 0, 0]), ("1", [1, 0, 0]), (2, [0, 5, 0]), ("target", [0, 1, 1])):
+        assert np.array_equal(read_chain(path, rewards=chosen).rewards, r)
+    with pytest.raises(InvalidData, match=re.escape("nothing beside it is called 'fuel'; choose by name or number")):
+        read_chain(path, rewards="fuel")
+    file(tmp_path, "m2.tra", WALK)  # now m2.srew belongs to this one
+    assert np.array_equal(read_chain(path).rewards, [1, 0, 0])
+    assert np.array_equal(read_chain(tmp_path / "m2.tra").rewards, [0, 5, 0])
+
+
+def test_variables_are_labels(tmp_path):
+    path = file(tmp_path, "m.tra", WALK)
+    file(tmp_path, "m.sta", "(x,up)\n0:(0,true)\n1:(0,false)\n2:(-1,true)\n")
+    file(tmp_path, "m.lab", '0="init" 1="a" 2="b" 3="c"\n1: 0 1\n0: 2\n2: 3\n')
+    chain = read_chain(path)
+    assert chain.labels == ((0, True), (0, False), (-1, True))
+    assert np.array_equal(chain.initial, [0, 1, 0])
+    assert np.array_equal(read_chain(path, initial=(-1, True)).initial, [0, 0, 1])
+    (tmp_path / "m.sta").unlink()
+    assert read_chain(path).labels == ("b", "a", "c")  # one proposition for each state
+    assert np.array_equal(read_chain(path).initial, [0, 1, 0])
+    file(tmp_path, "m.lab", '0="init" 1="a" 2="b"\n1: 0 1\n0: 2\n2: 2\n')
+    assert read_chain(path).labels is None  # two states have b
+
+
+def test_mdps_have_labels_too(tmp_path):
+    path = file(tmp_path, "m.tra", MDP_TEXT)
+    file(tmp_path, "m.sta", "(s)\n0:(7)\n1:(3)\n")
+    assert read_mdp(path, initial=(3,)).labels == ((7,), (3,))
+    assert np.array_equal(read_mdp(path, initial=(3,)).initial, [0, 1])
+
+
+def test_dropped_states_take_their_labels_with_them(tmp_path):
+    path = file(tmp_path, "m.tra", "3 3\n0 0 0.5\n0 1 0.5\n2 0 1\n")
+    file(tmp_path, "m.sta", "(s)\n0:(7)\n1:(3)\n2:(5)\n")
+    chain = read_chain(path, unseen="drop")
+    assert chain.labels == ((7,), (5,))
+    assert np.array_equal(dense(chain), [[1, 0], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("m.sta", "x,y\n0:(0,1)\n", "m.sta, line 1: 'x,y': expected the names of the variables, such as (x,y)"),
+        ("m.sta", "(x)\n0:(0,1)\n", "m.sta, line 2: '0:(0,1)': expected a state and its 1 values"),
+        (
+            "m.sta",
+            "(x)\n0:(0)\n2:(1)\n",
+            "m.sta, line 3: '2:(1)': expected state 1; the states must be listed in order",
+        ),
+        ("m.sta", "(x)\n0:(0)\n", "m.sta is for 1 states, m.tra has 3; they belong apart"),
+        ("m.sta", "(x)\n0:(0)\n1:(0)\n2:(1)\n", "m.sta, line 3: '1:(0)': repeats the values of state 0"),
+        ("m.trew", "3 1\n1 2 5\n", "m.trew, line 2: '1 2 5': m.tra has no such transition"),
+        ("m.trew", "3 2\n0 1 5\n0 1 6\n", "m.trew, line 3: '0 1 6': already has a reward; remove one"),
+        ("m.trew", "4 1\n0 1 5\n", "m.trew is for 4 states, m.tra has 3; they belong apart"),
+        ("m.srew", "3 2\n0 5\n0 6\n", "m.srew, line 3: '0 6': already has a reward; remove one"),
+        ("m.lab", '0="init" goal\n0: 0\n', "m.lab, line 1: '0=\"init\" goal': expected a header such as"),
+        ("m.lab", '0="goal"\n5: 0\n', "m.lab: state 5 is labeled goal, but m.tra has 3 states"),
+    ],
+)
+def test_neighbors_that_do_not_fit(tmp_path, name, text, message):
+    path = file(tmp_path, "m.tra", WALK)
+    file(tmp_path, name, text)
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        read_chain(path)
+
+
+def test_two_files_with_the_same_rewards(tmp_path):
+    path = file(tmp_path, "m.tra", WALK)
+    file(tmp_path, "m.srew", "3 1\n0 1\n")
+    file(tmp_path, "m.rews", "3 1\n0 2\n")
+    with pytest.raises(InvalidData, match=r"m.rews and m.srew both hold state rewards of m.tra; remove one"):
+        read_chain(path)
+
+
+@pytest.mark.parametrize(("name", "what"), [("m.sta", "states"), ("m1.srew", "rewards"), ("m.trew", "rewards")])
+def test_files_of_another_model_are_not_adopted(tmp_path, name, what):
+    file(tmp_path, name, "")
+    with pytest.raises(InvalidData, match=f"{name} would be read as the {what} of this chain; remove it or rename"):
+        write_chain(MarkovChain(np.eye(2), rewards=[1, 2]), tmp_path / "m.tra")
+
+
+# --- Storm's dialect ------------------------------------------------------------------------------------------------
+
+STORM = {
+    "m.tra": "dtmc\n0 1 0.75\n0 2 0.25\n1 0 1\n2 2 1\n",
+    "m.lab": "#DECLARATION\ninit goal deadlock\n#END\n1 init goal\n2 goal\n",
+    "m.state.rew": "0 1.5\n2 3\n",
+    "m.trans.rew": "0 1 4\n1 0 2\n",
+}
+
+
+def test_storms_dialect_by_hand(tmp_path):
+    path, *_ = [file(tmp_path, name, text) for name, text in STORM.items()]
+    chain = read_chain(path)
+    assert np.array_equal(dense(chain), WALK_P)
+    assert np.array_equal(chain.initial, [0, 1, 0])
+    assert np.array_equal(chain.rewards, [1.5 + 0.75 * 4, 2, 3])
+    assert read_prism_labels(tmp_path / "m.lab")["goal"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("m.tra", "ctmc\n0 0 1\n", "m.tra, line 1: 'ctmc': only dtmc and mdp can be read"),
+        ("m.tra", "dtmc\n0 0 0 1\n", "m.tra, line 2: '0 0 0 1': expected source target probability, found 4 fields"),
+        ("m.tra", "dtmc\n0 99999999 1\n", "m.tra asks for 100000000 states; at most 10000000 can be read"),
+        ("m.tra", "dtmc\n", "m.tra, line 1: the file holds no transitions"),
+        ("m.lab", "#DECLARATION\ninit\n#END\n0 goal\n", "m.lab, line 4: '0 goal': goal is not declared between"),
+        ("m.lab", "#DECLARATION\ninit\n#END\ninit 0\n", "m.lab, line 4: 'init 0': expected \"state names\""),
+        ("m.state.rew", "0\n", "m.state.rew, line 1: '0': expected state reward, found 1 fields"),
+        ("m.state.rew", "3 1\n0 1\n", "m.state.rew, line 1: '3 1': state must be a state from 0 to 2"),
+    ],
+)
+def test_broken_files_of_storm(tmp_path, name, text, message):
+    for other, good in STORM.items():
+        file(tmp_path, other, good)
+    file(tmp_path, name, text)
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        read_chain(tmp_path / "m.tra")

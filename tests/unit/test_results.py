@@ -50,7 +50,7 @@ def test_a_loaded_result_warms_a_new_solve(tmp_path):
 
 
 def test_labels_of_many_types_survive_saving(tmp_path):
-    labels = ("a", 1, 2.5, (0, "b"), None)
+    labels = ("a", 1, 2.5, (0, "b"), False)
     X = db.MarkovChain(np.eye(5), initial="a", rewards=np.arange(5.0), labels=labels)
     db.distance(X, X).save(tmp_path / "r.npz")
     assert db.load(tmp_path / "r.npz").problem.x.labels == labels

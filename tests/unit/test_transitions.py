@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffbisim.chain import MarkovChain
+from diffbisim.data.streams import Stream
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidChain, InvalidData
 from oracles.kernels import counted, dense
@@ -126,9 +127,9 @@ def test_a_million_transitions_take_less_than_a_second():
         ([True, False], [False, True], (False, True)),
         ([(1, 0), (0, 1)], [(0, 1), (1, 0)], ((0, 1), (1, 0))),
         (["z", 1, "a"], [1, "a", "z"], ("z", 1, "a")),  # not sortable: order of appearance
-        ([None, "x"], ["x", None], (None, "x")),
         (np.array(["b", "a"]), np.array(["a", "b"]), ("a", "b")),
-        (np.array(["b", None], dtype=object), [None, "b"], ("b", None)),
+        (np.array(["b", "a"], dtype=object), ["a", "b"], ("a", "b")),
+        (np.ma.array([1, 0], mask=[False, False]), [0, 1], None),
         ([2**70, 0], [0, 2**70], (0, 2**70)),
         ([0, 1], np.array([1, 0], dtype=np.uint8), None),
         ([np.int64(0), 1], [1, 0], None),
@@ -144,7 +145,7 @@ def test_what_is_a_number_and_what_a_label(s, s_next, labels):
 def test_states_fix_the_space_and_its_order():
     chain = pairs(["a", "b"], ["b", "a"], states=["b", "a"])
     assert chain.labels == ("b", "a")
-    assert np.array_equal(chain.initial, [1, 0])
+    assert np.array_equal(chain.initial, [0, 1])  # a: the first state seen, whatever the order
     chain = pairs([10, 30], [30, 10], states=[30, 10])  # numbers that are names
     assert chain.labels == (30, 10)
     assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
@@ -160,7 +161,22 @@ def test_states_fix_the_space_and_its_order():
         (3, [1], {}, "s = 3 is not a sequence of states"),
         (np.zeros((2, 2)), [0, 1], {}, "s has shape (2, 2); it must be one-dimensional"),
         ([0, 1], [[1], [0]], {}, "s_next[0] = [1] is not hashable; use numbers, strings or tuples"),
-        ([0.5, 1.5], [1.5, np.nan], {}, "s_next[1] is NaN; remove the entry or name the state"),
+        ([0.5, 1.5], [1.5, np.nan], {}, "s_next[1] is nan, a missing value; drop the entry"),
+        (
+            [None, "x"],
+            ["x", "x"],
+            {},
+            "s[0] is None, a missing value; drop the entry (pandas: dropna) or name the state",
+        ),
+        ([0, 1], [1, None], {}, "s_next[1] is None, a missing value"),
+        (["x", ("y", None)], ["x", "x"], {}, "s[1] is ('y', None), a missing value"),
+        (["a", "b"], ["b", None], {"states": ["a", "b"]}, "s_next[1] is None, a missing value"),
+        (["a", "b"], ["b", float("nan")], {"states": ["a", "b"]}, "s_next[1] is nan, a missing value"),
+        (np.array(["2020", "NaT"], dtype="M8[D]"), ["a", "b"], {}, "s[1] is np.datetime64('NaT','D'), a missing value"),
+        (np.ma.array([0, 1], mask=[False, True]), [1, 0], {}, "s[1] is None, a missing value"),
+        ({0, 1}, [0, 1], {}, "s is a set; pass a list of states, in the order in which they were seen"),
+        ({0: 1, 1: 0}, [0, 1], {}, "s is a mapping; pass a list of states"),
+        ([0, 1], [1, 0], {"weights": np.ma.array([1, 2], mask=[0, 1])}, "weights[1] is masked, that is missing"),
         (["a", "b"], ["b", "c"], {"states": ["a", "b"]}, "s_next[1] = 'c' is not in states; add it there"),
         ([0, 5], [5, 0], {"states": 3}, "s_next[0] = 5 is outside states: numbers run from 0 to 2"),
         ([0, -5], [0, 0], {"states": 3}, "s[1] = -5 is outside states"),
@@ -202,6 +218,55 @@ def test_refused_transitions(s, s_next, options, message):
 def test_refused_trajectories(data, options, message):
     with pytest.raises(InvalidData, match=re.escape(message)):
         paths(data, **options)
+
+
+@pytest.mark.parametrize(("states", "kind"), [({"a", "b"}, "set"), ({"a": 0, "b": 1}, "mapping")])
+def test_a_state_space_has_an_order(states, kind):
+    with pytest.raises(InvalidChain, match=f"states is a {kind}; give a list, in the order of the states"):
+        pairs(["a", "b"], ["b", "a"], states=states)
+
+
+@pytest.mark.parametrize("data", [{("a", "b"): ["a", "b"]}, {("a", "b")}])
+def test_trajectories_are_not_the_keys_of_a_mapping(data):
+    with pytest.raises(InvalidData, match=f"trajectories is a {type(data).__name__}; pass a list"):
+        paths(data)
+
+
+def test_dates_are_names_not_numbers():
+    days = np.array(["2024-01-02", "2024-01-01"], dtype="M8[ns]")
+    chain = pairs(days, days[::-1])
+    assert chain.labels == (days[1], days[0])
+    assert chain.index(days[0]) == 1
+    assert paths([days, days[::-1]]).labels == chain.labels
+
+
+# --- the start: where the episodes begin, else the first state seen -------------------------------------------
+
+
+def test_pairs_start_in_the_first_state_seen():
+    assert np.array_equal(pairs(["b", "a"], ["a", "b"]).initial, [0, 1])
+    assert np.array_equal(pairs([2, 0, 1], [0, 1, 2]).initial, [0, 0, 1])
+    assert np.array_equal(pairs(["b", "a"], ["a", "b"], initial="a").initial, [1, 0])
+    weighted = pairs(["b", "a", "b"], ["a", "b", "b"], weights=[0, 1, 2])
+    assert np.array_equal(weighted.initial, [1, 0])  # what has weight zero was not seen
+
+
+def test_what_is_dropped_is_no_start():
+    chain = pairs(["z", "b", "a"], ["end", "a", "b"], unseen="drop")
+    assert chain.labels == ("a", "b")
+    assert np.array_equal(chain.initial, [0, 1])
+
+
+def test_the_start_is_not_resampled():
+    data = Transitions.from_pairs(["b", "a", "a"], ["a", "b", "a"])
+    again = data.take([2, 1]).take([0, 1])
+    assert np.array_equal(again.chain(unseen="self-loop").initial, [0, 1])
+    assert np.array_equal(data.take([2, 1]).chain(unseen="drop").initial, [1])  # b is not among these at all
+
+
+def test_a_stream_of_pairs_starts_as_their_chain():
+    data = Transitions.from_pairs(["b", "a"], ["a", "b"])
+    assert np.array_equal(Stream(data).frame.initial, data.chain().initial)
 
 
 def test_repeated_states_are_refused():

@@ -32,11 +32,12 @@ def info(
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".json for the numbers")] = None,
 ) -> None:
     """What is in a file: size, start, rewards, structure, and how far it can be lumped."""
-    from diffbisim.cli.reading import read_file, save_target
+    from diffbisim.cli.reading import read_file, save_target, start_source
     from diffbisim.cli.showing import emit, info_report, info_table
 
     save_target(output, (".json",))
-    report = info_report(read_file(file, unseen=unseen, initial=initial, rewards=rewards), file)
+    chain = read_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    report = info_report(chain, file, start_source(file, initial))
     emit(report, info_table(report), as_json=as_json)
     if output is not None:
         write_json(report, output)
@@ -81,11 +82,16 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Read a chain and write it in another format; a note says what the new format cannot hold."""
-    from diffbisim.cli.reading import read_file, save_target
-    from diffbisim.cli.showing import as_text
+    from diffbisim.cli.reading import guessed_start, read_file, save_target
+    from diffbisim.cli.showing import as_text, note, start_names
 
     save_target(target, (".npz", ".csv", ".tsv", ".tra"))
     chain = read_file(source, unseen=unseen, initial=initial, rewards=rewards)
+    if guessed_start(source, initial) and target.suffix.lower() in (".npz", ".tra"):
+        note(
+            f"{source} does not name a start; that of its first row, {start_names(chain)[0]}, is kept: "
+            "--initial names another"
+        )
     lost = save_chain(chain, target)
     if as_json:
         print(as_text({"file": str(target), "n_states": chain.n_states, "lost": lost, "version": __version__}))

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffbisim.cli.common import (
-    NOT_CONVERGED,
     Discount,
     File,
     Initial,
     Json,
+    NotConverged,
     Rewards,
     Seed,
     Unseen,
     app,
-    fail,
     kind,
     reporting,
     save_chain,
@@ -37,7 +36,7 @@ ChainOutput = Annotated[
 @reporting
 def compress(
     file: File,
-    states: Annotated[int, typer.Option(help="Number of states of the small chain")] = 5,
+    n_states: Annotated[int, typer.Option("--states", help="Number of states of the small chain")] = 5,
     discount: Discount = 0.95,
     restarts: Annotated[int, typer.Option(help="Searches from different beginnings; the best is kept")] = 8,
     plot: Annotated[
@@ -46,22 +45,22 @@ def compress(
     rewards: Rewards = None,
     unseen: Unseen = "error",
     initial: Initial = None,
-    seed: Seed = 0,
+    rng: Seed = 0,
     as_json: Json = False,
     output: ChainOutput = None,
 ) -> None:
     """The nearest chain with few states, its certified distance, and which small state stands for which."""
     import diffbisim
-    from diffbisim.cli.showing import bar
+    from diffbisim.cli.showing import bar, start_names
 
     chain = _target(file, None, output, unseen=unseen, initial=initial, rewards=rewards)
     began = time.perf_counter()
-    result = diffbisim.compress(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
-    facts = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
-    facts["labels"] = result.labels.tolist()
+    result = diffbisim.compress(chain, n_states=n_states, discount=discount, rng=rng, restarts=restarts, progress=bar())
+    facts = {"file": str(file), "n_states": chain.n_states, "small_states": n_states, "seed": rng}
+    facts |= {"start": start_names(chain), "labels": result.labels.tolist()}
     _finish(result, time.perf_counter() - began, facts, as_json, output)
     if plot:
-        _picture(result, Path(f"{file.stem}-{states}-states.png"))
+        _picture(result, Path(f"{file.stem}-{n_states}-states.png"))
 
 
 @app.command(epilog="Example: diffbisim fit chain.npz --kernel masked --output fitted.npz")
@@ -78,27 +77,29 @@ def fit(
     rewards: Rewards = None,
     unseen: Unseen = "error",
     initial: Initial = None,
-    seed: Seed = 0,
+    rng: Seed = 0,
     as_json: Json = False,
     output: ChainOutput = None,
 ) -> None:
     """Fit a parametrized model to the chain in a file, by the exact gradient of the distance."""
     import diffbisim
-    from diffbisim.cli.showing import bar
+    from diffbisim.cli.showing import bar, start_names
     from diffbisim.errors import InvalidArgument
     from diffbisim.fit import kernels
 
     if kernel not in ("full", "masked"):
         raise InvalidArgument(f"--kernel {kernel}: use full or masked")
+    if cost not in ("reward", "indicator"):
+        raise InvalidArgument(f"--cost {cost}: use reward or indicator")
     chain = _target(file, cost, output, unseen=unseen, initial=initial, rewards=rewards)
-    model = kernels.Softmax(chain.n_states, rng=seed) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=seed)
+    model = kernels.Softmax(chain.n_states, rng=rng) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=rng)
     began = time.perf_counter()
     result = diffbisim.fit(chain, model, cost, discount, steps=steps, tol=tol, progress=bar())
     facts: dict[str, Any] = {"file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost}
-    facts |= {"seed": seed, "converged": result.converged}
+    facts |= {"start": start_names(chain), "seed": rng, "converged": result.converged}
     _finish(result, time.perf_counter() - began, facts, as_json, output)
     if not result.converged:
-        fail(f"not converged. {result.status}", NOT_CONVERGED)
+        raise NotConverged(str(result.status))
 
 
 @app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
@@ -113,10 +114,16 @@ def imitate(
     unseen: Annotated[
         str, typer.Option(help="Choices that a state of the MDP does not have: error, self-loop or uniform")
     ] = "error",
+    rewards: Annotated[
+        str | None,
+        typer.Option(
+            help="Which rewards of the MDP in --mdp, by name or number, if it has several", show_default=False
+        ),
+    ] = None,
     discount: Discount = 0.95,
     tol: Annotated[float, typer.Option(help="Distance to reach")] = 1e-7,
     max_iterations: Annotated[int, typer.Option(help="Policies tried at most")] = 300,
-    seed: Seed = 0,
+    rng: Seed = 0,
     as_json: Json = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=".npz for everything, .csv for the policy, .json for numbers")
@@ -130,12 +137,10 @@ def imitate(
     from diffbisim.cli.showing import bar
 
     save_target(output, (".npz", ".csv", ".json"))
-    task, shown = read_task(env, mdp, expert, unseen)
+    task, shown = read_task(env, mdp, expert, unseen, rewards)
     began = time.perf_counter()
-    result = follow(
-        task, shown, "indicator", discount, rng=seed, tol=tol, max_iterations=max_iterations, progress=bar()
-    )
-    facts: dict[str, Any] = {"environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": seed}
+    result = follow(task, shown, "indicator", discount, rng=rng, tol=tol, max_iterations=max_iterations, progress=bar())
+    facts: dict[str, Any] = {"environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": rng}
     facts |= {"n_states": task.n_states, "n_actions": task.n_actions, "converged": result.converged}
     _finish(result, time.perf_counter() - began, facts, as_json, output if kind(output) == ".json" else None)
     if output is not None and kind(output) == ".npz":
@@ -145,7 +150,7 @@ def imitate(
         table = np.column_stack([np.arange(task.n_states), result.policy])
         np.savetxt(output, table, ["%d", *["%.17g"] * len(names)], ",", header=f"state,{','.join(names)}", comments="")
     if not result.converged:
-        fail(f"not converged. {result.status}", NOT_CONVERGED)
+        raise NotConverged(str(result.status))
 
 
 def _target(file: Path, cost: str | None, output: Path | None, **options: Any) -> MarkovChain:

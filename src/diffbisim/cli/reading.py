@@ -3,37 +3,103 @@
 from __future__ import annotations
 
 import math
+import warnings
 from ast import literal_eval
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Unseen
-from diffbisim.checks import Floats
+from diffbisim.checks import Floats, start_distribution, state_rewards
+from diffbisim.cli.common import as_typed, typed
+from diffbisim.cli.showing import note
 from diffbisim.data.files import is_observed, read_chain, read_mdp, read_transitions
 from diffbisim.data.gymnasium import from_env, import_gymnasium
-from diffbisim.data.tables import broken, opened, read_columns
+from diffbisim.data.prism import read_prism_labels
+from diffbisim.data.tables import broken, header, naming, opened, read_columns
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.mdp import MDP
 from diffbisim.planning import optimal_policy
 
 
-def read_file(path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None) -> MarkovChain:
-    """The chain in a file, with the start and the rewards that were asked for."""
-    given = None if rewards is None else read_rewards(rewards)
-    chain = read_chain(path, rewards=given, unseen=cast(Unseen, unseen))
-    return chain if initial is None else chain.with_initial(read_state(chain, initial))
+def read_file(
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
+) -> MarkovChain:
+    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
+    given = _given_rewards(path, rewards)
+    with typed(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
+        chain = read_chain(path, rewards=given, unseen=cast(Unseen, unseen))
+        return chain if initial is None else chain.with_initial(read_state(chain, initial))
 
 
-def read_both(files: tuple[Path, Path], rewards: tuple[Path | None, Path | None], cost: str) -> tuple[Any, Any, Any]:
-    """Two sides, each as observed transitions or as a known chain, and the rewards of those observed.
+def _given_rewards(path: Path, rewards: Path | None) -> Any:
+    """The rewards in a file; or, of a .tra file, the name of rewards that it has."""
+    if rewards is None:
+        return None
+    by_name = path.suffix.lower() == ".tra" and rewards.suffix.lower() not in (".npy", ".csv", ".tsv")
+    return str(rewards) if by_name and not rewards.exists() else read_rewards(rewards)
+
+
+def guessed_start(path: Path, initial: str | None) -> bool:
+    """Whether nothing says where the chain in a file starts, so that it is the state of the first row."""
+    if initial is not None or path.suffix.lower() not in (".csv", ".tsv"):
+        return False
+    return "episode" not in header(path, _delimiter(path))
+
+
+def start_source(path: Path, initial: str | None) -> str:
+    """Who said where the chain in a file starts."""
+    if initial is not None:
+        return "--initial"
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return "the first row; --initial names another" if guessed_start(path, None) else "where the episodes begin"
+    if path.suffix.lower() == ".tra":
+        labels = path.with_suffix(".lab")
+        said = labels.exists() and read_prism_labels(labels).get("init", np.empty(0)).size
+        return f"init in {labels.name}" if said else "no state is labeled init; --initial names another"
+    return "stored in the file"
+
+
+def tell_guesses(*sides: tuple[MarkovChain, Path, str | None]) -> None:
+    """A note where a start is only that of a first row, and the two sides start differently."""
+    (x, _, _), (y, _, _) = sides
+    guesses = [path for _, path, initial in sides if guessed_start(path, initial)]
+    starts = [{chain.label(int(k)) for k in np.flatnonzero(chain.initial)} for chain in (x, y)]
+    if guesses and starts[0] != starts[1]:
+        names = " and ".join(dict.fromkeys(map(str, guesses)))
+        note(f"no start is named in {names}, so it is that of the first row; --initial-a and --initial-b say otherwise")
+
+
+@contextmanager
+def warnings_as_notes(**options: str) -> Iterator[None]:
+    """Warnings from within as notes that name these options."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        note(as_typed(str(warning.message), options))
+
+
+def read_both(
+    files: tuple[Path, Path],
+    rewards: tuple[Path | None, Path | None],
+    initial: tuple[str | None, str | None],
+    cost: str,
+) -> tuple[Any, Any, Any, Any]:
+    """Two sides, each as observed transitions or as a known chain, and the rewards and starts of those observed.
 
     With the cost "indicator" the states of both are one set: those that either has seen.
     """
-    given = tuple(None if path is None else read_rewards(path) for path in (rewards[0], rewards[1] or rewards[0]))
-    sides = [_side(path, own) for path, own in zip(files, given, strict=True)]
+    wanted = (rewards[0], rewards[1] or rewards[0])
+    given = tuple(_given_rewards(path, own) for path, own in zip(files, wanted, strict=True))
+    sides = []
+    for path, own, letter in zip(files, given, "ab", strict=True):
+        with typed(rewards=f"--rewards-{letter}"):
+            sides.append(_side(path, own))
     if all(isinstance(side, MarkovChain) for side in sides):
         raise InvalidArgument(f"{files[0]} and {files[1]} are both chains, not data: use diffbisim distance")
     for side, own, path, option in zip(sides, given, files, ("--rewards-a", "--rewards-b"), strict=True):
@@ -46,7 +112,17 @@ def read_both(files: tuple[Path, Path], rewards: tuple[Path | None, Path | None]
         else:
             states = max(one.n_states, two.n_states)
         sides = [read_transitions(path, states=states) for path in files]
-    return sides[0], sides[1], given
+    starts = tuple(None if text is None else read_state(side, text) for side, text in zip(sides, initial, strict=True))
+    for k, (letter, side) in enumerate(zip("ab", sides, strict=True)):  # refused here, where the options are known
+        source = letter if rewards[k] is not None else "a"
+        with typed(initial=f"--initial-{letter}", rewards=f"--rewards-{source}"), naming(files[k]):
+            if isinstance(side, MarkovChain):
+                sides[k] = side if starts[k] is None else side.with_initial(starts[k])
+                continue
+            state_rewards(given[k], side.n_states, side.labels)
+            if starts[k] is not None:
+                start_distribution(starts[k], side.n_states, {label: i for i, label in enumerate(side.labels or ())})
+    return sides[0], sides[1], given, starts
 
 
 def _side(path: Path, rewards: Any) -> Transitions | MarkovChain:
@@ -55,11 +131,16 @@ def _side(path: Path, rewards: Any) -> Transitions | MarkovChain:
     return read_chain(path, rewards=rewards)
 
 
-def read_task(env: str | None, mdp: Path | None, expert: Path | None, unseen: str) -> tuple[MDP, Any]:
+def read_task(
+    env: str | None, mdp: Path | None, expert: Path | None, unseen: str, rewards: str | None = None
+) -> tuple[MDP, Any]:
     """What to act in, and whom to imitate: the expert of a file, or an optimal policy."""
     if (env is None) == (mdp is None):
         raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
-    task = read_mdp(mdp, unseen=cast(Unseen, unseen)) if mdp is not None else from_env(_environment(str(env)))
+    if mdp is not None:
+        task = read_mdp(mdp, rewards=rewards, unseen=cast(Unseen, unseen))
+    else:
+        task = from_env(_environment(str(env)))
     if expert is not None:
         return task, _side(expert, None)
     if task.rewards is None:
@@ -75,7 +156,7 @@ def _environment(name: str) -> Any:
         raise InvalidArgument(f"--env {name}: {error}") from None
 
 
-def read_state(chain: MarkovChain, text: str) -> Any:
+def read_state(chain: MarkovChain | Transitions, text: str) -> Any:
     """A label as it stands; else a number, a tuple, or a list of probabilities, as Python writes them."""
     if chain.labels is not None and text in chain.labels:
         return text

@@ -18,6 +18,7 @@ from rich.table import Table
 from diffbisim import __version__
 from diffbisim.chain import MarkovChain
 from diffbisim.cli.structure import structure
+from diffbisim.data.prism import describe
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import ConvergenceWarning
 from diffbisim.estimate import Estimate
@@ -96,7 +97,12 @@ def distance_report(result: DistanceResult, files: Iterable[Path], cost: str, se
         "cost": cost,
         "discount": result.discount,
         "chains": [
-            {"file": str(file), "n_states": chain.n_states, "n_transitions": chain.n_transitions}
+            {
+                "file": str(file),
+                "n_states": chain.n_states,
+                "n_transitions": chain.n_transitions,
+                "start": start_names(chain),
+            }
             for file, chain in zip(files, chains, strict=True)
         ],
         "work": dict(result.work),
@@ -116,7 +122,8 @@ def distance_table(report: Report) -> Table:
         "cost, discount": f"{report['cost']}, {report['discount']:g}",
     }
     for name, chain in zip("AB", report["chains"], strict=True):
-        lines[name] = f"{chain['file']}: {chain['n_states']:,} states, {chain['n_transitions']:,} transitions"
+        counts = f"{chain['n_states']:,} states, {chain['n_transitions']:,} transitions"
+        lines[name] = f"{chain['file']}: {counts}, start {_listed(chain['start'], len(chain['start']))}"
     return _sheet(lines)
 
 
@@ -136,7 +143,12 @@ def estimate_report(found: Estimate, files: Iterable[Path], cost: str, seed: int
         "discount": found.distance.discount,
         "seed": seed,
         "chains": [
-            {"file": str(file), "n_states": chain.n_states, "n_transitions": chain.n_transitions}
+            {
+                "file": str(file),
+                "n_states": chain.n_states,
+                "n_transitions": chain.n_transitions,
+                "start": start_names(chain),
+            }
             for file, chain in zip(files, chains, strict=True)
         ],
         "seconds": round(seconds, 6),
@@ -155,7 +167,8 @@ def estimate_table(report: Report) -> Table:
         "cost, discount": f"{report['cost']}, {report['discount']:g}",
     }
     for name, chain in zip("AB", report["chains"], strict=True):
-        lines[name] = f"{chain['file']}: {chain['n_states']:,} states, {chain['n_transitions']:,} different transitions"
+        counts = f"{chain['n_states']:,} states, {chain['n_transitions']:,} different transitions"
+        lines[name] = f"{chain['file']}: {counts}, start {_listed(chain['start'], len(chain['start']))}"
     return _sheet(lines)
 
 
@@ -195,7 +208,7 @@ def _short(value: Any) -> str:
     return text if len(value) <= 2 * SHOWN else f"{text} and {len(value) - 2 * SHOWN:,} more"
 
 
-def info_report(chain: MarkovChain, file: Path) -> Report:
+def info_report(chain: MarkovChain, file: Path, start_from: str) -> Report:
     shape, lumping = structure(chain), lump(chain)
     start, r = np.flatnonzero(chain.initial), chain.rewards
     return {
@@ -203,9 +216,10 @@ def info_report(chain: MarkovChain, file: Path) -> Report:
         "n_states": chain.n_states,
         "n_transitions": chain.n_transitions,
         "sparse": chain.is_sparse,
-        "start": {"n_states": start.size, "states": _names(chain, start)},
+        "start": {"n_states": start.size, "states": _names(chain, start), "from": start_from},
         "rewards": None if r is None else {"least": r.min(), "most": r.max(), "distinct": np.unique(r).size},
         "labels": None if chain.labels is None else _names(chain, range(chain.n_states)),
+        **(describe(file) if file.suffix.lower() == ".tra" else {}),
         "absorbing": {"n_states": shape.absorbing.size, "states": _names(chain, shape.absorbing)},
         "reachable_from_start": shape.reachable,
         "communicating_classes": {
@@ -228,15 +242,27 @@ def info_table(report: Report) -> Table:
         "file": report["file"],
         "states": f"{n:,}",
         "transitions": f"{report['n_transitions']:,} ({per_state}), {'sparse' if report['sparse'] else 'dense'}",
-        "start": _listed(start["states"], start["n_states"]),
+        "start": f"{_listed(start['states'], start['n_states'])} ({start['from']})",
         "reachable": f"{report['reachable_from_start']:,} states from the start",
         "rewards": "none" if r is None else f"{r['least']:g} to {r['most']:g}, {r['distinct']:,} distinct",
         "labels": "none" if report["labels"] is None else _listed(report["labels"], n),
+        **_beside(report),
         "absorbing": _listed(absorbing["states"], absorbing["n_states"]) if absorbing["n_states"] else "none",
         "classes": f"{classes['total']:,} communicating, {classes['closed']:,} closed, of period {periods}",
         "lumps to": f"{lumps['n_classes']:,} of {n:,} states{bare}",
     }
     return _sheet(lines)
+
+
+def _beside(report: Report) -> dict[str, str]:
+    """What stands beside a .tra file: propositions, variables, reward structures."""
+    held = [f"{name} ({count:,})" for name, count in report.get("propositions", {}).items()]
+    found = {
+        "propositions": ", ".join(held) + " states" if held else "",
+        "variables": ", ".join(report.get("variables", ())),
+        "reward files": ", ".join(report.get("reward_structures", ())),
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 def lump_report(chain: MarkovChain, lumping: Lumping, file: Path) -> Report:
@@ -302,6 +328,11 @@ def _sheet(lines: Mapping[str, str]) -> Table:
 def _names(chain: MarkovChain, states: Iterable[int]) -> list[Any]:
     """The first few labels, as JSON can hold them."""
     return [_plain(chain.label(int(k))) for k, _ in zip(states, range(SHOWN), strict=False)]
+
+
+def start_names(chain: MarkovChain) -> list[Any]:
+    """Where a chain starts, by the first few labels."""
+    return _names(chain, np.flatnonzero(chain.initial))
 
 
 def _plain(label: Hashable) -> Any:

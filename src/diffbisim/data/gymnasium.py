@@ -8,8 +8,9 @@
 the episode, so the state it leads to is made absorbing with reward zero, whatever the table says of it: in the tables
 of CliffWalking-v1 and Taxi-v4 one could walk on from the goal.
 
-Observations that are not ``Discrete`` have to be discretized first, by a wrapper of your own:
-``gymnasium.wrappers.TransformObservation(env, bin_number, gymnasium.spaces.Discrete(n))``.
+Spaces that are not ``Discrete`` have to be discretized first, by a wrapper of your own:
+``gymnasium.wrappers.TransformObservation(env, number_of_observation, gymnasium.spaces.Discrete(n))`` for observations,
+``gymnasium.wrappers.TransformAction(env, action_of_number, gymnasium.spaces.Discrete(n))`` for actions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import Successors, as_generator
 
+#: The spaces that must be discrete, and the beginning of the wrapper that makes them so.
+SPACES = {
+    "observation_space": "TransformObservation(env, number_of_observation",
+    "action_space": "TransformAction(env, action_of_number",
+}
 SPARSE = 64  # tables with more states become sparse
 
 
@@ -180,12 +186,12 @@ def sizes(env: Any) -> tuple[int, int]:
     if not is_env(env):
         raise InvalidArgument(f"env is a {type(env).__name__}, not a Gymnasium environment: use gymnasium.make(...)")
     counts = []
-    for what in ("observation_space", "action_space"):
+    for what, wrapper in SPACES.items():
         space = getattr(env, f"single_{what}", getattr(env, what))
         if not isinstance(space, gymnasium.spaces.Discrete) or space.start != 0:
             raise InvalidArgument(
-                f"{what} of {_name(env)} is {space}; it must be Discrete(n): discretize it first, e.g. "
-                "gymnasium.wrappers.TransformObservation(env, bin_number, gymnasium.spaces.Discrete(n))"
+                f"{what} of {_name(env)} is {space}; it must be Discrete(n), counted from 0: discretize it first, e.g. "
+                f"gymnasium.wrappers.{wrapper}, gymnasium.spaces.Discrete(n))"
             )
         counts.append(int(space.n))
     return counts[0], counts[1]

@@ -1,21 +1,40 @@
-"""PRISM's explicit files: the transitions of a model that PRISM or Storm has built, one per line.
+"""Explicit files of PRISM and of Storm: the transitions of a model, one per line, and what stands beside them.
 
-    model.tra    "n m", then "i j x [action]"              a Markov chain: m transitions of probability x
-                 "n c m", then "i k j x [action]"          an MDP: choice k of state i leads to j
-    model.lab    0="init" 1="deadlock" …, then "i: 0 2"    the labels that hold in state i
-    model.srew   "n m", then "i r"                         rewards of states; those not listed are 0
+    model.tra     "n m", then "i j x [action]"              a Markov chain: m transitions of probability x
+                  "n c m", then "i k j x [action]"          an MDP: choice k of state i leads to j
+                  "dtmc", then "i j x"; "mdp", then "i k j x"       the same in Storm's dialect, without counts
+    model.lab     0="init" 1="deadlock" …, then "i: 0 2"    the propositions that hold in state i
+                  #DECLARATION init … #END, then "i init"   Storm's
+    model.sta     "(x,y)", then "i:(0,true)"                the values of the variables in state i
+    model.srew    "n m", then "i r"                         rewards of states (.rews, .rew; Storm: model.state.rew)
+    model.trew    "n m", then "i j r"                       rewards of transitions (.rewt; Storm: model.trans.rew);
+                                                            of an MDP "n c m", then "i k j r"
 
-States are counted from 0; lines that begin with # are comments (newer PRISM versions write them). Given a
-.tra file, the neighbors with the same stem are read too (.srew may also be called .rews or .rew). The states
-labeled "init" are the start, each as likely as the others, as PRISM assumes; without a .lab file the start
-is 0. PRISM gives deadlock states, which have no outgoing transition, a self-loop: here that is
-``unseen="self-loop"``. An MDP whose states have one choice each is read as the chain that it is.
+States are counted from 0; lines that begin with # are comments (newer PRISM versions write them). Storm's files of
+rewards have no counts. Given a .tra file, the neighbors with the same stem are read too:
+
+*Start.* The states with the proposition "init", each as likely as the others, as PRISM assumes; else state 0.
+
+*Labels.* The tuple of the values of the variables, if there is a .sta file: (0, True). Else the propositions (other
+than init and deadlock), if each state has exactly one and no other state has it. Else none.
+
+*Rewards.* Of a state its own plus the expectation over its transitions, r(i) + Σ_j P(i,j) r(i,j); of an MDP with
+rewards of transitions likewise for each choice, (n, n_actions). Several reward structures (PRISM: model1.srew,
+model2.srew; Storm: model.NAME.state.rew) need a choice: ``rewards=2`` or ``rewards="steps"``, by number or by name. The
+name of a proposition may stand there too: reward 1 where it holds.
+
+PRISM gives deadlock states, which have no outgoing transition, a self-loop: here that is ``unseen="self-loop"``. An MDP
+whose states have one choice each is read as the chain that it is.
 """
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,58 +43,73 @@ import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers
-from diffbisim.data.tables import Table, broken, chain_of_edges, check_rows, opened, replacing
+from diffbisim.data.counting import MOST_STATES
+from diffbisim.data.tables import Table, broken, chain_of_edges, check_rows, is_integer, opened, replacing
 from diffbisim.errors import InvalidData
 from diffbisim.mdp import MDP
 
-REWARD_SUFFIXES = (".srew", ".rews", ".rew")
-COUNTS = {2: '"states transitions"', 3: '"states choices transitions"'}
+REWARDS = r"(?P<number>\d*)\.(?P<kind>srew|rews|rew|trew|rewt)"
+STORM_REWARDS = r"(\.(?P<name>[^.]+))?\.(?P<kind>state|trans)\.rew"
+STATE_KINDS = ("srew", "rews", "rew", "state")  # the other kinds are of transitions
+OWN_PROPOSITIONS = ("init", "deadlock")  # PRISM gives these to every model
+COUNTS = {2: '"states transitions"', 3: '"states choices transitions"'}  # the first line
 CHAIN = ("source", "target", "probability")
 CHOICES = ("source", "choice", "target", "probability")
+STORM = {"dtmc": CHAIN, "mdp": CHOICES}
+OTHER_MODELS = ("ctmc", "ma", "pomdp", "smg")
 
 
 def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
-    """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs."""
+    """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs, or choose among them."""
     path = Path(path)
-    n, table = _read_transitions(path)
-    if "choice" in table.columns and any(table.integers("choice")):
+    model = _read_transitions(path)
+    table, n = model.table, model.n
+    if model.choice is not None and model.choice.any():
         raise InvalidData(f"{path} holds an MDP (states have several choices); read it with read_mdp")
-    i, j, p = table.integers("source"), table.integers("target"), table.floats("probability")
-    options = {"initial": _start(path, n, initial), "rewards": _rewards(path, n, rewards), "unseen": unseen}
-    return chain_of_edges(table, i, j, p, states=n, **options)
+    propositions = _propositions(path, n)
+    return chain_of_edges(
+        table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
+        initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards), unseen=unseen,
+    )  # fmt: skip
 
 
 def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MDP:
     """The MDP in a .tra file and its neighbors, with CSR kernels; action k is PRISM's choice k.
 
     States may have fewer choices than others; for the missing ones ``unseen`` says "error", "self-loop" or
-    "uniform". Action names are kept when each belongs to one choice everywhere.
+    "uniform". Action names are kept when each belongs to one choice everywhere. ``rewards`` overrides those beside the
+    file, or chooses among them.
     """
     path = Path(path)
-    n, table = _read_transitions(path)
-    if "choice" not in table.columns:
+    model = _read_transitions(path)
+    table, n, a, i, j, p = model.table, model.n, model.choice, model.source, model.target, model.probability
+    if a is None:
         raise InvalidData(f"{path} holds a Markov chain; read it with read_chain")
-    a, i, j = table.integers("choice"), table.integers("source"), table.integers("target")
-    if (a < 0).any():
-        table.fault(int((a < 0).argmax()), "choice must be at least 0")
-    n_actions = int(a.max()) + 1
-    stacked, p = a * n + i, table.floats("probability")
+    stacked = a * n + i
     check_rows(table, stacked, j, p, lambda row: f"choice {row // n} of state {row % n}")
-    P = sp.csr_array((p, (stacked, j)), shape=(n_actions * n, n))
+    P = sp.csr_array((p, (stacked, j)), shape=(model.n_actions * n, n))
     P = _filled(path, P, n, unseen)
-    kernels = [P[k * n : (k + 1) * n] for k in range(n_actions)]
-    start, r = _start(path, n, initial), _rewards(path, n, rewards)
-    return MDP(_normalized(kernels), initial=start, rewards=r, actions=_action_names(table, a, n_actions))
+    kernels = [P[k * n : (k + 1) * n] for k in range(model.n_actions)]
+    propositions = _propositions(path, n)
+    return MDP(
+        _normalized(kernels), initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards),
+        labels=_labels(path, n, propositions), actions=_action_names(table, a, model.n_actions),
+    )  # fmt: skip
 
 
 def read_prism_labels(path: str | Path) -> dict[str, Integers]:
-    """The label sets of a .lab file: name -> the states (ascending) in which it holds."""
+    """The propositions of a .lab file: name -> the states (ascending) in which it holds."""
     path = Path(path)
+    read = _storm_labels if _first_line(path, comments=True)[1] == "#DECLARATION" else _prism_labels
+    return {name: np.unique(np.array(states, dtype=np.int64)) for name, states in read(path).items()}
+
+
+def _prism_labels(path: Path) -> dict[str, list[int]]:
     numbers, texts = _lines(path)
     header = texts[0]
-    names = dict(re.findall(r'(\d+)="([^"]*)"', header))
-    if not names:
+    if not re.fullmatch(r'(\d+="[^"]*"\s*)+', header):
         raise broken(path, numbers[0], header, 'expected a header such as 0="init" 1="deadlock"')
+    names = dict(re.findall(r'(\d+)="([^"]*)"', header))
     members: dict[str, list[int]] = {name: [] for name in names.values()}
     for line, text in zip(numbers[1:], texts[1:], strict=True):
         match = re.fullmatch(r"(\d+)\s*:((?:\s*\d+)*)", text)
@@ -85,17 +119,248 @@ def read_prism_labels(path: str | Path) -> dict[str, Integers]:
             if number not in names:
                 raise broken(path, line, text, f"label {number} is not in the header")
             members[names[number]].append(int(match[1]))
-    return {name: np.unique(np.array(states, dtype=np.int64)) for name, states in members.items()}
+    return members
+
+
+def _storm_labels(path: Path) -> dict[str, list[int]]:
+    """#DECLARATION, names, #END, and then lines of a state and the names that hold in it."""
+    members: dict[str, list[int]] = {}
+    declaring = False
+    with opened(path) as file:
+        for line, row in enumerate(file, start=1):
+            text = row.strip()
+            if text in ("#DECLARATION", "#END"):
+                declaring = text == "#DECLARATION"
+            elif declaring:
+                members.update((name, []) for name in text.split())
+            elif text:
+                state, *names = text.split()
+                if not state.isdecimal():
+                    raise broken(path, line, text, 'expected "state names", such as 3 init goal')
+                for name in names:
+                    if name not in members:
+                        raise broken(path, line, text, f"{name} is not declared between #DECLARATION and #END")
+                    members[name].append(int(state))
+    return members
+
+
+def read_prism_states(path: str | Path) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of the variables in a .sta file, and their values in each state: integers, booleans, else text."""
+    path = Path(path)
+    numbers, texts = _lines(path)
+    header = re.fullmatch(r"\((.*)\)", texts[0])
+    if header is None:
+        raise broken(path, numbers[0], texts[0], "expected the names of the variables, such as (x,y)")
+    names = [name.strip() for name in header[1].split(",")]
+    states: dict[tuple[Any, ...], int] = {}
+    for k, (line, text) in enumerate(zip(numbers[1:], texts[1:], strict=True)):
+        match = re.fullmatch(r"(\d+)\s*:\s*\((.*)\)", text)
+        values = tuple(map(_value, match[2].split(","))) if match is not None else ()
+        if match is None or len(values) != len(names):
+            raise broken(path, line, text, f"expected a state and its {len(names)} values, such as {k}:(0,true)")
+        if match[1] != str(k):
+            raise broken(path, line, text, f"expected state {k}; the states must be listed in order, none left out")
+        if states.setdefault(values, k) != k:
+            raise broken(path, line, text, f"repeats the values of state {states[values]}; they tell the states apart")
+    return names, list(states)
+
+
+def _value(text: str) -> Any:
+    text = text.strip()
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if is_integer(text) else text
 
 
 def read_prism_rewards(path: str | Path) -> Floats:
     """The state rewards (n,) of a .srew file; states that are not listed have reward 0."""
     path = Path(path)
     (n, _), table = _numbered(path, ("state", "reward"), {2: ("state", "reward")})
-    state = _below(table, "state", n)
+    return _state_rewards(table, n)
+
+
+def _state_rewards(table: Table, n: int) -> Floats:
+    state, values = _below(table, "state", n), table.floats("reward", least=-np.inf)
+    _no_repeats(table, state)
     rewards = np.zeros(n)
-    rewards[state] = table.floats("reward", least=-np.inf)
+    rewards[state] = values
     return rewards
+
+
+# --- what stands beside a .tra file -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RewardFiles:
+    """A reward structure: the files with the rewards of its states and of its transitions."""
+
+    key: str  # its number, Storm's name, or "" if it has neither
+    state: Path | None = None
+    transition: Path | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [file for file in (self.state, self.transition) if file is not None]
+
+    @cached_property
+    def name(self) -> str:
+        """What PRISM's comment calls it, else its number or Storm's name."""
+        for file in self.files:
+            with opened(file) as lines:
+                for line in islice(lines, 2):
+                    if found := re.match(r'#\s*Reward structure:?\s+"([^"]*)"', line):
+                        return found[1]
+        return self.key
+
+    def __str__(self) -> str:
+        names = dict.fromkeys((self.key, f'"{self.name}"')) if self.name != self.key else {self.key: None}
+        return f"{' '.join(filter(None, names))} ({', '.join(file.name for file in self.files)})".strip()
+
+
+def reward_structures(path: Path) -> list[RewardFiles]:
+    """Those beside a .tra file, in order of their numbers or names; files that belong to another .tra are not."""
+    found: dict[str, dict[str, Path]] = {}
+    for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}*")):
+        rest = file.name[len(path.stem) :]
+        match = re.fullmatch(STORM_REWARDS, rest) or re.fullmatch(REWARDS, rest)
+        if match is None:
+            continue
+        parts = match.groupdict()
+        infix = f".{parts['name']}" if parts.get("name") else parts.get("number") or ""
+        if infix and path.with_name(f"{path.stem}{infix}.tra").exists():
+            continue
+        kind = "state" if parts["kind"] in STATE_KINDS else "transition"
+        files = found.setdefault(infix.lstrip("."), {})
+        if kind in files:
+            raise InvalidData(f"{files[kind]} and {file.name} both hold {kind} rewards of {path.name}; remove one")
+        files[kind] = file
+    keys = sorted(found, key=lambda key: (int(key) if key.isdecimal() else -1, key))
+    return [RewardFiles(key, **found[key]) for key in keys]
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """What stands beside a .tra file, for people: propositions with their number of states, variables, rewards."""
+    path = Path(path)
+    labels, states = path.with_suffix(".lab"), path.with_suffix(".sta")
+    held = read_prism_labels(labels) if labels.exists() else {}
+    return {
+        "propositions": {name: int(found.size) for name, found in held.items()},
+        "variables": read_prism_states(states)[0] if states.exists() else [],
+        "reward_structures": [str(structure) for structure in reward_structures(path)],
+    }
+
+
+def _propositions(path: Path, n: int) -> dict[str, Integers]:
+    labels = path.with_suffix(".lab")
+    if not labels.exists():
+        return {}
+    held = read_prism_labels(labels)
+    for name, states in held.items():
+        if states.size and states[-1] >= n:
+            raise InvalidData(f"{labels}: state {states[-1]} is labeled {name}, but {path.name} has {n} states")
+    return held
+
+
+def _start(n: int, propositions: dict[str, Integers], initial: Any) -> Any:
+    """The given start, else uniform on the states labeled "init", else state 0."""
+    states = propositions.get("init")
+    if initial is not None or states is None or states.size == 0:
+        return 0 if initial is None else initial
+    start = np.zeros(n)
+    start[states] = 1.0 / states.size
+    return start
+
+
+def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hashable] | None:
+    """The values of the variables; else propositions that name the states one by one; else None."""
+    file = path.with_suffix(".sta")
+    if file.exists():
+        _, states = read_prism_states(file)
+        if len(states) != n:
+            raise InvalidData(f"{file} is for {len(states)} states, {path.name} has {n}; they belong apart")
+        return list(states)
+    own = {name: held for name, held in propositions.items() if name not in OWN_PROPOSITIONS}
+    if len(own) != n or any(held.size != 1 for held in own.values()):
+        return None
+    names = {int(held[0]): name for name, held in own.items()}
+    return [names[k] for k in range(n)] if len(names) == n else None
+
+
+def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> Any:
+    """The rewards given; else those of the structure (or proposition) chosen, or of the only one there is."""
+    chosen = isinstance(rewards, (str, int)) and not isinstance(rewards, bool)
+    if rewards is not None and not chosen:
+        return rewards
+    path, n = model.table.path, model.n
+    structures = reward_structures(path)
+    if rewards is None:
+        fitting = structures
+    else:
+        fitting = [s for s in structures if str(rewards) in (s.key, s.name)]
+        if not fitting and rewards in propositions:
+            return np.bincount(propositions[str(rewards)], minlength=n).astype(np.float64)
+    if len(fitting) > 1 or (chosen and not fitting):
+        if not structures and not propositions:
+            raise InvalidData(f"{path}: no file beside it holds rewards, so there are none called {rewards!r}")
+        listed = "; ".join(map(str, structures)) or "none"
+        also = ", ".join(propositions)
+        what = f"nothing beside it is called {rewards!r}" if chosen else f"it has {len(fitting)} reward structures"
+        example = next((s.name or s.key for s in structures), next(iter(propositions), "name"))
+        raise InvalidData(
+            f'{path}: {what}; choose by name or number, such as rewards="{example}", among {listed}'
+            + (f"; or a proposition: {also}" if also else "")
+        )
+    return _expected(model, fitting[0]) if fitting else None
+
+
+def _expected(model: Model, structure: RewardFiles) -> Floats:
+    """r(i) + Σ_j P(i,j) r(i,j), (n,); of a model with choices and rewards of transitions (n, n_actions)."""
+    path, n = model.table.path, model.n
+    r = np.zeros(n)
+    if structure.state is not None:
+        if model.storm:
+            r = _state_rewards(_headerless(structure.state, ("state", "reward")), n)
+        else:
+            r = read_prism_rewards(structure.state)
+        if r.size != n:
+            raise InvalidData(f"{structure.state} is for {r.size} states, {path.name} has {n}; they belong apart")
+    if structure.transition is None:
+        return r
+    row, j, values = _transition_rewards(model, structure.transition)
+    stacked = model.row
+    total = np.bincount(stacked, model.probability, minlength=model.n_actions * n)
+    P = sp.csr_array((model.probability / total[stacked], (stacked, model.target)), shape=(model.n_actions * n, n))
+    expected = np.bincount(row, np.asarray(P[row, j]).ravel() * values, minlength=model.n_actions * n)
+    each = r[:, None] + expected.reshape(model.n_actions, n).T
+    return each if model.n_actions > 1 else each[:, 0]
+
+
+def _transition_rewards(model: Model, file: Path) -> tuple[Integers, Integers, Floats]:
+    """Rows (choice · n + source), targets and rewards of a file of transition rewards, each of a transition."""
+    short, long = ("source", "target", "reward"), ("source", "choice", "target", "reward")
+    if model.storm:
+        table = _headerless(file, short if model.choice is None else long)
+    else:
+        (n, *_), table = _numbered(file, short, {2: short, 3: long})
+        if n != model.n:
+            raise InvalidData(f"{file} is for {n} states, {model.table.path.name} has {model.n}; they belong apart")
+    i, j = _below(table, "source", model.n), _below(table, "target", model.n)
+    row = i + model.n * table.integers("choice") if "choice" in table.columns else i
+    place = row * model.n + j
+    _no_repeats(table, place)
+    unknown = ~np.isin(place, model.row * model.n + model.target)
+    if unknown.any():
+        table.fault(int(unknown.argmax()), f"{model.table.path.name} has no such transition")
+    return row, j, table.floats("reward", least=-np.inf)
+
+
+def _no_repeats(table: Table, place: Integers) -> None:
+    _, first = np.unique(place, return_index=True)
+    if first.size < place.size:
+        table.fault(int(np.setdiff1d(np.arange(place.size), first)[0]), "already has a reward; remove one")
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
 
 
 def write_prism(chain: MarkovChain, path: str | Path) -> None:
@@ -104,9 +369,11 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
     start = np.flatnonzero(chain.initial)
     if not np.allclose(chain.initial[start], 1.0 / start.size):
         raise InvalidData("PRISM starts in each initial state with the same probability; write .npz instead")
-    stale = [path.with_suffix(s) for s in REWARD_SUFFIXES if path.with_suffix(s).exists()]
-    if stale and (chain.rewards is None or stale[0].suffix != ".srew"):
-        raise InvalidData(f"{stale[0]} would be read as the rewards of this chain; remove it or rename {path.name}")
+    stale = [(file, "rewards") for structure in reward_structures(path) for file in structure.files]
+    stale += [(file, "states") for file in (path.with_suffix(".sta"),) if file.exists()]
+    for other, what in stale:
+        if chain.rewards is None or other != path.with_suffix(".srew"):
+            raise InvalidData(f"{other} would be read as the {what} of this chain; remove it or rename {path.name}")
     with replacing(path) as file:
         successors = chain.successors
         source = successors.sources.tolist()
@@ -123,15 +390,63 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
             file.writelines(f"{i} {float(chain.rewards[i])!r}\n" for i in paid)
 
 
-def _read_transitions(path: Path) -> tuple[int, Table]:
-    """Number of states and the table of a .tra file, checked against its header."""
-    shapes = {2: CHAIN, 3: CHOICES}
-    (n, *_), table = _numbered(path, CHAIN, shapes)
+# --- reading lines ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The transitions of a .tra file: (m,) columns, and which dialect its neighbors speak."""
+
+    table: Table
+    n: int
+    source: Integers
+    target: Integers
+    probability: Floats
+    choice: Integers | None  # of an MDP
+    storm: bool
+
+    @property
+    def n_actions(self) -> int:
+        return 1 if self.choice is None else int(self.choice.max()) + 1
+
+    @property
+    def row(self) -> Integers:
+        """choice · n + source: the row in the stacked kernels."""
+        return self.source if self.choice is None else self.choice * self.n + self.source
+
+
+def _read_transitions(path: Path) -> Model:
+    """A .tra file, checked against its header."""
+    line, text = _first_line(path)
+    word = text.lower()
+    if word in OTHER_MODELS:
+        raise broken(path, line, text, "only dtmc and mdp can be read")
+    if storm := word in STORM:
+        table = _headerless(path, STORM[word], skip=1)
+        n = 0
+    else:
+        (n, *_), table = _numbered(path, CHAIN, {2: CHAIN, 3: CHOICES})
     if not table.columns["source"]:
         raise broken(path, 1, "", "the file holds no transitions")
-    for name in ("source", "target"):
-        _below(table, name, n)
-    return n, table
+    if storm:
+        n = 1 + max(int(table.integers(name).max()) for name in ("source", "target"))
+        if n > MOST_STATES:
+            raise InvalidData(f"{path} asks for {n} states; at most {MOST_STATES} can be read")
+    source, target = _below(table, "source", n), _below(table, "target", n)
+    choice = table.integers("choice") if "choice" in table.columns else None
+    if choice is not None and (choice < 0).any():
+        table.fault(int((choice < 0).argmax()), "choice must be at least 0")
+    return Model(table, n, source, target, table.floats("probability"), choice, storm)
+
+
+def _headerless(path: Path, names: tuple[str, ...], skip: int = 0) -> Table:
+    """A file of Storm's without counts: its rows as a table."""
+    numbers, texts = _lines(path)
+    numbers, texts = numbers[skip:], texts[skip:]
+    for line, text in zip(numbers, texts, strict=True):
+        if (found := len(text.split())) != len(names):
+            raise broken(path, line, text, f"expected {' '.join(names)}, found {found} fields")
+    return Table(path, _columns(texts, names), numbers.__getitem__, " ")
 
 
 def _numbered(path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, ...]]) -> tuple[list[int], Table]:
@@ -166,6 +481,15 @@ def _columns(texts: list[str], names: tuple[str, ...]) -> dict[str, Sequence[str
     return {name: words[k::width] for k, name in enumerate(names)}
 
 
+def _first_line(path: Path, comments: bool = False) -> tuple[int, str]:
+    """Number and text of the first line that is neither blank nor (unless asked for) a comment."""
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if (text := line.strip()) and (comments or not text.startswith("#")):
+                return number, text
+    raise broken(path, 1, "", "the file is empty")
+
+
 def _lines(path: Path) -> tuple[list[int], list[str]]:
     """Numbers and texts of the lines that are neither blank nor comments."""
     numbers, texts = [], []
@@ -186,31 +510,6 @@ def _below(table: Table, name: str, n: int) -> Integers:
     if bad.any():
         table.fault(int(bad.argmax()), f"{name} must be a state from 0 to {n - 1}")
     return numbers
-
-
-def _start(path: Path, n: int, initial: Any) -> Any:
-    """The given start, else uniform on the states labeled "init", else state 0."""
-    labels = path.with_suffix(".lab")
-    if initial is not None or not labels.exists():
-        return 0 if initial is None else initial
-    states = read_prism_labels(labels).get("init", np.empty(0, dtype=np.int64))
-    if states.size == 0:
-        return 0
-    if states[-1] >= n:
-        raise InvalidData(f"{labels}: state {states[-1]} is labeled init, but {path.name} has {n} states")
-    start = np.zeros(n)
-    start[states] = 1.0 / states.size
-    return start
-
-
-def _rewards(path: Path, n: int, rewards: Any) -> Any:
-    found = [path.with_suffix(suffix) for suffix in REWARD_SUFFIXES if path.with_suffix(suffix).exists()]
-    if rewards is not None or not found:
-        return rewards
-    values = read_prism_rewards(found[0])
-    if values.size != n:
-        raise InvalidData(f"{found[0]} is for {values.size} states, {path.name} has {n}; they belong apart")
-    return values
 
 
 def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:

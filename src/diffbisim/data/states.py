@@ -4,18 +4,21 @@ Non-negative integers are state numbers already (``n = max + 1``, as in numpy.bi
 (strings, tuples, negative numbers, a mixture) is a label; the distinct labels are numbered in sorted order if
 they can be sorted, else in order of appearance. A given state space settles it instead: an int n (numbers
 0 … n-1) or a list of labels in the wanted order.
+
+A missing value (None, NaN, NaT, pandas.NA, a masked entry, a tuple with such a part) is not a state: somebody has to
+decide whether the entry is dropped or the state gets a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from diffbisim.checks import Integers, Labels, distinct_labels
+from diffbisim.checks import Integers, Labels, distinct_labels, is_missing, library, ordered, plain
 from diffbisim.errors import InvalidData
 
 Where = Callable[[int], str]
@@ -43,6 +46,8 @@ def encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded:
         codes = np.fromiter(map(numbers.__getitem__, items), dtype=np.int64, count=len(items))
     except (KeyError, TypeError):
         k = next(k for k, item in enumerate(items) if not isinstance(item, Hashable) or item not in numbers)
+        if is_missing(items[k]):
+            raise _missing(where(k), items[k]) from None
         raise InvalidData(f"{where(k)} = {items[k]!r} is not in states; add it there or remove it") from None
     return Encoded(codes, len(labels), labels)
 
@@ -51,11 +56,14 @@ def column(values: Any, name: str) -> Integers | list[Any]:
     """One column of states: an int64 array if all entries are integers, else the list of entries."""
     if isinstance(values, (str, bytes)):
         raise InvalidData(f"{name} is the string {values!r}; pass a sequence of states")
-    if hasattr(values, "__array__"):
-        array = np.asarray(values)
+    if isinstance(values, (set, frozenset, Mapping)):
+        kind = "mapping" if isinstance(values, Mapping) else "set"
+        raise InvalidData(f"{name} is a {kind}; pass a list of states, in the order in which they were seen")
+    if isinstance(values, np.ma.MaskedArray) or hasattr(values, "__array__"):
+        array = np.asanyarray(values)
         if array.ndim != 1:
             raise InvalidData(f"{name} has shape {array.shape}; it must be one-dimensional (use tuples as states)")
-        values = array if array.dtype.kind == "i" else array.tolist()
+        values = entries(array, values)
     if isinstance(values, np.ndarray):
         return values.astype(np.int64)
     try:
@@ -63,6 +71,20 @@ def column(values: Any, name: str) -> Integers | list[Any]:
     except TypeError:
         raise InvalidData(f"{name} = {values!r} is not a sequence of states") from None
     return _integers(items)
+
+
+def entries(array: Any, values: Any) -> Any:
+    """A one-dimensional array as it is if it holds integers, else the list of its entries; ``values`` made it.
+
+    What is masked becomes None, and dates stay dates.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        return array.data if array.dtype.kind == "i" and not np.ma.getmaskarray(array).any() else array.tolist()
+    if array.dtype.kind == "i":
+        return array
+    if array.dtype.kind in "mM":  # as pandas and polars give them out, else as numpy does
+        return list(values if library(values) in ("pandas", "polars") else array)
+    return array.tolist()
 
 
 def show(names: list[Any], total: int) -> str:
@@ -100,16 +122,22 @@ def _distinct(items: list[Any], where: Where) -> Labels:
     except TypeError:
         k = next(k for k, item in enumerate(items) if not _hashable(item))
         raise InvalidData(f"{where(k)} = {items[k]!r} is not hashable; use numbers, strings or tuples") from None
-    if any(isinstance(label, float) and label != label for label in labels):
-        k = next(k for k, item in enumerate(items) if item != item)
-        raise InvalidData(f"{where(k)} is NaN; remove the entry or name the state")
+    if any(map(is_missing, labels)):
+        k = next(k for k, item in enumerate(items) if is_missing(item))
+        raise _missing(where(k), items[k])
     with suppress(TypeError):  # then they stay in order of appearance
         labels.sort()
-    return tuple(label.item() if isinstance(label, np.generic) else label for label in labels)
+    return tuple(map(plain, labels))
+
+
+def _missing(where: str, item: Any) -> InvalidData:
+    return InvalidData(
+        f"{where} is {item!r}, a missing value; drop the entry (pandas: dropna) or name the state (fillna('none'))"
+    )
 
 
 def _given(states: Any) -> Labels:
-    names = list(states)
+    names = ordered(states, "states") or []
     if not names:
         raise InvalidData("states is empty; list at least one state")
     return distinct_labels(names, len(names), name="states") or ()

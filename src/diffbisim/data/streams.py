@@ -36,7 +36,7 @@ class Stream:
     source : a MarkovChain, a Transitions dataset, or an iterable of ``(s, s_next)``, ``(s, s_next, weight)`` or
         minibatches ``(array, array)``, ``(array, array, weights)``; states are indices
     n_states : how many there are; needed for iterables only
-    initial : a state or distribution to start from; by default that of the chain or of the episodes, else state 0
+    initial : a state or distribution to start from; by default that of the chain or of the dataset, else state 0
     rewards, labels : as of a chain, for the costs that use them
     sampled : False for a chain whose kernel counts as known (a learner's): its transitions come all at once, weighted
         by their occupancy, instead of draw by draw
@@ -69,9 +69,7 @@ class Stream:
             known: dict[str, Any] = {"initial": source.initial, "rewards": source.rewards, "labels": source.labels}
             n, self.fingerprint = source.n_states, _fingerprint(*_pieces(source))
         elif isinstance(source, Transitions):
-            start = source.starts if source.starts is not None else np.zeros(1, np.int64)
-            law = np.bincount(start, source.start_weights, minlength=source.n_states)
-            known = {"initial": law / law.sum(), "rewards": None, "labels": source.labels}
+            known = {"initial": source._default_start(), "rewards": None, "labels": source.labels}
             n, self.fingerprint = source.n_states, _fingerprint(source.states, source.next_states, source.weights)
         elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
             if n_states is None or isinstance(n_states, bool) or n_states < 1:

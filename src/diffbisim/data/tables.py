@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, Integers
+from diffbisim.checks import Floats, Integers, distinct_labels
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidChain, InvalidData
 
@@ -81,11 +81,23 @@ class Table:
             self.fault(k, f"{name} must be a number")
 
 
+def header(path: Path, delimiter: str | None = None) -> list[str]:
+    """The names of the columns of a CSV file, from its first line alone."""
+    with opened(path) as file:
+        first = file.readline()
+        file.seek(0)
+        _, row = next(_csv_rows(path, file, delimiter or _delimiter(first)), (1, []))
+    return [name.strip().lower() for name in row]
+
+
+def _delimiter(line: str) -> str:
+    return "\t" if "\t" in line and "," not in line else ","
+
+
 def read_columns(path: Path, delimiter: str | None = None) -> Table:
     """A CSV file with a header line; blank lines are skipped, spaces after a delimiter too."""
     with opened(path) as file:
-        header = file.readline()
-        delimiter = delimiter or ("\t" if "\t" in header and "," not in header else ",")
+        delimiter = delimiter or _delimiter(file.readline())
         file.seek(0)
         rows = _csv_rows(path, file, delimiter)
         _, first = next(rows, (1, []))
@@ -125,10 +137,19 @@ def _csv_line(path: Path, delimiter: str, k: int) -> int:
 
 
 def chain_of_edges(
-    table: Table, source: Any, target: Any, probability: Floats, states: int | None = None, **options: Any
+    table: Table,
+    source: Any,
+    target: Any,
+    probability: Floats,
+    states: int | None = None,
+    labels: Sequence[Hashable] | None = None,
+    **options: Any,
 ) -> MarkovChain:
     """The chain with these probabilities: no pair twice, and what leaves a state sums to one."""
     data = Transitions.from_pairs(source, target, weights=probability, states=states)
+    if labels is not None:
+        with naming(table.path):
+            data = replace(data, labels=distinct_labels(labels, data.n_states))
     check_rows(table, data.states, data.next_states, probability, lambda k: f"state {data.name(k)!r}")
     with naming(table.path):
         return data.chain(**options)
@@ -158,10 +179,12 @@ def broken(path: Path, line: int, text: str, why: str) -> InvalidData:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before the messages of errors about the chain in it."""
+    """Put the file's name before the messages of errors about the chain in it, unless they begin with it already."""
     try:
         yield
     except (InvalidData, InvalidChain) as error:
+        if str(error).startswith(str(path)):
+            raise
         raise type(error)(f"{path}: {error}") from None
 
 

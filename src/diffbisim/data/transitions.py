@@ -13,6 +13,10 @@ the numbers), or seen only as the last of an episode. Such *unseen* states must 
     "drop"        leave them out, then those that led only to them, until every state left has a way on;
                   transitions into them are forgotten and the rows renormalized
 
+**The start.** Episodes say where they begin, and the chain starts with the law of their first states. Pairs say
+nothing of it; the chain then starts in the first state seen, the source of the first transition (of positive weight,
+and not dropped). That is a guess: give ``initial`` where the start matters. Resampling does not change it.
+
 What "drop" keeps are the states from which a cycle can be reached (those have an infinite path), found by
 strongly connected components instead of by repeated peeling.
 """
@@ -27,9 +31,21 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Unseen
-from diffbisim.checks import Floats, Integers, Labels, find_state, finite_numbers, start_distribution
+from diffbisim.checks import (
+    Floats,
+    Integers,
+    Labels,
+    axis_names,
+    find_state,
+    finite_numbers,
+    is_frame,
+    labeled,
+    places,
+    start_distribution,
+    unmasked,
+)
 from diffbisim.data.counting import Pairs, drop, fill, kernel
-from diffbisim.data.states import column, encode
+from diffbisim.data.states import column, encode, entries
 from diffbisim.errors import InvalidArgument, InvalidData
 
 HUGE = 1e100  # weights above this are scaled down, lest their sums overflow
@@ -39,7 +55,8 @@ HUGE = 1e100  # weights above this are scaled down, lest their sums overflow
 class Transitions:
     """m observed transitions on a fixed state space; make it with ``from_pairs`` or ``from_trajectories``.
 
-    Without ``episodes`` every transition counts as an episode of its own.
+    Without ``episodes`` every transition counts as an episode of its own. Without ``starts`` the chain starts in
+    ``first``, the first state seen.
     """
 
     states: Integers  # (m,) in 0 … n_states-1
@@ -50,10 +67,16 @@ class Transitions:
     episodes: Integers | None = None  # (m,), ascending, in 0 … n_episodes-1
     starts: Integers | None = None  # (n_episodes,) first states
     start_weights: Floats | None = None  # (n_episodes,)
+    first: int | None = None  # where to start without ``starts``; None: the first state in the data
 
     @classmethod
     def from_pairs(cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None) -> Transitions:
-        """Transitions ``s[k] → s_next[k]``, each with a weight (default one)."""
+        """Transitions ``s[k] → s_next[k]``, each with a weight (default one).
+
+        They go by position. A pandas Series ``s_next`` whose index is that of ``s`` in another order goes by index, and
+        so do ``weights``, whose index must then be that of ``s``.
+        """
+        s_next, weights = _matched(s_next, s, "s_next", "s"), _matched(weights, s, "weights", "s")
         first, second = column(s, "s"), column(s_next, "s_next")
         m = len(first)
         if m != len(second):
@@ -69,7 +92,14 @@ class Transitions:
         """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
         if not isinstance(trajectories, Iterable):
             raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
-        paths = [np.asarray(path) if hasattr(path, "__array__") else path for path in trajectories]
+        if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
+            raise InvalidData(
+                f"trajectories is a {type(trajectories).__name__}; pass a list with one sequence of states per "
+                "trajectory, such as list(trajectories.values()) of a mapping, or [group for _, group in "
+                'table.groupby("episode")["state"]]'
+            )
+        weights = _matched(weights, trajectories, "weights", "trajectories")
+        paths = [_path(path) for path in trajectories]
         lengths = _lengths(paths)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         encoded = encode(_flat(paths), states, lambda k: _step(k, starts))
@@ -117,6 +147,7 @@ class Transitions:
             episodes=renumbered,
             starts=None if self.starts is None else self.starts[chosen],
             start_weights=None if self.start_weights is None else self.start_weights[chosen],
+            first=self.first if self.first is not None or self.starts is not None else int(self.states[0]),
         )
 
     def chain(
@@ -127,7 +158,10 @@ class Transitions:
         unseen: Unseen = "error",
         sparse: bool | None = None,
     ) -> MarkovChain:
-        """The empirical chain; ``initial`` and ``rewards`` are over the states before any is dropped."""
+        """The empirical chain; ``initial`` and ``rewards`` are over the states before any is dropped.
+
+        Without ``initial`` it starts as the episodes do; without episodes, in the first state seen.
+        """
         if unseen not in ("error", "self-loop", "uniform", "drop"):
             raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
         if unseen != "drop":
@@ -161,12 +195,16 @@ class Transitions:
             )
         return i, j, w / w.max() if w.max(initial=0.0) > HUGE else w
 
-    def _default_start(self, kept: Integers | None) -> Floats:
-        """The law of the first states of the episodes; the first state if there are no episodes."""
+    def _default_start(self, kept: Integers | None = None) -> Floats:
+        """The law of the first states of the episodes; without episodes, the first state seen (and kept)."""
         n = self.n_states if kept is None else kept.size
-        at = np.zeros(1, dtype=np.int64) if self.starts is None else self.starts
-        w = np.ones(at.size) if self.start_weights is None else self.start_weights
-        if kept is not None and self.starts is not None:
+        at, w = self.starts, self.start_weights
+        if at is None:
+            seen = self.states if self.weights is None else self.states[self.weights > 0.0]
+            seen = seen if self.first is None else np.append(self.first, seen)
+            at, w = (seen if kept is None else seen[np.isin(seen, kept)])[:1], None
+        w = np.ones(at.size) if w is None else w
+        if kept is not None:
             stays = np.isin(at, kept)
             at, w = np.searchsorted(kept, at[stays]), w[stays]
         if not w.max(initial=0.0) > 0.0:
@@ -195,9 +233,10 @@ class Transitions:
         """Rewards given over all states, over those that are kept."""
         if rewards is None:
             return None
-        if isinstance(rewards, Mapping):
-            names = [self.name(int(k)) for k in kept]
-            return {name: rewards[name] for name in names if name in rewards}
+        values, axes = labeled(rewards)
+        if axes and axes[0] is not None:
+            names = {self.name(int(k)) for k in kept}
+            return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}
         return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
 
 
@@ -209,11 +248,37 @@ def _interleaved(first: Any, second: Any) -> Any:
     return list(concatenated.from_iterable(zip(first, second, strict=True)))
 
 
+def _matched(values: Any, like: Any, name: str, other: str) -> Any:
+    """A Series in the order of the index of another one, if it has this index; anything else as it is.
+
+    Successors may have another index than their sources, as in ``x[:-1], x[1:]``; weights may not.
+    """
+    own, index = axis_names(values), axis_names(like)
+    if len(own) != 1 or len(index) != 1 or own == index or len(values) != len(like):
+        return values
+    mine, theirs = (list(range(len(like))) if names is None else names for names in (own[0], index[0]))
+    if set(mine) == set(theirs) and len(set(mine)) == len(mine):
+        return getattr(values, "iloc", values)[places(mine, theirs, name)]
+    if name == "weights" and own[0] is not None:
+        raise InvalidData(f"weights has another index than {other}; give it that of {other}, or pass a bare array")
+    return values
+
+
+def _path(path: Any) -> Any:
+    """A trajectory as an array of integers or a sequence."""
+    if not (isinstance(path, np.ma.MaskedArray) or hasattr(path, "__array__")):
+        return path
+    array = np.asanyarray(path)
+    return entries(array, path) if array.ndim == 1 else array
+
+
 def _weights(weights: Any, m: int, per: str) -> Floats | None:
     if weights is None:
         return None
     try:
-        w = np.array(weights, dtype=np.float64)
+        w = np.array(unmasked(weights, "weights", InvalidData), dtype=np.float64)
+    except InvalidData:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidData(f"weights is not an array of numbers ({error}); give one per {per}") from None
     if w.shape != (m,):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_count
+from diffbisim.checks import check_count, state_rewards
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.dbot import empirical_chain, fit
@@ -105,7 +105,7 @@ def identify(
         raise InvalidArgument(f"data is a {type(data).__name__}; give Transitions, or fit a chain with diffbisim.fit")
     if not 0.0 < level < 1.0:
         raise InvalidArgument(f"level is {level!r}; it must lie strictly between 0 and 1, e.g. level=0.95")
-    rewards = None if rewards is None else np.asarray(rewards, dtype=np.float64)
+    rewards = state_rewards(rewards, data.n_states, data.labels)
     how = {"cost": cost, "discount": discount, "initial": initial, "rewards": rewards, "unseen": unseen, **options}
     if kernel is None:
         kernel = _observed(data, unseen, initial, rewards)

@@ -41,7 +41,7 @@ def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
     if len(data) == 0:
         raise InvalidData("expert holds no transition, only starts; give trajectories of two states or more")
     if not shared:
-        return data.chain(unseen="self-loop", initial=_first_seen(data))
+        return data.chain(unseen="self-loop")
     return observed_chain(_renumbered(data, mdp), mdp)
 
 
@@ -141,7 +141,7 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
     if not by_label:
         codes[codes >= mdp.n_states] = -1
     seen = np.zeros(data.n_states, dtype=bool)
-    for part in (data.states, data.next_states, data.starts):
+    for part in (data.states, data.next_states, data.starts, data.first):
         if part is not None:
             seen[part] = True
     if (outside := seen & (codes < 0)).any():
@@ -153,7 +153,7 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
     starts = None if data.starts is None else codes[data.starts]
     return Transitions(
         codes[data.states], codes[data.next_states], mdp.n_states, mdp.labels, data.weights, data.episodes,
-        starts, data.start_weights,
+        starts, data.start_weights, None if data.first is None else int(codes[data.first]),
     )  # fmt: skip
 
 
@@ -172,8 +172,3 @@ def _start(data: Transitions, mdp: MDP) -> Floats:
     rest = among / among.sum() if own else common / common.sum()
     start = (1.0 - foreign) * (common + missing * rest) + np.where(mdp.initial == 0, seen, 0.0) * own
     return np.asarray(start / start.sum(), dtype=np.float64)
-
-
-def _first_seen(data: Transitions) -> int | None:
-    """Without episodes: where the first transition begins."""
-    return None if data.starts is not None else int(data.states[0])
