@@ -43,14 +43,28 @@ class Soft:
         self.p, self.q = ([Decimal(float(v)) for v in row[row > 0]] for row in (p, q))
         self.p, self.q = ([v / sum(side) for v in side] for side in (self.p, self.q))
         self.at = [[int(x * n_y + y) for y in self.cols] for x in self.rows]
-        self.f = [Decimal(0)] * len(self.p)
+        self.f, self.plan = [Decimal(0)] * len(self.p), None
 
     def solve(self, W, ε):
         """Lower and upper bounds on the value; leaves f, g and the plan of the lower one."""
         table = [[W[k] for k in row] for row in self.at]
-        p, q, columns = self.p, self.q, range(len(self.q))
         spread = max(map(max, table)) - min(map(min, table))
-        for _ in range(100):
+        if self.plan is None:  # from high temperatures down to this one
+            hot = ε
+            while hot < spread:
+                hot *= 4
+            while hot > ε:
+                self._settle(table, hot, spread, Decimal("1e-3"))
+                hot /= 4
+        gap = self._settle(table, ε, spread, WIDTH * Decimal("1e-6"))
+        lower = sum(w * f for w, f in zip(self.p, self.f, strict=True))
+        lower += sum(w * g for w, g in zip(self.q, self.g, strict=True))
+        return lower - ROUNDING, lower + gap + ROUNDING
+
+    def _settle(self, table, ε, spread, target):
+        """Newton's method until the certified gap is below ``target``; the gap."""
+        p, q, columns = self.p, self.q, range(len(self.q))
+        for _ in range(300):
             inner = []  # log Σ_i p_i exp((f_i - W_ij)/ε), stably
             for j in columns:
                 exponents = [(f - row[j]) / ε for f, row in zip(self.f, table, strict=True)]
@@ -61,26 +75,24 @@ class Soft:
                 [w * q[j] * ((f + self.g[j] - row[j]) / ε).exp() for j in columns]
                 for w, f, row in zip(p, self.f, table, strict=True)
             ]
-            lack = [w - sum(row) for w, row in zip(p, plan, strict=True)]
-            gap = sum(map(abs, lack)) * (max(self.f) - min(self.f) + spread)
+            have = [sum(row) for row in plan]
+            gap = sum(abs(w - h) for w, h in zip(p, have, strict=True)) * (max(self.f) - min(self.f) + spread)
             self.plan = np.array([[float(v) for v in row] for row in plan])
-            lower = sum(w * f for w, f in zip(p, self.f, strict=True)) + sum(
-                w * g for w, g in zip(q, self.g, strict=True)
-            )
-            if gap <= WIDTH * Decimal("1e-6"):
-                return lower - ROUNDING, lower + gap + ROUNDING
-            self._newton(lack, ε)
+            if gap <= target:
+                return gap
+            self._step(have, ε)
         raise AssertionError("the entropic transport did not settle: take a larger epsilon")
 
-    def _newton(self, lack, ε):
-        """f + ε S⁺ (p - p̃), S = diag(p̃) - Π diag(1/q) Πᵀ; one step of Sinkhorn while far away."""
+    def _step(self, have, ε):
+        """f + t ε S⁺ (p - p̃), S = diag(p̃) - Π diag(1/q) Πᵀ: Newton's step, damped while it is long (in units of ε)."""
+        lack = [w - h for w, h in zip(self.p, have, strict=True)]
         size = max(map(abs, lack))
-        p, q = self.plan.sum(axis=1), self.plan.sum(axis=0)
-        if float(size) > 1e-3 * p.min():
-            self.f = [f + ε * (w / (w - v)).ln() for f, w, v in zip(self.f, self.p, lack, strict=True)]
-            return
-        S = np.diag(p) - self.plan / q @ self.plan.T
-        step = np.linalg.lstsq(S, np.array([float(v / size) for v in lack]), rcond=1e-13)[0]
+        S = np.diag(self.plan.sum(axis=1)) - self.plan / self.plan.sum(axis=0) @ self.plan.T
+        step = np.linalg.lstsq(S, np.array([float(v / size) for v in lack]), rcond=1e-14)[0]
+        step -= step.mean()
+        length = 2 * float(size) * np.abs(step).max()
+        if length > 0:
+            step *= np.log1p(length) / length
         self.f = [f + ε * size * Decimal(float(v)) for f, v in zip(self.f, step, strict=True)]
 
     def everywhere(self, table, ε):
