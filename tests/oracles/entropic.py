@@ -110,7 +110,7 @@ def _logsum(exponents, weights):
 
 def entropic_truth(P_x, P_y, nu_x, nu_y, cost, discount, epsilon):
     """The enclosure of d_ε and the derivatives; for ε of about the cost's size, which it is divided by inside."""
-    with localcontext(Context(prec=DIGITS, Emin=-10**6, Emax=10**6)):
+    with localcontext(Context(prec=DIGITS, Emin=-(10**6), Emax=10**6)):
         return _truth(P_x, P_y, nu_x, nu_y, cost, discount, epsilon)
 
 
