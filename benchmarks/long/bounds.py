@@ -62,7 +62,7 @@ CHANGES = (
 )  # fmt: skip
 
 
-# --- random problems, as plain arrays ------------------------------------------------------------------------------------
+# --- random problems, as plain arrays -------------------------------------------------------------------------------
 
 
 def kernel(rng, n, kind):
@@ -128,8 +128,9 @@ def problem(rng, largest=6):
         P_y = P_x.copy()
     c = costs(rng, (n_x, n_y), rng.choice(COSTS))
     return {
-        "P_x": P_x, "P_y": P_y, "nu_x": start(rng, n_x), "nu_y": start(rng, n_y), "cost": c * (size(rng) / (c.max() or 1)),
-        "discount": float(rng.choice(DISCOUNTS)), "sparse": bool(rng.random() < 0.2),
+        "P_x": P_x, "P_y": P_y, "nu_x": start(rng, n_x), "nu_y": start(rng, n_y),
+        "cost": c * (size(rng) / (c.max() or 1)), "discount": float(rng.choice(DISCOUNTS)),
+        "sparse": bool(rng.random() < 0.2),
     }  # fmt: skip
 
 
@@ -204,7 +205,7 @@ def instance(seed, k):
     return calls
 
 
-# --- running and checking ------------------------------------------------------------------------------------------------
+# --- running and checking -------------------------------------------------------------------------------------------
 
 
 def run(calls, say=None):
@@ -310,7 +311,7 @@ def violations(call, result):
             yield f"values off by {float(off)!r}, tol {solver.tol!r}, largest cost {scale!r}"
 
 
-# --- files and tables ----------------------------------------------------------------------------------------------------
+# --- files and tables -----------------------------------------------------------------------------------------------
 
 
 def to_json(calls):

@@ -186,7 +186,7 @@ def _reduced(numbers):
 
 def truth(P_x, P_y, nu_x, nu_y, cost, discount, gradient=False):
     """The enclosure of d and of all values; with ``gradient`` also the derivatives, where they are unique."""
-    n_x, n_y = cost.shape
+    n_y = cost.shape[1]
     exponent = frexp(float(cost.max()))[1] if cost.max() > 0 else 0
     unit = Fraction(2) ** (exponent - BITS)
     c = [_floor(Fraction(float(v)) / unit) for v in cost.ravel()]  # down by less than a unit: see `spare`

@@ -115,7 +115,7 @@ def entropic_truth(P_x, P_y, nu_x, nu_y, cost, discount, epsilon):
 
 
 def _truth(P_x, P_y, nu_x, nu_y, cost, discount, epsilon):
-    n_x, n_y = cost.shape
+    n_y = cost.shape[1]
     scale = Decimal(float(cost.max())) or Decimal(1)
     c = [Decimal(float(v)) / scale for v in cost.ravel()]
     γ = Decimal(float(discount))
