@@ -24,7 +24,9 @@ import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers
-from diffbisim.data.tables import Table, broken, chain_of_edges, check_rows, opened, replacing
+from diffbisim.data import limits
+from diffbisim.data.counting import MOST_FILLED
+from diffbisim.data.tables import Table, broken, chain_of_edges, check_rows, check_states, opened, replacing
 from diffbisim.errors import InvalidData
 from diffbisim.mdp import MDP
 
@@ -59,6 +61,9 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     if (a < 0).any():
         table.fault(int((a < 0).argmax()), "choice must be at least 0")
     n_actions = int(a.max()) + 1
+    if n_actions > limits.CHOICES:
+        table.fault(int(a.argmax()), f"more than {limits.CHOICES:,} choices; raise diffbisim.data.limits.CHOICES")
+    check_states(path, n_actions * n, a.size, f"choices ({n_actions:,} of each of {n:,} states)")
     stacked, p = a * n + i, table.floats("probability")
     check_rows(table, stacked, j, p, lambda row: f"choice {row // n} of state {row % n}")
     P = sp.csr_array((p, (stacked, j)), shape=(n_actions * n, n))
@@ -73,12 +78,12 @@ def read_prism_labels(path: str | Path) -> dict[str, Integers]:
     path = Path(path)
     numbers, texts = _lines(path)
     header = texts[0]
-    names = dict(re.findall(r'(\d+)="([^"]*)"', header))
+    names = dict(re.findall(r'(\d{1,18})="([^"]*)"', header))
     if not names:
         raise broken(path, numbers[0], header, 'expected a header such as 0="init" 1="deadlock"')
     members: dict[str, list[int]] = {name: [] for name in names.values()}
     for line, text in zip(numbers[1:], texts[1:], strict=True):
-        match = re.fullmatch(r"(\d+)\s*:((?:\s*\d+)*)", text)
+        match = re.fullmatch(r"(\d{1,18})\s*:([\d\s]*)", text)
         if match is None:
             raise broken(path, line, text, 'expected "state: label numbers", such as 3: 0 2')
         for number in match[2].split():
@@ -138,10 +143,13 @@ def _numbered(path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, 
     """A file whose first line counts states … rows: these counts, and its rows as a table."""
     numbers, texts = _lines(path)
     line, header = numbers.pop(0), texts.pop(0)
-    counts = [int(word) if word.isdecimal() else -1 for word in header.split()]
+    counts = [int(word) if word.isdecimal() and len(word) <= 18 else -1 for word in header.split()]
     if len(counts) not in shapes or min(counts) < 0:
         expected = " or ".join(COUNTS[k] for k in shapes)
         raise broken(path, line, header, f"the first line must hold the counts {expected}")
+    if counts[0] > limits.STATES:
+        why = f"more than {limits.STATES:,} states; raise diffbisim.data.limits.STATES"
+        raise broken(path, line, header, why)
     if len(texts) != counts[-1]:
         why = f"the header promises {counts[-1]} lines, {len(texts)} follow; is the file complete?"
         raise broken(path, line, header, why)
@@ -225,6 +233,8 @@ def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
             'every action must exist in every state: pass unseen="self-loop" or "uniform"'
         )
     rows, columns = empty, empty % n
+    if unseen == "uniform" and empty.size * n > MOST_FILLED:
+        raise InvalidData(f'{path}: unseen="uniform" would add {empty.size * n:,} transitions; use "self-loop"')
     if unseen == "uniform":
         rows, columns = np.repeat(empty, n), np.tile(np.arange(n), empty.size)
     entries = np.full(rows.size, empty.size / rows.size)
