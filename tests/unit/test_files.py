@@ -106,7 +106,7 @@ def test_npz_never_unpickles(tmp_path):
         ({"transition": np.eye(2) * 0.5, "initial": np.eye(2)[0]}, "transition: row 0 sums to 0.5"),
         (
             {"data": [1.0, 1.0], "indices": [0, 9], "indptr": [0, 1, 2], "initial": [1.0, 0.0]},
-            "data, indices and indptr are not a CSR matrix (",
+            "data, indices and indptr are not a CSR matrix",
         ),
         (
             {"transition": np.eye(2), "initial": [1.0, 0.0], "labels": np.frombuffer(b"[1", np.uint8)},

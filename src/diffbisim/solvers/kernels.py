@@ -344,7 +344,7 @@ def first_unfit(pair, n_y, x_ptr, x_prob, y_ptr, y_prob, at, child, parent, flow
             seen[u] = k
             left[u] -= flow[e]
             left[v] -= flow[e]
-        for v in range(a + b):
-            if not abs(left[v]) <= tolerance:
+        for node in range(a + b):
+            if not abs(left[node]) <= tolerance:
                 return k, 2
     return 0, 0
