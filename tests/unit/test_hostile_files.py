@@ -479,3 +479,14 @@ def test_text_beyond_the_limit(tmp_path, monkeypatch):
 def test_a_device_is_no_file():
     with pytest.raises(InvalidData, match="/dev/zero is a pipe or a device"):
         read_chain("/dev/zero", format="csv")
+
+
+@pytest.mark.parametrize(("name", "read"), [("c.csv", read_chain), ("c.csv", read_transitions), ("m.tra", read_mdp)])
+def test_what_does_not_fit_into_memory(tmp_path, name, read, monkeypatch):
+    def fail(*_):
+        raise MemoryError("Unable to allocate 8 PiB")
+
+    monkeypatch.setattr("diffbisim.data.tables.Table.integers", fail)
+    monkeypatch.setattr("diffbisim.data.tables.Table.states", fail)
+    text = "state,next_state\n0,0\n" if name == "c.csv" else "1 1 1\n0 0 0 1\n"
+    refused(file(tmp_path, name, text), "not enough memory for it: Unable to allocate 8 PiB", read)

@@ -25,6 +25,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.data.archive import read_npz, write_npz
 from diffbisim.data.prism import read_mdp, read_prism, write_prism
+from diffbisim.data.reader import within_memory
 from diffbisim.data.tables import (
     Table,
     broken,
@@ -44,6 +45,7 @@ FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism"}
 EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
 
 
+@within_memory
 def read_chain(
     path: str | Path,
     *,
@@ -60,10 +62,7 @@ def read_chain(
     kind = _format(path, format)
     read: Callable[..., MarkovChain] = {"npz": read_npz, "prism": read_prism, "csv": read_csv}[kind]
     options = {} if kind == "npz" else {"unseen": unseen}
-    try:
-        return read(path, initial=initial, rewards=rewards, **options)
-    except MemoryError:
-        raise InvalidData(f"{path}: there is not enough memory for this chain") from None
+    return read(path, initial=initial, rewards=rewards, **options)
 
 
 def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
@@ -90,6 +89,7 @@ def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     raise _header(table, "from,to,probability or state,next_state[,weight] or episode,t,state")
 
 
+@within_memory
 def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
     """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
     table = read_columns(Path(path), "\t" if Path(path).suffix.lower() == ".tsv" else None)

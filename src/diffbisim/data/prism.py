@@ -26,6 +26,7 @@ from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers
 from diffbisim.data import limits
 from diffbisim.data.counting import MOST_FILLED
+from diffbisim.data.reader import within_memory
 from diffbisim.data.tables import Table, broken, chain_of_edges, check_rows, check_states, opened, replacing
 from diffbisim.errors import InvalidData
 from diffbisim.mdp import MDP
@@ -47,6 +48,7 @@ def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, un
     return chain_of_edges(table, i, j, p, states=n, **options)
 
 
+@within_memory
 def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MDP:
     """The MDP in a .tra file and its neighbors, with CSR kernels; action k is PRISM's choice k.
 

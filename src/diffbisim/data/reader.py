@@ -17,8 +17,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 from diffbisim.data import limits
 from diffbisim.errors import DiffbisimError, InvalidData
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
 #: What zipfile and zlib raise for archives that are damaged, encrypted, or packed in a way that they do not know.
@@ -46,6 +49,19 @@ STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 HEADER = 10_000  # bytes of the header of an array, as in numpy
 CHUNK = 2**22  # bytes unpacked at a time
+
+
+def within_memory(read: Callable[P, T]) -> Callable[P, T]:
+    """A reader whose first argument is a file: what does not fit into memory is refused like all that does not fit."""
+
+    @wraps(read)
+    def run(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return read(*args, **options)
+        except MemoryError as error:
+            raise InvalidData(f"{args[0]}: {_sentence(error)}") from None
+
+    return run
 
 
 def read_archive(path: str | Path, what: str, remedy: str) -> Arrays:
