@@ -265,6 +265,18 @@ def test_large_results_are_read_without_being_solved_again(tmp_path):
     assert db.load(saved(result, tmp_path / "r.npz", meta={"upper": result.upper + 1e-3})).upper > result.upper
 
 
+def test_classes_with_members_out_of_reach_are_read(tmp_path):
+    still = [db.MarkovChain(np.eye(3), rewards=rewards) for rewards in ([0.0, 0.0, 1.0], [0.5, 0.5, 2.0])]
+    result = db.distance(*still, solver=Exact(reachable=True), lump=True)
+    again = db.load(saved(result, tmp_path / "r.npz"))
+    assert again.value == result.value == pytest.approx(0.5)
+
+    def change(arrays):
+        arrays["state.values"][0, 0] = np.nan
+
+    refused(saved(result, tmp_path / "r.npz", change), "NaN at pairs that the starts can reach")
+
+
 def test_stopped_runs_are_read(tmp_path):
     """Tables far out of range, wide bounds: honest all the same."""
     with pytest.warns(db.ConvergenceWarning):
