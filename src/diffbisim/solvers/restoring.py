@@ -79,13 +79,9 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
 
 def reachable_pairs(problem: Problem) -> NDArray[np.int64]:
     """Flat numbers of the pairs that some coupling reaches from the starts, ascending."""
-    x, y = problem.x.successors, problem.y.successors
-    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel()
-    first = np.flatnonzero(seen)
-    queue = np.full(seen.size, -1, np.int64)
-    queue[: first.size] = first
-    n = kernels.reachable(x.indptr, x.indices, y.indptr, y.indices, problem.shape[1], seen, queue)
-    return np.sort(queue[:n])
+    from diffbisim.solvers.pairs import PairGrid
+
+    return PairGrid(problem, reachable=True).pair
 
 
 def check_followed(problem: Problem, arrays: Arrays) -> None:
