@@ -3,11 +3,13 @@
 A distance is its own file. A result that is built on a distance (fit, compression, imitation) has the arrays of that
 distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
 knows it.
+
+What is read is checked as if an enemy had written it (data/reader.py): chains, cost and discount as by the
+constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
+(solvers/restoring.py).
 """
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,11 +18,27 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount
+from diffbisim.cost import ground_cost
 from diffbisim.data.archive import chain_from_arrays
+from diffbisim.data.reader import (
+    entry,
+    is_count,
+    is_history,
+    is_number,
+    is_row,
+    read_archive,
+    read_json,
+    refusing,
+)
 from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidData
 from diffbisim.problem import Coupling, Problem
 from diffbisim.results import DistanceResult, Status
+
+#: Of the JSON beside the arrays.
+VERSION = 1
 
 
 @contextmanager
@@ -28,11 +46,9 @@ def opened(
     path: str | Path, what: str = "saved result", remedy: str = "write one with result.save(path)"
 ) -> Iterator[dict[str, Any]]:
     """The arrays in a file; where one is missing or damaged, here or in the block, it is not a ``what``."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            yield {name: archive[name] for name in archive.files}
-    except (KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidData(f"{path} is not a {what} ({error}); {remedy}") from None
+    arrays = read_archive(path, what, remedy)
+    with refusing(path, what, remedy):
+        yield arrays
 
 
 def write_built(
@@ -47,20 +63,53 @@ def write_built(
 
 def read_built(arrays: dict[str, Any], kind: str) -> tuple[dict[str, Any], DistanceResult]:
     """The JSON and the distance of a result that `write_built` wrote."""
-    return json.loads(bytes(arrays[kind]).decode()), result_from_arrays(part(arrays, "distance."))
+    meta = read_json(arrays, kind)
+    check_version(meta, f"diffbisim-{kind}")
+    entry(meta, "history", is_history, "a list of rows of numbers")
+    return meta, result_from_arrays(part(arrays, "distance."))
+
+
+def check_version(meta: Any, name: str) -> None:
+    """Refuse what a newer diffbisim has written, and what is something else."""
+    if entry(meta, name, is_count, "the version of the format") > VERSION:
+        raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
 
 
 def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
-    meta = json.loads(bytes(arrays["meta"]).decode())
-    problem = Problem(
-        chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y.")), arrays["cost"], meta["discount"]
+    from diffbisim.solvers.restoring import check_bounds
+
+    meta = read_json(arrays, "meta")
+    check_version(meta, "diffbisim-result")
+    lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
+    if not -np.inf < lower <= value <= upper < np.inf:
+        raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")
+    outcome = Status[entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")]
+    iterations = entry(meta, "iterations", is_count, "a count")
+    solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
+    history = entry(meta, "history", is_history, "a list of rows of numbers")
+    work = entry(meta, "work", is_row, "counts by name")
+    kind = entry(meta, "coupling", lambda name: name in _COUPLINGS, f"one of {', '.join(_COUPLINGS)}")
+    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
+    if "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
+    discount = check_discount(entry(meta, "discount", is_number, "a number"))
+    problem = Problem(x, y, ground_cost(arrays["cost"], x, y), discount)
+    coupling = _coupling(kind, problem, part(arrays, "state."))
+    result = DistanceResult(
+        problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
-    coupling = _coupling(meta["coupling"], problem, part(arrays, "state."))
-    return DistanceResult(
-        problem, meta["value"], meta["lower"], meta["upper"], Status[meta["outcome"]], meta["iterations"],
-        meta["solver"], coupling, tuple(meta["history"]), meta["work"],
-    )  # fmt: skip
+    check_bounds(result)
+    return result
+
+
+def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
+    """The chain beside a distance, which must be the second one of that distance (but for rewards and labels)."""
+    chain, y = chain_from_arrays(part(arrays, "chain.")), found.problem.y
+    same = chain.n_states == y.n_states and np.allclose(chain.initial, y.initial, rtol=0.0, atol=1e-9)
+    if not same or abs(chain.successors.matrix - y.successors.matrix).max() > 1e-9:
+        raise InvalidData("the chain is not the one that the distance is to")
+    return chain
 
 
 def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:

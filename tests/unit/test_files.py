@@ -101,16 +101,16 @@ def test_npz_never_unpickles(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"transition": np.eye(2)}, "has no array 'initial'; write it with write_chain"),
-        ({"initial": np.eye(2)[0]}, "has no array 'indptr'"),
+        ({"transition": np.eye(2)}, "has no array 'initial'; is it the file that you mean?"),
+        ({"initial": np.eye(2)[0]}, "has no array 'transition'"),
         ({"transition": np.eye(2) * 0.5, "initial": np.eye(2)[0]}, "transition: row 0 sums to 0.5"),
         (
             {"data": [1.0, 1.0], "indices": [0, 9], "indptr": [0, 1, 2], "initial": [1.0, 0.0]},
-            "is damaged (",
+            "data, indices and indptr are not a CSR matrix",
         ),
         (
             {"transition": np.eye(2), "initial": [1.0, 0.0], "labels": np.frombuffer(b"[1", np.uint8)},
-            "is damaged (",
+            "the JSON in 'labels' is damaged (",
         ),
         ({"diffbisim": 99}, "was written by a newer diffbisim; update diffbisim"),
     ],

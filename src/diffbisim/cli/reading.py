@@ -19,9 +19,10 @@ from diffbisim.cli.showing import note
 from diffbisim.data.files import is_observed, read_chain, read_mdp, read_transitions
 from diffbisim.data.gymnasium import from_env, import_gymnasium
 from diffbisim.data.prism import read_prism_labels
+from diffbisim.data.reader import read_array
 from diffbisim.data.tables import broken, header, naming, opened, read_columns
 from diffbisim.data.transitions import Transitions
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
 from diffbisim.planning import optimal_policy
 
@@ -212,10 +213,7 @@ def save_target(path: Path | None, suffixes: tuple[str, ...]) -> None:
 
 
 def _array(path: Path) -> Floats:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-    except (ValueError, TypeError, EOFError) as error:
-        raise InvalidData(f"{path} is not an array of numbers ({error}); write it with numpy.save") from None
+    return np.asarray(read_array(path), dtype=np.float64)
 
 
 def _numbers(path: Path) -> Floats:
@@ -229,6 +227,8 @@ def _numbers(path: Path) -> Floats:
                 rows.append([float(word) for word in text.split(_delimiter(path) or ",")])
             except ValueError:
                 raise broken(path, line, text.strip(), "expected numbers only, without a header") from None
+            if not all(map(math.isfinite, rows[-1])):
+                raise broken(path, line, text.strip(), "expected finite numbers only")
             if len(rows[-1]) != len(rows[0]):
                 why = f"expected {len(rows[0])} numbers as in the first row, found {len(rows[-1])}"
                 raise broken(path, line, text.strip(), why)

@@ -9,8 +9,6 @@ labels                  JSON text in UTF-8 bytes; floats and tuples, which JSON 
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain
+from diffbisim.data import limits
+from diffbisim.data.reader import read_archive, read_json, refusing
 from diffbisim.data.tables import replacing
-from diffbisim.errors import InvalidChain, InvalidData
+from diffbisim.errors import InvalidData
 
 VERSION = 1
 CSR = ("data", "indices", "indptr")
@@ -43,18 +43,23 @@ def label_array(labels: Sequence[Hashable]) -> Any:
     return np.frombuffer(json.dumps([_tagged(label) for label in labels]).encode(), dtype=np.uint8)
 
 
-def labels_from_array(array: Any) -> list[Any]:
-    """The inverse."""
-    return [_untagged(item) for item in json.loads(bytes(array).decode())]
+def labels_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:
+    """The inverse, from the array of this name; None if there is none."""
+    if name not in arrays:
+        return None
+    items = read_json(arrays, name)
+    if not isinstance(items, list):
+        raise InvalidData(f"{name} must be a list of labels")
+    return [_untagged(item) for item in items]
 
 
 def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: Any = None) -> MarkovChain:
     """The inverse; ``initial`` and ``rewards`` override what is stored."""
     return MarkovChain(
         _matrix(parts),
-        initial=parts["initial"] if initial is None else initial,
+        initial=_required(parts, "initial") if initial is None else initial,
         rewards=parts.get("rewards") if rewards is None else rewards,
-        labels=labels_from_array(parts["labels"]) if "labels" in parts else None,
+        labels=labels_from_array(parts, "labels"),
     )
 
 
@@ -66,30 +71,38 @@ def write_npz(chain: MarkovChain, path: str | Path) -> None:
 
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
     """The chain in an archive; ``initial`` and ``rewards`` override what is stored."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            parts = {name: archive[name] for name in archive.files}
-    except (ValueError, TypeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise InvalidData(f"{path} is not a chain archive ({error}); write it with write_chain") from None
-    if parts.get("diffbisim", VERSION) > VERSION:
-        raise InvalidData(f"{path} was written by a newer diffbisim; update diffbisim to read it")
-    try:
+    what, remedy = "chain archive", "write it with write_chain"
+    parts = read_archive(path, what, remedy)
+    with refusing(path, what, remedy):
+        version = parts.get("diffbisim", np.array(VERSION))
+        if version.shape != () or version.dtype.kind not in "iu":
+            raise InvalidData(f"the version of the format is {version!r}, not a number")
+        if version > VERSION:
+            raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
         return chain_from_arrays(parts, initial=initial, rewards=rewards)
-    except KeyError as error:
-        raise InvalidData(f"{path} has no array {error}; write it with write_chain") from None
-    except InvalidChain as error:
-        raise InvalidData(f"{path}: {error}") from None
-    except (ValueError, TypeError) as error:
-        raise InvalidData(f"{path} is damaged ({error}); write it anew with write_chain") from None
 
 
 def _matrix(parts: dict[str, Any]) -> Any:
-    if "transition" in parts:
-        return parts["transition"]
-    n = len(parts["indptr"]) - 1
-    P = sp.csr_array(tuple(parts[name] for name in CSR), shape=(n, n))
-    P.check_format(full_check=True)
-    return P
+    if "transition" in parts or "indptr" not in parts:
+        return _required(parts, "transition")
+    data, indices, indptr = (_required(parts, name) for name in CSR)
+    for name, array, kinds in (("data", data, "biuf"), ("indices", indices, "iu"), ("indptr", indptr, "iu")):
+        if array.ndim != 1 or array.dtype.kind not in kinds:
+            raise InvalidData(f"array {name!r} is {array.dtype} of shape {array.shape}; it is no part of a CSR matrix")
+    n = indptr.size - 1
+    if not 1 <= n <= limits.STATES:
+        raise InvalidData(f"array 'indptr' is for {n:,} states; expected 1 to {limits.STATES:,}")
+    indices, indptr = indices.astype(np.int64), indptr.astype(np.int64)
+    ends = indptr[0] == 0 and indptr[-1] == indices.size == data.size
+    if not ends or (indptr[1:] < indptr[:-1]).any() or ((indices < 0) | (indices >= n)).any():
+        raise InvalidData("data, indices and indptr are not a CSR matrix: lengths or indices do not fit")
+    return sp.csr_array((data, indices, indptr), shape=(n, n))
+
+
+def _required(parts: dict[str, Any], name: str) -> Any:
+    if name not in parts:
+        raise InvalidData(f"it has no array {name!r}; is it the file that you mean?")
+    return parts[name]
 
 
 def _tagged(label: Hashable) -> Any:
@@ -107,8 +120,14 @@ def _tagged(label: Hashable) -> Any:
 
 
 def _untagged(item: Any) -> Any:
-    if isinstance(item, dict):
-        if "float" in item:
-            return float.fromhex(item["float"])
-        return tuple(_untagged(part) for part in item["tuple"])
-    return item
+    if item is None or isinstance(item, (str, bool, int)):
+        return item
+    if isinstance(item, dict) and len(item) == 1:
+        if isinstance(text := item.get("float"), str):
+            try:
+                return float.fromhex(text)
+            except (ValueError, OverflowError):
+                raise InvalidData(f"label {text[:40]!r} is no number in hexadecimal") from None
+        if isinstance(parts := item.get("tuple"), list):
+            return tuple(_untagged(part) for part in parts)
+    raise InvalidData("a label is neither text nor a number nor a tuple of these")

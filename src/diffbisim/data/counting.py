@@ -13,13 +13,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.checks import ROUNDED, Floats, Integers, Matrix
+from diffbisim.data import limits
 from diffbisim.data.states import show
 from diffbisim.errors import InvalidData
 
 Pairs = tuple[Integers, Integers, Floats]
 
-MOST_STATES = 10**7  # more rows than this are a mistake in the numbering
-MOST_FILLED = 5 * 10**7  # entries that unseen="uniform" may add
+MOST_FILLED = 4 * 10**6  # entries that unseen="uniform" may add
 SHOWN = 5  # states listed in a message
 
 
@@ -45,7 +45,7 @@ def fill(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashable]) -> 
         return pairs
     if unseen == "error":
         raise InvalidData(_unseen_message(sources, n, name))
-    if n > MOST_STATES:
+    if n > limits.STATES:
         raise InvalidData(
             f"the largest state number is {n - 1}, which asks for {n} states; "
             'if the numbers are names, pass states=[...] or unseen="drop"'

@@ -25,7 +25,17 @@ import numpy as np
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.data.archive import read_npz, write_npz
 from diffbisim.data.prism import read_mdp, read_prism, write_prism
-from diffbisim.data.tables import Table, broken, chain_of_edges, is_integer, naming, read_columns, replacing
+from diffbisim.data.reader import within_memory
+from diffbisim.data.tables import (
+    Table,
+    broken,
+    chain_of_edges,
+    check_states,
+    is_integer,
+    naming,
+    read_columns,
+    replacing,
+)
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 
@@ -35,6 +45,7 @@ FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism"}
 EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
 
 
+@within_memory
 def read_chain(
     path: str | Path,
     *,
@@ -49,10 +60,9 @@ def read_chain(
     transition, as in `MarkovChain.from_transitions`.
     """
     kind = _format(path, format)
-    if kind == "npz":
-        return read_npz(path, initial=initial, rewards=rewards)
-    read: Callable[..., MarkovChain] = read_prism if kind == "prism" else read_csv
-    return read(path, initial=initial, rewards=rewards, unseen=unseen)
+    read: Callable[..., MarkovChain] = {"npz": read_npz, "prism": read_prism, "csv": read_csv}[kind]
+    options = {} if kind == "npz" else {"unseen": unseen}
+    return read(path, initial=initial, rewards=rewards, **options)
 
 
 def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
@@ -72,10 +82,14 @@ def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
         return chain_of_edges(table, source, target, table.floats("probability"), **options)
     with naming(table.path):
         if is_observed(table):
-            return _observed(table).chain(**options)
+            data = _observed(table)
+            if unseen in ("self-loop", "uniform"):
+                check_states(table.path, data.n_states, len(data))
+            return data.chain(**options)
     raise _header(table, "from,to,probability or state,next_state[,weight] or episode,t,state")
 
 
+@within_memory
 def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
     """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
     table = read_columns(Path(path), "\t" if Path(path).suffix.lower() == ".tsv" else None)

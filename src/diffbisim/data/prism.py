@@ -43,8 +43,19 @@ import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers
-from diffbisim.data.counting import MOST_STATES
-from diffbisim.data.tables import Table, broken, chain_of_edges, check_rows, is_integer, opened, replacing
+from diffbisim.data import limits
+from diffbisim.data.counting import MOST_FILLED
+from diffbisim.data.reader import within_memory
+from diffbisim.data.tables import (
+    Table,
+    broken,
+    chain_of_edges,
+    check_rows,
+    check_states,
+    is_integer,
+    opened,
+    replacing,
+)
 from diffbisim.errors import InvalidData
 from diffbisim.mdp import MDP
 
@@ -73,6 +84,7 @@ def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, un
     )  # fmt: skip
 
 
+@within_memory
 def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MDP:
     """The MDP in a .tra file and its neighbors, with CSR kernels; action k is PRISM's choice k.
 
@@ -85,6 +97,9 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     table, n, a, i, j, p = model.table, model.n, model.choice, model.source, model.target, model.probability
     if a is None:
         raise InvalidData(f"{path} holds a Markov chain; read it with read_chain")
+    if model.n_actions > limits.CHOICES:
+        table.fault(int(a.argmax()), f"more than {limits.CHOICES:,} choices; raise diffbisim.data.limits.CHOICES")
+    check_states(path, model.n_actions * n, a.size, f"choices ({model.n_actions:,} of each of {n:,} states)")
     stacked = a * n + i
     check_rows(table, stacked, j, p, lambda row: f"choice {row // n} of state {row % n}")
     P = sp.csr_array((p, (stacked, j)), shape=(model.n_actions * n, n))
@@ -107,12 +122,12 @@ def read_prism_labels(path: str | Path) -> dict[str, Integers]:
 def _prism_labels(path: Path) -> dict[str, list[int]]:
     numbers, texts = _lines(path)
     header = texts[0]
-    if not re.fullmatch(r'(\d+="[^"]*"\s*)+', header):
+    if not re.fullmatch(r'(\d{1,18}="[^"]*"\s*)+', header):
         raise broken(path, numbers[0], header, 'expected a header such as 0="init" 1="deadlock"')
     names = dict(re.findall(r'(\d+)="([^"]*)"', header))
     members: dict[str, list[int]] = {name: [] for name in names.values()}
     for line, text in zip(numbers[1:], texts[1:], strict=True):
-        match = re.fullmatch(r"(\d+)\s*:((?:\s*\d+)*)", text)
+        match = re.fullmatch(r"(\d{1,18})\s*:([\d\s]*)", text)
         if match is None:
             raise broken(path, line, text, 'expected "state: label numbers", such as 3: 0 2')
         for number in match[2].split():
@@ -135,7 +150,7 @@ def _storm_labels(path: Path) -> dict[str, list[int]]:
                 members.update((name, []) for name in text.split())
             elif text:
                 state, *names = text.split()
-                if not state.isdecimal():
+                if not (state.isdecimal() and len(state) <= 18):
                     raise broken(path, line, text, 'expected "state names", such as 3 init goal')
                 for name in names:
                     if name not in members:
@@ -430,8 +445,7 @@ def _read_transitions(path: Path) -> Model:
         raise broken(path, 1, "", "the file holds no transitions")
     if storm:
         n = 1 + max(int(table.integers(name).max()) for name in ("source", "target"))
-        if n > MOST_STATES:
-            raise InvalidData(f"{path} asks for {n} states; at most {MOST_STATES} can be read")
+        check_states(path, n, len(table.columns["source"]))
     source, target = _below(table, "source", n), _below(table, "target", n)
     choice = table.integers("choice") if "choice" in table.columns else None
     if choice is not None and (choice < 0).any():
@@ -453,10 +467,13 @@ def _numbered(path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, 
     """A file whose first line counts states … rows: these counts, and its rows as a table."""
     numbers, texts = _lines(path)
     line, header = numbers.pop(0), texts.pop(0)
-    counts = [int(word) if word.isdecimal() else -1 for word in header.split()]
+    counts = [int(word) if word.isdecimal() and len(word) <= 18 else -1 for word in header.split()]
     if len(counts) not in shapes or min(counts) < 0:
         expected = " or ".join(COUNTS[k] for k in shapes)
         raise broken(path, line, header, f"the first line must hold the counts {expected}")
+    if counts[0] > limits.STATES:
+        why = f"more than {limits.STATES:,} states; raise diffbisim.data.limits.STATES"
+        raise broken(path, line, header, why)
     if len(texts) != counts[-1]:
         why = f"the header promises {counts[-1]} lines, {len(texts)} follow; is the file complete?"
         raise broken(path, line, header, why)
@@ -524,6 +541,8 @@ def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
             'every action must exist in every state: pass unseen="self-loop" or "uniform"'
         )
     rows, columns = empty, empty % n
+    if unseen == "uniform" and empty.size * n > MOST_FILLED:
+        raise InvalidData(f'{path}: unseen="uniform" would add {empty.size * n:,} transitions; use "self-loop"')
     if unseen == "uniform":
         rows, columns = np.repeat(empty, n), np.tile(np.arange(n), empty.size)
     entries = np.full(rows.size, empty.size / rows.size)

@@ -24,6 +24,12 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 
+#: The generators that a file may name: nothing else of numpy is ever looked up by a name from a file.
+BIT_GENERATORS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
+
 #: ``at (n+1,), s, s', weights``: the minibatch of iteration t is ``at[t]:at[t+1]``.
 Draws = tuple[Integers, Integers, Integers, Floats]
 
@@ -189,6 +195,19 @@ class Stream:
         if bad.any():
             raise InvalidData(f"{where}: weight {w[bad].ravel()[0]:g}; weights must be positive and finite")
         return (np.atleast_1d(s).astype(np.int64), np.atleast_1d(after).astype(np.int64), np.atleast_1d(w)), whole
+
+
+def generator_from_state(state: Any) -> np.random.Generator:
+    """A generator in the state that ``generator.bit_generator.state`` described."""
+    name = state.get("bit_generator") if isinstance(state, dict) else None
+    if not isinstance(name, str) or name not in BIT_GENERATORS:
+        raise InvalidData(f"the generator {str(name)[:40]!r} is not known; use one of {', '.join(BIT_GENERATORS)}")
+    bits = BIT_GENERATORS[name]()
+    try:
+        bits.state = state
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise InvalidData(f"the state of a generator {name} is damaged ({error})") from None
+    return np.random.Generator(bits)
 
 
 def _pieces(chain: MarkovChain) -> tuple[Any, ...]:

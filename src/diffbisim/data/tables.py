@@ -21,6 +21,8 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, distinct_labels
+from diffbisim.data import limits
+from diffbisim.data.reader import open_file
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidChain, InvalidData
 
@@ -151,6 +153,8 @@ def chain_of_edges(
         with naming(table.path):
             data = replace(data, labels=distinct_labels(labels, data.n_states))
     check_rows(table, data.states, data.next_states, probability, lambda k: f"state {data.name(k)!r}")
+    if options.get("unseen") in ("self-loop", "uniform"):
+        check_states(table.path, data.n_states, len(data))
     with naming(table.path):
         return data.chain(**options)
 
@@ -169,6 +173,16 @@ def check_rows(table: Table, i: Integers, j: Integers, probability: Floats, name
         k = int(begin[bad].min())
         total = sums[group[k]]
         table.fault(k, f"the probabilities out of {name(int(i[k]))} sum to {total:.10g}; they must sum to one")
+
+
+def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
+    """Raise if a file of so many rows asks for more states than there may be, or than it says anything about."""
+    most = min(limits.STATES, rows + limits.UNSEEN)
+    if n > most:
+        raise InvalidData(
+            f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are names, pass "
+            'unseen="drop", else raise the limits in diffbisim.data.limits'
+        )
 
 
 def broken(path: Path, line: int, text: str, why: str) -> InvalidData:
@@ -191,7 +205,7 @@ def naming(path: Path) -> Iterator[None]:
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
     """The file as UTF-8 text, with or without a byte order mark."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_file(path, limits.TEXT, encoding="utf-8-sig", newline="") as (file, _):
         try:
             yield file
         except UnicodeDecodeError as error:

@@ -87,7 +87,7 @@ def stored(folder: Path, name: str, settings: Any = None) -> Finished | None:
         if settings is not None:
             same = same and report["settings"] == json.loads(json.dumps(asdict(settings)))
         return replace(_finished(report, files), new=False) if same else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # no such file, or not ours: it is made anew
 
 

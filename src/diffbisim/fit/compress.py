@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
 from diffbisim.cost import ground_cost, reward_cost
-from diffbisim.data.archive import chain_arrays, chain_from_arrays
+from diffbisim.data.archive import chain_arrays
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.errors import ConvergenceWarning, InvalidArgument
@@ -49,7 +49,7 @@ from diffbisim.lumping import lump
 from diffbisim.problem import Array, available_threads
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult
-from diffbisim.saving import part, read_built, write_built
+from diffbisim.saving import fitting_chain, read_built, write_built
 from diffbisim.stochastic import as_generator
 
 #: A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or nothing.
@@ -109,7 +109,7 @@ class CompressResult:
     def from_arrays(cls, arrays: dict[str, Any]) -> "CompressResult":
         """The inverse of :meth:`save`, from the arrays of the file."""
         meta, found = read_built(arrays, "compression")
-        return cls(chain_from_arrays(part(arrays, "chain.")), found, tuple(meta["history"]))
+        return cls(fitting_chain(arrays, found), found, tuple(meta["history"]))
 
     def __repr__(self) -> str:
         d, used = self.distance, self.chain.n_states - self.unused.size

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.archive import chain_arrays, chain_from_arrays
+from diffbisim.data.archive import chain_arrays
+from diffbisim.data.reader import entry, is_row
+from diffbisim.errors import InvalidData
 from diffbisim.results import DistanceResult
-from diffbisim.saving import part, read_built, write_built
+from diffbisim.saving import fitting_chain, part, read_built, write_built
 
 Array = NDArray[np.float64]
 
@@ -83,9 +85,13 @@ class FitResult:
     def from_arrays(cls, arrays: dict[str, Any]) -> "FitResult":
         """The inverse of :meth:`save`, from the arrays of the file; there is no module."""
         meta, found = read_built(arrays, "fit")
-        chain, parameters = chain_from_arrays(part(arrays, "chain.")), part(arrays, "parameters.")
-        history = tuple(meta["history"])
-        return cls(chain, found, parameters, None, FitStatus[meta["outcome"]], history, meta["work"])
+        chain, parameters = fitting_chain(arrays, found), part(arrays, "parameters.")
+        for name, values in parameters.items():
+            if not np.isfinite(values).all():
+                raise InvalidData(f"array 'parameters.{name}' has entries that are not finite")
+        outcome = entry(meta, "outcome", lambda name: name in FitStatus.__members__, "how a fit can end")
+        work = entry(meta, "work", is_row, "counts by name")
+        return cls(chain, found, parameters, None, FitStatus[outcome], tuple(meta["history"]), work)
 
     def __repr__(self) -> str:
         d = self.distance

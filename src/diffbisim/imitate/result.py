@@ -8,9 +8,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats
+from diffbisim.checks import Floats, policy_table
 from diffbisim.data.archive import chain_arrays, chain_from_arrays, label_array, labels_from_array
+from diffbisim.data.reader import entry
+from diffbisim.errors import InvalidData
 from diffbisim.imitate.reward import ImplicitReward
 from diffbisim.mdp import MDP
 from diffbisim.problem import lazy
@@ -85,15 +89,24 @@ class ImitationResult:
     def from_arrays(cls, arrays: dict[str, Any]) -> ImitationResult:
         """The inverse of :meth:`save`, from the arrays of the file."""
         meta, distance = read_built(arrays, "imitation")
-        chains = [chain_from_arrays(part(arrays, f"action{a}.")) for a in range(arrays["policy"].shape[1])]
+        ending = entry(meta, "outcome", lambda name: name in Ending.__members__, "how a run can end")
+        table = arrays.get("policy", np.empty(0))
+        if table.ndim != 2 or table.dtype != np.float64:
+            raise InvalidData(f"array 'policy' has shape {table.shape}; expected (n_states, n_actions) probabilities")
+        chains = [chain_from_arrays(part(arrays, f"action{a}.")) for a in range(table.shape[1])]
+        if not chains:
+            raise InvalidData("array 'policy' has no actions")
         mdp = MDP(
             [chain.transition for chain in chains],
             initial=chains[0].initial,
             rewards=arrays.get("rewards"),
             labels=chains[0].labels,
-            actions=labels_from_array(arrays["actions"]) if "actions" in arrays else None,
+            actions=labels_from_array(arrays, "actions"),
         )
-        return cls(arrays["policy"], distance, tuple(meta["history"]), mdp, Ending[meta["outcome"]])
+        policy_table(table, (mdp.n_states, mdp.n_actions))
+        if distance.problem.y.n_states != mdp.n_states:
+            raise InvalidData(f"the MDP has {mdp.n_states} states, the learner {distance.problem.y.n_states}")
+        return cls(table, distance, tuple(meta["history"]), mdp, Ending[ending])
 
     def __repr__(self) -> str:
         n, k = self.policy.shape

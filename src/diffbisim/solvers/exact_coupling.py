@@ -17,11 +17,15 @@ from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
 from diffbisim.solvers.krylov import Compiled, Operator, apply, bicgstab
 from diffbisim.solvers.pairs import CHUNK, PairGrid
+from diffbisim.solvers.restoring import check_exact
 from diffbisim.solvers.start import Transport
 
 
 class ExactCoupling(Coupling):
     """Plans, potentials and occupancies from the trees of a :class:`PairGrid` and its table ``U`` (flat, scaled)."""
+
+    #: Whether no flow is negative: the trees are plans.
+    feasible = True
 
     def __init__(self, grid: PairGrid, U: Array) -> None:
         self.grid, self.U, self.problem = grid, U, grid.problem
@@ -46,6 +50,7 @@ class ExactCoupling(Coupling):
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "ExactCoupling":
         """The inverse of :meth:`state`."""
+        check_exact(problem, arrays, cls.feasible)
         grid = PairGrid(problem, pair=arrays["pair"])
         grid.child, grid.parent, grid.flow, grid.fresh = arrays["child"], arrays["parent"], arrays["flow"], 0
         coupling = cls(grid, arrays["U"])

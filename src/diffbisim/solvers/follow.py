@@ -32,6 +32,7 @@ from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers.exact import PRICE, Callback, Exact, evaluate, sweep
 from diffbisim.solvers.exact_coupling import ExactCoupling
 from diffbisim.solvers.pairs import PairGrid, begin
+from diffbisim.solvers.restoring import check_followed
 
 #: Slack at a pair of average occupancy, in steps' worth of flow, and the largest at any pair.
 STEPS, MOST = 4.0, 0.5
@@ -45,13 +46,16 @@ TINY = 1e-300
 class FollowedCoupling(ExactCoupling):
     """Trees, table and occupancy ``m (n_X*n_Y,)`` as the last step left them."""
 
+    feasible = False
+
     def __init__(self, grid: PairGrid, U: Array, m: Array | None = None) -> None:
         super().__init__(grid, U)
         self.m = m
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "FollowedCoupling":
-        plain = ExactCoupling.restore(problem, arrays)
+        check_followed(problem, arrays)
+        plain = super().restore(problem, arrays)
         return cls(plain.grid, plain.U, arrays["m"])
 
     def state(self) -> dict[str, NDArray[Any]]:

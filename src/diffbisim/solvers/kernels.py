@@ -318,3 +318,33 @@ def direction(beta, omega, q, r, p):
     """p = r + β (p - ω q)."""
     for k in range(p.size):
         p[k] = r[k] + beta * (p[k] - omega * q[k])
+
+
+@njit(cache=True, nogil=True)
+def first_unfit(pair, n_y, x_ptr, x_prob, y_ptr, y_prob, at, child, parent, flow, tolerance, nodes):
+    """The first pair whose edges (1) or flows (2) are wrong, and which; (0, 0) if there is none. ``at`` fits."""
+    seen, left = np.empty(nodes, np.int64), np.empty(nodes)
+    seen[:] = -1
+    for k in range(at.size - 1):
+        z = pair[k] if pair.size else k
+        x, y = z // n_y, z % n_y
+        a, b = x_ptr[x + 1] - x_ptr[x], y_ptr[y + 1] - y_ptr[y]
+        root = parent[at[k]]
+        if not 0 <= root < a + b:
+            return k, 1
+        seen[root] = k
+        left[:a] = x_prob[x_ptr[x] : x_ptr[x + 1]]
+        left[a : a + b] = y_prob[y_ptr[y] : y_ptr[y + 1]]
+        for e in range(at[k], at[k + 1]):
+            u, v = np.int64(child[e]), np.int64(parent[e])
+            if not (0 <= u < a + b and 0 <= v < a + b) or (u < a) == (v < a):
+                return k, 1
+            if seen[v] != k or seen[u] == k:  # parents come first, and every other node once
+                return k, 1
+            seen[u] = k
+            left[u] -= flow[e]
+            left[v] -= flow[e]
+        for node in range(a + b):
+            if not abs(left[node]) <= tolerance:
+                return k, 2
+    return 0, 0

@@ -27,6 +27,7 @@ from diffbisim.solvers.certify import (
 )
 from diffbisim.solvers.lp_assembly import Grid
 from diffbisim.solvers.lp_policy import evaluate, occupancy
+from diffbisim.solvers.restoring import check_lp
 
 Array = NDArray[np.float64]
 
@@ -73,6 +74,7 @@ class LinearProgramCoupling(Coupling):
         """From :meth:`state`: nothing is solved again."""
         from diffbisim.solvers.linear_program import LinearProgram
 
+        check_lp(problem, state)
         arrays: dict[str, Any] = {f.name: state[f.name] for f in fields(Solution)}
         arrays |= {"iterations": int(arrays["iterations"]), "limit": bool(arrays["limit"])}
         coupling = cls(problem, Grid.of(problem), Solution(**arrays), LinearProgram())

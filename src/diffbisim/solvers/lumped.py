@@ -22,6 +22,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers.restoring import check_lumped
 
 EPS = float(np.finfo(float).eps)
 
@@ -102,6 +103,7 @@ class LumpedCoupling(Coupling):
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Coupling:
         """From the lifted table: the quotients are not needed any more."""
+        check_lumped(problem, arrays)
         return _coupling_of(problem, arrays["values"], float(arrays.get("epsilon", 0.0)))
 
 

@@ -44,6 +44,7 @@ from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers import sinkhorn_potentials as potentials
 from diffbisim.solvers.exact import sweep
 from diffbisim.solvers.krylov import bicgstab
+from diffbisim.solvers.restoring import check_sinkhorn
 from diffbisim.solvers.sinkhorn_kernels import scratch
 from diffbisim.solvers.sinkhorn_operator import plan_operator
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain, rows_of_start
@@ -84,6 +85,7 @@ class SinkhornCoupling(Coupling):
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "SinkhornCoupling":
         """The inverse of :meth:`state`."""
+        check_sinkhorn(problem, arrays)
         plans = GibbsPlans(rows_of_chain(problem.x), rows_of_chain(problem.y), problem.shape)
         plans.F, plans.G = arrays["F"], arrays["G"]
         plans.heat(arrays["W"], float(arrays["beta"]))

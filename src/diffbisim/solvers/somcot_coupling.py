@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
+from diffbisim.data.reader import read_json
 from diffbisim.data.streams import Stream
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.certify import Edges, distance_bounds, round_plans
 from diffbisim.solvers.exact import EPS, PRICE
 from diffbisim.solvers.pairs import PairGrid
+from diffbisim.solvers.restoring import check_averages, check_somcot
 from diffbisim.solvers.somcot_kernels import Side
 from diffbisim.solvers.somcot_state import Averages, State
 from diffbisim.solvers.start import Transport
@@ -60,7 +62,11 @@ class SomcotCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: dict[str, NDArray[Any]]) -> "SomcotCoupling":
-        return cls(problem, State.from_arrays(arrays))
+        meta = read_json(arrays, "run")
+        check_somcot(problem, arrays, meta)
+        state = State.restore(arrays, meta)
+        check_averages(state, problem.discount)
+        return cls(problem, state)
 
     # --- averages in the centered gauge, for the cost as it is ---------------------------------------------
 

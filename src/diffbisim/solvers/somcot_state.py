@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.data.streams import Draws, Stream
+from diffbisim.data.streams import Draws, Stream, generator_from_state
 from diffbisim.problem import Array
 from diffbisim.solvers.somcot_kernels import Index, Iterates, Rules, Side, enter_x, enter_y, iterate
 from diffbisim.solvers.somcot_marginals import Live
@@ -259,11 +259,8 @@ class State:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything as arrays, the generators as JSON."""
-        return {**self._arrays(), "run": np.frombuffer(json.dumps(self._meta()).encode(), dtype=np.uint8)}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> "State":
-        return cls.restore(arrays, json.loads(bytes(arrays["run"]).decode()))
+        text = json.dumps(self._meta(), default=np.ndarray.tolist)
+        return {**self._arrays(), "run": np.frombuffer(text.encode(), dtype=np.uint8)}
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         parts: dict[str, NDArray[Any]] = {"done": self.done, "weight": self.weight}
@@ -290,11 +287,7 @@ class State:
 
         shots = [Snapshot(**{**p, "weight": float(p["weight"])}) for p in map(part, ("older", "newer")) if p]
         pending = tuple(tuple(part(f"pending{i}")[str(k)] for k in range(4)) for i in (0, 1))
-        generators = []
-        for state in meta["generators"]:
-            bits = getattr(np.random, state["bit_generator"])()
-            bits.state = state
-            generators.append(np.random.Generator(bits))
+        generators = [generator_from_state(state) for state in meta["generators"]]
         return cls(
             Side(**part("x")), Side(**part("y")), Iterates(**part("it")), arrays["done"], arrays["weight"],
             shots[0], shots[-1], pending, meta["chunk"], generators, list(meta["fingerprints"]), list(meta["drawn"]),  # type: ignore[arg-type]
