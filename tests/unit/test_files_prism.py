@@ -383,7 +383,7 @@ def test_storms_dialect_by_hand(tmp_path):
     [
         ("m.tra", "ctmc\n0 0 1\n", "m.tra, line 1: 'ctmc': only dtmc and mdp can be read"),
         ("m.tra", "dtmc\n0 0 0 1\n", "m.tra, line 2: '0 0 0 1': expected source target probability, found 4 fields"),
-        ("m.tra", "dtmc\n0 99999999 1\n", "m.tra asks for 100000000 states; at most 10000000 can be read"),
+        ("m.tra", "dtmc\n0 99999999 1\n", "m.tra: 100,000,000 states in 1 lines are more than 1,000,001"),
         ("m.tra", "dtmc\n", "m.tra, line 1: the file holds no transitions"),
         ("m.lab", "#DECLARATION\ninit\n#END\n0 goal\n", "m.lab, line 4: '0 goal': goal is not declared between"),
         ("m.lab", "#DECLARATION\ninit\n#END\ninit 0\n", "m.lab, line 4: 'init 0': expected \"state names\""),
