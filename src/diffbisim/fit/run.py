@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,29 @@ SMALL = 1_000_000
 #: Iterations of the first inner run of a single loop over samples, and the share of the last steps that is averaged.
 FIRST, TAIL = 128, 0.25
 
+_ONE_AT_A_TIME = Lock()
+
 COUNTS = ("pivots", "improvements", "sweeps")
 
 
 @contextmanager
 def few_threads(parameters: list[Any]) -> Iterator[None]:
-    """One torch thread for a small model, and the caller's number of threads afterwards."""
-    before = torch.get_num_threads()
-    if sum(p.numel() for p in parameters) < SMALL:
-        torch.set_num_threads(1)
+    """One torch thread for a small model: of this thread only, and its own number of threads afterwards.
+
+    ``torch.set_num_threads`` sets the number of the thread that calls it, and that of all threads which have not used
+    torch yet. A helper thread gives the latter back at once, so that nobody else is slowed down for good.
+    """
+    if sum(p.numel() for p in parameters) >= SMALL:
+        yield
+        return
+    with _ONE_AT_A_TIME:
+        before = torch.get_num_threads()
     try:
+        with _ONE_AT_A_TIME:
+            torch.set_num_threads(1)
+            others = Thread(target=torch.set_num_threads, args=(before,))
+            others.start()
+            others.join()
         yield
     finally:
         torch.set_num_threads(before)
