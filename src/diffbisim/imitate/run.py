@@ -15,6 +15,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.distance import make_solver
+from diffbisim.imitate.bundle import Cut
 from diffbisim.imitate.learner import Evaluation, Learner
 from diffbisim.imitate.result import Ending, ImitationResult
 from diffbisim.imitate.updates import Natural, Update, Walk
@@ -61,22 +62,34 @@ class Run:
         self.best: DistanceResult | None = None
         self.policy: Floats | None = None
         self.history: list[dict[str, float]] = []
+        self.ending: Ending | None = None  # once it has ended by itself
 
-    def until_done(self, max_iterations: int, report: Callback) -> Ending:
-        while True:
-            at = self.evaluate()
-            if at.result.value <= self.goal:
-                self._record(at.result, 0.0)
-                return Ending.REACHED
-            step = self.task.update.step(self.walk, at)
-            self.walk.iteration += 1
-            self._record(at.result, step)
-            if report(self.history[-1]):
-                return Ending.INTERRUPTED
-            if isinstance(self.task.update, Natural) and self._settled():
-                return Ending.SETTLED
-            if len(self.history) >= max_iterations:
+    def until_done(
+        self, max_iterations: int, report: Callback, keep: Callable[[], object] = lambda: None, every: int = 1
+    ) -> Ending:
+        """Iterate to an end; ``keep()`` is called every so many iterations, when all of the state is consistent."""
+        while self.ending is None:
+            if self.history and len(self.history) >= max_iterations:
                 return Ending.ITERATIONS
+            self.advance()
+            if self.ending is not Ending.REACHED and report(self.history[-1]) and self.ending is None:
+                return Ending.INTERRUPTED
+            if len(self.history) % every == 0:
+                keep()
+        return self.ending
+
+    def advance(self) -> None:
+        """One iteration: evaluate, move, and see whether anything is left to gain."""
+        at = self.evaluate()
+        if at.result.value <= self.goal:
+            self._record(at.result, 0.0)
+            self.ending = Ending.REACHED
+            return
+        step = self.task.update.step(self.walk, at)
+        self.walk.iteration += 1
+        self._record(at.result, step)
+        if isinstance(self.task.update, Natural) and self._settled():
+            self.ending = Ending.SETTLED
 
     def _settled(self) -> bool:
         """Whether the level has come up to the best distance."""
@@ -106,6 +119,26 @@ class Run:
     def _record(self, result: DistanceResult, step: float) -> None:
         row = {"value": result.value, "lower": result.lower, "upper": result.upper}
         self.history.append({**row, "level": self.walk.rule.level, "step": step})
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes from one iteration to the next, as a checkpoint can hold it."""
+        walk = self.walk
+        return {
+            "learner": walk.learner.state(), "start": walk.best, "rule": walk.rule.state(), "iteration": walk.iteration,
+            "cuts": [[cut.value, cut.point, cut.gradient, cut.weights] for cut in walk.bundle.cuts],
+            "last": self.last, "best": None if self.best is self.last else self.best, "policy": self.policy,
+            "history": self.history, "ending": self.ending and self.ending.name,
+        }  # fmt: skip
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        walk = self.walk
+        walk.learner.resume(state["learner"])
+        walk.best, walk.iteration, walk.rule = state["start"], state["iteration"], PolyakLevel.from_state(state["rule"])
+        walk.bundle.cuts = [Cut(*parts) for parts in state["cuts"]]
+        self.last, self.policy, self.history = state["last"], state["policy"], state["history"]
+        self.best = self.last if state["best"] is None else state["best"]
+        self.ending = None if state["ending"] is None else Ending[state["ending"]]
 
     def best_policy(self) -> Floats:
         """The policy with the smallest distance so far."""
