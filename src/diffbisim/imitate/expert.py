@@ -76,7 +76,7 @@ def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float, known: An
         warn(
             f"expert: {int(impossible.sum())} of its transitions, the first {a!r} -> {b!r}, "
             + ("cannot be made by any action of the MDP" if known is None else "were made by no action that was tried")
-            + "; the distance stays positive, and the policy comes as close as it can",
+            + ("; the distance stays positive" if known is None else "; the distance to the model stays positive"),
             UserWarning,
             stacklevel=3 if known is None else 4,
         )

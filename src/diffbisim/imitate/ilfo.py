@@ -12,8 +12,10 @@ and the best policy is kept, with certified bounds on its distance. Differences 
 maximized with a plus sign, and it is re-estimated after every step instead of being maximized to the end; both as
 printed are there to compare with, ``update=BestResponse(printed_sign=True)``.
 
-The distance is not convex in the policy. Where the expert can be reproduced the minimum is zero and sharp, and steps
-that aim at zero find it; where it cannot, the run settles in a local minimum.
+The distance is not convex in the policy. Where the expert can be reproduced the minimum is zero and sharp. Steps find
+it most of the time at once; a run that settles above zero begins again at its best policy, with more cuts and with a
+share of random actions (run.py), and gives up when none of that comes closer. It then is in a local minimum, as far as
+it can tell; whether that is the least one, or whether the expert can be reproduced, nobody has proven.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def imitate(
                 advance(len(run.history))
 
             def keep() -> None:
-                keeper.write(lambda: {**beside, "run": run.state()}, run.walk.best)
+                keeper.write(lambda: {**beside, "run": run.state()}, run.start)
 
             ending = run.until_done(max_iterations, report, keep, every)
             keep()
