@@ -23,7 +23,7 @@ from diffbisim.fit import checkpoint as module
 from diffbisim.fit import kernels as K
 from diffbisim.fit.checkpoint import Checkpoint, digest
 from diffbisim.imitate.environment import Sampling
-from diffbisim.solvers import Exact, Somcot
+from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.examples.random_chain(5, 0)
 
@@ -460,7 +460,7 @@ WAYS = {
     "module": {"policy": net},
     "module-gradient": {"policy": net, "update": "gradient"},
     "attainable": {"attainable": True},
-    "sinkhorn": {"solver": "sinkhorn-policy"},
+    "sinkhorn": {"solver": SinkhornPolicy(tol=0.05), "tol": 0.05},
 }
 
 
