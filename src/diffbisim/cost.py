@@ -26,9 +26,10 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 
 
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
-    """The (n_X, n_Y) cost table, float64 and C-contiguous.
+    """The (n_X, n_Y) cost table, float64 and C-contiguous, of which nobody else has a reference.
 
-    ``cost`` is "reward", "indicator", an array (which is copied), or a function ``(X, Y) -> array``.
+    ``cost`` is "reward", "indicator", an array, or a function ``(X, Y) -> array``; both arrays are copied, since a
+    function may well return the same one again and again, with other numbers.
     """
     if isinstance(cost, str):
         if cost == "reward":
@@ -37,7 +38,7 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
             return indicator_cost(X, Y)
         raise InvalidCost(f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)')
     shape = (X.n_states, Y.n_states)
-    return _checked(cost(X, Y), shape) if callable(cost) else _checked(cost, shape, copy=True)
+    return _checked(cost(X, Y) if callable(cost) else cost, shape, copy=True)
 
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:

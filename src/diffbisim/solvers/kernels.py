@@ -24,6 +24,7 @@ from diffbisim.solvers.transport import (
     tree_flows,
     tree_potentials,
     tree_value,
+    true_flows,
 )
 
 #: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
@@ -51,8 +52,9 @@ def _gather(U, n_y, rows, cols, C):
 
 @njit(cache=True, nogil=True)
 def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, slack, out):
-    """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases; returns (pivots, pairs left unsolved).
+    """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases.
 
+    Returns (pivots, pairs left unsolved, most mass by which a plan was changed so that it is not negative).
     ``fresh``: 2 builds first bases, 1 takes the old trees for new marginals (repairing them), 0 goes on as it is.
     ``slack (n_X*n_Y,)``, or empty: how much flow an old tree may lack at each pair and be left alone (follow.py).
     """
@@ -64,7 +66,7 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
     left, open_cols = np.empty(nodes), np.empty(nodes, np.int32)
     scratch = np.empty(np.max(x_ptr[1:] - x_ptr[:-1]) * np.max(y_ptr[1:] - y_ptr[:-1]))
     n_x = x_ptr.size - 1
-    total, failed = 0, 0
+    total, failed, most = 0, 0, 0.0
     for k in range(lo, hi):
         z, x, y = _pair(pair, k, n_y)
         px, py = slice(x_ptr[x], x_ptr[x + 1]), slice(y_ptr[y], y_ptr[y + 1])
@@ -79,15 +81,20 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
         warm = fresh == 0
         missing = slack[z] if slack.size else 0.0
         price = max(tol, PRICED * missing)
+        changed = False
         if fresh == 1:
-            lacks = -tree_flows(ch, pa, fl, p, q, net)
+            below, clipped = tree_flows(ch, pa, fl, p, q, net)
+            lacks = -below
             warm = lacks == 0.0
+            if warm:
+                most = max(most, clipped)
             if 0.0 < lacks <= missing and priced_out(C, ld, a, b, ch, pa, pot, price):
                 out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
                 continue
             if 0.0 < lacks <= STALE:
                 pivots, warm = repair(C, ld, a, b, ch, pa, fl, t, order, block, pot)
                 total += pivots
+                changed = warm
         if not warm:
             northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
             value = tree_value(ch, pa, fl, C, ld, a)
@@ -95,13 +102,12 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
         pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, 50 * (a + b) ** 2)
-        if pivots > 0 and tree_flows(ch, pa, fl, p, q, net) < 0.0:  # the rounding of many pivots is removed,
-            for e in range(fl.size):
-                fl[e] = max(fl[e], 0.0)  # and what is left of it never makes a plan negative
+        if pivots > 0 or changed:
+            most = max(most, true_flows(ch, pa, fl, p, q, net))
         total += pivots
         failed += not optimal
         out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
-    return total, failed
+    return total, failed, most
 
 
 @njit(cache=True, nogil=True)
@@ -145,15 +151,20 @@ def system(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, disco
 
 @njit(cache=True, nogil=True)
 def extremes(pair, TU, U):
-    """Smallest and largest TU - U over the listed pairs, and the largest |TU|; all NaN if a difference is."""
-    low, high, size = np.inf, -np.inf, 0.0
+    """Smallest and largest TU - U over the listed pairs, and the size of both tables; all NaN if a difference is.
+
+    The size is the largest entry, at least one, plus twice what the smallest is below zero: no entry, no difference of
+    two entries and (in a good gauge) no potential of a transport between such entries is larger.
+    """
+    low, high, least, largest = np.inf, -np.inf, 0.0, 1.0
     for k in range(pair.size if pair.size else U.size):
         z = pair[k] if pair.size else k
         change = TU[z] - U[z]
         if np.isnan(change):
             return np.nan, np.nan, np.nan
-        low, high, size = min(low, change), max(high, change), max(size, abs(TU[z]))
-    return low, high, size
+        low, high = min(low, change), max(high, change)
+        least, largest = min(least, TU[z], U[z]), max(largest, TU[z], U[z])
+    return low, high, largest - 2.0 * least
 
 
 @njit(cache=True, nogil=True)
@@ -265,13 +276,17 @@ def sum_potentials_on_supports(lo, hi, pair, n_y, xs, ys, at, child, parent, U, 
 
 
 @njit(cache=True, nogil=True)
-def solve_one(C, child, parent, flow, pot, tol):
-    """One transport with costs C (a, b) from the tree in the edge list; returns its value, leaves the optimal tree."""
+def solve_one(C, p, q, child, parent, flow, pot, tol):
+    """One transport with costs C (a, b) from the tree in the edge list, where it leaves the optimal one.
+
+    Returns (value, solved?, mass by which the plan was changed so that it is not negative).
+    """
     a, b = C.shape
     costs = C.ravel()
     t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
-    simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
-    return tree_value(child, parent, flow, costs, b, a)
+    _, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
+    clipped = true_flows(child, parent, flow, p, q, np.empty(a + b))
+    return tree_value(child, parent, flow, costs, b, a), optimal, clipped
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

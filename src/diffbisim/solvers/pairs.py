@@ -20,7 +20,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.parallel import taken
-from diffbisim.problem import Array, Problem, available_threads
+from diffbisim.problem import Array, Problem, available_threads, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers import kernels
 from diffbisim.solvers.krylov import Compiled, Operator
@@ -37,24 +37,17 @@ NOTHING: Array = np.empty(0)
 class PairGrid:
     """Trees of every pair (x,y) in ``pair`` (flat indices; empty: the whole grid), with the sweeps over them.
 
+    ``pair`` is either empty or what the starts of the problem can reach, and follows from the problem alone.
     ``fresh`` says what the next :meth:`improve` may build on: 2 nothing, 1 trees of other marginals, 0 everything.
+    ``clipped`` is the most mass by which the plan of a pair was changed because its flows were slightly negative.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        reachable: bool = False,
-        threads: int | None = None,
-        pair: NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, reachable: bool = False, threads: int | None = None) -> None:
         self.problem, self.discount, self.scale = problem, problem.discount, problem.scale or 1.0
         self.n_x, self.n_y = problem.shape
         cost = problem.cost / self.scale
         self.xs, self.ys = map(_ordered_successors, (problem.x, problem.y), sort_keys(cost))
-        self.reachable = reachable
-        if pair is None:
-            pair = self._reachable() if reachable else np.empty(0, np.int64)
-        self.pair = pair
+        self.pair = self._reachable() if reachable else np.empty(0, np.int64)
         self.size = self.pair.size or self.n_x * self.n_y
         self.c = self._listed(cost.ravel())
         self.at = self._offsets()
@@ -63,7 +56,7 @@ class PairGrid:
         index = np.int8 if self.nodes <= 128 else np.int16 if self.nodes <= 2**15 else np.int32
         self.child, self.parent = np.empty(self.at[-1], index), np.empty(self.at[-1], index)
         self.flow = np.empty(self.at[-1])
-        self.fresh = 2
+        self.fresh, self.clipped = 2, 0.0
         self.threads = threads or available_threads()
         self.pivots, self.improvements, self.sweeps = 0, 0, np.zeros(1, np.int64)
 
@@ -83,19 +76,18 @@ class PairGrid:
 
     def fits(self, problem: Problem, reachable: bool) -> bool:
         """Whether a problem of this shape has the same pairs, each with the same successors."""
-        mine, sides = self.problem, (self.xs, self.ys)
-        if self.reachable != reachable or (reachable and not _same_starts(mine, problem)):
+        if (self.pair.size > 0) != reachable or (reachable and not _same_starts(self.problem, problem)):
             return False
         return all(
-            _same(side[0], chain.successors.indptr) and _same(side[1], chain.successors.indices)
-            for side, chain in zip(sides, (problem.x, problem.y), strict=True)
+            np.array_equal(side[0], chain.successors.indptr) and np.array_equal(side[1], chain.successors.indices)
+            for side, chain in zip((self.xs, self.ys), (problem.x, problem.y), strict=True)
         )
 
     def again(self, problem: Problem, threads: int | None) -> "PairGrid":
         """The grid of a problem that it fits, with copies of the trees."""
         grid = copy(self)
         grid.problem, grid.discount, grid.scale = problem, problem.discount, problem.scale or 1.0
-        if problem.cost is self.problem.cost:
+        if np.array_equal(problem.cost, self.problem.cost):
             p, q = problem.x.successors.probabilities, problem.y.successors.probabilities
             grid.xs, grid.ys = (*self.xs[:2], p, self.xs[3]), (*self.ys[:2], q, self.ys[3])
         else:
@@ -103,6 +95,7 @@ class PairGrid:
             grid.xs, grid.ys = map(_ordered_successors, (problem.x, problem.y), sort_keys(cost))
             grid.c = grid._listed(cost.ravel())
         grid.child, grid.parent, grid.flow = self.child.copy(), self.parent.copy(), self.flow.copy()
+        grid.__dict__.pop("unbalanced", None)
         grid.fresh, grid.threads = max(1, self.fresh), threads or available_threads()
         grid.pivots, grid.improvements, grid.sweeps = 0, 0, np.zeros(1, np.int64)
         return grid
@@ -150,13 +143,21 @@ class PairGrid:
 
         done = self.split(run, self.cells)
         self.fresh = 0
-        self.pivots += sum(pivots for pivots, _ in done)
+        self.pivots += sum(pivots for pivots, _, _ in done)
         self.improvements += 1
-        return not any(failed for _, failed in done)
+        if fresh:
+            self.clipped = 0.0
+        self.clipped = max(self.clipped, *(clipped for _, _, clipped in done))
+        return not any(failed for _, failed, _ in done)
 
     def extremes(self, TU: Array, U: Array) -> tuple[float, float, float]:
-        """Smallest and largest ``TU - U`` over the listed pairs, and the largest ``|TU|``."""
+        """Smallest and largest ``TU - U`` over the listed pairs, and the size of the tables (kernels.extremes)."""
         return kernels.extremes(self.pair, TU, U)  # type: ignore[no-any-return]
+
+    @lazy
+    def unbalanced(self) -> float:
+        """How far the masses of two rows that are matched may be from one, in total."""
+        return sum(float(np.abs(np.add.reduceat(p, ptr[:-1]) - 1.0).max()) for ptr, _, p, _ in (self.xs, self.ys))
 
     def shifted(self, TU: Array, amount: float, U: Array) -> None:
         """``U = TU + amount`` on the listed pairs."""
@@ -235,7 +236,11 @@ class PairGrid:
 def begin(
     problem: Problem, warm: DistanceResult | None, reachable: bool, threads: int | None
 ) -> tuple[PairGrid, Array]:
-    """The grid of a problem and the scaled table to begin with; from a previous exact result its trees, if they fit."""
+    """The grid of a problem and the scaled table to begin with; from a previous exact result its trees, if they fit.
+
+    The table of the previous result may be of any size, and may miss pairs. The fixed point lies between the smallest
+    and the largest cost, so it is cut off there, which brings it nearer; a pair that it misses begins with its cost.
+    """
     if warm is None:
         grid = PairGrid(problem, reachable, threads)
         return grid, grid.c.copy()
@@ -245,8 +250,10 @@ def begin(
         grid = last.again(problem, threads)
     else:
         grid = PairGrid(problem, reachable, threads)
-    table = warm.values.ravel() / grid.scale
-    return grid, grid._listed(np.where(np.isnan(table), 0.0, table))
+    cost = problem.cost.ravel() / grid.scale
+    with np.errstate(over="ignore"):
+        table = warm.values.ravel() / grid.scale
+    return grid, grid._listed(np.where(np.isnan(table), cost, np.clip(table, cost.min(), cost.max())))
 
 
 def sort_keys(cost: Array) -> tuple[Array, Array]:
@@ -272,10 +279,6 @@ def _ordered_successors(chain: MarkovChain, key: Array) -> tuple[Any, ...]:
     row = s.sources
     order = np.lexsort((key[s.indices], row)) - s.indptr[row]
     return s.indptr, s.indices, s.probabilities, order
-
-
-def _same(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
-    return a is b or np.array_equal(a, b)
 
 
 def _same_starts(one: Problem, other: Problem) -> bool:
