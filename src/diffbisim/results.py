@@ -180,9 +180,9 @@ class DistanceResult:
             np.savez(file, **self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays, the inverse of :func:`diffbisim.saving.result_from_arrays`."""
+        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.saving.result_from_arrays`."""
         problem = self.problem
-        arrays: dict[str, Any] = {f"state.{k}": v for k, v in self.coupling.state().items()}
+        arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         for side, chain in (("x", problem.x), ("y", problem.y)):
             arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
         meta = {
