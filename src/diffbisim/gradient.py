@@ -61,7 +61,7 @@ class Gradient:
         value: Any = object.__getattribute__(self, name)
         if not isinstance(value, sparse.csr_array):
             return value
-        # a matrix can be resized or handed other buffers, even if its own are read-only: everybody gets one of their own
+        # a matrix whose buffers are read-only can still be resized or handed others: everybody gets one of their own
         return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
 
 

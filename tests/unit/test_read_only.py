@@ -138,7 +138,7 @@ def test_a_sparse_gradient_that_is_given_other_buffers_stays_with_the_caller(sol
     """Read-only buffers are not enough: a matrix can be resized, or handed others."""
     result = solved(solver, sp.csr_array)
     before = result.gradient.transition_x.toarray()
-    result.gradient.transition_x.resize(1, 1)
+    result.gradient.transition_x.resize(1, 4)
     changed = result.gradient.transition_x
     changed.data = np.zeros_like(changed.data)
     with pytest.raises(ValueError, match="read-only"):

@@ -16,7 +16,7 @@ from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_
 from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
 from diffbisim.solvers.krylov import Compiled, Operator, apply, bicgstab
-from diffbisim.solvers.pairs import CHUNK, PairGrid
+from diffbisim.solvers.pairs import CHUNK, STRETCH, PairGrid
 from diffbisim.solvers.start import Transport
 
 
@@ -130,8 +130,7 @@ class ExactCoupling(Coupling):
         i, j, mass = self._start.cells()
         source = np.zeros(self.U.size)
         source[self._cells[i, j]] = (1 - γ) * mass
-        visited = source > 0
-        kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
+        visited = self._visited(source > 0)
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if grid.size > 20_000 else 1e-13  # but on small grids full precision costs nothing
         m, target = source.copy(), max(accuracy * float(source.max()), 4 * EPS)  # m may have entries near one
@@ -145,6 +144,15 @@ class ExactCoupling(Coupling):
         m[~visited] = 0.0
         np.maximum(m, 0.0, out=m)
         return np.asarray(m / m.sum()).reshape(self.problem.shape)
+
+    def _visited(self, first: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The pairs ``(n_X*n_Y,)`` that the plans lead to from the first ones."""
+        seen, queue, (places,) = first.copy(), np.empty(first.size, np.int64), np.nonzero(first)
+        queue[: places.size] = places
+        head, tail = 0, places.size
+        while head < tail:
+            head, tail = kernels.visited(*self.grid.tree, seen, queue, head, tail, 10 * STRETCH)
+        return seen
 
     def _warn_if_inaccurate(self, system: Operator | Compiled, source: Array, m: Array) -> None:
         """The error in total is at most that of the equation over 1 - γ."""
@@ -166,22 +174,12 @@ class ExactCoupling(Coupling):
         kernel = kernels.sum_potentials if everywhere else kernels.sum_potentials_on_supports
         shapes = ((grid.n_x,) * 2, (grid.n_y,) * 2) if everywhere else (grid.xs[1].shape, grid.ys[1].shape)
 
-        def run(piece: int, lo: int, hi: int) -> tuple[Array, Array]:
+        tree = grid.pair, grid.n_y, grid.xs, grid.ys, grid.at, grid.child, grid.parent
+
+        def run(piece: int, lo: int, hi: int, stop: NDArray[np.bool_]) -> tuple[Array, Array]:
             parts = np.zeros(shapes[0]), np.zeros(shapes[1])
-            kernel(
-                lo,
-                hi,
-                grid.pair,
-                grid.n_y,
-                grid.xs,
-                grid.ys,
-                grid.at,
-                grid.child,
-                grid.parent,
-                self.U,
-                flat,
-                *parts,
-            )
+            for first, last in grid.stretches(lo, hi, grid.cells, stop):
+                kernel(first, last, *tree, self.U, flat, *parts)
             return parts
 
         (by_x, by_y), *others = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))

@@ -51,7 +51,7 @@ def _gather(U, n_y, rows, cols, C):
 
 
 @njit(cache=True, nogil=True)
-def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, slack, out):
+def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, slack, out, stop):
     """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases.
 
     Returns (pivots, pairs left unsolved, most mass by which a plan was changed so that it is not negative).
@@ -101,7 +101,7 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             greedy(C, ld, p, q, ch, pa, fl, left, open_cols)
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
-        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, 50 * (a + b) ** 2)
+        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, 50 * (a + b) ** 2, stop)
         if pivots > 0 or changed:
             most = max(most, true_flows(ch, pa, fl, p, q, net))
         total += pivots
@@ -168,14 +168,15 @@ def extremes(pair, TU, U):
 
 
 @njit(cache=True, nogil=True)
-def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue):
-    """Pairs that some coupling can reach from the first ones in ``queue`` (already marked in ``seen``)."""
-    head, tail = 0, 0
-    while tail < queue.size and queue[tail] >= 0:
-        tail += 1
-    while head < tail:
+def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue, head, tail, cells):
+    """Pairs that some coupling can reach from those in ``queue[head:tail]`` (already marked in ``seen``).
+
+    Looks at about so many ``cells``; returns where head and tail are then. The pairs are queue[:tail].
+    """
+    while head < tail and cells > 0:
         x, y = queue[head] // n_y, queue[head] % n_y
         head += 1
+        cells -= (x_ptr[x + 1] - x_ptr[x]) * (y_ptr[y + 1] - y_ptr[y])
         for i in range(x_ptr[x], x_ptr[x + 1]):
             for j in range(y_ptr[y], y_ptr[y + 1]):
                 z = x_idx[i] * n_y + y_idx[j]
@@ -183,19 +184,20 @@ def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue):
                     seen[z] = True
                     queue[tail] = z
                     tail += 1
-    return tail
+    return head, tail
 
 
 @njit(cache=True, nogil=True)
-def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen, first):
-    """Mark the pairs that the plans lead to from the pairs ``first``, which are marked already."""
-    queue = np.empty(seen.size, np.int64)
-    queue[: first.size] = first
-    head, tail = 0, first.size
-    while head < tail:
+def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen, queue, head, tail, edges):
+    """Mark the pairs that the plans lead to from those in ``queue[head:tail]``, which are marked already.
+
+    Looks at about so many ``edges``; returns where head and tail are then.
+    """
+    while head < tail and edges > 0:
         z = queue[head]
         head += 1
         k, x, y = np.searchsorted(pair, z) if pair.size else z, z // n_y, z % n_y
+        edges -= at[k + 1] - at[k]
         a = x_ptr[x + 1] - x_ptr[x]
         for e in range(at[k], at[k + 1]):
             if flow[e] > 0.0:
@@ -205,6 +207,7 @@ def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen
                     seen[to] = True
                     queue[tail] = to
                     tail += 1
+    return head, tail
 
 
 @njit(cache=True, nogil=True)
@@ -276,7 +279,7 @@ def sum_potentials_on_supports(lo, hi, pair, n_y, xs, ys, at, child, parent, U, 
 
 
 @njit(cache=True, nogil=True)
-def solve_one(C, p, q, child, parent, flow, pot, tol):
+def solve_one(C, p, q, child, parent, flow, pot, tol, stop):
     """One transport with costs C (a, b) from the tree in the edge list, where it leaves the optimal one.
 
     Returns (value, solved?, mass by which the plan was changed so that it is not negative).
@@ -284,7 +287,7 @@ def solve_one(C, p, q, child, parent, flow, pot, tol):
     a, b = C.shape
     costs = C.ravel()
     t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
-    _, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
+    _, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2, stop)
     clipped = true_flows(child, parent, flow, p, q, np.empty(a + b))
     return tree_value(child, parent, flow, costs, b, a), optimal, clipped
 

@@ -1,16 +1,16 @@
 """All pairs of states at once: the bases of their transports, and sweeps over them in threads.
 
 The state of a :class:`PairGrid` is one spanning tree per pair, kept from sweep to sweep. Threads are plain Python
-threads running numba code without the GIL, made for one sweep and joined at its end: that is safe when several
-Python threads use a grid at once and in forked processes, which numba's own thread pools are not. A sweep that is too
-small to pay for a second thread runs in the caller. Sums over threads are taken in a fixed order, so that the same
-call gives the same bits.
+threads running numba code without the GIL, made for one sweep and joined at its end: that is safe when several Python
+threads use a grid at once and in forked processes, which numba's own thread pools are not. A sweep that is too small to
+pay for a second thread runs in the caller. Pieces are small, so that an interrupt acts at once. Sums over threads are
+taken in a fixed order, so that the same call gives the same bits.
 
 A problem on the same supports as the last one (a step of a fit, of imitation) begins with copies of its trees and
 shares all else: :func:`begin`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.parallel import taken
+from diffbisim.parallel import stop_flag, stretches, taken
 from diffbisim.problem import Array, Problem, available_threads, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers import kernels
@@ -31,7 +31,14 @@ CHUNK = 200_000
 #: Grids with up to so many tree edges are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
 FACTORIZE = 2_000_000
 
+#: Cells (or edges) between two looks at whether the run is interrupted: 0.1 s at most, first bases included. A single
+#: transport that is larger is left to other threads, and looks itself.
+STRETCH = 5 * CHUNK
+
 NOTHING: Array = np.empty(0)
+
+
+Run = Callable[[int, int, int, NDArray[np.bool_]], Any]
 
 
 class PairGrid:
@@ -102,11 +109,13 @@ class PairGrid:
 
     def _reachable(self) -> NDArray[np.int64]:
         seen = np.outer(self.problem.x.initial > 0, self.problem.y.initial > 0).ravel()
-        queue = np.full(seen.size, -1, np.int64)
+        queue = np.empty(seen.size, np.int64)
         first = np.flatnonzero(seen)
         queue[: first.size] = first
-        n = kernels.reachable(*self.xs[:2], *self.ys[:2], self.n_y, seen, queue)
-        return np.sort(queue[:n])
+        head, tail = 0, first.size
+        while head < tail:
+            head, tail = kernels.reachable(*self.xs[:2], *self.ys[:2], self.n_y, seen, queue, head, tail, 10 * STRETCH)
+        return np.sort(queue[:tail])
 
     def _offsets(self) -> NDArray[np.int64]:
         a, b = np.diff(self.xs[0]), np.diff(self.ys[0])
@@ -122,26 +131,34 @@ class PairGrid:
         """What every kernel reads: pairs, supports and trees."""
         return (self.pair, self.n_y, *self.xs[:2], *self.ys[:2], self.at, self.child, self.parent, self.flow)
 
-    def split(self, run: Callable[[int, int, int], Any], work: float, pieces: int | None = None) -> list[Any]:
-        """``run(piece, lo, hi)`` over the pairs, in as many pieces as the work is worth; results in their order."""
-        pieces = pieces or int(min(8 * self.threads, work // CHUNK))
-        if self.threads == 1 or pieces < 2:
-            return [run(0, 0, self.size)]
+    def split(self, run: Run, work: float, pieces: int | None = None, wait: bool = False) -> list[Any]:
+        """``run(piece, lo, hi, stop)`` over the pairs, in as many pieces as the work is worth; results in their order.
+
+        A given number of pieces may make them long: then ``run`` goes in :meth:`stretches` that look at ``stop``.
+        """
+        stop = stop_flag()
+        if pieces is None:
+            worth = 1.0 if self.threads == 1 else min(8.0 * self.threads, work // CHUNK)
+            pieces = int(min(max(worth, work // STRETCH, 1.0), self.size))
         cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64).tolist()
-        return taken(run, [(k, cuts[k], cuts[k + 1]) for k in range(pieces)], self.threads)
+        return taken(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], self.threads, stop, wait)
+
+    def stretches(self, lo: int, hi: int, work: float, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+        """Pairs lo…hi-1 a stretch of the ``work`` on all of them at a time, until told to stop."""
+        return stretches(lo, hi, max(1, int(self.size * min(1.0, STRETCH / work))), stop)
 
     def improve(self, U: Array, out: Array, tol: float, slack: Array = NOTHING) -> bool:
         """``out = T U`` with optimal trees; returns whether every transport was solved to ``tol`` (and ``slack``)."""
         fresh = self.fresh
         self.fresh = 2  # an interrupted sweep leaves trees of mixed age
 
-        def run(piece: int, lo: int, hi: int) -> Any:
+        def run(piece: int, lo: int, hi: int, stop: NDArray[np.bool_]) -> Any:
             return kernels.improve(
                 lo, hi, self.pair, self.n_y, self.xs, self.ys, self.at, self.child, self.parent, self.flow,
-                U, self.c, self.discount, fresh, tol, slack, out,
+                U, self.c, self.discount, fresh, tol, slack, out, stop,
             )  # fmt: skip
 
-        done = self.split(run, self.cells)
+        done = self.split(run, self.cells, wait=self.nodes**2 / 4 > STRETCH)
         self.fresh = 0
         self.pivots += sum(pivots for pivots, _, _ in done)
         self.improvements += 1
@@ -209,7 +226,7 @@ class PairGrid:
         return self._pushed(min(self.threads, pieces)) if transposed else self._applied
 
     def _applied(self, v: Array, out: Array) -> None:
-        def run(piece: int, lo: int, hi: int) -> None:
+        def run(piece: int, lo: int, hi: int, stop: NDArray[np.bool_]) -> None:
             kernels.apply_system(lo, hi, *self.tree, self.discount, v, out)
 
         self.split(run, float(self.at[-1]))
@@ -220,10 +237,11 @@ class PairGrid:
         tables = [np.empty_like(self.c) for _ in range(pieces - 1)]
 
         def apply(v: Array, out: Array) -> None:
-            def run(piece: int, lo: int, hi: int) -> None:
+            def run(piece: int, lo: int, hi: int, stop: NDArray[np.bool_]) -> None:
                 part = tables[piece - 1] if piece else out
                 part.fill(0.0)
-                kernels.push_system(lo, hi, *self.tree, self.discount, v, part)
+                for first, last in self.stretches(lo, hi, float(self.at[-1]), stop):
+                    kernels.push_system(first, last, *self.tree, self.discount, v, part)
 
             self.split(run, float(self.at[-1]), pieces)
             for table in tables:

@@ -3,10 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.parallel import stop_flag, taken
 from diffbisim.problem import Array
 from diffbisim.solvers.exact import transport_rounding
 from diffbisim.solvers.kernels import solve_one
 from diffbisim.solvers.transport import northwest_corner
+
+#: A transport with more cells is left to another thread, so that an interrupt acts at once.
+LARGE = 1_000_000
 
 
 class Transport:
@@ -27,8 +31,10 @@ class Transport:
 
     def solve(self, C: Array, tol: float) -> float:
         """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
-        edges = self.child, self.parent, self.flow
-        value, self.solved, clipped = solve_one(np.ascontiguousarray(C), self.p, self.q, *edges, self.pot, tol)
+        stop, costs = stop_flag(), np.ascontiguousarray(C)
+        given = costs, self.p, self.q, self.child, self.parent, self.flow, self.pot, tol, stop
+        (found,) = taken(solve_one, [given], 1, stop, wait=costs.size > LARGE)
+        value, self.solved, clipped = found
         self.slack = transport_rounding(self.pot.size, self._unbalanced + clipped)
         return float(value)
 

@@ -319,11 +319,11 @@ def _make_room(start, size, target, t, order):
 
 
 @njit(cache=True, nogil=True)
-def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_pivots):
+def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_pivots, stop):
     """Primal network simplex from the basis in the edge list, which it replaces by an optimal one.
 
     Scratch of length a + b: t, order, block, pot. Returns (pivots, optimal): optimal means that no reduced cost is
-    below -tol, for potentials computed afresh; they are left in ``pot``.
+    below -tol, for potentials computed afresh; they are left in ``pot``. Gives up when ``stop`` (1,) is set.
     """
     tree_potentials(child, parent, C, ld, a, pot)
     if a == 1 or b == 1:
@@ -341,7 +341,7 @@ def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_piv
             continue
         if pivots == 0:
             _unpack(child, parent, flow, t, order)
-        if pivots == max_pivots:
+        if pivots == max_pivots or stop[0]:
             break
         out, on_i, apex = _leaving_edge(i, a + j, a, t)
         _pivot(i, j, out, on_i, apex, t[out].flow, C[i * ld + j] - pot[i] - pot[a + j], a, t, order, pot, block)
