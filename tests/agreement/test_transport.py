@@ -47,9 +47,7 @@ class Tree:
         a, b = self.C.shape
         *work, pot = self.scratch
         edges = self.child, self.parent, self.flow
-        pivots, optimal = kernel.simplex(
-            self.C.ravel(), b, a, b, *edges, *work, pot, tol, max_pivots, np.zeros(1, bool)
-        )
+        pivots, optimal = kernel.simplex(self.C.ravel(), b, a, b, *edges, *work, pot, tol, max_pivots)
         return pivots, optimal, pot[:a], pot[a:]
 
     def change_marginals(self, p, q):
@@ -323,7 +321,7 @@ def test_a_cost_that_lies_in_a_larger_table(seed):
             assert np.array_equal(again, tree.flow)
         *work, pot = tree.scratch
         edges = tree.child, tree.parent, tree.flow
-        assert kernel.simplex(table.ravel(), ld, a, b, *edges, *work, pot, PRICE, 10**4, np.zeros(1, bool))[1]
+        assert kernel.simplex(table.ravel(), ld, a, b, *edges, *work, pot, PRICE, 10**4)[1]
         check_optimal(tree, pot[:a], pot[a:])
         value = kernel.tree_value(*edges, table.ravel(), ld, a)
         assert value == pytest.approx(np.sum(tree.plan() * tree.C), rel=0, abs=1e-15)

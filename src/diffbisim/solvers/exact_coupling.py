@@ -151,7 +151,7 @@ class ExactCoupling(Coupling):
         queue[: places.size] = places
         head, tail = 0, places.size
         while head < tail:
-            head, tail = kernels.visited(*self.grid.tree, seen, queue, head, tail, 10 * STRETCH)
+            head, tail = kernels.visited(*self.grid.tree, seen, queue, head, tail, STRETCH)
         return seen
 
     def _warn_if_inaccurate(self, system: Operator | Compiled, source: Array, m: Array) -> None:

@@ -15,6 +15,7 @@ from numba import njit
 
 from diffbisim.solvers.transport import (
     NODE,
+    PATIENCE,
     cell,
     greedy,
     northwest_corner,
@@ -101,7 +102,10 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
             greedy(C, ld, p, q, ch, pa, fl, left, open_cols)
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
-        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, 50 * (a + b) ** 2, stop)
+        pivots, optimal = 0, False
+        while not optimal and pivots < 50 * (a + b) ** 2 and not stop[0]:
+            more, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, PATIENCE // (a + b) + 1)
+            pivots += more
         if pivots > 0 or changed:
             most = max(most, true_flows(ch, pa, fl, p, q, net))
         total += pivots
@@ -287,7 +291,10 @@ def solve_one(C, p, q, child, parent, flow, pot, tol, stop):
     a, b = C.shape
     costs = C.ravel()
     t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
-    _, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2, stop)
+    pivots, optimal = 0, False
+    while not optimal and pivots < 50 * (a + b) ** 2 and not stop[0]:
+        more, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, PATIENCE // (a + b) + 1)
+        pivots += more
     clipped = true_flows(child, parent, flow, p, q, np.empty(a + b))
     return tree_value(child, parent, flow, costs, b, a), optimal, clipped
 

@@ -24,6 +24,7 @@ from diffbisim.problem import Array, Problem, available_threads, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers import kernels
 from diffbisim.solvers.krylov import Compiled, Operator
+from diffbisim.solvers.start import LARGE
 
 #: Cells (or edges) per chunk below which handing work to another thread costs more than it saves.
 CHUNK = 200_000
@@ -31,9 +32,8 @@ CHUNK = 200_000
 #: Grids with up to so many tree edges are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
 FACTORIZE = 2_000_000
 
-#: Cells (or edges) between two looks at whether the run is interrupted: 0.1 s at most, first bases included. A single
-#: transport that is larger is left to other threads, and looks itself.
-STRETCH = 5 * CHUNK
+#: Cells (or edges) between two looks at whether the run is interrupted: 0.1 s at most, first bases included.
+STRETCH = 25 * CHUNK
 
 NOTHING: Array = np.empty(0)
 
@@ -114,7 +114,7 @@ class PairGrid:
         queue[: first.size] = first
         head, tail = 0, first.size
         while head < tail:
-            head, tail = kernels.reachable(*self.xs[:2], *self.ys[:2], self.n_y, seen, queue, head, tail, 10 * STRETCH)
+            head, tail = kernels.reachable(*self.xs[:2], *self.ys[:2], self.n_y, seen, queue, head, tail, STRETCH)
         return np.sort(queue[:tail])
 
     def _offsets(self) -> NDArray[np.int64]:
@@ -140,6 +140,8 @@ class PairGrid:
         if pieces is None:
             worth = 1.0 if self.threads == 1 else min(8.0 * self.threads, work // CHUNK)
             pieces = int(min(max(worth, work // STRETCH, 1.0), self.size))
+        if pieces == 1 and not wait and not stop[0]:
+            return [run(0, 0, self.size, stop)]
         cuts = np.linspace(0, self.size, pieces + 1).astype(np.int64).tolist()
         return taken(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], self.threads, stop, wait)
 
@@ -158,7 +160,7 @@ class PairGrid:
                 U, self.c, self.discount, fresh, tol, slack, out, stop,
             )  # fmt: skip
 
-        done = self.split(run, self.cells, wait=self.nodes**2 / 4 > STRETCH)
+        done = self.split(run, self.cells, wait=self.nodes**2 > 4 * LARGE)
         self.fresh = 0
         self.pivots += sum(pivots for pivots, _, _ in done)
         self.improvements += 1

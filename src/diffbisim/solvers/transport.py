@@ -33,6 +33,9 @@ BLOCK_ROWS = 8
 #: one array per field: a pivot touches all fields of few nodes, and a numba call pays for every array it is handed.
 NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
 
+#: Pivots times nodes between two looks at whether to stop: 0.1 s at most, while most transports take fewer at all.
+PATIENCE = 4_000_000
+
 #: Flows this little below zero are rounding, not infeasibility.
 TINY = 1e-15
 
@@ -319,11 +322,11 @@ def _make_room(start, size, target, t, order):
 
 
 @njit(cache=True, nogil=True)
-def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_pivots, stop):
+def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_pivots):
     """Primal network simplex from the basis in the edge list, which it replaces by an optimal one.
 
     Scratch of length a + b: t, order, block, pot. Returns (pivots, optimal): optimal means that no reduced cost is
-    below -tol, for potentials computed afresh; they are left in ``pot``. Gives up when ``stop`` (1,) is set.
+    below -tol, for potentials computed afresh; they are left in ``pot``.
     """
     tree_potentials(child, parent, C, ld, a, pot)
     if a == 1 or b == 1:
@@ -341,7 +344,7 @@ def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_piv
             continue
         if pivots == 0:
             _unpack(child, parent, flow, t, order)
-        if pivots == max_pivots or stop[0]:
+        if pivots == max_pivots:
             break
         out, on_i, apex = _leaving_edge(i, a + j, a, t)
         _pivot(i, j, out, on_i, apex, t[out].flow, C[i * ld + j] - pot[i] - pot[a + j], a, t, order, pot, block)
