@@ -196,7 +196,7 @@ TEXTS = (
     ("rewards", {"rewards.csv": "state,reward\nhome,0\nwork,1\n"}, use_rewards),
     ("costs", {"costs.csv": "0,1,1,2\n1,0,2,2\n1,2,0,2\n"}, use_cost),
     ("prism", {**MODEL, "model.srew": "3 1\n2 1.0\n"}, use_chain),
-    ("mdp", {"mdp.tra": CHOICES, "mdp.lab": MODEL["model.lab"].replace("2: 1", "1: 1"), "mdp.srew": "2 1\n1 5\n"}, use_mdp),
+    ("mdp", {"mdp.tra": CHOICES, "mdp.lab": '0="init" 1="goal"\n0: 0\n1: 1\n', "mdp.srew": "2 1\n1 5\n"}, use_mdp),
 )
 
 

@@ -64,8 +64,13 @@ def is_sparse(value: Any) -> bool:
 
 
 def freeze(matrix: Any) -> Any:
-    """Make the buffers of an array or CSR matrix read-only, in place."""
-    parts = (matrix,) if isinstance(matrix, np.ndarray) else (matrix.data, matrix.indices, matrix.indptr)
+    """Make the buffers of an array, or of a CSR or COO matrix, read-only, in place."""
+    if isinstance(matrix, np.ndarray):
+        parts: tuple[Any, ...] = (matrix,)
+    elif matrix.format == "coo":
+        parts = (matrix.data, *matrix.coords)
+    else:
+        parts = (matrix.data, matrix.indices, matrix.indptr)
     for part in parts:
         part.flags.writeable = False
     return matrix

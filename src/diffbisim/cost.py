@@ -26,10 +26,11 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 
 
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
-    """The (n_X, n_Y) cost table, float64 and C-contiguous.
+    """The (n_X, n_Y) cost table, float64 and C-contiguous, of which nobody else has a reference.
 
-    ``cost`` is "reward", "indicator", an array (which is copied), or a function ``(X, Y) -> array``. A table with names
-    (a pandas DataFrame) has the labels of X along its rows and those of Y along its columns, in any order.
+    ``cost`` is "reward", "indicator", an array, or a function ``(X, Y) -> array``; both arrays are copied, since a
+    function may well return the same one again and again, with other numbers. A table with names (a pandas DataFrame)
+    has the labels of X along its rows and those of Y along its columns, in any order.
     """
     if isinstance(cost, str):
         if cost == "reward":
@@ -38,7 +39,7 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
             return indicator_cost(X, Y)
         raise InvalidCost(f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)')
     shape = (X.n_states, Y.n_states)
-    return _checked(_bare(cost(X, Y), X, Y), shape) if callable(cost) else _checked(_bare(cost, X, Y), shape, copy=True)
+    return _checked(_bare(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
 
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
+from diffbisim.checks import freeze
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Coupling, on_support
 
@@ -37,7 +38,11 @@ MAX_DUAL_ENTRIES = 2**28
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """Derivatives of ``d``. Kernels: dense for two dense chains; if one is sparse, CSR on the possible transitions."""
+    """Derivatives of ``d``, read-only.
+
+    Kernels: dense for two dense chains; if one is sparse, or if only reachable pairs were solved, CSR on the possible
+    transitions. Starts: NaN where a derivative would need pairs that were not solved.
+    """
 
     transition_x: Array | sparse.csr_array  # (n_X, n_X)
     transition_y: Array | sparse.csr_array  # (n_Y, n_Y)
@@ -45,13 +50,41 @@ class Gradient:
     initial_x: Array  # (n_X,)
     initial_y: Array  # (n_Y,)
 
+    def __post_init__(self) -> None:
+        _freeze_fields(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _freeze_fields(self)
+
+    def __getattribute__(self, name: str) -> Any:
+        value: Any = object.__getattribute__(self, name)
+        if not isinstance(value, sparse.csr_array):
+            return value
+        # a matrix whose buffers are read-only can still be resized or handed others: everybody gets one of their own
+        return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
+
 
 @dataclass(frozen=True, eq=False)
 class Duals:
-    """The paper's dual certificates for the causal constraints, in the centered gauge."""
+    """The paper's dual certificates for the causal constraints, in the centered gauge; read-only."""
 
     alpha_x: Array  # (n_X, n_X, n_Y): α_X(x, x', y)
     alpha_y: Array  # (n_X, n_Y, n_Y): α_Y(x, y, y')
+
+    def __post_init__(self) -> None:
+        _freeze_fields(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _freeze_fields(self)
+
+
+def _freeze_fields(parts: Any) -> None:
+    """Every array read-only; what somebody else can still write to is copied first."""
+    for name, value in list(vars(parts).items()):
+        shared = isinstance(value, np.ndarray) and value.base is not None
+        parts.__dict__[name] = freeze(value.copy() if shared and value.flags.writeable else value)
 
 
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:

@@ -1,9 +1,19 @@
-"""Independent pieces of work on threads, processes or machines: handed out at once, collected as they come."""
+"""Independent pieces of work on threads, processes or machines: handed out at once, collected as they come.
 
+*Interrupts.* Python lets a signal act when the main thread comes back to the interpreter. So the main thread never
+stays in compiled code for long: it works in small pieces, or waits for others to do a large one. When it is
+interrupted, what has not begun is dropped, a flag tells compiled code that is under way to give up, and all threads are
+joined before the exception goes on: nobody writes to an array afterwards.
+"""
+
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from diffbisim.problem import available_threads
 from diffbisim.progress import Progress, tracking
@@ -15,11 +25,17 @@ def scattered(
     """``[work(piece) for piece in pieces]``, in the order of the pieces whoever finishes first.
 
     ``executor`` is any of the kind of ``concurrent.futures`` (processes, Dask, MPI, ...); None for threads of this
-    process. Progress counts the lengths of the pieces. An error or an interrupt cancels what has not begun.
+    process. Progress counts the lengths of the pieces. An error or an interrupt cancels what has not begun; threads of
+    this process also give up what they have begun.
     """
     if executor is None:
-        with ThreadPoolExecutor(available_threads()) as threads:
-            return scattered(work, pieces, threads, progress, what)
+        stop = stop_flag()
+        with ThreadPoolExecutor(available_threads(), initializer=_obey, initargs=(stop,)) as threads:
+            try:
+                return scattered(work, pieces, threads, progress, what)
+            except BaseException:
+                stop[0] = True
+                raise
     results: list[Any] = [None] * len(pieces)
     with tracking(progress, sum(map(len, pieces)), what) as advance:
         futures = {executor.submit(work, piece): k for k, piece in enumerate(pieces)}
@@ -35,27 +51,96 @@ def scattered(
     return results
 
 
-def taken(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], threads: int) -> list[Any]:
-    """``[work(*piece) for piece in pieces]``: the calling thread and ``threads - 1`` others each take the next one."""
-    todo, results = deque(enumerate(pieces)), [None] * len(pieces)
+_here = threading.local()
+
+
+def stop_flag() -> NDArray[np.bool_]:
+    """Where compiled code looks whether to give up, shape (1,): that of the work which this thread does a piece of."""
+    flag: NDArray[np.bool_] | None = getattr(_here, "stop", None)
+    return np.zeros(1, np.bool_) if flag is None else flag
+
+
+def _obey(stop: NDArray[np.bool_]) -> None:
+    _here.stop = stop
+
+
+def taken(
+    work: Callable[..., Any],
+    pieces: Sequence[tuple[Any, ...]],
+    threads: int,
+    stop: NDArray[np.bool_] | None = None,
+    wait: bool = False,
+) -> list[Any]:
+    """``[work(*piece) for piece in pieces]``: the calling thread and ``threads - 1`` others each take the next one.
+
+    With ``wait`` the calling thread leaves the work to ``threads`` others, since a piece may take long; ``stop`` (from
+    :func:`stop_flag`) is what the work looks at. If it is set, there are no results: KeyboardInterrupt.
+    """
+    stop = stop_flag() if stop is None else stop
+    todo, results, errors = deque(enumerate(pieces)), [None] * len(pieces), deque[BaseException]()
 
     def take() -> None:
-        while True:
+        while not stop[0]:
             try:
                 k, piece = todo.popleft()  # atomic
             except IndexError:
                 return
             results[k] = work(*piece)
 
-    if threads == 1 or len(pieces) == 1:
-        take()
-        return results
-    with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(take) for _ in range(threads - 1)]
-        take()
-    for other in others:
-        other.result()
+    def take_in_thread(ended: threading.Event) -> None:
+        try:
+            take()
+        except BaseException as error:
+            errors.append(error)
+            todo.clear()
+        finally:
+            ended.set()
+
+    ends = [threading.Event() for _ in range(min(threads, len(pieces)) - (not wait))]
+    others = [threading.Thread(target=take_in_thread, args=(ended,), daemon=True) for ended in ends]
+    try:
+        for other in others:
+            other.start()
+        if not wait:
+            take()
+        _await(ends)
+    except BaseException:
+        todo.clear()
+        stop[0] = True
+        begun = [ended for other, ended in zip(others, ends, strict=True) if other.ident is not None]
+        while not all(ended.is_set() for ended in begun):
+            try:
+                _await(begun)
+            except KeyboardInterrupt:  # impatience does not make it faster: they are about to end
+                continue
+        raise
+    finally:
+        for other, ended in zip(others, ends, strict=True):
+            if ended.is_set():
+                other.join()
+    if errors:
+        raise errors[0]
+    if stop[0]:
+        raise KeyboardInterrupt
     return results
+
+
+def _await(ends: Sequence[threading.Event]) -> None:
+    """Wait for all, and wake up for signals on every platform.
+
+    Not by ``Thread.join``: one that is interrupted takes a thread that goes on for one that has ended (Python 3.11).
+    """
+    for ended in ends:
+        while not ended.wait(0.1):
+            pass
+
+
+def stretches(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """``lo … hi`` in parts of at most ``step``, until told to stop."""
+    for first in range(lo, hi, step):
+        if stop[0]:
+            return
+        yield first, min(first + step, hi)
 
 
 def batches(items: Sequence[Any], most: int = 32) -> list[Sequence[Any]]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount
+from diffbisim.checks import check_discount, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument
 
@@ -61,12 +61,22 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Two chains, a ground cost ``(n_X, n_Y)`` and a discount; validated by :meth:`make`."""
+    """Two chains, a ground cost ``(n_X, n_Y)`` and a discount; validated by :meth:`make`.
+
+    A problem cannot change: its cost is read-only, and a copy unless it was read-only memory of its own already. Two
+    problems are the same if their contents are, which is what solvers compare.
+    """
 
     x: MarkovChain
     y: MarkovChain
     cost: Array
     discount: float
+
+    def __post_init__(self) -> None:
+        self.__dict__["cost"] = frozen(self.cost)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, cost=frozen(state["cost"]))  # neither pickle nor deepcopy keeps the flag
 
     @classmethod
     def make(cls, x: Any, y: Any, cost: Any, discount: float) -> "Problem":
@@ -77,7 +87,7 @@ class Problem:
                     f"{name} is a {type(chain).__name__}, not a MarkovChain: wrap the matrix as "
                     f"diffbisim.MarkovChain(P, initial=...)"
                 )
-        return cls(x, y, ground_cost(cost, x, y), check_discount(discount))
+        return cls(x, y, freeze(ground_cost(cost, x, y)), check_discount(discount))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,6 +103,28 @@ class Problem:
     def is_sparse(self) -> bool:
         """Whether either chain is sparse; plans then come back sparse too."""
         return self.x.is_sparse or self.y.is_sparse
+
+
+def frozen(array: Any) -> Array:
+    """The array as read-only C-contiguous float64 memory of its own: itself if it is that already, else a copy."""
+    if (
+        isinstance(array, np.ndarray)
+        and array.dtype == np.float64
+        and array.flags.owndata
+        and array.flags.c_contiguous
+        and not array.flags.writeable
+    ):
+        return array
+    return freeze(np.array(array, dtype=np.float64, order="C"))  # type: ignore[no-any-return]
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself if nobody can write to it, else a view of it that cannot be written through."""
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def available_threads() -> int:
@@ -138,6 +170,11 @@ class Coupling(ABC):
     @abstractmethod
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         """Potentials ``f (n_X,)``, ``g (n_Y,)`` of pair ``(x, y)``, extended off the supports by c-transforms."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(values := state.get("values"), np.ndarray):
+            freeze(values)  # neither pickle nor deepcopy keeps the flag
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Arrays that :meth:`diffbisim.results.DistanceResult.save` writes."""

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.checks import freeze
 from diffbisim.data.archive import chain_arrays
 from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
-from diffbisim.problem import Coupling, Problem, lazy
+from diffbisim.problem import Coupling, Problem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
 
@@ -44,9 +45,21 @@ class Status(Enum):
         return self is Status.CONVERGED
 
 
+class Row(dict[str, Any]):
+    """A mapping that cannot be changed: a row of history, or the counts of the work."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("what a result holds is read-only; change a copy, dict(row)")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Row, (dict(self),)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class DistanceResult:
-    """The distance between two chains, its certified bounds, and what it was made of.
+    """The distance between two chains, its certified bounds, and what it was made of; nothing in it can be written to.
 
     Attributes:
         value: the distance ``d``; ``lower <= value <= upper``.
@@ -66,6 +79,16 @@ class DistanceResult:
     coupling: Coupling
     history: tuple[Mapping[str, float], ...] = ()
     work: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.__dict__["history"] = tuple(row if isinstance(row, Row) else Row(row) for row in self.history)
+        self.__dict__["work"] = Row(self.work)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name in ("occupancy", "encoder", "decoder"):  # neither pickle nor deepcopy keeps the flag
+            if name in state:
+                freeze(state[name])
+        self.__dict__.update(state)
 
     @property
     def gap(self) -> float:
@@ -88,13 +111,13 @@ class DistanceResult:
 
     @property
     def values(self) -> Array:
-        """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``."""
-        return self.coupling.values
+        """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``; NaN where not solved."""
+        return read_only(self.coupling.values)
 
     @lazy
     def occupancy(self) -> Array:
         """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one."""
-        return self.coupling.occupancy()
+        return frozen(self.coupling.occupancy())
 
     @lazy
     def encoder(self) -> Array:
@@ -103,25 +126,29 @@ class DistanceResult:
 
     @lazy
     def decoder(self) -> Array:
-        """``λ_Y(x|y)``, shape ``(n_Y, n_X)``."""
+        """``λ_Y(x|y)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
         return _conditional(self.occupancy.T, self.values.T)
 
     @property
     def unvisited(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """States of X and of Y without occupancy: their encoder and decoder rows are the nearest state."""
+        """States of X and of Y without occupancy: their encoder and decoder rows are the nearest state.
+
+        Where ``reachable=True`` left out some of the pairs that would have to be compared, those rows are NaN.
+        """
         m = self.occupancy
         return np.flatnonzero(m.sum(axis=1) <= 0), np.flatnonzero(m.sum(axis=0) <= 0)
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``."""
-        return np.asarray(self.encoder.argmax(axis=1))
+        """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``; -1 where it is not known."""
+        known = ~np.isnan(self.encoder).any(axis=1)
+        return np.where(known, self.encoder.argmax(axis=1), -1)
 
     def plan(self, x: int, y: int) -> Array | sparse.coo_array:
         """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is."""
         self._check_pair(x, y)
         plan = self.coupling.plan(x, y)
-        return plan if self.problem.is_sparse else np.asarray(plan.toarray())
+        return plan.copy() if self.problem.is_sparse else np.asarray(plan.toarray())
 
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
@@ -153,9 +180,9 @@ class DistanceResult:
             np.savez(file, **self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays, the inverse of :func:`diffbisim.saving.result_from_arrays`."""
+        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.saving.result_from_arrays`."""
         problem = self.problem
-        arrays: dict[str, Any] = {f"state.{k}": v for k, v in self.coupling.state().items()}
+        arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         for side, chain in (("x", problem.x), ("y", problem.y)):
             arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
         meta = {
@@ -194,8 +221,12 @@ def check_warm(warm: Any, shape: tuple[int, int]) -> None:
 
 
 def _conditional(m: Array, values: Array) -> Array:
-    """Rows of ``m`` normalized; a row without mass falls back to the nearest state (argmin of the metric)."""
+    """Rows of ``m`` normalized; a row without mass falls back to the nearest state (argmin of the metric).
+
+    Which state is the nearest takes all distances: a row that misses some (NaN) stays unknown, NaN.
+    """
     total = m.sum(axis=1, keepdims=True)
     nearest = np.zeros_like(m)
     nearest[np.arange(len(m)), values.argmin(axis=1)] = 1.0
-    return np.where(total > 0, m / np.where(total > 0, total, 1.0), nearest)
+    nearest[np.isnan(values).any(axis=1)] = np.nan
+    return frozen(np.where(total > 0, m / np.where(total > 0, total, 1.0), nearest))

@@ -53,7 +53,7 @@ class Tree:
     def change_marginals(self, p, q):
         """Flows of the same tree for other marginals; returns the sum of the negative ones."""
         self.p, self.q = p, q
-        return kernel.tree_flows(self.child, self.parent, self.flow, p, q, np.empty(p.size + q.size))
+        return kernel.tree_flows(self.child, self.parent, self.flow, p, q, np.empty(p.size + q.size))[0]
 
     def repair(self):
         a, b = self.C.shape

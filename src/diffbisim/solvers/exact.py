@@ -13,6 +13,34 @@ and a coupling of the successors of every pair is a *policy* on the grid. Howard
 It ends after a handful of iterations, most of them with next to no pivots. The certificate is that of the last
 *improve*, whatever came before, so it holds for runs that were stopped early; it includes rounding.
 
+*Rounding.* Costs are scaled to at most one. Let u = ε/2 = 2^-53, and S the size of U and T U: at least one, and no
+entry, difference of entries or potential of a transport (in a good gauge) is larger (kernels.extremes). All bounds are
+to first order in u, and hold for any U: a table of size 1e18 has S = 1e18.
+
+1. *A plan.* Its flows on a tree of N = a + b nodes take N additions of numbers up to one; what rounding they carry
+   shows at the node where it happens and once more at the root. With the flows κ that were cut off below zero and the
+   masses s by which the two rows miss one (they are normalized in the distance that is certified), the marginals of
+   the plan are wrong by at most 4 N u + 2 (s + κ) in total, and its cost differs from that of a plan with the right
+   ones by at most S times that.
+2. *Its value*, Σ π C over N - 1 edges: N u S.
+3. *Its optimality.* Potentials are at most 2 S in the gauge of the tree. They carry 2 u S on its edges, and the test
+   of a reduced cost 4 u S. So
+
+       OT - η₀ ≤ value ≤ OT + p + η₀,     η₀ = ((5 N + 6) u + 2 (s + κ)) S       (transport_rounding)
+
+   where p is the price up to which reduced costs count as zero.
+4. *T U* = (1-γ) c + γ value has four more roundings (1 - γ, two products, the sum), and c = cost/scale one, all of at
+   most S: 5 u S. Subtracting U: u S.
+5. *The middle.* γ/(1-γ) (max Δ + min Δ - p)/2 has five roundings of at most S/(1-γ), adding it to T U one.
+
+Together, with T U - γ p - η ≤ the true T U ≤ T U + η and MacQueen's bounds for those, U* is within
+
+    (γ (max Δ - min Δ) + p) / (2 (1-γ)) + η / (1-γ),     η = η₀ + 12 u S
+
+of the middle. The distance is OT_U(ν_X, ν_Y) for U* instead of the middle: the same, and step 3 once more for the
+transport of the starts. Multiplying by the scale is one rounding outward. Whatever comes out, d is an average of costs:
+bounds never leave their range, and a transport that was not solved leaves just that range.
+
 Cost of a sweep: Σ_xy (successors of x) × (successors of y). Memory: about 10 (a + b) + 90 bytes per pair with a, b
 successors.
 """
@@ -27,7 +55,7 @@ import numpy as np
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult, Status
+from diffbisim.results import DistanceResult, Row, Status
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact_coupling import ExactCoupling
@@ -89,21 +117,21 @@ class Exact:
 
     def _iterate(
         self, grid: "PairGrid", coupling: "ExactCoupling", callback: Callback | None
-    ) -> tuple[Status, list[dict[str, float]]]:
+    ) -> tuple[Status, list[Row]]:
         γ, U, TU = grid.discount, coupling.U, np.zeros_like(coupling.U)
-        history: list[dict[str, float]] = []
+        history: list[Row] = []
         deadline = time.monotonic() + (np.inf if self.time_limit is None else self.time_limit)
         price, stalled, best = PRICE, 0, np.inf
         while True:
             solved = grid.improve(U, TU, price)
             low, high, size = grid.extremes(TU, U)
             grid.shifted(TU, γ / (1 - γ) * (high + low - price) / 2, U)  # the middle of the certified band
-            floor = _rounding(grid, size)
+            floor = 2 * _rounding(grid, size)
             gap = (γ * (high - low) + price) / (1 - γ) + floor if solved else np.inf
-            history.append(coupling.report(gap / 2))
+            history.append(Row(coupling.report(gap / 2)))
             stalled, best = (0, gap) if gap < best / 2 else (stalled + 1, best)
             stop = callback is not None and callback(history[-1])
-            if gap <= self.tol:
+            if coupling.gap <= self.tol:
                 return Status.CONVERGED, history
             if stop:
                 return Status.INTERRUPTED, history
@@ -117,12 +145,14 @@ class Exact:
             evaluate(grid, U, TU, max(0.03 * (high - low), 0.1 * self.tol * (1 - γ), 4 * EPS))
 
 
-def _rounding(grid: "PairGrid", size: float) -> float:
-    """Width of the band that rounding leaves around the table, and the least gap that can be certified.
+def transport_rounding(nodes: int, mass: float) -> float:
+    """η₀ for tables of size one: how far rounding may put the value of a transport off, ``mass`` = s + κ."""
+    return (2.5 * nodes + 3) * EPS + 2 * mass
 
-    With N = a + b nodes, N roundings in a plan and N + 4 in its value put T U off by (2 N + 4) ε times its size.
-    """
-    return 2 * (2 * grid.nodes + 4) * EPS * max(1.0, size) / (1 - grid.discount)
+
+def _rounding(grid: "PairGrid", size: float) -> float:
+    """η / (1-γ): how far rounding may put the middle of the band off; twice that is the least gap there is."""
+    return (transport_rounding(grid.nodes, grid.unbalanced + grid.clipped) + 6 * EPS) * size / (1 - grid.discount)
 
 
 def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:

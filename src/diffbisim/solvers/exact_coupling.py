@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
 from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
 from diffbisim.solvers.krylov import Compiled, Operator, apply, bicgstab
-from diffbisim.solvers.pairs import CHUNK, PairGrid
+from diffbisim.solvers.pairs import CHUNK, STRETCH, PairGrid
 from diffbisim.solvers.restoring import check_exact
 from diffbisim.solvers.start import Transport
 
@@ -41,16 +41,20 @@ class ExactCoupling(Coupling):
     def of_table(cls, problem: Problem, values: Array) -> "ExactCoupling":
         """The optimal trees for a given table (one sweep); NaN marks pairs out of reach."""
         grid = PairGrid(problem, reachable=bool(np.isnan(values).any()))
-        coupling = cls(grid, np.nan_to_num(values.ravel() / grid.scale))
+        table = values.ravel() / grid.scale
+        coupling = cls(grid, np.where(np.isnan(table), grid.c, table))
         grid.improve(coupling.U, np.empty_like(coupling.U), PRICE)
         coupling.report(0.0)
         return coupling
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "ExactCoupling":
-        """The inverse of :meth:`state`."""
+        """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
         check_exact(problem, arrays, cls.feasible)
-        grid = PairGrid(problem, pair=arrays["pair"])
+        pair = arrays["pair"]
+        grid = PairGrid(problem, reachable=pair.size > 0)
+        if not np.array_equal(grid.pair, pair):
+            raise InvalidData("the pairs it lists are not those that its starts can reach")
         grid.child, grid.parent, grid.flow, grid.fresh = arrays["child"], arrays["parent"], arrays["flow"], 0
         coupling = cls(grid, arrays["U"])
         coupling.report(0.0)
@@ -58,28 +62,32 @@ class ExactCoupling(Coupling):
 
     def report(self, half_gap: float) -> dict[str, float]:
         """A row of history: the distance for the current table (known up to ``half_gap``) and its bounds."""
-        half_gap += (self._rows.size + self._cols.size + 4) * EPS  # roundings of the last transport
-        self.gap = 2 * half_gap
-        value = self._start.solve(self.U[self._cells], PRICE)
-        scale = self.problem.scale
-        lower = max(scale * (value - half_gap), self._least)  # d is an average of costs
-        upper = min(scale * (value + half_gap), scale)
+        table, scale = self.U[self._cells], self.problem.scale
+        value = self._start.solve(table, PRICE)
+        slack = self._start.slack * (max(float(table.max()), 0.0) + 2 * max(-float(table.min()), 0.0))
+        self.gap = 2 * (half_gap + slack) + PRICE + 4 * EPS  # of the scaled bounds, roundings of their ends included
+        lower, upper = self._least, scale  # d is an average of costs
+        if half_gap < np.inf:
+            upper = min(_outward(scale * (value + half_gap + slack), np.inf), upper)
+            if self._start.solved:
+                lower = max(_outward(scale * (value - PRICE - half_gap - slack), -np.inf), lower)
         work = {k: float(v) for k, v in self.grid.work.items()}
-        return {"value": min(max(scale * value, lower), upper), "lower": lower, "upper": upper, **work}
+        return {"value": min(max(scale * value, lower), upper) + 0.0, "lower": lower, "upper": upper, **work}
 
     @lazy
     def values(self) -> Array:
-        table = self.problem.scale * self.U
+        scale = self.problem.scale
+        table = np.clip(scale * np.minimum(self.U, 1.0), self._least, scale)
         if self.grid.pair.size:
             outside = np.ones(table.size, bool)
             outside[self.grid.pair] = False
             table[outside] = np.nan
-        return np.maximum(table, 0.0).reshape(self.problem.shape)
+        return frozen(table.reshape(self.problem.shape))
 
     @property
     def start(self) -> Start:
         i, j, mass = self._start.cells()
-        plan = sparse.coo_array((mass, (self._rows[i], self._cols[j])), shape=self.problem.shape)
+        plan = sparse.coo_array((mass.copy(), (self._rows[i], self._cols[j])), shape=self.problem.shape)
         f, g = self._start.potentials()
         table, scale = self.U.reshape(self.problem.shape), self.problem.scale
         full_f, full_g = np.full(table.shape[0], np.nan), np.full(table.shape[1], np.nan)
@@ -108,7 +116,7 @@ class ExactCoupling(Coupling):
         grid, edges, (rows, cols) = self.grid, self._edges(x, y), self._successors(x, y)
         u, v = grid.child[edges].astype(np.int64), grid.parent[edges].astype(np.int64)
         i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
-        return sparse.coo_array((grid.flow[edges], (rows[i], cols[j])), shape=self.problem.shape)
+        return sparse.coo_array((grid.flow[edges].copy(), (rows[i], cols[j])), shape=self.problem.shape)
 
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         grid, edges = self.grid, self._edges(x, y)
@@ -126,8 +134,7 @@ class ExactCoupling(Coupling):
         i, j, mass = self._start.cells()
         source = np.zeros(self.U.size)
         source[self._cells[i, j]] = (1 - γ) * mass
-        visited = source > 0
-        kernels.visited(*grid.tree, visited, np.flatnonzero(visited))
+        visited = self._visited(source > 0)
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if grid.size > 20_000 else 1e-13  # but on small grids full precision costs nothing
         m, target = source.copy(), max(accuracy * float(source.max()), 4 * EPS)  # m may have entries near one
@@ -141,6 +148,15 @@ class ExactCoupling(Coupling):
         m[~visited] = 0.0
         np.maximum(m, 0.0, out=m)
         return np.asarray(m / m.sum()).reshape(self.problem.shape)
+
+    def _visited(self, first: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The pairs ``(n_X*n_Y,)`` that the plans lead to from the first ones."""
+        seen, queue, (places,) = first.copy(), np.empty(first.size, np.int64), np.nonzero(first)
+        queue[: places.size] = places
+        head, tail = 0, places.size
+        while head < tail:
+            head, tail = kernels.visited(*self.grid.tree, seen, queue, head, tail, STRETCH)
+        return seen
 
     def _warn_if_inaccurate(self, system: Operator | Compiled, source: Array, m: Array) -> None:
         """The error in total is at most that of the equation over 1 - γ."""
@@ -156,26 +172,18 @@ class ExactCoupling(Coupling):
             )
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
-        grid, flat = self.grid, np.ascontiguousarray(m.ravel())
+        if everywhere and not self.complete:
+            raise InvalidArgument("potentials off the supports need all pairs: use Exact(reachable=False)")
+        grid, flat = self.grid, np.array(m, dtype=np.float64, order="C").ravel()
         kernel = kernels.sum_potentials if everywhere else kernels.sum_potentials_on_supports
         shapes = ((grid.n_x,) * 2, (grid.n_y,) * 2) if everywhere else (grid.xs[1].shape, grid.ys[1].shape)
 
-        def run(piece: int, lo: int, hi: int) -> tuple[Array, Array]:
+        tree = grid.pair, grid.n_y, grid.xs, grid.ys, grid.at, grid.child, grid.parent
+
+        def run(piece: int, lo: int, hi: int, stop: NDArray[np.bool_]) -> tuple[Array, Array]:
             parts = np.zeros(shapes[0]), np.zeros(shapes[1])
-            kernel(
-                lo,
-                hi,
-                grid.pair,
-                grid.n_y,
-                grid.xs,
-                grid.ys,
-                grid.at,
-                grid.child,
-                grid.parent,
-                self.U,
-                flat,
-                *parts,
-            )
+            for first, last in grid.stretches(lo, hi, grid.cells, stop):
+                kernel(first, last, *tree, self.U, flat, *parts)
             return parts
 
         (by_x, by_y), *others = grid.split(run, grid.cells, pieces=min(grid.threads, 1 + int(grid.cells // CHUNK)))
@@ -191,3 +199,8 @@ class ExactCoupling(Coupling):
     def state(self) -> dict[str, NDArray[Any]]:
         grid = self.grid
         return {"U": self.U, "child": grid.child, "parent": grid.parent, "flow": grid.flow, "pair": grid.pair}
+
+
+def _outward(bound: float, to: float) -> float:
+    """The next number on the way to plus or minus infinity: at least as far out as the bound without its rounding."""
+    return float(np.nextafter(bound, to))

@@ -94,7 +94,7 @@ class Follow:
         coupling.m = coupling.swept(m)
         shift = grid.discount / (1 - grid.discount) * float(coupling.m @ (coupling.U - U))
         grid.shifted(coupling.U, shift, coupling.U)
-        row = coupling.report(1.0)  # the bounds of any distance
+        row = coupling.report(np.inf)  # the bounds of any distance
         return DistanceResult(
             problem, row["value"], row["lower"], row["upper"], Status.ESTIMATE, 1, "exact", coupling, (row,),
             {**grid.work, "sweeps": sweeps},

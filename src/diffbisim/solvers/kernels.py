@@ -15,6 +15,7 @@ from numba import njit
 
 from diffbisim.solvers.transport import (
     NODE,
+    PATIENCE,
     cell,
     greedy,
     northwest_corner,
@@ -24,6 +25,7 @@ from diffbisim.solvers.transport import (
     tree_flows,
     tree_potentials,
     tree_value,
+    true_flows,
 )
 
 #: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
@@ -50,9 +52,10 @@ def _gather(U, n_y, rows, cols, C):
 
 
 @njit(cache=True, nogil=True)
-def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, slack, out):
-    """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases; returns (pivots, pairs left unsolved).
+def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, fresh, tol, slack, out, stop):
+    """(T U)(x,y) = (1-γ) c + γ OT_U for every pair, and the optimal bases.
 
+    Returns (pivots, pairs left unsolved, most mass by which a plan was changed so that it is not negative).
     ``fresh``: 2 builds first bases, 1 takes the old trees for new marginals (repairing them), 0 goes on as it is.
     ``slack (n_X*n_Y,)``, or empty: how much flow an old tree may lack at each pair and be left alone (follow.py).
     """
@@ -64,7 +67,7 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
     left, open_cols = np.empty(nodes), np.empty(nodes, np.int32)
     scratch = np.empty(np.max(x_ptr[1:] - x_ptr[:-1]) * np.max(y_ptr[1:] - y_ptr[:-1]))
     n_x = x_ptr.size - 1
-    total, failed = 0, 0
+    total, failed, most = 0, 0, 0.0
     for k in range(lo, hi):
         z, x, y = _pair(pair, k, n_y)
         px, py = slice(x_ptr[x], x_ptr[x + 1]), slice(y_ptr[y], y_ptr[y + 1])
@@ -79,29 +82,36 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
         warm = fresh == 0
         missing = slack[z] if slack.size else 0.0
         price = max(tol, PRICED * missing)
+        changed = False
         if fresh == 1:
-            lacks = -tree_flows(ch, pa, fl, p, q, net)
+            below, clipped = tree_flows(ch, pa, fl, p, q, net)
+            lacks = -below
             warm = lacks == 0.0
+            if warm:
+                most = max(most, clipped)
             if 0.0 < lacks <= missing and priced_out(C, ld, a, b, ch, pa, pot, price):
                 out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
                 continue
             if 0.0 < lacks <= STALE:
                 pivots, warm = repair(C, ld, a, b, ch, pa, fl, t, order, block, pot)
                 total += pivots
+                changed = warm
         if not warm:
             northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
             value = tree_value(ch, pa, fl, C, ld, a)
             greedy(C, ld, p, q, ch, pa, fl, left, open_cols)
             if value <= tree_value(ch, pa, fl, C, ld, a):  # the better of two cheap bases
                 northwest_corner(p, q, x_order[px], y_order[py], ch, pa, fl)
-        pivots, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, 50 * (a + b) ** 2)
-        if pivots > 0 and tree_flows(ch, pa, fl, p, q, net) < 0.0:  # the rounding of many pivots is removed,
-            for e in range(fl.size):
-                fl[e] = max(fl[e], 0.0)  # and what is left of it never makes a plan negative
+        pivots, optimal = 0, False
+        while not optimal and pivots < 50 * (a + b) ** 2 and not stop[0]:
+            more, optimal = simplex(C, ld, a, b, ch, pa, fl, t, order, block, pot, price, PATIENCE // (a + b) + 1)
+            pivots += more
+        if pivots > 0 or changed:
+            most = max(most, true_flows(ch, pa, fl, p, q, net))
         total += pivots
         failed += not optimal
         out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
-    return total, failed
+    return total, failed, most
 
 
 @njit(cache=True, nogil=True)
@@ -145,26 +155,32 @@ def system(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, disco
 
 @njit(cache=True, nogil=True)
 def extremes(pair, TU, U):
-    """Smallest and largest TU - U over the listed pairs, and the largest |TU|; all NaN if a difference is."""
-    low, high, size = np.inf, -np.inf, 0.0
+    """Smallest and largest TU - U over the listed pairs, and the size of both tables; all NaN if a difference is.
+
+    The size is the largest entry, at least one, plus twice what the smallest is below zero: no entry, no difference of
+    two entries and (in a good gauge) no potential of a transport between such entries is larger.
+    """
+    low, high, least, largest = np.inf, -np.inf, 0.0, 1.0
     for k in range(pair.size if pair.size else U.size):
         z = pair[k] if pair.size else k
         change = TU[z] - U[z]
         if np.isnan(change):
             return np.nan, np.nan, np.nan
-        low, high, size = min(low, change), max(high, change), max(size, abs(TU[z]))
-    return low, high, size
+        low, high = min(low, change), max(high, change)
+        least, largest = min(least, TU[z], U[z]), max(largest, TU[z], U[z])
+    return low, high, largest - 2.0 * least
 
 
 @njit(cache=True, nogil=True)
-def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue):
-    """Pairs that some coupling can reach from the first ones in ``queue`` (already marked in ``seen``)."""
-    head, tail = 0, 0
-    while tail < queue.size and queue[tail] >= 0:
-        tail += 1
-    while head < tail:
+def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue, head, tail, cells):
+    """Pairs that some coupling can reach from those in ``queue[head:tail]`` (already marked in ``seen``).
+
+    Looks at about so many ``cells``; returns where head and tail are then. The pairs are queue[:tail].
+    """
+    while head < tail and cells > 0:
         x, y = queue[head] // n_y, queue[head] % n_y
         head += 1
+        cells -= (x_ptr[x + 1] - x_ptr[x]) * (y_ptr[y + 1] - y_ptr[y])
         for i in range(x_ptr[x], x_ptr[x + 1]):
             for j in range(y_ptr[y], y_ptr[y + 1]):
                 z = x_idx[i] * n_y + y_idx[j]
@@ -172,19 +188,20 @@ def reachable(x_ptr, x_idx, y_ptr, y_idx, n_y, seen, queue):
                     seen[z] = True
                     queue[tail] = z
                     tail += 1
-    return tail
+    return head, tail
 
 
 @njit(cache=True, nogil=True)
-def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen, first):
-    """Mark the pairs that the plans lead to from the pairs ``first``, which are marked already."""
-    queue = np.empty(seen.size, np.int64)
-    queue[: first.size] = first
-    head, tail = 0, first.size
-    while head < tail:
+def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen, queue, head, tail, edges):
+    """Mark the pairs that the plans lead to from those in ``queue[head:tail]``, which are marked already.
+
+    Looks at about so many ``edges``; returns where head and tail are then.
+    """
+    while head < tail and edges > 0:
         z = queue[head]
         head += 1
         k, x, y = np.searchsorted(pair, z) if pair.size else z, z // n_y, z % n_y
+        edges -= at[k + 1] - at[k]
         a = x_ptr[x + 1] - x_ptr[x]
         for e in range(at[k], at[k + 1]):
             if flow[e] > 0.0:
@@ -194,6 +211,7 @@ def visited(pair, n_y, x_ptr, x_idx, y_ptr, y_idx, at, child, parent, flow, seen
                     seen[to] = True
                     queue[tail] = to
                     tail += 1
+    return head, tail
 
 
 @njit(cache=True, nogil=True)
@@ -265,13 +283,20 @@ def sum_potentials_on_supports(lo, hi, pair, n_y, xs, ys, at, child, parent, U, 
 
 
 @njit(cache=True, nogil=True)
-def solve_one(C, child, parent, flow, pot, tol):
-    """One transport with costs C (a, b) from the tree in the edge list; returns its value, leaves the optimal tree."""
+def solve_one(C, p, q, child, parent, flow, pot, tol, stop):
+    """One transport with costs C (a, b) from the tree in the edge list, where it leaves the optimal one.
+
+    Returns (value, solved?, mass by which the plan was changed so that it is not negative).
+    """
     a, b = C.shape
     costs = C.ravel()
     t, order, block = np.empty(a + b, NODE), np.empty(a + b, np.int32), np.empty(a + b, np.int32)
-    simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, 50 * (a + b) ** 2)
-    return tree_value(child, parent, flow, costs, b, a)
+    pivots, optimal = 0, False
+    while not optimal and pivots < 50 * (a + b) ** 2 and not stop[0]:
+        more, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, PATIENCE // (a + b) + 1)
+        pivots += more
+    clipped = true_flows(child, parent, flow, p, q, np.empty(a + b))
+    return tree_value(child, parent, flow, costs, b, a), optimal, clipped
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

@@ -6,7 +6,11 @@ U(x,y) = U([x],[y]). Plans, occupancies and gradients of the full problem come f
 when they are asked for: exact transports, or the entropic ones if the table is that of the entropic metric.
 
 Floating point makes the classes agree up to a residual δ (total variation, see lumping.py) instead of exactly; that
-moves U by at most γ/(1-γ) δ max c, which is added to the bounds.
+moves U by at most γ/(1-γ) δ max c, which is added to the bounds. It counts twice, because the rows of the quotient are
+then divided by their sums, and with the roundings of those sums and of the starts.
+
+If the quotients were solved on their reachable pairs only, the lifted table has NaN, and the full problem's plans and
+potentials are those of its own reachable pairs, as for ``Exact(reachable=True)``.
 """
 
 from collections.abc import Mapping
@@ -20,8 +24,8 @@ from scipy import sparse
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import Lumping, lump
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy
-from diffbisim.results import DistanceResult, Status
+from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
+from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.restoring import check_lumped
 
 EPS = float(np.finfo(float).eps)
@@ -46,17 +50,26 @@ class Lumped:
             np.ascontiguousarray(problem.cost[np.ix_(first_x, first_y)]),
             problem.discount,
         )
-        result: DistanceResult = self.solver.solve(quotient, callback=callback)
-        γ = problem.discount
-        rounding = (np.diff(problem.x.successors.indptr).max() + np.diff(problem.y.successors.indptr).max()) * EPS
-        shift = (γ * (by_x.residual + by_y.residual) + rounding) / (1 - γ) * problem.scale
-        lower, upper = max(result.lower - shift, 0.0), min(result.upper + shift, problem.scale)
-        outcome = result.outcome
-        if result.converged and upper - lower > 2 * self.solver.tol * problem.scale:
+        γ, sides = problem.discount, ((problem.x, by_x), (problem.y, by_y))
+        moved = sum(2 * γ * by.residual + (np.diff(chain.successors.indptr).max() + 4) * EPS for chain, by in sides)
+        shift = (moved / (1 - γ) + sum(problem.shape) * EPS) * problem.scale
+        least = float(problem.cost.min())
+
+        def widened(row: Mapping[str, float]) -> Row:
+            return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
+
+        solver, tol = self.solver, getattr(self.solver, "tol", None)
+        if tol is not None and problem.scale > 0:  # the quotient's gap is what lifting leaves of the tolerance
+            solver = replace(solver, tol=max(tol - 2.01 * shift / problem.scale, tol / 2))
+        watch = None if callback is None else (lambda row: callback(widened(row)))
+        result: DistanceResult = solver.solve(quotient, callback=watch)
+        last, outcome = widened({"lower": result.lower, "upper": result.upper}), result.outcome
+        if result.converged and tol is not None and last["upper"] - last["lower"] > tol * problem.scale:
             outcome = Status.ROUNDING
         return replace(
-            result, problem=problem, lower=lower, upper=upper, outcome=outcome, solver=f"{result.solver} of quotients",
-            coupling=LumpedCoupling(problem, result.coupling, by_x, by_y),
+            result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", **last,
+            coupling=LumpedCoupling(problem, result.coupling.values, _epsilon_of(result.coupling), by_x, by_y),
+            history=tuple(map(widened, result.history)),
         )  # fmt: skip
 
 
@@ -68,12 +81,16 @@ def _equal_rows(cost: Array) -> list[bytes]:
 class LumpedCoupling(Coupling):
     """The table of the quotients, lifted; everything else by one sweep over it."""
 
-    def __init__(self, problem: Problem, quotient: Coupling, by_x: Lumping, by_y: Lumping) -> None:
-        self.problem, self.table, self.by_x, self.by_y = problem, quotient.values, by_x, by_y
-        self.epsilon = float(getattr(quotient, "epsilon", 0.0))
+    def __init__(
+        self, problem: Problem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None
+    ) -> None:
+        self.problem, self.table, self.epsilon, self.by_x, self.by_y = problem, table, epsilon, by_x, by_y
+        self.complete = not np.isnan(self.table).any()
 
     @property
     def values(self) -> Array:
+        if self.by_x is None or self.by_y is None:
+            return self.table
         return np.asarray(self.by_x.lift(self.by_y.lift(self.table, axis=1)))
 
     @lazy
@@ -101,10 +118,15 @@ class LumpedCoupling(Coupling):
         return {"values": self.values, "epsilon": np.array(self.epsilon)}
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Coupling:
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "LumpedCoupling":
         """From the lifted table: the quotients are not needed any more."""
         check_lumped(problem, arrays)
-        return _coupling_of(problem, arrays["values"], float(arrays.get("epsilon", 0.0)))
+        return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)))
+
+
+def _epsilon_of(coupling: Coupling) -> float:
+    """The temperature of an entropic coupling, zero for an exact one."""
+    return float(getattr(coupling, "epsilon", 0.0))
 
 
 def _coupling_of(problem: Problem, table: Array, epsilon: float) -> Coupling:

@@ -3,16 +3,27 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.parallel import stop_flag, taken
 from diffbisim.problem import Array
+from diffbisim.solvers.exact import transport_rounding
 from diffbisim.solvers.kernels import solve_one
 from diffbisim.solvers.transport import northwest_corner
 
+#: A transport with more cells is left to another thread, so that an interrupt acts at once.
+LARGE = 1_000_000
+
 
 class Transport:
-    """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves."""
+    """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves.
+
+    ``solved`` says whether the last solve came to its end, ``slack`` by how much its value may be wrong for costs of at
+    most one (exact.py, where the bound is derived): the minimum is in [value - tol - slack, value + slack].
+    """
 
     def __init__(self, p: Array, q: Array) -> None:
         self.p, self.q = np.ascontiguousarray(p), np.ascontiguousarray(q)
+        self._unbalanced = abs(float(self.p.sum()) - 1.0) + abs(float(self.q.sum()) - 1.0)
+        self.solved, self.slack = False, np.inf
         edges = p.size + q.size - 1
         self.child, self.parent = np.empty(edges, np.int32), np.empty(edges, np.int32)
         self.flow, self.pot = np.empty(edges), np.empty(edges + 1)
@@ -20,7 +31,12 @@ class Transport:
 
     def solve(self, C: Array, tol: float) -> float:
         """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
-        return float(solve_one(np.ascontiguousarray(C), self.child, self.parent, self.flow, self.pot, tol))
+        stop, costs = stop_flag(), np.ascontiguousarray(C)
+        given = costs, self.p, self.q, self.child, self.parent, self.flow, self.pot, tol, stop
+        (found,) = taken(solve_one, [given], 1, stop, wait=costs.size > LARGE)
+        value, self.solved, clipped = found
+        self.slack = transport_rounding(self.pot.size, self._unbalanced + clipped)
+        return float(value)
 
     def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
         """Row, column and mass of the plan's cells."""

@@ -33,6 +33,9 @@ BLOCK_ROWS = 8
 #: one array per field: a pivot touches all fields of few nodes, and a numba call pays for every array it is handed.
 NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
 
+#: Pivots times nodes between two looks at whether to stop: 0.1 s at most, while most transports take fewer at all.
+PATIENCE = 4_000_000
+
 #: Flows this little below zero are rounding, not infeasibility.
 TINY = 1e-15
 
@@ -134,17 +137,34 @@ def tree_value(child, parent, flow, C, ld, a):
 
 @njit(cache=True, nogil=True)
 def tree_flows(child, parent, flow, p, q, net):
-    """Flows of the tree for (new) marginals, leaves first; returns the sum of the negative ones."""
-    a, below = p.size, 0.0
+    """Flows of the tree for (new) marginals, leaves first; returns the sum of the negative ones, and of those so little
+    below zero that they are set to zero.
+    """
+    a, below, clipped = p.size, 0.0, 0.0
     net[:a] = p
     net[a : a + q.size] = -q
     for k in range(child.size - 1, -1, -1):
         v = child[k]
         net[parent[k]] += net[v]
         amount = net[v] if v < a else -net[v]
-        flow[k] = 0.0 if -TINY < amount < 0.0 else amount
+        flow[k] = amount
+        if -TINY < amount < 0.0:
+            flow[k] = 0.0
+            clipped -= amount
         below += min(flow[k], 0.0)
-    return below
+    return below, clipped
+
+
+@njit(cache=True, nogil=True)
+def true_flows(child, parent, flow, p, q, net):
+    """Flows of the tree computed afresh, so that the rounding of many pivots is removed; what is left of it never makes
+    a plan negative. Returns the mass by which the plan was changed for that.
+    """
+    below, clipped = tree_flows(child, parent, flow, p, q, net)
+    if below < 0.0:
+        for e in range(flow.size):
+            flow[e] = max(flow[e], 0.0)
+    return clipped - below
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -1,0 +1,131 @@
+"""Ctrl-C acts within a second at any size, in every kind of sweep, and leaves no thread behind.
+
+A subprocess says when it is inside the sweep that is meant; the parent waits until that sweep is well under way, sends
+SIGINT, and compares clocks (CLOCK_MONOTONIC is one clock for all processes).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+LIMIT = 1.0
+
+PRELUDE = """
+import sys, threading, time, warnings
+import numpy as np, scipy.sparse as sp
+import diffbisim as db
+from diffbisim.problem import Problem
+from diffbisim.solvers import Exact, pairs
+from diffbisim.solvers.start import Transport
+
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+
+def dense(n, **options):
+    return db.MarkovChain(rng.dirichlet(np.ones(n), n), rewards=rng.random(n), **options)
+
+def sparse(n, k):
+    columns = rng.integers(0, n, (n, k))
+    P = sp.csr_array((np.full(n * k, 1 / k), columns.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    return db.MarkovChain(P, rewards=rng.random(n))
+
+def star(n):
+    # one state with n successors, each of which stays: few pairs, one huge transport
+    P = sp.lil_array((n + 1, n + 1))
+    P[0, 1:] = rng.dirichlet(np.ones(n))
+    P.setdiag(np.r_[0.0, np.ones(n)])
+    return db.MarkovChain(sp.csr_array(P), rewards=rng.random(n + 1))
+
+def warm_up():
+    # compiles everything: what small problems use, and what large ones do
+    for chunk in (pairs.CHUNK, 1):
+        pairs.CHUNK, before = chunk, pairs.CHUNK
+        for X, Y in ((dense(3), dense(3)), (sparse(4, 2), sparse(4, 2))):
+            db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
+        pairs.CHUNK = before
+
+def interruptible(run):
+    print("running", flush=True)
+    try:
+        while True:
+            run()
+    except KeyboardInterrupt:
+        print("interrupted", time.monotonic(), threading.active_count(), flush=True)
+
+warm_up()
+"""
+
+RUNS = {
+    "improve, dense": """
+        X, Y = dense(200), dense(200)
+        interruptible(lambda: db.distance(X, Y, solver=Exact(threads=THREADS)))
+    """,
+    "improve, sparse": """
+        X, Y = sparse(1500, 6), sparse(1500, 6)
+        interruptible(lambda: db.distance(X, Y, "reward", 0.999, solver=Exact(threads=THREADS)))
+    """,
+    "occupancy": """
+        X, Y = sparse(800, 6), sparse(800, 6)
+        result = db.distance(X, Y, tol=10.0, solver=Exact(threads=THREADS))
+        interruptible(lambda: result.coupling.occupancy())
+    """,
+    "gradient": """
+        X, Y = dense(60), dense(60)
+        result = db.distance(X, Y, tol=10.0, solver=Exact(threads=THREADS))
+        m = result.occupancy
+        interruptible(lambda: result.coupling.weighted_potentials(m, everywhere=True))
+    """,
+    "what can be reached": """
+        grid = pairs.PairGrid(Problem.make(dense(200), dense(200), "reward", 0.9))
+        interruptible(lambda: grid._reachable())
+    """,
+    "one huge transport, of the starts": """
+        C, (p, q) = rng.random((3000, 3000)), rng.dirichlet(np.ones(3000), 2)
+        interruptible(lambda: Transport(p, q).solve(C, 1e-14))
+    """,
+    "one huge transport, of a pair": """
+        X, Y, cost = star(2500), star(2500), rng.random((2501, 2501))
+        interruptible(lambda: db.distance(X, Y, cost, solver=Exact(threads=THREADS)))
+    """,
+    "many distances": """
+        chains = [dense(60) for _ in range(6)]
+        interruptible(lambda: db.pairwise(chains, discount=0.99))
+    """,
+}
+
+
+def latency(run, threads):
+    """Seconds from the signal to the exception, and how many threads are then left."""
+    code = PRELUDE + textwrap.dedent(RUNS[run]).replace("THREADS", str(threads))
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    try:
+        assert child.stdout.readline() == "running\n", child.stderr.read()
+        time.sleep(1.5)
+        sent = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    word, caught, left = out.split()
+    assert word == "interrupted", err
+    return float(caught) - sent, int(left)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("run", RUNS)
+def test_an_interrupt_acts_within_a_second(run, threads):
+    seconds, threads_left = latency(run, threads)
+    assert seconds < LIMIT
+    assert threads_left == 1
