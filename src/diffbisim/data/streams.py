@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,12 @@ class Stream:
     @property
     def n_states(self) -> int:
         return self.frame.n_states
+
+    def skip(self, taken: int) -> None:
+        """Pass over the items of an iterable that a run has read before, so that ``taken`` have been read in all."""
+        if self.items is not None:
+            for _ in islice(self.items, max(taken - self.taken, 0)):
+                self.taken += 1
 
     def draw(self, n: int, batch: int, discount: float, rng: np.random.Generator) -> Draws:
         """Minibatches of ``batch`` transitions for ``n`` iterations; fewer (or none) at the end of an iterable.

@@ -7,6 +7,7 @@ into numbers or states and, when they cannot, raise `InvalidData` with file, lin
 from __future__ import annotations
 
 import csv
+import glob
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,14 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidChain, InvalidData
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
 ROUNDED_TEXT = 1e-5  # how far the printed probabilities of a row may be from one (PRISM's own tolerance)
 CHUNK = 256  # rows parsed at a time: few enough not to wake the garbage collector
+TOKEN = 8  # hexadecimal digits in the name of a temporary file
 DIGITS = frozenset("-0123456789")
 
 
@@ -177,15 +184,54 @@ def opened(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A temporary file beside ``path`` that takes its place when all is written, or vanishes."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """A temporary file beside ``path`` that takes its place when all is written, or vanishes.
+
+    It is locked while it is written, so that :func:`remove_abandoned` can tell it from what a killed process left.
+    """
+    temporary, file = _temporary(path, binary)
     try:
-        with temporary.open("xb") if binary else temporary.open("x", encoding="utf-8", newline="") as file:
+        with file:
             yield file
-        os.replace(temporary, path)
+            if fcntl is not None:  # while it is still locked
+                file.flush()
+                os.replace(temporary, path)
+        if fcntl is None:
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
+    """A new file beside ``path``, open and locked."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN // 2)}")
+        file: IO[Any] = temporary.open("xb") if binary else temporary.open("x", encoding="utf-8", newline="")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody is about to remove it, see below
+            file.close()
+            continue
+        except OSError:  # a file system without locks
+            pass
+        if temporary.exists():
+            return temporary, file
+        file.close()
+
+
+def remove_abandoned(path: Path) -> None:
+    """Delete the temporary files of ``path`` that a killed process has left, and none that is still being written."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * TOKEN}"):
+        try:
+            with leftover.open("r+b") as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    leftover.unlink()
+            if fcntl is None:  # Windows does not delete what is open
+                leftover.unlink()
+        except OSError:  # locked by its writer, gone already, or not ours
+            continue
 
 
 def is_integer(text: str) -> bool:

@@ -35,6 +35,7 @@ from diffbisim.data.streams import Stream
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import make_solver
 from diffbisim.errors import InvalidArgument
+from diffbisim.fit.checkpoint import Checkpoint
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.progress import Progress, tracking
 from diffbisim.solvers import Exact, Somcot
@@ -90,7 +91,9 @@ def fit(
     unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
     callback : called with every row of history; returning True stops
     progress : True for a bar, or a callable ``(done, total)``
-    checkpoint, every : file to write every so many steps; if it exists, the run goes on from there, to the same bits
+    checkpoint, every : file to write every so many steps; if it exists, the run goes on from there, to the same bits.
+        The file of another run (target, model, cost, any option that matters to the result) is refused; only `steps`
+        (unless they are annealed), `every`, `callback`, `progress` and the solver's threads and time limit may change
 
     Returns
     -------
@@ -130,27 +133,32 @@ def fit(
         source, kernel, cost, check_discount(discount), initial, rewards, inner, attainable, optimizer, scheduler,
         warm, tol, inner_gap, loop == "single", steps,
     )  # fmt: skip
-    path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and path.exists():
-        run.restore(path)
-    with few_threads(run.parameters), tracking(progress, steps, "fit") as advance:
-        advance(len(run.history))
-        for row in _rows(run, steps, path, every):
-            advance(1)
-            if callback is not None and callback(row):
-                run.outcome = FitStatus.STOPPED
-                break
-        if path is not None:
-            run.save(path)
-        return run.finish(inner)
+    file = None if checkpoint is None else Checkpoint(checkpoint, "fit", run.facts())
+    if file is not None:
+        run.restore(file)
+    try:
+        with few_threads(run.parameters), tracking(progress, steps, "fit") as advance:
+            advance(len(run.history))
+            for row in _rows(run, steps, file, every):
+                advance(1)
+                if callback is not None and callback(row) and not run.settled:
+                    run.outcome = FitStatus.STOPPED
+                    break
+            if file is not None:
+                run.save(file)
+            return run.finish(inner)
+    except BaseException:
+        if file is not None:
+            run.rewind()
+        raise
 
 
-def _rows(run: Any, steps: int, path: Path | None, every: int) -> Iterator[Mapping[str, float]]:
+def _rows(run: Any, steps: int, file: Checkpoint | None, every: int) -> Iterator[Mapping[str, float]]:
     """Step by step, with checkpoints between steps."""
     while len(run.history) < steps and not run.settled:
         yield run.advance()
-        if path is not None and len(run.history) % every == 0:
-            run.save(path)
+        if file is not None and len(run.history) % every == 0:
+            run.save(file)
 
 
 def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.results import DistanceResult, Status
-from diffbisim.saving import result_from_arrays
 from diffbisim.solvers.follow import Follow
 from diffbisim.steps import Annealed, PolyakLevel
 
@@ -23,6 +21,7 @@ except ImportError as error:  # pragma: no cover - tested in a process of its ow
     raise MissingExtra("fitting needs PyTorch: pip install 'diffbisim[torch]'") from error
 
 from diffbisim.fit import checkpoint
+from diffbisim.fit.checkpoint import Checkpoint
 from diffbisim.fit.kernels import ChainModel, Parts
 from diffbisim.fit.natural import fisher_weights, inner, natural_direction
 from diffbisim.torch import evaluate
@@ -81,6 +80,9 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.work = dict.fromkeys((*COUNTS, "gradient_sweeps", "iterations", "transitions"), 0)
         self.outcome = FitStatus.STEPS
+        self.iterable = target if isinstance(target, Stream) and target.items is not None else None
+        self.kept = self._tensors()
+        self.begun = checkpoint.digest(self.kept)
 
     @property
     def settled(self) -> bool:
@@ -237,35 +239,73 @@ class Run:
 
     # --- on disk -------------------------------------------------------------------------------------------
 
-    def save(self, path: Path) -> None:
-        arrays: dict[str, Any] = {}
-        state = {
-            "parameters": checkpoint.pack(self._snapshot(), "parameters", arrays),
-            "best": checkpoint.pack(self.best, "best", arrays),
-            "optimizer": checkpoint.pack(self.optimizer and self.optimizer.state_dict(), "optimizer", arrays),
-            "scheduler": checkpoint.pack(self.scheduler and self.scheduler.state_dict(), "scheduler", arrays),
-            "names": self.names, "rule": self.rule.state(), "history": self.history, "work": self.work,
-            "outcome": self.outcome.name, "discount": self.discount,
+    def facts(self) -> dict[str, Any]:
+        """All that makes this run another than others, but for where its parameters begin."""
+        made, plan = self.optimizer, self.scheduler
+        facts = {
+            "target": self.target, "kernel": self.model.kernel, "cost": self.cost, "discount": self.discount,
+            "initial": self.model.initial, "rewards": self.model.rewards, "solver": self.solver,
+            "loop": "single" if self.single else "double", "attainable": getattr(self.rule, "attainable", None),
+            "optimizer": made and [type(made), made.state_dict()["param_groups"]],
+            "scheduler": plan and [type(plan), plan.state_dict()],
+            "tol": self.tol, "inner_gap": self.inner_gap, "warm": self.keep_warm,
         }  # fmt: skip
-        if self.warm is not None:
-            arrays |= {f"warm.{k}": v for k, v in self.warm.arrays().items()}
-        checkpoint.write(path, state, arrays)
+        return {**facts, "steps": self.steps} if self.sampling else facts  # their lengths depend on how many there are
 
-    def restore(self, path: Path) -> None:
-        state, arrays = checkpoint.read(path)
-        values = checkpoint.unpack(state["parameters"], arrays)
-        same = state["names"] == self.names and [v.shape for v in values] == [p.shape for p in self.parameters]
-        if not same or state["discount"] != self.discount:
-            raise InvalidData(f"checkpoint {path} is of another model or discount; name another file, or remove it")
-        self._put(values)
-        self.best = checkpoint.unpack(state["best"], arrays)
+    def save(self, file: Checkpoint) -> None:
+        """Write all of it."""
+        self.kept = self._tensors()
+        state = {
+            "begun": self.begun, "tensors": self.kept, "best": self.best,
+            "optimizer": self.optimizer and self.optimizer.state_dict(),
+            "scheduler": self.scheduler and self.scheduler.state_dict(),
+            "rule": self.rule.state(), "history": self.history, "work": self.work, "outcome": self.outcome.name,
+            "warm": self.warm, "stream": self._stream(),
+        }  # fmt: skip
+        file.write(state)
+
+    def restore(self, file: Checkpoint) -> None:
+        """Go on from the file, if there is one."""
+        state = file.read()
+        if state is None:
+            return
+        tensors, n = state["tensors"], len(self.parameters)
+        ended = [*state["best"], *tensors[n:]]  # what a run leaves in the module
+        if self.begun not in (state["begun"], checkpoint.digest(tensors), checkpoint.digest(ended)):
+            raise file.of_another_run("the values at which the parameters of the kernel begin")
+        self.begun, self.kept, self.best = state["begun"], tensors, state["best"]
+        self.rewind()
         for name in ("optimizer", "scheduler"):
-            if getattr(self, name) is not None and state[name] is not None:
-                getattr(self, name).load_state_dict(checkpoint.unpack(state[name], arrays))
+            if getattr(self, name) is not None:
+                getattr(self, name).load_state_dict(state[name])
         self.rule, self.history = type(self.rule).from_state(state["rule"]), state["history"]
-        self.work, self.outcome = state["work"], FitStatus[state["outcome"]]
-        kept = {k.removeprefix("warm."): v for k, v in arrays.items() if k.startswith("warm.")}
-        self.warm = result_from_arrays(kept) if kept else None
+        self.work, self.outcome, self.warm = state["work"], FitStatus[state["outcome"]], state["warm"]
+        if not self.settled:
+            self.outcome = FitStatus.STEPS  # it goes on
+        if isinstance(self.target, Stream) and state["stream"] is not None:
+            taken, seen = state["stream"]
+            self.target.skip(taken)
+            self.target = self.target if seen is None else Stream(seen)
+
+    def rewind(self) -> None:
+        """The module as the file has it (as it was given, where there is none yet), so that the same call goes on."""
+        with torch.no_grad():
+            for tensor, value in zip(self._live(), self.kept, strict=True):
+                tensor.copy_(value)
+
+    def _stream(self) -> Any:
+        """Items that were read of an iterable, and the chain that took its place when it ended."""
+        if self.iterable is None or not isinstance(self.target, Stream):
+            return None
+        return self.iterable.taken, None if self.target is self.iterable else self.target.source
+
+    def _live(self) -> list[Any]:
+        """Parameters, and what a module may keep beside them."""
+        cost = self.cost.buffers() if isinstance(self.cost, torch.nn.Module) else ()
+        return [*self.parameters, *self.model.buffers(), *cost]
+
+    def _tensors(self) -> list[Any]:
+        return [tensor.detach().clone() for tensor in self._live()]
 
 
 def _trainable(model: ChainModel, cost: Any) -> tuple[list[str], list[Any]]:
