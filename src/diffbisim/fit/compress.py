@@ -48,7 +48,7 @@ from diffbisim.fit.partition import (
     spread,
 )
 from diffbisim.fit.target import Model, Target
-from diffbisim.fit.timescales import slowest_timescale
+from diffbisim.fit.timescales import reachable_part, slowest_timescale
 from diffbisim.lumping import lump
 from diffbisim.problem import Array, Coupling, Problem, available_threads, lazy
 from diffbisim.progress import Progress, tracking
@@ -127,22 +127,61 @@ class CompressResult:
         """
         return slowest_timescale(self.distance.problem.x), slowest_timescale(self.chain)
 
-    @property
+    @lazy
+    def averaged(self) -> MarkovChain:
+        """The target averaged over the classes of the hard encoder, weighted by occupancy: another chain of this size.
+
+        It is farther than :attr:`chain` as a rule, but it goes from class to class at the rates of the target.
+        """
+        X, cost = self.distance.problem.x, self.distance.problem.cost
+        learned = self.chain.rewards is not None
+        target = Target(X, self.distance.discount, X.rewards if learned else None, None if learned else cost)
+        model = aggregate(target, self.labels, self.chain.n_states)
+        return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards)
+
+    @lazy
     def frozen(self) -> bool:
-        """Whether the small chain stays where it is for at least ten times as long as the target does."""
-        small = slowest_timescale(self.chain)
-        if small <= FROZEN:  # of what moves at every step nobody says that it stays
+        """Whether the small chain stays put and the target, slow as it may be, does not.
+
+        That is, its slowest timescale is at least ten times that of the target; or it visits one state of several, at
+        a distance that is not zero, of a target with a timescale of at least ten steps.
+        """
+        if self.chain.n_states == 1 or self.distance.lower <= 0:
             return False
-        return bool(small >= FROZEN * max(self.timescales[0], 1.0))
+        if not self._stays and slowest_timescale(self.chain) <= FROZEN:  # then the target need not be asked
+            return False
+        large, small = self.timescales
+        if self._stays:
+            return FROZEN <= large < np.inf
+        return bool(large < np.inf and small >= FROZEN * max(large, 1.0))
+
+    @property
+    def _stays(self) -> bool:
+        return reachable_part(self.chain).shape[0] == 1
 
     @property
     def status(self) -> str:
         """How the search ended, in sentences, with what to do where something is wrong."""
-        return " ".join([*self._remarks, self.distance.status])
+        (large, small), said = self.timescales, self._remark
+        if not self.frozen and large >= FROZEN * max(small, 1.0):
+            said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
+        return f"{said} {self.distance.status}".lstrip()
 
-    @property
-    def _remarks(self) -> list[str]:
-        return [_frozen_sentence(self.timescales, self.distance.discount)] if self.frozen else []
+    @lazy
+    def _remark(self) -> str:
+        """What has to be said of a frozen chain; nothing of others."""
+        if not self.frozen:
+            return ""
+        large, small = self.timescales
+        how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
+        rate = slowest_timescale(self.averaged)
+        keeps = large / FROZEN < rate < large * FROZEN
+        remedy = f"take result.averaged (slowest timescale {_steps(rate)})" if keeps else "try a larger n_states"
+        return (
+            f"The small chain is frozen: {how}, while the slowest timescale of the target is {_steps(large)}. Of the "
+            "chains tried it was the nearest: this distance compares two chains step by step, and does not ask for "
+            f"equal rates. If rates matter, {remedy}."
+        )
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
@@ -213,7 +252,7 @@ def compress(
 
     Warns
     -----
-    UserWarning : the small chain stays where it is while the target moves on; the message says what to do
+    UserWarning : the small chain is frozen while the target moves on (:attr:`CompressResult.frozen`)
 
     Examples
     --------
@@ -251,8 +290,8 @@ def compress(
     Y = MarkovChain(model.transition, initial=model.initial, rewards=model.rewards if learned else given[0])
     problem = Problem.make(X, Y, "reward" if learned else given[1], discount)
     found = CompressResult(Y, _certified(problem, best.table[labels], tol, clock), history)
-    for remark in found._remarks:
-        warnings.warn(remark, stacklevel=2)
+    if found.frozen:
+        warnings.warn(found._remark, stacklevel=2)
     return found
 
 
@@ -553,20 +592,6 @@ def _run(
         descend(search, small)
     r = search.result
     return Ran(search.model, search.values, r.values, r.upper, not search.late)
-
-
-def _frozen_sentence(timescales: tuple[float, float], discount: float) -> str:
-    """What it means that the small chain stays where it is, and what to do."""
-    large, small = timescales
-    horizon = 1 / (1 - discount)
-    stays = "never moves between some of its parts" if np.isinf(small) else "hardly moves between some of its parts"
-    said = (
-        f"The small chain {stays}: its slowest timescale is {_steps(small)}, that of the target is {_steps(large)}. "
-        f"At discount {discount:g} the distance sees about {horizon:.3g} steps ahead"
-    )
-    if horizon < FROZEN * large:
-        return f"{said}, too few for it to matter; raise the discount to about {1 - 1 / (FROZEN * large):.6g}."
-    return f"{said}, enough to see it; raise n_states or restarts."
 
 
 def _steps(time: float) -> str:
