@@ -13,8 +13,9 @@ is shifted by it, cut off at zero. So it may well lie below d̂ itself; ``correc
 
 *Near zero* this fails: d has a kink there, and the quantiles of d* know nothing of it. By the triangle inequality
 |d̂ - d| ≤ d(X̂, X) + d(Ŷ, Y) =: ``noise``, with the cost max_y |c(x,y) - c(x',y)| within X (Y alike), and the bootstrap
-says how large that is. Unless d̂ exceeds its quantile, the data do not tell the processes apart, and the interval begins
-at zero; ``p_value`` is that of the (conservative) test for d = 0.
+says how large that is. Unless d̂ exceeds its quantile, there is no evidence of a difference at this sample size, and the
+interval begins at zero; ``p_value`` is that of the test for d = 0. The test is conservative: few data, or a small
+difference, often leave it without evidence, so this is no evidence that the processes are equal.
 
 Resampling whole episodes keeps whatever dependence there is within them. Pairs without episodes are drawn one by one.
 """
@@ -56,8 +57,14 @@ class Estimate:
 
     @property
     def p_value(self) -> float:
-        """How often noise alone is as large as the value: small if the processes differ."""
+        """How often noise alone is as large as the value: if small, they differ; if not, there is no evidence of it."""
         return float((1 + (self.noise >= self.value).sum()) / (1 + self.noise.size))
+
+    @property
+    def conclusion(self) -> str:
+        """What the p-value says at this confidence, in words; that there is no evidence does not make them equal."""
+        differ = self.p_value <= 1 - self.confidence
+        return "evidence that they differ" if differ else "no evidence of a difference at this sample size"
 
     @property
     def corrected(self) -> float:

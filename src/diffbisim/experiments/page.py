@@ -21,7 +21,8 @@ from diffbisim import __version__
 from diffbisim.data.tables import replacing
 from diffbisim.experiments.report import AGREES, BEYOND, DIFFERS, IN_PART, Finished, code_of_package
 
-SIGN = {AGREES: "✓", IN_PART: "◐", DIFFERS: "✗", BEYOND: "＋"}
+#: Style of a verdict; drawn, not written, since not every font has such signs.
+SIGN = {AGREES: "agrees", IN_PART: "in-part", DIFFERS: "differs", BEYOND: "beyond"}
 
 STYLE = """
 :root { color-scheme: light; --line: #d9d9d9; --blue: #0072b2; --soft: #f6f7f8; }
@@ -38,7 +39,13 @@ th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(-
 tr:last-child td { border-bottom: 0; } thead th { background: var(--soft); }
 .claims td:nth-child(3) { width: 32%; }
 .data td, .data th { white-space: nowrap; } .number { text-align: right; font-variant-numeric: tabular-nums; }
-.verdict { font-weight: 600; white-space: nowrap; } .small { color: #555; font-size: .9rem; }
+.verdict { font-weight: 600; display: inline-block; padding-left: 1.1rem; position: relative; }
+.verdict::before { content: ""; position: absolute; left: 0; top: .35em; width: .75em; height: .75em;
+  border: 2px solid #555; border-radius: 50%; }
+.agrees::before { background: #009e73; border-color: #009e73; }
+.differs::before { background: #d55e00; border-color: #d55e00; }
+.in-part::before { background: linear-gradient(90deg, #009e73 50%, white 50%); border-color: #009e73; }
+.small { color: #555; font-size: .9rem; }
 pre { background: var(--soft); padding: .7rem; overflow-x: auto; font-size: .85rem; }
 summary { cursor: pointer; padding: .4rem 0; }
 @media (max-width: 40rem) {
@@ -85,7 +92,7 @@ def _claims(experiments: Mapping[str, Finished]) -> str:
             f'<a href="#{name}">{escape(done.title)}</a>',
             escape(done.claim) or "nothing",
             "<br>".join(map(escape, done.findings)),
-            f'<span class="verdict">{SIGN.get(done.verdict, "")} {escape(done.verdict)}</span>',
+            f'<span class="verdict {SIGN.get(done.verdict, "")}">{escape(done.verdict)}</span>',
             escape(done.why),
         )
         rows.append("".join(f'<td data-name="{n}">{cell}</td>' for n, cell in zip(names, cells, strict=True)))
