@@ -211,8 +211,10 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
         return DIFFERS, "With a stochastic expert one of the paper's baselines is as close."
     behind = f"With a stochastic expert it is ahead of {' and '.join(foils)}" if foils else "The foils did not run"
     if ahead or level:
-        words = [f"{', '.join(names)} {how}" for names, how in ((ahead, "ahead of it"), (level, "level")) if names]
-        return IN_PART, f"{behind}; of the methods that the paper leaves out, {' and '.join(words)}."
+        words = [
+            f"{how}: {', '.join(names)}" for how, names in (("ahead of it", ahead), ("level with it", level)) if names
+        ]
+        return IN_PART, f"{behind}; of the methods that the paper leaves out, {'; '.join(words)}."
     return AGREES, f"{behind}, and of the other methods compared."
 
 

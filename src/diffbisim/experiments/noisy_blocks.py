@@ -150,7 +150,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    said = [f"{_compared(outcome)}; the distance is what compress minimizes, and the others do not"]
+    said = [f"{_compared(outcome)}; that distance is what compress minimizes, and the others do not"]
     missing = [f"{name} ({package})" for name, package in PEERS.items() if name not in outcome.methods]
     if missing:
         said.append(f"left out, because not installed: {', '.join(missing)}")
@@ -159,14 +159,15 @@ def findings(outcome: Outcome) -> list[str]:
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
     """Beyond the paper, whose blocks have no noise."""
-    return BEYOND, f"{_compared(outcome).capitalize()}."
+    return BEYOND, f"{_compared(outcome)}."
 
 
 def _compared(outcome: Outcome) -> str:
-    """With whom, on how many chains, and what came out, nearest competitor first."""
+    """With whom, on how many chains, and what came out."""
     worst, runs = summary(outcome)["worst_ratio_to_a_competitor"], len(outcome.rows)
-    on = f"on {runs} random chain{'s' * (runs != 1)}"
-    return f"{on} compress is at {worst:.0%} of the distance of {' and '.join(outcome.methods[1:])}, or less"
+    on = "On one random chain" if runs == 1 else f"On each of {runs} random chains"
+    others = ", ".join(outcome.methods[1:])
+    return f"{on} compress is at most at {worst:.0%} of the distance of the others that were tried ({others})"
 
 
 def plot(outcome: Outcome) -> Figure:
