@@ -34,6 +34,7 @@ def small(starts=200):
             best = np.inf
             for seed in range(starts):
                 search = Search(target, random_model(target, k, np.random.default_rng(seed)), 200, np.inf)
+                search.begin()
                 descend(search)
                 best = min(best, search.value)
             found = db.compress(db.examples.block_chain(), k, rewards=rewards).distance.value

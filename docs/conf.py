@@ -51,10 +51,12 @@ html_theme = "alabaster"
 html_theme_options = {
     "description": "Distances between Markov processes that respect time",
     "fixed_sidebar": True,
-    "page_width": "1320px",
+    "show_relbars": True,
+    "page_width": "1000px",  # below it the navigation comes after the text (custom.css), above it stands beside
     "body_max_width": "auto",
     "code_font_size": "0.8em",
 }
+html_static_path = ["_static"]  # custom.css, which the theme loads
 html_show_sourcelink = False
 html_math_renderer = "mathml"  # browsers show it by themselves: no script, no network
 

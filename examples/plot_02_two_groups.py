@@ -21,13 +21,15 @@ groups = [
 ]
 
 # %%
-# The estimate, its interval, and a p-value of "the data do not tell the groups apart". The plug-in value is never zero
-# for finite data; the interval and the p-value know that.
+# The estimate, its interval, and a p-value for equal groups. The plug-in value is never zero for finite data; the
+# interval and the p-value know that. A large p-value does not say that the groups are equal: only that there is no
+# evidence of a difference at this sample size.
 
 different = db.estimate(groups[0], groups[1], rewards=range(6), discount=0.9, rng=1)
 same = db.estimate(groups[0], groups[2], rewards=range(6), discount=0.9, rng=1)
 for name, e in (("different", different), ("same", same)):
-    print(f"{name:10s} d = {e.value:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}, p = {e.p_value:.3f}")
+    print(f"{name:10s} d = {e.value:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}")
+    print(f"{'':10s} p = {e.p_value:.3f}: {e.conclusion}")
 
 # %%
 # Here the truth is known: the distance between the chains themselves, each started as its data start.

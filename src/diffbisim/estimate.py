@@ -13,13 +13,13 @@ is shifted by it, cut off at zero. So it may well lie below d̂ itself; ``correc
 
 *Near zero* this fails: d has a kink there, and the quantiles of d* know nothing of it. By the triangle inequality
 |d̂ - d| ≤ d(X̂, X) + d(Ŷ, Y) =: ``noise``, with the cost max_y |c(x,y) - c(x',y)| within X (Y alike), and the bootstrap
-says how large that is. Unless d̂ exceeds its quantile, the data do not tell the processes apart, and the interval begins
-at zero; ``p_value`` is that of the (conservative) test for d = 0.
+says how large that is. Unless d̂ exceeds its quantile, there is no evidence of a difference at this sample size, and the
+interval begins at zero; ``p_value`` is that of the test for d = 0. The test is conservative: few data, or a small
+difference, often leave it without evidence, so this is no evidence that the processes are equal.
 
 Resampling whole episodes keeps whatever dependence there is within them. Pairs without episodes are drawn one by one.
 """
 
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import as_number, check_count
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance, make_solver
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, warn
 from diffbisim.parallel import batches, scattered
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
@@ -57,8 +57,14 @@ class Estimate:
 
     @property
     def p_value(self) -> float:
-        """How often noise alone is as large as the value: small if the processes differ."""
+        """How often noise alone is as large as the value: if small, they differ; if not, there is no evidence of it."""
         return float((1 + (self.noise >= self.value).sum()) / (1 + self.noise.size))
+
+    @property
+    def conclusion(self) -> str:
+        """What the p-value says at this confidence, in words; that there is no evidence does not make them equal."""
+        differ = self.p_value <= 1 - self.confidence
+        return "evidence that they differ" if differ else "no evidence of a difference at this sample size"
 
     @property
     def corrected(self) -> float:
@@ -124,9 +130,10 @@ def estimate(
     chains = sources[0].chain(), sources[1].chain()
     if any(source.guessed for source in sources) and _start(chains[0]) != _start(chains[1]):
         x, y = ("{" + ", ".join(map(repr, list(_start(chain))[:3])) + "}" for chain in chains)
-        warnings.warn(
+        warn(
             f"pairs do not say where a process starts; X starts in {x} and Y in {y}, by the first states seen, and the "
             "distance counts the difference: pass initial= to say where they start",
+            category=UserWarning,
             stacklevel=2,
         )
     base = distance(*chains, cost, discount, solver)

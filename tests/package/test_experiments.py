@@ -32,8 +32,9 @@ from diffbisim.experiments import (
     run_all,
     warm_start,
 )
+from diffbisim.experiments.imitators import standing
 from diffbisim.experiments.page import SIGN
-from diffbisim.experiments.report import finish, stored
+from diffbisim.experiments.report import DIFFERS, finish, stored
 from diffbisim.progress import steps
 
 
@@ -209,11 +210,34 @@ def test_compression_stops_at_the_blocks():
     assert found["random_chains_recovered"] == {"learned": 2, "given": 2}
 
 
-def test_noisy_blocks_are_found_and_nearer_than_any_average():
+def test_noisy_blocks_are_found_and_nearer_than_the_averages_tried():
     settings = noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=3, block_size=3, restarts=1)
-    found = noisy_blocks.summary(noisy_blocks.run(settings))
+    outcome = noisy_blocks.run(settings)
+    found = noisy_blocks.summary(outcome)
     assert found["worst_ratio_to_a_competitor"] <= 1
     assert found["runs_with_blocks_recovered"] == 1
+    why = noisy_blocks.verdict(outcome)[1]
+    assert why.startswith("On one random chain compress is at most at")  # no more than was measured
+    assert f"the others that were tried ({', '.join(outcome.methods[1:])})" in why
+
+
+def test_learning_rates_are_judged_by_their_best_moment():
+    """A curve that was at 1e-9 and left again has been as close as the rule."""
+    settings = learning_rate.Settings(rates=(0.1,), steps=3)
+    curves = {"step rule": [1.0, 1e-9], "Adam 0.1": [1.0, 1e-9, 0.5], "Adam 0.1, annealed": [1.0, 0.1, 0.2]}
+    outcome = learning_rate.Outcome(settings, {name: np.array(curve) for name, curve in curves.items()})
+    assert learning_rate.verdict(outcome)[0] == DIFFERS
+    assert "1e-09 with a constant one and 1e-01 with an annealed one" in learning_rate.findings(outcome)[0]
+
+
+def test_ties_are_called_ties():
+    """Within one percent; within the noise of the seeds (a t interval); everything else is ahead or behind."""
+    others = {"tie": np.array([0.2404]), "ahead": np.array([0.2]), "behind": np.array([0.3])}
+    assert standing(np.array([0.2401]), others) == (["ahead"], ["tie"])
+    ours = np.array([0.1, 0.2, 0.3, 0.4])
+    noisy, better = ours + np.array([0.05, -0.04, 0.06, -0.03]), ours - np.array([0.049, 0.05, 0.051, 0.05])
+    assert standing(ours, {"noisy": noisy, "better": better}) == (["better"], ["noisy"])
+    assert standing(np.array([1e-12]), {"zero too": np.array([3e-9])}) == ([], ["zero too"])
 
 
 SMALL = {

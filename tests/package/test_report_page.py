@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import unicodedata
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -42,6 +43,29 @@ def test_page_needs_nothing_else(page_file):
         elif not target.startswith("data:"):
             assert (page_file.parent / target).exists()
     assert text.count("<img ") == text.count("<h2 ") - 1 == 2
+
+
+def test_no_sign_needs_a_font_of_its_own(page_file):
+    """Wide and pictographic characters are missing in many fonts, and in most of those without East Asian letters."""
+    text = page_file.read_text(encoding="utf-8")
+    assert {
+        c for c in text if unicodedata.east_asian_width(c) in "WF" or unicodedata.category(c) in ("So", "Co")
+    } == set()
+
+
+@pytest.mark.parametrize("width", [360, 800, 1280, 1600])
+def test_wide_tables_can_be_read_to_their_right_end(browser, page_file, width):
+    page = browser.new_page(viewport={"width": width, "height": 740})
+    page.goto(page_file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ends = page.evaluate("""[...document.querySelectorAll('.frame')].map(frame => {
+        frame.scrollLeft = 1e6;
+        const cell = frame.querySelector('tr').lastElementChild;
+        return cell.getBoundingClientRect().right - frame.getBoundingClientRect().right;
+    })""")
+    assert len(ends) == 3
+    assert max(ends) <= 1
+    page.close()
 
 
 @pytest.mark.parametrize("width", [360, 1200])

@@ -38,6 +38,7 @@ def test_interval_is_the_basic_one(far):
     assert far.bias == pytest.approx(far.replicates.mean() - far.value)
     assert far.corrected == pytest.approx(far.value - far.bias)
     assert far.p_value == pytest.approx(1 / 61)
+    assert far.conclusion == "evidence that they differ"
 
 
 def test_replicates_are_distances_of_resampled_episodes(far):
@@ -58,6 +59,7 @@ def test_equal_processes_are_not_told_apart():
     assert e.lower == 0.0
     assert e.value > 0
     assert e.p_value > 0.05
+    assert e.conclusion == "no evidence of a difference at this sample size"
 
 
 def test_noise_bounds_the_error():

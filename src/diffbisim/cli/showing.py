@@ -136,6 +136,7 @@ def estimate_report(found: Estimate, files: Iterable[Path], cost: str, seed: int
         "bias": found.bias,
         "standard_error": found.standard_error,
         "p_value": found.p_value,
+        "conclusion": found.conclusion,
         "replicates": found.replicates.size,
         "cost": cost,
         "discount": found.distance.discount,
@@ -155,12 +156,11 @@ def estimate_report(found: Estimate, files: Iterable[Path], cost: str, seed: int
 
 
 def estimate_table(report: Report) -> Table:
-    differ = "they differ" if report["p_value"] <= 1 - report["confidence"] else "the data do not tell them apart"
     lines = {
         "distance": f"{report['value']:.6g} between the empirical chains",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
         "bias": f"{report['bias']:.3g}; corrected {report['corrected']:.6g}",
-        "equal?": f"p = {report['p_value']:.3g}: {differ}",
+        "equal?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
         "cost, discount": f"{report['cost']}, {report['discount']:g}",
     }

@@ -100,7 +100,7 @@ def records(outcome: Outcome) -> list[Row]:
             "distance": r.distance.value,
             "lower": r.distance.lower,
             "upper": r.distance.upper,
-            "used": k - r.unused.size,
+            "used": r.used,
         }
         for kind, sweep in (("learned", outcome.learned), ("given", outcome.given))
         for k, r in zip(sweep.sizes, sweep.results, strict=True)
@@ -112,9 +112,9 @@ def table(outcome: Outcome) -> list[Row]:
         {
             "states": str(k),
             "learned rewards": f"{a.distance.value:.6f}",
-            "used": str(k - a.unused.size),
+            "used": str(a.used),
             "given rewards": f"{b.distance.value:.6f}",
-            "used ": str(k - b.unused.size),
+            "used ": str(b.used),
             "gap": f"{max(a.distance.gap, b.distance.gap):.0e}",
         }
         for k, a, b in zip(outcome.settings.sizes, outcome.learned.results, outcome.given.results, strict=True)

@@ -172,7 +172,7 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
     if max(errors) <= 1e-3:
         return (
             AGREES,
-            "Every start ends at the true drift; the overshoot comes from constant steps at a kink, not from noise.",
+            "Every start ends at the true drift. Constant steps overshoot at the kink although nothing is sampled.",
         )
     return DIFFERS, f"The farthest start ends {max(errors):.1e} away."
 

@@ -22,7 +22,16 @@ from scipy.special import rel_entr
 from diffbisim.checks import Floats
 from diffbisim.data.examples import imitation_chain, soft_right_policy
 from diffbisim.distance import distance
-from diffbisim.experiments.imitators import METHODS, OURS, left_out, policies, trace
+from diffbisim.experiments.imitators import (
+    FAIRNESS,
+    METHODS,
+    OURS,
+    ahead_and_level,
+    left_out,
+    policies,
+    standing,
+    trace,
+)
 from diffbisim.experiments.report import AGREES, DIFFERS, IN_PART, Row
 from diffbisim.imitate.baselines import OfflineData
 from diffbisim.mdp import MDP
@@ -169,39 +178,44 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    sentences = ["* least median of its block; seeds share their data among all methods"]
+    sentences = ["* least median of its block; seeds share their data among all methods", FAIRNESS]
     for epsilon, dynamics in outcome.curves:
         where = f"ε = {epsilon:g}, {dynamics} dynamics"
         for measure, words in (("distance", "distance"), ("kernel_kl", "kernel KL")):
-            ranked = _ranked(outcome, epsilon, dynamics, measure)
-            ahead = [name for name, _ in ranked[: [name for name, _ in ranked].index(OURS)]]
-            sentences.append(f"{where}, median {words}: ahead of {OURS}: {', '.join(ahead) or 'none'}")
+            scores = _scores(outcome, epsilon, dynamics, measure)
+            sentences.append(f"{where}, {words}: {ahead_and_level(scores.pop(OURS), scores)}")
     return [*sentences, *left_out({name for _, _, name in outcome.scores})]
 
 
 def _ranked(outcome: Outcome, epsilon: float, dynamics: str, measure: str = "distance") -> list[tuple[str, float]]:
+    medians = {name: float(np.median(s)) for name, s in _scores(outcome, epsilon, dynamics, measure).items()}
+    return sorted(medians.items(), key=lambda item: item[1])
+
+
+def _scores(outcome: Outcome, epsilon: float, dynamics: str, measure: str = "distance") -> dict[str, Floats]:
+    """By method, (seeds,)."""
     column = MEASURES.index(measure)
-    medians = {
-        name: float(np.median(scores[:, column]))
+    return {
+        name: scores[:, column]
         for (e, kind, name), scores in outcome.scores.items()
         if (e, kind) == (epsilon, dynamics)
     }
-    return sorted(medians.items(), key=lambda item: item[1])
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
     """With a stochastic expert, is imitation by the metric ahead of the paper's two baselines, and of all others?"""
-    ranked = dict(_ranked(outcome, max(outcome.settings.epsilons), "known"))
-    foils = [ranked[name] for name in ("PW-DICE", "IOSTOM-style") if name in ranked]
-    best = min(ranked, key=lambda name: ranked[name])
-    if foils and min(foils) <= ranked[OURS]:
+    scores = _scores(outcome, max(outcome.settings.epsilons), "known")
+    ahead, level = standing(scores.pop(OURS), scores)
+    foils = [name for name in ("PW-DICE", "IOSTOM-style") if name in scores]
+    if set(foils) & {*ahead, *level}:
         return DIFFERS, "With a stochastic expert one of the paper's baselines is as close."
-    if best == OURS:
-        return AGREES, "It is ahead of both baselines, and of those that the paper leaves out."
-    return (
-        IN_PART,
-        f"It is ahead of both baselines of the paper; but {best}, which the paper leaves out, is closer still.",
-    )
+    behind = f"With a stochastic expert it is ahead of {' and '.join(foils)}" if foils else "The foils did not run"
+    if ahead or level:
+        words = [
+            f"{how}: {', '.join(names)}" for how, names in (("ahead of it", ahead), ("level with it", level)) if names
+        ]
+        return IN_PART, f"{behind}; of the methods that the paper leaves out, {'; '.join(words)}."
+    return AGREES, f"{behind}, and of the other methods compared."
 
 
 def plot(outcome: Outcome) -> Figure:

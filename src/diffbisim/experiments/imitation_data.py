@@ -14,7 +14,7 @@ import numpy as np
 from diffbisim.checks import Floats
 from diffbisim.data.examples import imitation_chain, soft_right_policy
 from diffbisim.experiments.imitation_chain import DASHES, LINES, MEASURES, measure
-from diffbisim.experiments.imitators import OURS, left_out, policies
+from diffbisim.experiments.imitators import FAIRNESS, OURS, left_out, policies, standing
 from diffbisim.experiments.report import BEYOND, Row
 from diffbisim.plot.style import BLUE, new_figure, plain
 
@@ -100,6 +100,7 @@ def findings(outcome: Outcome) -> list[str]:
     numbers = np.log(outcome.settings.numbers)
     slope = np.polyfit(numbers, np.log(medians(outcome, OURS)), 1)[0]
     return [
+        FAIRNESS,
         f"{OURS}: d falls as the number of transitions to the power {slope:.2f}",
         *(f"least median {words} at {_winners(outcome, measured)}" for measured, words in WORDS.items()),
         *left_out(outcome.scores),
@@ -107,16 +108,19 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def _winners(outcome: Outcome, measured: str) -> str:
-    ranked = [
-        (number, min(outcome.scores, key=lambda name: medians(outcome, name, measured)[k]))
-        for k, number in enumerate(outcome.settings.numbers)
-    ]
-    return "; ".join(f"{number}: {name}" for number, name in ranked)
+    """Who has the least median at each number of transitions, and who is level with it."""
+    column, words = MEASURES.index(measured), []
+    for k, number in enumerate(outcome.settings.numbers):
+        scores = {name: of[k, :, column] for name, of in outcome.scores.items()}
+        first = min(scores, key=lambda name: float(np.median(scores[name])))
+        level = standing(scores.pop(first), scores)[1]
+        words.append(f"{number}: {first}" + (f" (level: {', '.join(level)})" if level else ""))
+    return "; ".join(words)
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
     """Beyond the paper, which does not say how many transitions it used."""
-    return BEYOND, "How much data each method needs."
+    return BEYOND, "How the methods do with few and with many transitions, on one chain."
 
 
 def plot(outcome: Outcome) -> Figure:

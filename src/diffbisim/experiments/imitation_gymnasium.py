@@ -22,7 +22,7 @@ from diffbisim.checks import Floats
 from diffbisim.data.gymnasium import from_env, import_gymnasium, rollouts
 from diffbisim.distance import distance
 from diffbisim.errors import MissingExtra
-from diffbisim.experiments.imitators import METHODS, OURS, baseline, left_out
+from diffbisim.experiments.imitators import FAIRNESS, METHODS, OURS, ahead_and_level, baseline, left_out
 from diffbisim.experiments.report import BEYOND, Row
 from diffbisim.imitate.expert import expert_chain, steps_seen
 from diffbisim.imitate.ilfo import imitate
@@ -162,14 +162,15 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    sentences = ["* least median distance in its environment"]
+    sentences = ["* least median distance in its environment", FAIRNESS]
     for name in outcome.expert_return:
         medians = {m: np.median(s, axis=0) for (other, m), s in outcome.scores.items() if other == name}
         ours, plain_ours = medians.pop(SIMPLEST), medians.pop(OURS)
-        ahead = [method for method, scores in medians.items() if scores[0] < ours[0]]
+        others = {m: outcome.scores[name, m][:, 0] for m in medians}
+        standing = ahead_and_level(outcome.scores[name, SIMPLEST][:, 0], others, "it in distance")
         sentences.append(
             f"{name}: {SIMPLEST} at distance {ours[0]:.4f} has {ours[1]:.2%} of the expert's return (without the rule "
-            f"{plain_ours[1]:.2%}); ahead of it in distance: {', '.join(ahead) or 'none'}"
+            f"{plain_ours[1]:.2%}); {standing}"
         )
     if not outcome.settings.baselines:
         return sentences

@@ -33,7 +33,7 @@ from diffbisim.data.examples import birth_death, block_quotient
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.experiments.grids import DIAGONAL, Grid, loop, path_chain, patrol, turns
-from diffbisim.experiments.imitators import OURS, left_out, policies, refusals, trace
+from diffbisim.experiments.imitators import FAIRNESS, OURS, ahead_and_level, left_out, policies, refusals, trace
 from diffbisim.experiments.report import BEYOND, Row
 from diffbisim.mdp import MDP
 from diffbisim.planning import optimal_policy
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 TITLE = "Where the metric is needed: other dynamics, few observations, other state spaces"
 CLAIM = "The paper's expert acts in the learner's own MDP."
-
-LEVEL = 1e-3  # relative difference of distances that counts as none
 
 
 @dataclass(frozen=True)
@@ -247,17 +245,15 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    sentences = []
-    for scene in outcome.scores:
+    sentences = [f"the scenes were chosen to show where likelihood does not reach; {FAIRNESS}"]
+    for scene, scores in outcome.scores.items():
         ranked = dict(_ranked(outcome, scene))
         ours = ranked.pop(OURS)
-        ahead = [name for name, d in ranked.items() if d < ours * (1 - LEVEL)]
-        level = [name for name, d in ranked.items() if abs(d - ours) <= ours * LEVEL]
         best, d = next(iter(ranked.items()))
+        standing = ahead_and_level(scores[OURS][:, 0], {name: scores[name][:, 0] for name in ranked})
         sentences.append(
             f"{scene}: {OURS} {ours:.4g}, best other {best} {d:.4g}, maximum likelihood "
-            f"{ranked['maximum likelihood']:.4g}; ahead of {OURS}: {', '.join(ahead) or 'none'}"
-            + (f"; level with it: {', '.join(level)}" if level else "")
+            f"{ranked['maximum likelihood']:.4g}; {standing}"
         )
     for scene, names in outcome.refused.items():
         sentences.append(f"{scene}: cannot take part unless the states are translated: {', '.join(names)}")
@@ -266,7 +262,7 @@ def findings(outcome: Outcome) -> list[str]:
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
     """Beyond the paper, whose expert acts in the learner's own MDP."""
-    return BEYOND, "Experts of other dynamics and of other state spaces, where likelihood has nothing to say."
+    return BEYOND, "Scenes of our choice: experts of other dynamics and of other state spaces."
 
 
 def plot(outcome: Outcome) -> Figure:

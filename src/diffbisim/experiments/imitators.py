@@ -6,9 +6,11 @@ that compare states by a cost, D-BOT, optimal transport of states and PW-DICE, g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from diffbisim.checks import Floats
 from diffbisim.data.transitions import Transitions
@@ -32,6 +34,9 @@ METHODS: dict[str, Callable[..., baselines.BaselineResult]] = {
     "LobsDICE": baselines.lobs_dice,
     "IOSTOM-style": baselines.iostom_style,
 }
+
+#: Relative difference of scores that counts as none, and absolute, where both are next to zero.
+LEVEL, NOTHING = 0.01, 1e-6
 
 BY_COST = ("state matching (OT)", "PW-DICE")
 
@@ -114,6 +119,44 @@ def refusals(offline: Any, expert: Any, discount: float) -> tuple[str, ...]:
         except MissingExtra:
             continue
     return tuple(names)
+
+
+def standing(ours: Floats, others: Mapping[str, Floats]) -> tuple[list[str], list[str]]:
+    """The methods ahead of ours and those level with it, by scores ``(seeds,)`` on the same data, less is better.
+
+    Level: the medians differ by no more than the share LEVEL, or the differences of the seeds are what chance makes of
+    none (a t interval of 95 %; with one seed nothing is known of chance, and only the share counts).
+    """
+    ahead, level = [], []
+    for name, scores in others.items():
+        apart = np.asarray(scores) - ours
+        gap, size = abs(float(np.median(scores)) - float(np.median(ours))), max(np.median(scores), np.median(ours))
+        if gap <= max(LEVEL * size, NOTHING) or abs(apart.mean()) <= _chance(apart):
+            level.append(name)
+        elif np.median(scores) < np.median(ours):
+            ahead.append(name)
+    return ahead, level
+
+
+def _chance(apart: Floats) -> float:
+    """Half the width of a t interval for the mean."""
+    from scipy.special import stdtrit
+
+    n = apart.size
+    return float(stdtrit(n - 1, 0.975) * apart.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+
+def ahead_and_level(ours: Floats, others: Mapping[str, Floats], name: str = OURS) -> str:
+    """Both in words."""
+    ahead, level = standing(ours, others)
+    return f"ahead of {name}: {', '.join(ahead) or 'none'}" + (f"; level with it: {', '.join(level)}" if level else "")
+
+
+#: What to say once of such comparisons.
+FAIRNESS = (
+    f"{OURS} minimizes this distance, the other methods something else; level: medians within {LEVEL:.0%}, or no "
+    "difference beyond chance over the seeds (t interval of 95 %)"
+)
 
 
 def left_out(names: Any) -> list[str]:

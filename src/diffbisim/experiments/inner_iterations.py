@@ -86,7 +86,7 @@ def findings(outcome: Outcome) -> list[str]:
 def verdict(outcome: Outcome) -> tuple[str, str]:
     """Does the error of the gradient fall with the inner iterations?"""
     if outcome.bias[-1] < outcome.bias[0]:
-        return AGREES, "The error of the gradient falls with the certified gap."
+        return AGREES, "The error of the gradient is less after the last improvement than after the first."
     return DIFFERS, "The error of the gradient did not fall."
 
 

@@ -21,7 +21,8 @@ from diffbisim import __version__
 from diffbisim.data.tables import replacing
 from diffbisim.experiments.report import AGREES, BEYOND, DIFFERS, IN_PART, Finished, code_of_package
 
-SIGN = {AGREES: "✓", IN_PART: "◐", DIFFERS: "✗", BEYOND: "＋"}
+#: Style of a verdict; drawn, not written, since not every font has such signs.
+SIGN = {AGREES: "agrees", IN_PART: "in-part", DIFFERS: "differs", BEYOND: "beyond"}
 
 STYLE = """
 :root { color-scheme: light; --line: #d9d9d9; --blue: #0072b2; --soft: #f6f7f8; }
@@ -32,13 +33,23 @@ h1 { line-height: 1.2; margin: .5rem 0; } h2 { margin: 3rem 0 .5rem; border-top:
   padding-top: 1.5rem; line-height: 1.25; }
 a { color: var(--blue); } nav a { display: inline-block; margin: .2rem 1rem .2rem 0; padding: .2rem 0; }
 img { max-width: 100%; height: auto; display: block; margin: 1rem auto; }
-.frame { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; margin: 1rem 0; }
+.frame { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; margin: 1rem 0;
+  background: linear-gradient(90deg, white 2rem, #fff0) 0 0 / 4rem 100% no-repeat local,
+    linear-gradient(270deg, white 2rem, #fff0) 100% 0 / 4rem 100% no-repeat local,
+    linear-gradient(90deg, #0004, #0000) 0 0 / .8rem 100% no-repeat scroll,
+    linear-gradient(270deg, #0004, #0000) 100% 0 / .8rem 100% no-repeat scroll; } /* a shadow where more is hidden */
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-tr:last-child td { border-bottom: 0; } thead th { background: var(--soft); }
+tr:last-child td { border-bottom: 0; } thead th { background: #0000000a; }
 .claims td:nth-child(3) { width: 32%; }
-.data td, .data th { white-space: nowrap; } .number { text-align: right; font-variant-numeric: tabular-nums; }
-.verdict { font-weight: 600; white-space: nowrap; } .small { color: #555; font-size: .9rem; }
+.data td { white-space: nowrap; } .number { text-align: right; font-variant-numeric: tabular-nums; }
+.verdict { font-weight: 600; display: inline-block; padding-left: 1.1rem; position: relative; }
+.verdict::before { content: ""; position: absolute; left: 0; top: .35em; width: .75em; height: .75em;
+  border: 2px solid #555; border-radius: 50%; }
+.agrees::before { background: #009e73; border-color: #009e73; }
+.differs::before { background: #d55e00; border-color: #d55e00; }
+.in-part::before { background: linear-gradient(90deg, #009e73 50%, white 50%); border-color: #009e73; }
+.small { color: #555; font-size: .9rem; }
 pre { background: var(--soft); padding: .7rem; overflow-x: auto; font-size: .85rem; }
 summary { cursor: pointer; padding: .4rem 0; }
 @media (max-width: 40rem) {
@@ -47,7 +58,8 @@ summary { cursor: pointer; padding: .4rem 0; }
   .claims tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
   .claims td::before { content: attr(data-name) ": "; font-weight: 600; }
 }
-@media print { .frame { overflow: visible; } h2 { break-before: page; } }
+@media (max-width: 60rem) { .data table { font-size: .8rem; } .data td, .data th { padding: .3rem .4rem; } }
+@media print { .frame { overflow: visible; } .data td { white-space: normal; } h2 { break-before: page; } }
 """
 
 
@@ -85,15 +97,18 @@ def _claims(experiments: Mapping[str, Finished]) -> str:
             f'<a href="#{name}">{escape(done.title)}</a>',
             escape(done.claim) or "nothing",
             "<br>".join(map(escape, done.findings)),
-            f'<span class="verdict">{SIGN.get(done.verdict, "")} {escape(done.verdict)}</span>',
+            f'<span class="verdict {SIGN.get(done.verdict, "")}">{escape(done.verdict)}</span>',
             escape(done.why),
         )
         rows.append("".join(f'<td data-name="{n}">{cell}</td>' for n, cell in zip(names, cells, strict=True)))
     head = "".join(f"<th>{name}</th>" for name in names)
     body = "".join(f"<tr>{row}</tr>\n" for row in rows)
-    return (
-        f'<div class="frame"><table class="claims"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
-    )
+    return _framed(f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>')
+
+
+def _framed(table: str, kind: str = "") -> str:
+    """In a frame that scrolls, also by the keyboard."""
+    return f'<div class="frame {kind}" tabindex="0">{table}</div>'
 
 
 def _section(name: str, done: Finished) -> str:
@@ -118,7 +133,7 @@ def _table(done: Finished) -> str:
 
     body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in done.rows)
     head = cells("th", done.header)
-    return f'<div class="frame data"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+    return _framed(f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>", "data")
 
 
 def _is_number(text: str) -> bool:

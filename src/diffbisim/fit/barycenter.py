@@ -15,6 +15,8 @@ Two methods. Small problems: the linear program over the plans Π_x and the row 
 Large ones: iterative Bregman projections (Benamou et al. 2015) with the Gibbs kernel exp(-U/ε), which all x share.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +40,17 @@ SMOOTHING = 0.05
 PROJECTIONS = 30
 TINY = 1e-300
 
+#: Kernels with at least this share of their entries positive are multiplied as dense matrices.
+DENSE = 0.25
 
-def barycenters(chain: MarkovChain, U: Array, m: Array, P: Array, radius: float = 1.0) -> Array:
-    """The best kernel with entries within ``radius`` of ``P (k, k)``; rows stay where ``m (n, k)`` has no mass."""
+
+def barycenters(
+    chain: MarkovChain, U: Array, m: Array, P: Array, radius: float = 1.0, deadline: float = np.inf
+) -> Array:
+    """The best kernel with entries within ``radius`` of ``P (k, k)``; rows stay where ``m (n, k)`` has no mass.
+
+    Rows that are not reached by ``deadline`` (of ``time.monotonic``) stay too.
+    """
     Q = P.copy()
     gibbs: Gibbs | None = None
     degree = np.diff(chain.successors.indptr)
@@ -48,13 +58,15 @@ def barycenters(chain: MarkovChain, U: Array, m: Array, P: Array, radius: float 
         total = float(m[:, y].sum())
         if total <= NEGLIGIBLE:
             continue
+        if time.monotonic() > deadline:
+            break
         w = m[:, y] / total
         active = _heaviest(w, degree * U.shape[1])
         if w[active].sum() >= ENOUGH:
             q = _program(chain, U, w, active, P[y], radius)
         else:
             gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * max(min(radius, 1.0), 0.01) ** 0.5)
-            q = P[y] + radius * (gibbs.barycenter(w) - P[y])
+            q = P[y] + radius * (gibbs.barycenter(w, deadline) - P[y])
         if q is not None and np.isfinite(q).all() and q.sum() > 0:
             Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
     return Q
@@ -100,28 +112,48 @@ def _around(center: Array, radius: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Gibbs:
-    """What all rows share: the Gibbs kernel at the target of every transition of the large chain."""
+    """What all rows share: the large chain and the Gibbs kernel of the table."""
 
-    first: Integers  # (n,) where the transitions of x begin
-    source: Integers  # (e,) the x of every transition
-    probability: Array  # (e,)
-    kernel: Array  # (e, k)
+    chain: MarkovChain
+    kernel: Array  # (n, k)
 
     @classmethod
     def of(cls, chain: MarkovChain, U: Array, smoothing: float = SMOOTHING) -> "Gibbs":
-        s = chain.successors
         ε = smoothing * float(U.std()) or 1.0
-        K = np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0))
-        return cls(s.indptr[:-1], s.sources, s.probabilities, K[s.indices])
+        return cls(chain, np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0)))
 
-    def barycenter(self, w: Array) -> Array:
-        """The row for the weights ``w (n,)``, by alternating projections on both families of constraints."""
-        v = np.ones((w.size, self.kernel.shape[1]))
-        q: Array = v[0]
+    def barycenter(self, w: Array, deadline: float = np.inf) -> Array:
+        """The row for the weights ``w (n,)``, by alternating projections on both families of constraints.
+
+        Of the large chain only the rows with weight matter. At the deadline it is what the projections so far gave.
+        """
+        taken = np.flatnonzero(w > NEGLIGIBLE)
+        w, K, rows = w[taken], self.kernel, self.chain.successors.matrix[taken]  # (a,), (n, k), (a, n)
+        dense = rows.nnz >= DENSE * taken.size * K.shape[0]
+        apply = _dense_projection(rows.toarray(), K) if dense else _sparse_projection(rows, K)
+        v = np.ones((taken.size, K.shape[1]))
+        q: Array = v[0] / v[0].sum()
         for _ in range(PROJECTIONS):
-            u = self.probability / np.maximum(np.einsum("ej,ej->e", self.kernel, v[self.source]), TINY)
-            back = np.add.reduceat(u[:, None] * self.kernel, self.first)
+            back = apply(v)
             q = np.exp(w @ np.log(np.maximum(v * back, TINY)))
             q /= q.sum()
             v = q / np.maximum(back, TINY)
+            if time.monotonic() > deadline:
+                break
         return np.asarray(q)
+
+
+def _dense_projection(P: Array, K: Array) -> Callable[[Array], Array]:
+    """``v (a, k) ↦ Kᵀ u`` with ``u = P / (K v)`` for every row of ``P (a, n)``: two products of matrices."""
+    return lambda v: (P / np.maximum(v @ K.T, TINY)) @ K
+
+
+def _sparse_projection(P: sparse.csr_array, K: Array) -> Callable[[Array], Array]:
+    """The same along the transitions."""
+    first, source, at = P.indptr[:-1], np.repeat(np.arange(P.shape[0]), np.diff(P.indptr)), K[P.indices]
+
+    def apply(v: Array) -> Array:
+        u = P.data / np.maximum(np.einsum("ej,ej->e", at, v[source]), TINY)
+        return np.asarray(np.add.reduceat(u[:, None] * at, first))
+
+    return apply

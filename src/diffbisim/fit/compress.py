@@ -12,17 +12,19 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
        classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter
     4. the nearest of all, with its certified distance to X itself
+
+Time. A limit is passed down to everything: fewer landmarks and fewer starts, solves that end early, and no step that
+would end too late by the pace of the last one. What is kept for the end is the sweep that certifies the result.
 """
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +34,9 @@ from diffbisim.checks import as_number, check_count, check_discount, finite_numb
 from diffbisim.cost import ground_cost, reward_cost
 from diffbisim.data.archive import chain_arrays
 from diffbisim.data.transitions import Transitions
-from diffbisim.distance import distance
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.fit.descent import Search, descend, lloyd
+from diffbisim.errors import InvalidArgument, quietly, warn
+from diffbisim.fit.checkpoint import Checkpoint
+from diffbisim.fit.descent import MOMENT, Search, descend, lloyd
 from diffbisim.fit.partition import (
     aggregate,
     by_look,
@@ -45,11 +47,13 @@ from diffbisim.fit.partition import (
     spread,
 )
 from diffbisim.fit.target import Model, Target
+from diffbisim.fit.timescales import reachable_part, slowest_timescale
 from diffbisim.lumping import lump
-from diffbisim.problem import Array, available_threads
+from diffbisim.problem import Array, Coupling, Problem, available_threads, lazy
 from diffbisim.progress import Progress, tracking
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, Status
 from diffbisim.saving import fitting_chain, read_built, write_built
+from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
 
 #: A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or nothing.
@@ -63,6 +67,12 @@ SMALL = 50
 
 #: Rounds of averaging over classes before the descent.
 ROUNDS = 10
+
+#: Shares of a time limit by which the landmarks, and the starts, have to be found.
+LANDMARKS, STARTS = 0.15, 0.3
+
+#: A small chain that is slower than the target by this factor is called frozen.
+FROZEN = 10.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,6 +109,79 @@ class CompressResult:
         """Small states that are never visited: fewer states would have done as well."""
         return self.distance.unvisited[1]
 
+    @lazy
+    def used(self) -> int:
+        """How many behaviors the small chain shows: its visited states, exactly equivalent ones counted once."""
+        visited = np.setdiff1d(np.arange(self.chain.n_states), self.unused)
+        P = np.asarray(self.chain.transition)[np.ix_(visited, visited)]  # what is visited leads to what is visited
+        seen = [column.tobytes() for column in self.distance.problem.cost.T[visited] + 0.0]
+        return lump(MarkovChain(P / P.sum(axis=1, keepdims=True)), key=seen).n_states
+
+    @lazy
+    def timescales(self) -> tuple[float, float]:
+        """Slowest implied timescales of the target and of the small chain, in steps: -1/log|λ₂|.
+
+        λ₂ is the eigenvalue nearest to 1 besides the leading one, among the states that the start can reach; infinite
+        for a chain of several parts that are never left, NaN where the eigenvalues of a large target were not found.
+        """
+        return slowest_timescale(self.distance.problem.x), slowest_timescale(self.chain)
+
+    @lazy
+    def averaged(self) -> MarkovChain:
+        """The target averaged over the classes of the hard encoder, weighted by occupancy: another chain of this size.
+
+        It is farther than :attr:`chain` as a rule, but it goes from class to class at the rates of the target.
+        """
+        X, cost = self.distance.problem.x, self.distance.problem.cost
+        learned = self.chain.rewards is not None
+        target = Target(X, self.distance.discount, X.rewards if learned else None, None if learned else cost)
+        model = aggregate(target, self.labels, self.chain.n_states)
+        return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards)
+
+    @lazy
+    def frozen(self) -> bool:
+        """Whether the small chain stays put and the target, slow as it may be, does not.
+
+        That is, its slowest timescale is at least ten times that of the target; or it visits one state of several, at
+        a distance that is not zero, of a target with a timescale of at least ten steps.
+        """
+        if self.chain.n_states == 1 or self.distance.lower <= 0:
+            return False
+        if not self._stays and slowest_timescale(self.chain) <= FROZEN:  # then the target need not be asked
+            return False
+        large, small = self.timescales
+        if self._stays:
+            return FROZEN <= large < np.inf
+        return bool(large < np.inf and small >= FROZEN * max(large, 1.0))
+
+    @property
+    def _stays(self) -> bool:
+        return reachable_part(self.chain).shape[0] == 1
+
+    @property
+    def status(self) -> str:
+        """How the search ended, in sentences, with what to do where something is wrong."""
+        (large, small), said = self.timescales, self._remark
+        if not self.frozen and large >= FROZEN * max(small, 1.0):
+            said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
+        return f"{said} {self.distance.status}".lstrip()
+
+    @lazy
+    def _remark(self) -> str:
+        """What has to be said of a frozen chain; nothing of others."""
+        if not self.frozen:
+            return ""
+        large, small = self.timescales
+        how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
+        rate = slowest_timescale(self.averaged)
+        keeps = large / FROZEN < rate < large * FROZEN
+        remedy = f"take result.averaged (slowest timescale {_steps(rate)})" if keeps else "try a larger n_states"
+        return (
+            f"The small chain is frozen: {how}, while the slowest timescale of the target is {_steps(large)}. Of the "
+            "chains tried it was the nearest: this distance compares two chains step by step, and does not ask for "
+            f"equal rates. If rates matter, {remedy}."
+        )
+
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
         meta = {"history": [dict(row) for row in self.history]}
@@ -112,9 +195,9 @@ class CompressResult:
         return cls(fitting_chain(arrays, found), found, tuple(meta["history"]))
 
     def __repr__(self) -> str:
-        d, used = self.distance, self.chain.n_states - self.unused.size
+        d = self.distance
         return (
-            f"CompressResult({d.problem.x.n_states} states to {self.chain.n_states} ({used} used), "
+            f"CompressResult({d.problem.x.n_states} states to {self.chain.n_states} ({self.used} used), "
             f"distance {d.value:.6g} in [{d.lower:.6g}, {d.upper:.6g}])"
         )
 
@@ -137,6 +220,7 @@ def compress(
     executor: Executor | None = None,
     progress: Progress = False,
     callback: Callable[[Mapping[str, float]], object] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> CompressResult:
     """The nearest chain with ``n_states`` states: kernel, start and rewards, and the encoder.
 
@@ -152,16 +236,22 @@ def compress(
     rng : seed or generator; the same seed gives the same answer, whatever the number of workers
     restarts : descents from different partitions; the best is kept
     max_steps : of each descent
-    time_limit : seconds after which the best so far is returned (then the answer depends on the machine)
+    time_limit : seconds after which the best so far is returned (then the answer depends on the machine); merging, one
+        start and two sweeps of the solver are made however short it is
     starts : chains of ``n_states`` states to start from as well
     tol : certified gap of the distance, relative to the largest cost
     executor : where the restarts run; None for threads of this process
     progress : True for a bar over the restarts, or a callable ``(done, total)``
     callback : called with a row of history as each restart ends; returning True leaves the others out
+    checkpoint : a file that is written as each restart ends; if it exists, the run goes on from there, to the same bits
 
     Returns
     -------
-    CompressResult : ``chain``, ``encoder``, ``decoder``, ``labels``, ``distance`` (certified), ``history``
+    CompressResult : ``chain``, ``encoder``, ``decoder``, ``labels``, ``distance`` (certified), ``history``, ``status``
+
+    Warns
+    -----
+    UserWarning : the small chain is frozen while the target moves on (:attr:`CompressResult.frozen`)
 
     Examples
     --------
@@ -172,27 +262,91 @@ def compress(
     >>> small.labels.reshape(5, 5).std(axis=1).max()
     0.0
     """
+    began = time.monotonic()
     X, k = _chain(target, target_rewards, unseen), _positive(n_states, "n_states")
     check_discount(discount)
     restarts, max_steps = _positive(restarts, "restarts"), check_count(max_steps, "max_steps")
-    generator = as_generator(rng)
     given = _given(X, k, rewards, cost)  # (rewards, cost), both None if the rewards are learned
     if time_limit is not None and not as_number(time_limit) >= 0:
         raise InvalidArgument(f"time_limit is {time_limit!r}; give seconds, or None for no limit")
-    deadline = np.inf if time_limit is None else time.monotonic() + time_limit
-    target_, merged = _merged(X, discount, given[1], tol)
-    models = [(_started(Y, k, n, given[1] is None), "") for n, Y in enumerate(starts)]
-    if merged <= k:
-        quotient = _aligned(target_, np.arange(merged), k)
-        models.insert(0, (quotient, ""))
-        if (exact := target_.solve(quotient)).value <= tol * exact.problem.scale:
-            models, restarts = models[:1], 0
-    models += _starting_models(target_, k, restarts, generator)
+    clock = Clock(began, np.inf if time_limit is None else float(time_limit))
+    begun = [_started(Y, k, n, given[1] is None) for n, Y in enumerate(starts)]
+    file = None
+    if checkpoint is not None:
+        file = Checkpoint(checkpoint, "compress", {
+            "target": X, "n_states": k, "discount": float(discount), "rewards": given[0], "cost": given[1],
+            "rng": rng, "restarts": restarts, "max_steps": max_steps, "starts": list(starts), "tol": float(tol),
+        })  # fmt: skip
+    target_, labels = _merged(X, discount, given[1], tol)
+    notes = Notes.of(file, limited=clock.limited)
+    if not notes.starts:
+        notes.starts = _all_starts(target_, k, begun, restarts, as_generator(rng), clock)
+        notes.write()
+    reserve = X.n_transitions / target_.chain.n_transitions  # the last sweep is over X itself
     with nullcontext(executor) if executor else ThreadPoolExecutor(available_threads()) as workers:
-        best, history = _race(target_, models, max_steps, deadline, workers, progress, callback)
-    Y = MarkovChain(best.transition, initial=best.initial, rewards=best.rewards if given[1] is None else given[0])
-    found = distance(X, Y, "reward" if given[1] is None else given[1], discount, tol=tol)
-    return CompressResult(Y, found, history)
+        best, history = Race(target_, max_steps, clock, reserve, workers, notes, callback).run(progress)
+    model, learned = best.model, given[1] is None
+    Y = MarkovChain(model.transition, initial=model.initial, rewards=model.rewards if learned else given[0])
+    problem = Problem.make(X, Y, "reward" if learned else given[1], discount)
+    found = CompressResult(Y, _certified(problem, best.table[labels], tol, clock), history)
+    if found.frozen:
+        warn(found._remark, UserWarning)
+    return found
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When a run began (by ``time.monotonic``), and how many seconds it may take."""
+
+    began: float
+    seconds: float
+
+    @property
+    def limited(self) -> bool:
+        return self.seconds < np.inf
+
+    def end(self, share: float = 1.0) -> float:
+        """When so much of the time will be over."""
+        return self.began + share * self.seconds
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until then, at least zero."""
+        return max(0.0, self.end(share) - time.monotonic())
+
+
+def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> DistanceResult:
+    """The distance, from the table that the search ended with: one sweep, if that was exact."""
+    known = DistanceResult(problem, 0.0, 0.0, problem.scale, Status.INTERRUPTED, 0, "exact", Table(problem, table))
+    began, done = time.monotonic(), 0
+
+    def stop(row: Mapping[str, float]) -> bool:
+        nonlocal done
+        done, spent = done + 1, time.monotonic() - began
+        return spent > MOMENT and time.monotonic() + spent / done > clock.end()
+
+    found = Exact(tol=tol).solve(problem, warm=known, callback=stop)
+    return replace(found, outcome=Status.TIME) if found.outcome is Status.INTERRUPTED else found
+
+
+class Table(Coupling):
+    """Values to start from, and nothing else."""
+
+    def __init__(self, problem: Problem, values: Array) -> None:
+        self.problem, self._values = problem, values
+
+    @property
+    def values(self) -> Array:
+        return self._values
+
+    @property
+    def start(self) -> NoReturn:
+        raise NotImplementedError
+
+    def plan(self, x: int, y: int) -> NoReturn:
+        raise NotImplementedError
+
+    def potentials(self, x: int, y: int) -> NoReturn:
+        raise NotImplementedError
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
@@ -236,14 +390,14 @@ def _given(X: MarkovChain, k: int, rewards: Any, cost: Any) -> tuple[Array | Non
     return r, reward_cost(X.rewards, r)
 
 
-def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> tuple[Target, int]:
-    """The quotient by exact equivalence as the target of the search, and its size."""
+def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> tuple[Target, NDArray[np.int64]]:
+    """The quotient by exact equivalence as the target of the search, and the class of every state, ``(n,)``."""
+    classes = lump(X) if cost is None else lump(X, key=[row.tobytes() for row in cost + 0.0])
+    chain = X if classes.n_states == X.n_states else classes.chain
     if cost is None:
-        quotient = lump(X).chain
-        return Target(quotient, discount, rewards=quotient.rewards, tol=tol), quotient.n_states
-    classes = lump(X, key=[row.tobytes() for row in cost + 0.0])
+        return Target(chain, discount, rewards=chain.rewards, tol=tol), classes.labels
     first = np.unique(classes.labels, return_index=True)[1]
-    return Target(classes.chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.n_states
+    return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.labels
 
 
 def _aligned(target: Target, labels: NDArray[np.int64], k: int) -> Model:
@@ -257,83 +411,178 @@ def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
     return Model(np.array(P), np.array(Y.initial), np.array(Y.rewards) if learned else None)
 
 
-def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Generator) -> list[Start]:
+def _all_starts(
+    target: Target, k: int, given: list[Model], restarts: int, rng: np.random.Generator, clock: Clock
+) -> list[Start]:
+    """The user's, and our own; only the quotient where that is at distance zero."""
+    models, merged = [(model, "") for model in given], target.chain.n_states
+    if merged <= k:
+        quotient = _aligned(target, np.arange(merged), k)
+        models.insert(0, (quotient, ""))
+        exact = target.solve(quotient, callback=lambda row: time.monotonic() > clock.end())
+        if exact.upper <= 2 * target.tol * exact.problem.scale:
+            return models[:1]
+    return models + _starting_models(target, k, restarts, rng, clock)
+
+
+def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Generator, clock: Clock) -> list[Start]:
     """One start per restart, each with a seed of its own, and what comes before its descent.
 
     In turn a partition by k-medoids in the metric with averaging, a random kernel, and such a partition without
     averaging; for large chains, where a random kernel is a waste of time, only the first. Besides, one start that
     knows only what is seen of the states: classes of nearest reward for evenly spread ones, which are held until the
-    kernel has settled, or classes of least given cost.
+    kernel has settled, or classes of least given cost. Fewer than asked for where time is short.
     """
-    if restarts == 0:
-        return []
-    features = landmark_distances(target)
+    features = landmark_distances(target, clock.left(LANDMARKS))
     kinds = ("average", "random", "") if target.chain.n_states <= SMALL else ("average",)
     found: list[Start] = []
     for n, child in enumerate(rng.spawn(restarts)):
         kind = kinds[n % len(kinds)]
+        if found and time.monotonic() > clock.end(STARTS):
+            break
         if n == 1:
             found.append((by_look(target, k), "hold"))
         elif kind == "random":
             found.append((random_model(target, k, child), ""))
         else:
-            labels = medoid_partition(features, target.weight, k, child)
+            labels = medoid_partition(features, target.weight, k, child, clock.end(STARTS))
             found.append((_aligned(target, labels, k), kind))
     return found
 
 
-def _race(
-    target: Target, starts: list[Start], max_steps: int, deadline: float, executor: Executor,
-    progress: Progress, callback: Callable[[Mapping[str, float]], object] | None,
-) -> tuple[Model, tuple[Mapping[str, float], ...]]:  # fmt: skip
+@dataclass(frozen=True, eq=False)
+class Ran:
+    """What came out of a descent: its last model, all values, the table ``(n, k)`` and the certified distance."""
+
+    model: Model
+    values: list[float]
+    table: Array
+    upper: float
+    complete: bool  # whether it came to its end by itself
+
+
+@dataclass(eq=False)
+class Notes:
+    """What a checkpoint holds: the starts, and what came out of each, coarsely and to the end."""
+
+    file: Checkpoint | None
+    limited: bool
+    starts: list[Start]
+    heats: tuple[dict[int, Ran], dict[int, Ran]]
+
+    @classmethod
+    def of(cls, file: Checkpoint | None, limited: bool) -> "Notes":
+        """From the file, if there is one. Starts that were chosen in a hurry do not serve a run that has time."""
+        state = None if file is None else file.read()
+        if state is None or (state["limited"] and not limited):
+            return cls(file, limited, [], ({}, {}))
+        starts = [(Model(*model), first) for model, first in state["starts"]]
+        first, last = ({n: Ran(Model(*model), *rest) for n, model, *rest in heat} for heat in state["heats"])
+        return cls(file, state["limited"], starts, (first, last))
+
+    def write(self) -> None:
+        """All of it, if there is a file; what was cut short by the clock is not worth keeping."""
+        if self.file is None:
+            return
+        self.file.write({
+            "limited": self.limited,
+            "starts": [(_fields(model), first) for model, first in self.starts],
+            "heats": [
+                [(n, _fields(r.model), r.values, r.table, r.upper, True) for n, r in sorted(heat.items()) if r.complete]
+                for heat in self.heats
+            ],
+        })  # fmt: skip
+
+
+def _fields(model: Model) -> tuple[Any, ...]:
+    return model.transition, model.initial, model.rewards
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
     """All restarts coarsely, then the best quarter to the end.
 
     Ties go to the first, so that the order of finishing does not matter. A callback that returned True ends it.
     """
-    history: list[Mapping[str, float]] = []
-    runs, coarse, step = dict(enumerate(starts)), COARSE, dict.fromkeys(range(len(starts)), 0)
-    finalists = math.ceil(len(starts) / 4)
-    with tracking(progress, len(starts) + finalists, "restarts") as advance:
-        while True:
-            done, stopped = _heat(target, runs, coarse, max_steps, deadline, executor, advance, callback)
-            for n in sorted(done):
-                values = done[n][1]
-                history += [{"restart": n, "step": step[n] + k, "value": value} for k, value in enumerate(values)]
-                step[n] += len(values)
-            order = sorted(done, key=lambda n: (done[n][1][-1], n))
-            if stopped or coarse == FINE:
-                return done[order[0]][0], tuple(history)
-            runs, coarse = {n: (done[n][0], "") for n in order[:finalists]}, FINE
+
+    target: Target
+    max_steps: int
+    clock: Clock
+    reserve: float
+    executor: Executor
+    notes: Notes
+    callback: Callable[[Mapping[str, float]], object] | None
+
+    def run(self, progress: Progress) -> tuple[Ran, tuple[Mapping[str, float], ...]]:
+        """The nearest of all, and a row of history for every step."""
+        runs, (first, last) = dict(enumerate(self.notes.starts)), self.notes.heats
+        finalists = math.ceil(len(runs) / 4)
+        with tracking(progress, len(runs) + finalists, "restarts") as advance:
+            more = self._heat(runs, first, COARSE, advance)
+            if more:
+                best = sorted(first, key=lambda n: (first[n].upper, n))[:finalists]
+                self._heat({n: (first[n].model, "") for n in best}, last, FINE, advance)
+        found = {**first, **last}
+        order = sorted(found, key=lambda n: (found[n].upper, n))
+        return found[order[0]], _history(first, last)
+
+    def _heat(self, runs: dict[int, Start], done: dict[int, Ran], small: float, advance: Callable[[int], None]) -> bool:
+        """Run every start that is not done; returns whether there is to be more."""
+        if done:
+            advance(len(done))
+        must = min(runs) if not self.notes.heats[0] else -1  # however short the time is
+        left = self.clock.left()
+        futures = {
+            self.executor.submit(
+                _run, self.target, *start, small, self.max_steps, self.reserve, left, time.time() + left, n == must
+            ): n
+            for n, start in runs.items()
+            if n not in done
+        }
+        try:
+            for future in as_completed(futures):
+                ran, n = None if future.cancelled() else future.result(), futures[future]
+                if ran is None:
+                    continue
+                done[n] = ran
+                if not ran.complete:  # there is no time for those that have not begun
+                    for other in futures:
+                        other.cancel()
+                self.notes.write()
+                advance(1)
+                if self.callback is not None and self.callback({"restart": n, "value": ran.values[-1]}):
+                    return False
+        finally:
+            for future in futures:
+                future.cancel()
+        return not self.clock.limited or self.clock.left() > 0
 
 
-def _heat(
-    target: Target, runs: dict[int, Start], small: float, max_steps: int, deadline: float, executor: Executor,
-    advance: Callable[[int], None], callback: Callable[[Mapping[str, float]], object] | None,
-) -> tuple[dict[int, tuple[Model, list[float]]], bool]:  # fmt: skip
-    """Run every start; what came out of those that ended, and whether the callback wanted no more."""
-    left = deadline - time.monotonic()
-    futures = {executor.submit(_run, target, *start, small, max_steps, left): n for n, start in runs.items()}
-    done: dict[int, tuple[Model, list[float]]] = {}
-    try:
-        for future in as_completed(futures):
-            n = futures[future]
-            done[n] = future.result()
-            advance(1)
-            if callback is not None and callback({"restart": n, "value": done[n][1][-1]}):
-                return done, True
-    finally:
-        for future in futures:
-            future.cancel()
-    return done, False
+def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
+    rows: list[Mapping[str, float]] = []
+    step: dict[int, int] = {}
+    for heat in heats:
+        for n in sorted(heat):
+            values, before = heat[n].values, step.get(n, 0)
+            rows += [{"restart": n, "step": before + k, "value": value} for k, value in enumerate(values)]
+            step[n] = before + len(values)
+    return tuple(rows)
 
 
 def _run(
-    target: Target, model: Model, first: str, small: float, max_steps: int, seconds: float
-) -> tuple[Model, list[float]]:
-    """One restart, in a worker: average, descend, and try the hard encoder at the end."""
-    search = Search(target, model, max_steps, time.monotonic() + seconds, hold=first == "hold")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    target: Target, model: Model, first: str, small: float, max_steps: int, reserve: float, seconds: float,
+    until: float, must: bool,
+) -> Ran | None:  # fmt: skip
+    """One restart, in a worker: average, descend, and try the hard encoder at the end; None if it is too late.
+
+    It may have waited for its turn: ``until`` is the end by ``time.time``, the clock that workers share.
+    """
+    end = time.monotonic() + min(seconds, until - time.time())
+    search = Search(target, model, max_steps, end, first == "hold", reserve)
+    if search.late and not must:
+        return None
+    with quietly():  # an occupancy of a model on the way may be inaccurate, which only costs steps
+        search.begin()
         lloyd(search, ROUNDS if first == "average" else 0)
         descend(search, small)
         if search.hold:
@@ -341,4 +590,9 @@ def _run(
             descend(search, small)
         while lloyd(search, 1) and not search.over:
             descend(search, small)
-    return search.model, search.values
+    r = search.result
+    return Ran(search.model, search.values, r.values, r.upper, not search.late)
+
+
+def _steps(time: float) -> str:
+    return "infinite" if np.isinf(time) else f"{time:.3g} steps"

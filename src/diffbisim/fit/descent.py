@@ -12,6 +12,7 @@ which costs nothing, is placed where the coupling pays most (:func:`reseed`).
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,27 +20,47 @@ import numpy as np
 from diffbisim.fit.barycenter import NEGLIGIBLE, barycenters
 from diffbisim.fit.partition import aggregate
 from diffbisim.fit.target import Model, Target, weighted_median
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, Status
 
 #: Largest and least radius of a step of the kernel (above one: beyond the barycenter, where it is approximate).
 FARTHEST, NEAREST = 4.0, 1e-4
 
+#: Seconds that the first distance of a run may take although its time is over.
+MOMENT = 0.1
+
+#: Iterations that a sweep without trees to begin with takes the time of, at a table that is almost right.
+FRESH = 3
+
+#: Cells that a sweep goes through in a second, before anything was measured.
+CELLS_PER_SECOND = 2e8
+
 
 @dataclass(eq=False)
 class Search:
-    """One run: the best model so far, its distance, and what is left of the budget."""
+    """One run: the best model so far, its distance, and what is left of the budget.
+
+    ``pace`` is how many seconds an iteration of the solver takes, by the last ones. Before ``deadline`` (of
+    ``time.monotonic``) there must be time for the sweep that certifies the result in the end, which is ``reserve``
+    times as large as one of the search.
+    """
 
     target: Target
     model: Model
     max_steps: int
     deadline: float
     hold: bool = False  # whether the rewards stay as they are
+    reserve: float = 0.0
     step: float = 1.0
+    pace: float = field(init=False)
     values: list[float] = field(default_factory=list)
     result: DistanceResult = field(init=False)
 
     def __post_init__(self) -> None:
-        self.result = self.target.solve(self.model)
+        self.pace = self.target.chain.n_transitions * self.model.transition.size / CELLS_PER_SECOND
+
+    def begin(self) -> None:
+        """The distance of the start."""
+        self.result = self.solve(self.model)
         self.values.append(self.result.value)
 
     @property
@@ -48,17 +69,39 @@ class Search:
 
     @property
     def over(self) -> bool:
-        return len(self.values) > self.max_steps or time.monotonic() > self.deadline or self.value <= self.floor
+        return len(self.values) > self.max_steps or self.late or self.value <= self.floor
+
+    @property
+    def late(self) -> bool:
+        """Whether another solve would end too late, even if it took one sweep only."""
+        return time.monotonic() + FRESH * self.pace > self.end
+
+    @property
+    def end(self) -> float:
+        """When the run has to end, so that its result can still be certified."""
+        return self.deadline - FRESH * self.reserve * self.pace
 
     @property
     def floor(self) -> float:
         """Below this a distance is zero as far as anybody can tell."""
         return self.target.tol * self.result.problem.scale
 
+    def solve(self, model: Model, warm: DistanceResult | None = None) -> DistanceResult:
+        """The distance to a model, as exact as the time allows."""
+        began, slowest, done = time.monotonic(), self.pace / 2, 0
+
+        def stop(row: Mapping[str, float]) -> bool:
+            nonlocal done
+            done, spent = done + 1, time.monotonic() - began
+            self.pace = max(slowest, spent / done)
+            return time.monotonic() + self.pace > self.end and (bool(self.values) or spent > MOMENT)
+
+        return self.target.solve(model, warm, stop)
+
     def consider(self, model: Model, least: float = 0.0, cold: bool = False) -> bool:
-        """Take a model if it is nearer by more than ``least``."""
-        result = self.target.solve(model, warm=None if cold else self.result)
-        if not result.value < self.value - least:
+        """Take a model if it is nearer by more than ``least``; one whose distance was not finished, if that is sure."""
+        result = self.solve(model, None if cold else self.result)
+        if not (result.upper if result.outcome is Status.INTERRUPTED else result.value) < self.value - least:
             return False
         self.model, self.result = model, result
         return True
@@ -72,9 +115,9 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
     idle = 0
     while idle < patience and not search.over:
         before = search.value
-        _start_and_rewards(search)
-        _kernel(search)
-        reseed(search)
+        for improve in (_start_and_rewards, _kernel, reseed):
+            if not search.late:
+                improve(search)
         search.report()
         idle = idle + 1 if before - search.value <= small * before else 0
 
@@ -103,7 +146,9 @@ def _kernel(search: Search) -> None:
     chain, U, m, P = search.target.chain, search.result.values, search.result.occupancy, search.model.transition
     radius = search.step
     while radius >= NEAREST:
-        Q = barycenters(chain, U, m, P, radius)
+        Q = barycenters(chain, U, m, P, radius, search.end - FRESH * search.pace)
+        if search.late:
+            return
         if search.consider(replace(search.model, transition=Q)):
             search.step = min(2 * radius, FARTHEST)
             return
@@ -136,8 +181,8 @@ def reseed(search: Search) -> None:
     if np.array_equal(P, search.model.transition):  # they are there already
         return
     moved = replace(search.model, transition=P, rewards=rewards)
-    result = target.solve(moved, warm=search.result)
-    if result.value <= search.value + search.floor:
+    result = search.solve(moved, search.result)
+    if result.outcome is not Status.INTERRUPTED and result.value <= search.value + search.floor:
         search.model, search.result = moved, result
 
 

@@ -9,6 +9,7 @@ as it is for small chains. In these coordinates a partition is found by k-medoid
 occupancy, with k-means++ seeding; every seed gives another one. A partition becomes a small chain by averaging.
 """
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -23,26 +24,39 @@ from diffbisim.solvers import Exact
 #: Pairs of states and landmarks up to which the landmarks are the states themselves.
 MOST_PAIRS = 50_000
 
+#: Where time is limited: cells (transitions of X times transitions of L) whose metric takes a second, on a slow day.
+CELLS_PER_SECOND = 5e6
+
 #: A medoid is chosen among so many members of its cluster.
 CANDIDATES = 40
 
 ROUNDS = 20
 
 
-def landmark_distances(target: Target) -> Array:
-    """Distances of every state to the landmarks, shape ``(n, n_landmarks)``."""
+def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
+    """Distances of every state to the landmarks, shape ``(n, n_landmarks)``; less exact where time is short.
+
+    The fewer seconds there are, the fewer landmarks; where not even two can be afforded, it is what is seen of the
+    states.
+    """
     X, c = target.chain, target.look
-    n = X.n_states
-    if n * n <= MOST_PAIRS:
-        return _metric(X, X, _difference(c, c), target.discount)
-    labels = _quantiles(c, target.weight, max(MOST_PAIRS // n, 20))
+    n, edges = X.n_states, X.n_transitions
+    affordable = seconds * CELLS_PER_SECOND
+    if n * n <= MOST_PAIRS and edges * edges <= affordable:
+        return _metric(X, X, _difference(c, c), target.discount, seconds)
+    k = min(max(MOST_PAIRS // n, 20), (affordable / edges) ** 0.5)
+    if k < 2:
+        return c
+    labels = _quantiles(c, target.weight, int(k))
     model = aggregate(target, labels, int(labels.max()) + 1)
     centers = np.stack([c[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
-    return _metric(X, MarkovChain(model.transition, initial=model.initial), _difference(c, centers), target.discount)
+    L = MarkovChain(model.transition, initial=model.initial)
+    return _metric(X, L, _difference(c, centers), target.discount, seconds)
 
 
-def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float) -> Array:
-    return Exact(tol=1e-6, threads=1).solve(Problem.make(X, Y, cost, discount)).values
+def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
+    solver = Exact(tol=1e-6, threads=1, time_limit=None if seconds == np.inf else seconds)
+    return solver.solve(Problem.make(X, Y, cost, discount)).values
 
 
 def _difference(a: Array, b: Array) -> Array:
@@ -61,14 +75,19 @@ def _quantiles(look: Array, weight: Array, k: int) -> Integers:
     return np.unique(labels, return_inverse=True)[1]
 
 
-def medoid_partition(features: Array, weight: Array, k: int, rng: np.random.Generator) -> Integers:
-    """Labels of k clusters (fewer if there are not as many distinct states), by weighted k-medoids in the sup norm."""
+def medoid_partition(
+    features: Array, weight: Array, k: int, rng: np.random.Generator, deadline: float = np.inf
+) -> Integers:
+    """Labels of k clusters (fewer if there are not as many distinct states), by weighted k-medoids in the sup norm.
+
+    No round begins after ``deadline`` (of ``time.monotonic``).
+    """
     centers = _spread(features, weight, k, rng)
     labels = np.zeros(len(features), dtype=np.int64)
     for _ in range(ROUNDS):
         distances = np.stack([_from(features, i) for i in centers], axis=1)
         before, labels = labels, distances.argmin(axis=1)
-        if np.array_equal(before, labels):
+        if np.array_equal(before, labels) or time.monotonic() > deadline:
             break
         centers = [_medoid(features, weight, np.flatnonzero(labels == j), i, rng) for j, i in enumerate(centers)]
     return np.unique(labels, return_inverse=True)[1]

@@ -1,7 +1,9 @@
 """How many states are enough? The distance of the best small chain for several sizes, and its elbow."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +63,8 @@ def compress_sweep(
     discount: float = 0.95,
     *,
     rewards: Any = "learn",
+    time_limit: float | None = None,
+    checkpoint: str | Path | None = None,
     **options: Any,
 ) -> SweepResult:
     """Compress to every size in ``sizes`` and recommend one.
@@ -70,6 +74,9 @@ def compress_sweep(
     target, discount : as for :func:`diffbisim.compress`
     sizes : numbers of states
     rewards : as for :func:`diffbisim.compress`, or a function of the size that gives them
+    time_limit : seconds for all sizes together, shared out in proportion to them
+    checkpoint : a file, of which each size has its own: ``run-5.npz`` for ``run.npz`` and five states; see
+        :func:`diffbisim.compress`
     options : everything else that :func:`diffbisim.compress` takes, for every size alike
 
     With learned rewards each search also starts from the next smaller chain with a state added, so that the curve
@@ -86,10 +93,19 @@ def compress_sweep(
         raise InvalidArgument(f"sizes is {sizes!r}; give numbers of states, e.g. sizes=range(2, 11)")
     learned = isinstance(rewards, str) and rewards == "learn" and isinstance(options.get("cost", "reward"), str)
     results: list[CompressResult] = []
-    for k in ordered:
-        starts = [_padded(results[-1].chain, k)] if learned and results else []
+    began = time.monotonic()
+    for n, k in enumerate(ordered):
+        more = dict(options)
+        if learned and results:
+            more["starts"] = [_padded(results[-1].chain, k), *options.get("starts", ())]
+        if time_limit is not None:
+            left = max(0.0, time_limit - (time.monotonic() - began))
+            more["time_limit"] = left * k / sum(ordered[n:])
+        if checkpoint is not None:
+            path = Path(checkpoint)
+            more["checkpoint"] = path.with_name(f"{path.stem}-{k}{path.suffix}")
         given = rewards(k) if callable(rewards) else rewards
-        results.append(compress(target, k, discount, rewards=given, starts=starts, **options))
+        results.append(compress(target, k, discount, rewards=given, **more))
     scale = max(r.distance.problem.scale for r in results)
     values = [r.distance.value for r in results]
     return SweepResult(tuple(ordered), tuple(results), _elbow(ordered, values, ZERO * scale))

@@ -4,6 +4,7 @@ A :class:`Target` is the large chain with what an observer sees of its states: r
 free, or a fixed table of costs c(x,y). A :class:`Model` is a small chain while it is being searched for.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,11 +46,17 @@ class Target:
         """What is seen of each state, as coordinates: its reward, or its row of costs."""
         return self.rewards[:, None] if self.rewards is not None else np.asarray(self.cost)
 
-    def solve(self, model: Model, warm: DistanceResult | None = None) -> DistanceResult:
+    def solve(
+        self,
+        model: Model,
+        warm: DistanceResult | None = None,
+        callback: Callable[[Mapping[str, float]], object] | None = None,
+    ) -> DistanceResult:
         """The distance to a model. One thread: the restarts are the parallel part, and the same bits everywhere."""
         Y = MarkovChain(model.transition, initial=model.initial)
         table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
-        return Exact(tol=self.tol, threads=1).solve(Problem.make(self.chain, Y, table, self.discount), warm=warm)
+        problem = Problem.make(self.chain, Y, table, self.discount)
+        return Exact(tol=self.tol, threads=1).solve(problem, warm=warm, callback=callback)
 
 
 def weighted_median(values: Array, weight: Array) -> float:
