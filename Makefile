@@ -14,9 +14,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# numba does not notice that a function called from another file has changed: one cache per state of the kernels.
-KERNELS := $(shell grep -rl --include='*.py' njit src/diffbisim | LC_ALL=C sort | xargs cat | cksum | cut -d' ' -f1)
-export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba-$(KERNELS)
+export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 
 .PHONY: help setup demo test lint docs bench clean
 

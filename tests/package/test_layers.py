@@ -1,5 +1,4 @@
-"""Imports run one way: every import of every module, also those inside functions, goes down the list or stays level.
-"""
+"""Imports run one way: every import of every module, also those inside functions, goes down the list or stays level."""
 
 import ast
 from pathlib import Path
@@ -13,7 +12,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all that is in it.
 LAYERS = (
-    ("errors",),
+    ("errors", "_compile"),
     ("checks",),
     ("stochastic",),
     ("chain", "mdp", "cost", "planning", "data"),
