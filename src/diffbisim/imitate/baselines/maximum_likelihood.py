@@ -70,7 +70,7 @@ def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineRe
     status = Outcome.SOLVED if gap <= ACCURATE else Outcome.INACCURATE
     if status is Outcome.INACCURATE:
         warnings.warn(status.value, ConvergenceWarning, stacklevel=2)
-    return BaselineResult(freeze(policy), loss, status)
+    return BaselineResult(freeze(policy), loss, status, tolerance=gap)
 
 
 def proportions(L: Floats, q: Floats) -> tuple[Floats, float]:
@@ -101,14 +101,17 @@ def _polish(L: Floats, q: Floats, pi: Floats) -> tuple[Floats, float]:
     while patience:
         d = _newton(L, q, pi, support)
         room = np.divide(pi, -d, where=d < 0.0, out=np.full(pi.size, np.inf))  # how far each may go
-        support &= room > min(room.min(), 1.0)
-        pi = np.where(support, np.maximum(pi + min(room.min(), 1.0) * d, 0.0), 0.0)
+        length = min(room.min(), 1.0)
+        support &= room > length
+        pi = np.where(support, np.maximum(pi + length * d, 0.0), 0.0)
         pi /= pi.sum()
         if not np.isfinite(miss := _miss(L, q, pi)):
             break
         patience -= miss >= 0.5 * least
         if miss <= max(least, ROUNDING):
             best, least = pi, miss
+        if length < 1.0:
+            continue  # who comes in is asked at the best point of a face only
         outside = np.where(support, 0.0, _excess(L, q, pi))
         if outside.max() > ROUNDING:
             support[outside.argmax()] = True
