@@ -6,6 +6,7 @@ import sys
 import cvxpy
 import numpy as np
 import pytest
+import scipy.optimize
 
 import diffbisim as db
 from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
@@ -203,6 +204,26 @@ def test_proportions_are_those_of_the_problem_and_not_of_the_machine(seed, monke
         assert gap <= 1e-12
         assert L @ second == pytest.approx(L @ first, abs=1e-13)
     assert L @ proportions(L, possible)[0] == pytest.approx(possible, abs=1e-13)
+
+
+def test_proportions_are_found_where_least_squares_give_up(monkeypatch):
+    """SciPy's nnls may raise after too many exchanges; the maximum is where it was."""
+    rng = np.random.default_rng(0)
+    L, q = rng.dirichlet(np.ones(5), size=4).T, rng.dirichlet(np.ones(5))
+    expected, _ = proportions(L, q)
+    solve, calls = scipy.optimize.nnls, []
+
+    def every_other(*args):
+        calls.append(args)
+        if len(calls) % 2:
+            raise RuntimeError("Maximum number of iterations reached.")
+        return solve(*args)
+
+    monkeypatch.setattr(scipy.optimize, "nnls", every_other)
+    found, gap = proportions(L, q)
+    assert len(calls) > 1
+    assert gap <= 1e-12
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_likelihood_leaves_out_the_impossible_and_says_so():

@@ -176,4 +176,7 @@ def _model_minimum(L: Floats, q: Floats, pi: Floats) -> Floats:
     ridge = 1e-10 * max(float(np.trace(H)), 1e-300)
     R = np.linalg.cholesky(H + ridge * np.eye(pi.size)).T
     b = R @ pi - np.linalg.solve(R.T, g)
-    return np.asarray(nnls(R, b)[0], dtype=np.float64)
+    try:
+        return np.asarray(nnls(R, b)[0], dtype=np.float64)
+    except RuntimeError:  # it may cycle where steps are lost in rounding: one step of EM leads on, and never up
+        return pi * (1.0 - g)
