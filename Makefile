@@ -2,6 +2,8 @@
 #
 #   make demo     the experiments: tables on screen; figures, data and report.html in results/
 #   make test     all tests                       (make test ARGS="tests/unit -k chain" for some)
+#   make test-portable  the numerical tests as on another processor, in random order (SEED=2 for another one)
+#   make test-oldest    all tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 #   make lint     ruff and mypy
 #   make docs     the documentation, with every example run: docs/_build/html/index.html
 #   make bench    speed against other libraries, as ratios
@@ -12,13 +14,15 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := -m pip install --quiet --disable-pip-version-check -c
+PIP := $(RUN) $(INSTALL) constraints.txt
+OLDEST := .venv-oldest
+NUMERICAL := tests/agreement tests/laws tests/paper tests/unit $(wildcard tests/contract)
+SEED ?= 1
 
-# numba does not notice that a function called from another file has changed: one cache per state of the kernels.
-KERNELS := $(shell grep -rl --include='*.py' njit src/diffbisim | LC_ALL=C sort | xargs cat | cksum | cut -d' ' -f1)
-export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba-$(KERNELS)
+export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 
-.PHONY: help setup demo test lint docs bench clean
+.PHONY: help setup demo test test-portable test-oldest lint docs bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -30,6 +34,14 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	$(RUN) -m pytest -n 2 $(ARGS)
+
+# Last digits as another processor rounds them, sets and tests in another order: what passes here leans on none of it.
+test-portable: $(VENV)/.ready
+	env $$($(RUN) tests/portable.py) $(RUN) -m pytest -n 2 -p randomly --randomly-seed=$(SEED) \
+	    $(or $(ARGS),$(NUMERICAL))
+
+test-oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python -m pytest -n 2 $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff check .
@@ -43,13 +55,18 @@ bench: $(VENV)/.ready-bench
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
+	rm -rf $(VENV) $(OLDEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) -e ".[all,test]"
+	@touch $@
+
+$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python $(INSTALL) constraints-oldest.txt -e ".[all,test]"
 	@touch $@
 
 $(VENV)/.ready-lint $(VENV)/.ready-docs $(VENV)/.ready-bench: $(VENV)/.ready-%: $(VENV)/.ready

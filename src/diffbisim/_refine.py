@@ -22,8 +22,9 @@ of them splits nothing; as a rule that is the second.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from diffbisim._compile import njit
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

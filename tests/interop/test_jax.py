@@ -15,8 +15,10 @@ TIGHT = {"discount": 0.8, "tol": 1e-13}
 
 @pytest.fixture
 def double():
-    with jax.enable_x64(True):
-        yield
+    before = jax.config.jax_enable_x64  # jax.enable_x64 is a context only in later versions
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
 
 
 def random_parts():

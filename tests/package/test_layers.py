@@ -12,7 +12,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all that is in it.
 LAYERS = (
-    ("errors",),
+    ("errors", "_compile"),
     ("checks",),
     ("stochastic",),
     ("chain", "mdp", "cost", "planning", "data"),

@@ -61,21 +61,38 @@ def test_wheel_holds_what_it_should(tmp_path):
     assert not any(name.startswith(("tests", "benchmarks", "docs")) for name in names)
 
 
+def pinned(name):
+    """Version of every distribution in a file of constraints."""
+    pins = (line.split("==") for line in text(name).splitlines() if line and not line.startswith("#"))
+    return {package.lower().replace("_", "-"): version for package, version in pins}
+
+
 def test_every_dependency_is_pinned(project):
-    pins = {}
-    for line in text("constraints.txt").splitlines():
-        if line and not line.startswith("#"):
-            name, version = line.split("==")
-            pins[name.lower().replace("_", "-")] = version
+    pins = pinned("constraints.txt")
     extras = project["project"]["optional-dependencies"].values()
     wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
     names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}
     assert names - {"diffbisim"} <= pins.keys()  # an extra may name the others
 
 
+def test_the_oldest_versions_are_those_that_are_allowed(project):
+    """What make test-oldest installs is the floor of every requirement of the package and its tests, but torch's."""
+    parts = project["project"]
+    extras = parts["optional-dependencies"]
+    wanted = [
+        *parts["dependencies"],
+        *(name for extra in ("torch", "jax", "gym", "baselines", "test") for name in extras[extra]),
+    ]
+    floors = dict(requirement.lower().split(">=") for requirement in wanted)
+    oldest = pinned("constraints-oldest.txt")
+    assert floors.keys() == oldest.keys() - {"jaxlib"}
+    for name in floors.keys() - {"torch"}:
+        assert re.fullmatch(rf"{re.escape(floors[name])}(\.0)*", oldest[name]), name
+
+
 def test_source_distribution_has_all_that_make_needs(project):
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    for name in ("src", "tests", "docs", "*.md", "LICENSE", "CITATION.cff", "Makefile", "constraints.txt"):
+    for name in ("src", "tests", "docs", "*.md", "LICENSE", "CITATION.cff", "Makefile", "constraints*.txt"):
         assert name in included
         assert list(ROOT.glob(name))
 
@@ -93,4 +110,4 @@ def test_make_sets_itself_up():
     makefile = text("Makefile")
     for target in ("demo", "test", "lint", "docs", "bench"):
         assert re.search(rf"^{target}: \$\(VENV\)/\.ready", makefile, re.MULTILINE), target
-    assert "-c constraints.txt" in makefile
+    assert "constraints.txt" in makefile

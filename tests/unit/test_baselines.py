@@ -1,9 +1,12 @@
 """The baselines of imitation: each solves what it must solve, and all keep one contract."""
 
+import importlib
 import sys
 
+import cvxpy
 import numpy as np
 import pytest
+import scipy.optimize
 
 import diffbisim as db
 from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
@@ -11,7 +14,9 @@ from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData, MissingE
 from diffbisim.imitate import baselines
 from diffbisim.imitate.baselines import OfflineData, Outcome
 from diffbisim.imitate.baselines.frame import at_the_door
-from diffbisim.imitate.baselines.maximum_likelihood import proportions
+
+likelihood = importlib.import_module("diffbisim.imitate.baselines.maximum_likelihood")  # the name is the function's
+proportions = likelihood.proportions
 
 METHODS = [
     baselines.maximum_likelihood,
@@ -27,7 +32,8 @@ GAMMA = 0.9
 
 
 def distance(mdp, expert, policy, discount=GAMMA):
-    return db.distance(expert, mdp.induced_chain(policy), cost="indicator", discount=discount, tol=1e-11).value
+    """Certified, from above; its gap is at most 1e-12."""
+    return db.distance(expert, mdp.induced_chain(policy), cost="indicator", discount=discount, tol=1e-12).upper
 
 
 def random_mdp(rng, n=6, m=3, successors=3):
@@ -173,13 +179,52 @@ def test_proportions_satisfy_the_optimality_conditions(seed):
     L, q = rng.dirichlet(np.full(k, 0.4), size=m).T + 1e-12, rng.dirichlet(np.ones(k))
     pi, gap = proportions(L, q)
     g = q / (L @ pi) @ L
-    assert g.max() <= 1 + 1e-10
-    assert np.abs(g[pi > 1e-6] - 1).max() <= 1e-6
-    assert gap == pytest.approx(max(g.max() - 1, 0), abs=1e-15)
+    assert g.max() <= 1 + 1e-12
+    assert np.abs(g[pi > 0] - 1).max() <= 1e-12
+    assert gap <= 1e-12
     em = np.full(m, 1 / m)
     for _ in range(2_000):
         em *= q / (L @ em) @ L
     assert q @ np.log(L @ pi) >= q @ np.log(L @ em) - 1e-12
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_proportions_are_those_of_the_problem_and_not_of_the_machine(seed, monkeypatch):
+    """Steps that end elsewhere, by 1e-6 of each entry, lead to the same mixture, and to q itself where that is one."""
+    rng = np.random.default_rng(seed)
+    k, m = rng.integers(2, 7, size=2)
+    L = rng.dirichlet(np.ones(k), size=m).T
+    pi = rng.dirichlet(np.full(m, 0.5)) * (rng.random(m) < 0.7)
+    possible = L @ (pi / pi.sum() if pi.sum() else np.eye(m)[0])
+    step = likelihood._model_minimum
+    for q in (possible / possible.sum(), rng.dirichlet(np.ones(k))):
+        first, _ = proportions(L, q)
+        with monkeypatch.context() as patch:
+            patch.setattr(likelihood, "_model_minimum", lambda *a: step(*a) * (1 + 1e-6 * rng.standard_normal(m)))
+            second, gap = proportions(L, q)
+        assert gap <= 1e-12
+        assert L @ second == pytest.approx(L @ first, abs=1e-13)
+    assert L @ proportions(L, possible)[0] == pytest.approx(possible, abs=1e-13)
+
+
+def test_proportions_are_found_where_least_squares_give_up(monkeypatch):
+    """SciPy's nnls may raise after too many exchanges; the maximum is where it was."""
+    rng = np.random.default_rng(0)
+    L, q = rng.dirichlet(np.ones(5), size=4).T, rng.dirichlet(np.ones(5))
+    expected, _ = proportions(L, q)
+    solve, calls = scipy.optimize.nnls, []
+
+    def every_other(*args):
+        calls.append(args)
+        if len(calls) % 2:
+            raise RuntimeError("Maximum number of iterations reached.")
+        return solve(*args)
+
+    monkeypatch.setattr(scipy.optimize, "nnls", every_other)
+    found, gap = proportions(L, q)
+    assert len(calls) > 1
+    assert gap <= 1e-12
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_likelihood_leaves_out_the_impossible_and_says_so():
@@ -214,7 +259,39 @@ def test_cloning_leans_to_the_behavior_where_actions_overlap():
 def test_transports_of_occupancies_find_a_deterministic_expert(method):
     mdp = imitation_chain()
     expert = mdp.induced_chain(soft_right_policy(mdp))
-    assert distance(mdp, expert, method(mdp, expert, GAMMA).policy) <= 1e-7
+    # The cost of transport is sharp: an objective within 1e-8 leaves 2e-8 of ρ, 2e-7 of the policy where ρ(s) is 0.1.
+    assert distance(mdp, expert, method(mdp, expert, GAMMA).policy) <= 2e-7 / (1 - GAMMA)
+
+
+@pytest.mark.parametrize("method", CONES)
+@pytest.mark.parametrize("data", ["exact", "sampled"])
+def test_programs_are_solved_beyond_the_digits_of_the_interior_point_method(method, data, monkeypatch):
+    """Other settings and answers that differ by 1e-7 of each entry end in the same occupancy, as far as is promised."""
+    rng = np.random.default_rng(0)
+    mdp = random_mdp(rng)
+    expert = mdp.induced_chain(rng.dirichlet(np.ones(3), size=6))
+    offline = mdp if data == "exact" else OfflineData.sample(mdp, 200, GAMMA, rng)
+    first = method(offline, expert, GAMMA)
+    solve = cvxpy.Problem.solve
+
+    def elsewhere(problem, **settings):
+        solve(problem, **settings, equilibrate_max_iter=3, max_step_fraction=0.8)
+        for variable in problem.variables():
+            variable.value = np.abs(variable.value * (1 + 1e-7 * rng.standard_normal(variable.shape)))
+
+    monkeypatch.setattr(cvxpy.Problem, "solve", elsewhere)
+    second = method(offline, expert, GAMMA)
+    assert max(first.tolerance, second.tolerance) <= 1e-12
+    assert np.abs(first.occupancy - second.occupancy).sum() <= 1e-12 / 0.01
+    assert first.objective == pytest.approx(second.objective, abs=1e-12)
+
+
+def test_without_regularization_the_tolerance_is_the_solvers():
+    mdp = imitation_chain()
+    expert = mdp.induced_chain(mdp.uniform_policy())
+    assert baselines.smodice(mdp, expert, GAMMA, regularization=0.0).tolerance == 1e-8
+    assert baselines.pw_dice(mdp, expert, GAMMA, coupling_regularization=0.0).tolerance == 1e-8
+    assert baselines.behavioral_cloning(mdp, expert, GAMMA).tolerance == 0.0
 
 
 @pytest.mark.parametrize("method", [baselines.smodice, baselines.lobs_dice])
@@ -257,11 +334,13 @@ def test_marginals_cannot_tell():
     mdp = equal_marginals_mdp(5)
     forward, backward = (mdp.induced_chain(np.full(5, a)) for a in (0, 1))
     result = baselines.state_matching(mdp, forward, GAMMA)
-    assert result.objective == pytest.approx(0, abs=1e-10)
+    assert result.objective == pytest.approx(0, abs=result.tolerance * (5 + 1) / (1 - GAMMA))  # see its module
     assert np.abs(forward.occupancy(GAMMA) - backward.occupancy(GAMMA)).max() <= 1e-14
     assert db.distance(forward, backward, cost="indicator", discount=GAMMA).lower > 0.7
     for blind in (baselines.smodice, baselines.pw_dice):  # the regularizer decides: they stay with the behavior policy
-        assert blind(mdp, forward, GAMMA).policy == pytest.approx(np.full((5, 3), 1 / 3), abs=1e-4)
+        found = blind(mdp, forward, GAMMA)
+        assert found.policy == pytest.approx(np.full((5, 3), 1 / 3), abs=1e-9)
+        assert 5 * found.tolerance / 0.01 <= 1e-9  # |ρ - ρ*| ≤ tolerance / α, and every state has ρ(s) = 1/5
     for seeing in (baselines.maximum_likelihood, baselines.behavioral_cloning):
         assert distance(mdp, forward, seeing(mdp, forward, GAMMA).policy) <= 1e-9
 

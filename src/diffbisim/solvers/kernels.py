@@ -11,8 +11,8 @@ only writes to its own pairs. Letters:
 """
 
 import numpy as np
-from numba import njit
 
+from diffbisim._compile import njit
 from diffbisim.solvers.transport import (
     NODE,
     PATIENCE,

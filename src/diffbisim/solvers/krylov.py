@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.extending import overload, register_jitable
 
+from diffbisim._compile import njit
 from diffbisim.problem import Array
 from diffbisim.solvers import kernels
 

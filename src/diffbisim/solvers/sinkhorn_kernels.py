@@ -15,7 +15,8 @@ beyond LARGE they are absorbed into f and g and the matrix is made anew. Letters
 """
 
 import numpy as np
-from numba import njit
+
+from diffbisim._compile import njit
 
 LOG2E, MAGIC = 1.4426950408889634, 6755399441055744.0  # 1.5 · 2^52: adding it rounds to an integer
 LN2_HIGH, LN2_LOW = 6.93145751953125e-1, 1.42860682030941723212e-6

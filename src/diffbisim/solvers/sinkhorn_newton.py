@@ -14,8 +14,8 @@ Cost of a step: a b² + b³/3 for (a, b) successors, about as much as b/2 iterat
 """
 
 import numpy as np
-from numba import njit
 
+from diffbisim._compile import njit
 from diffbisim.solvers.sinkhorn_kernels import absorb, exact, gather, locate, longest, loose, put, scratch
 
 REACH, RIDGE, STEPS = 4.0, 1e-14, 60

@@ -8,8 +8,8 @@ plan mass one (ε > 0), so that the entropic dual has no further term. Either wa
 """
 
 import numpy as np
-from numba import njit
 
+from diffbisim._compile import njit
 from diffbisim.solvers.sinkhorn_kernels import exact, gather, locate, loose, put, scratch, soft_row
 
 

@@ -11,8 +11,8 @@ Plans that are *stored* stand pair after pair, each (a, b) by rows.
 """
 
 import numpy as np
-from numba import njit
 
+from diffbisim._compile import njit
 from diffbisim.solvers.sinkhorn_kernels import exact, fill, gather, locate, longest, loose, put, scratch
 
 LAST_DIGITS = 4 * 2.0**-52  # what a marginal may lack, or every entry would get some mass

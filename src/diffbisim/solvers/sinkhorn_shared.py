@@ -17,8 +17,8 @@ before and after. Where they do not fit, the functions say so and the caller goe
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from diffbisim._compile import njit
 from diffbisim.problem import Array
 from diffbisim.solvers.sinkhorn_kernels import LOOK, exact, exp, loose, relaxation, relaxed
 from diffbisim.solvers.sinkhorn_rounding import LAST_DIGITS

@@ -16,9 +16,9 @@ The marginals come from somcot_marginals.py; here are the steps, and the entry o
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from diffbisim._compile import njit
 from diffbisim.solvers.somcot_marginals import NONE, by_entries, by_products, peak, softmax
 
 Array = NDArray[np.float64]

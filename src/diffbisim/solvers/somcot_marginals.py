@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from diffbisim._compile import njit
 
 #: Entries of μ below e^DROP = 4e-18 count as zero.
 DROP = -40.0

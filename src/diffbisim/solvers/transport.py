@@ -21,7 +21,8 @@ Letters: a, b rows and columns; t (N,) the tree's nodes; order (N,) nodes in pre
 """
 
 import numpy as np
-from numba import njit
+
+from diffbisim._compile import njit
 
 NONE = -1
 

@@ -53,12 +53,15 @@ class BaselineResult:
         objective: what the method minimizes, at its solution (see the head of its module).
         status: `Outcome`, a sentence.
         occupancy: (n_states, n_actions), the state-action occupancy that the program chose; None without a program.
+        tolerance: by how much the conditions that define the solution may be missed (zero: closed form); what that
+            means for the policy is said at the head of the method's module. Digits beyond it are the machine's.
     """
 
     policy: Floats
     objective: float
     status: Outcome
     occupancy: Floats | None = None
+    tolerance: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,7 +56,8 @@ def iostom_style(
     weight = np.exp(np.minimum(beta * advantage, np.log(LARGEST_WEIGHT)))
     table = np.zeros((data.n_states, data.n_actions))
     np.add.at(table, pairs[0], (data.weights[:, pairs[0], pairs[1]] * weight).T)
-    return BaselineResult(normalized(table), residual, Outcome.SOLVED if residual <= 1e-9 else Outcome.INACCURATE)
+    status = Outcome.SOLVED if residual <= 1e-9 else Outcome.INACCURATE
+    return BaselineResult(normalized(table), residual, status, tolerance=residual)
 
 
 def _fixed_point(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.imitate.baselines.frame import BaselineResult, at_the_door, check_positive
-from diffbisim.imitate.baselines.program import Program, check_share, finite, relative_entropy, smoothed
+from diffbisim.imitate.baselines.program import Divergence, Program, check_share, smoothed
 
 
 def lobs_dice(
@@ -39,5 +39,4 @@ def lobs_dice(
     program = Program.make(data, discount)
     law, s, s_next = program.transition_occupancy()
     behavior = np.einsum("sa,ast->st", program.behavior, data.dynamics)  # ν_I
-    law, target, outside = finite(law, smoothed(nu, behavior, delta)[s, s_next])
-    return program.solve(relative_entropy(law, target), alpha, *outside)
+    return program.solve(alpha, Divergence(1.0, law, smoothed(nu, behavior, delta)[s, s_next]))

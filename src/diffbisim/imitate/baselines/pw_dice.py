@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from diffbisim.imitate.baselines.frame import BaselineResult, at_the_door, check_positive
-from diffbisim.imitate.baselines.program import Program, modeling, relative_entropy
+from diffbisim.imitate.baselines.program import Divergence, Program
 from diffbisim.imitate.baselines.state_matching import state_cost
 
 
@@ -48,10 +49,15 @@ def pw_dice(
     program, target = Program.make(data, discount), nu.sum(axis=1)
     rows, columns = np.unique(program.states), np.flatnonzero(target)
     product = np.outer(program.behavior.sum(axis=1)[rows], target[columns])  # U
-    cp = modeling()
-    plan = cp.Variable(product.shape, nonneg=True)
-    marginals = (cp.sum(plan, axis=1) == program.state_occupancy[rows], cp.sum(plan, axis=0) == target[columns])
-    objective = cp.sum(cp.multiply(c[np.ix_(rows, columns)], plan))
-    if e1 > 0.0:
-        objective = objective + e1 * relative_entropy(plan, product)
-    return program.solve(objective, e2, *marginals)
+    n, m = product.shape
+    plan = sp.eye_array(n * m, format="csr")  # after ρ, row by row
+    other = np.arange(m) != target[columns].argmax()  # one column follows from the rest: both laws sum to one
+    over_rows, over_columns = sp.kron(sp.eye_array(n), np.ones((1, m))), sp.kron(np.ones((1, n)), np.eye(m)[other])
+    marginals = sp.block_array([[-program.state_occupancy[rows], over_rows], [None, over_columns]], format="csr")
+    none = sp.csr_array((n * m, program.states.size))
+    return program.solve(
+        e2,
+        Divergence(e1, sp.hstack([none, plan], format="csr"), product.ravel()),
+        cost=c[np.ix_(rows, columns)].ravel(),
+        equal=(marginals, np.concatenate([np.zeros(n), target[columns[other]]])),
+    )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.imitate.baselines.frame import BaselineResult, at_the_door, check_positive
-from diffbisim.imitate.baselines.program import Program, check_share, finite, relative_entropy, smoothed
+from diffbisim.imitate.baselines.program import Divergence, Program, check_share, smoothed
 
 
 def smodice(
@@ -38,5 +38,4 @@ def smodice(
     program = Program.make(data, discount)
     target = smoothed(nu.sum(axis=1), program.behavior.sum(axis=1), delta)
     inside = np.unique(program.states)
-    law, target, outside = finite(program.state_occupancy[inside], target[inside])
-    return program.solve(relative_entropy(law, target), alpha, *outside)
+    return program.solve(alpha, Divergence(1.0, program.state_occupancy[inside], target[inside]))

@@ -8,8 +8,10 @@ The minimum is zero for every policy whose state occupancy is the expert's, howe
 of them comes out is the solver's choice. For c = 1{s ≠ s'} the transport cost is the total variation, and the plan is
 replaced by the mass that stays, t ≤ ρ(s), t ≤ ρ_E(s), minimize 1 - Σ t: that is n more variables instead of n².
 
-Solved by HiGHS (scipy), without cvxpy. Size: 500 states and 6 actions with the indicator cost take seconds; with a
-general cost the plan has (states) × (expert's states) entries, fine up to about 100 states.
+Solved by HiGHS (scipy), without cvxpy, to TOLERANCE in every constraint: the transport cost is known to that times the
+sum of the prices, 1e-10 · (n + 1) max c / (1-γ) at most; the policy need not be unique. Size: 500 states and 6 actions
+with the indicator cost take seconds; with a general cost the plan has (states) × (expert's states) entries, fine up to
+about 100 states.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import scipy.sparse as sp
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidCost, InvalidData
 from diffbisim.imitate.baselines.frame import BaselineResult, OfflineData, Outcome, at_the_door, policy_of
+
+TOLERANCE = 1e-10
 
 
 def state_matching(offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> BaselineResult:
@@ -89,10 +93,10 @@ def _minimize(data: OfflineData, weights: Floats, constant: float, *, high: Any,
     n, m = data.n_states, data.n_actions
     objective = np.concatenate([weights, np.zeros(n * m)])
     bounds = np.stack([np.zeros(objective.size), np.broadcast_to(high, objective.size)], axis=1)
-    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    tight = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
     done = linprog(objective, bounds=bounds, method="highs", options=tight, **program)  # type: ignore[call-overload]
     if done.x is None:
         raise InvalidData(f"HiGHS gave up on the program ({done.message}); check the expert and the offline data")
     rho = np.maximum(done.x[weights.size :].reshape(n, m), 0.0)
     status = Outcome.SOLVED if done.status == 0 else Outcome.INACCURATE
-    return BaselineResult(policy_of(rho), max(float(done.fun) + constant, 0.0), status, rho)
+    return BaselineResult(policy_of(rho), max(float(done.fun) + constant, 0.0), status, rho, TOLERANCE)

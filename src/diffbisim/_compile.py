@@ -1,0 +1,121 @@
+"""``njit`` for the kernels of this package: numba's own, with a cache that knows the sources of *all* kernels.
+
+numba keeps machine code on disk and takes it for fresh while the file of *that function* is unchanged. What it calls
+from another file, or a constant it takes from there, may have changed meanwhile: the old code is then run without a
+word. (Older versions of numba look at time and size of the file only, which some installers normalize.) Here the
+machine code lies one folder deeper, in a folder named by a digest of
+
+    the text of every file of this package that compiles anything, and the versions of diffbisim, numba, llvmlite, numpy
+
+so code of other sources is never even looked at, not by accident and not after a kill between two writes. Everything
+else is numba's: ``NUMBA_CACHE_DIR``, ``__pycache__`` or the user's own cache folder, whichever can be written.
+
+The latest KEPT folders stay, for those who switch between branches; older ones go when a new one is begun. A cache that
+cannot be read or written is no cache: the function is compiled. The same holds should a future numba lack what is used
+here: then nothing is kept on disk.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+
+import diffbisim
+
+try:
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache
+except ImportError:  # numba has changed: nothing is kept
+    CompileResultCacheImpl = FunctionCache = object
+
+KEPT = 8
+PREFIX = "diffbisim-"
+COMPILES = re.compile(rb"^from (?:numba|llvmlite|diffbisim\._compile)\b", re.MULTILINE)
+
+
+def njit(**options: Any) -> Any:
+    """``numba.njit(**options)``; with ``cache=True`` compiled code is kept on disk while no kernel has changed."""
+    cached = options.pop("cache", False)
+
+    def compiled(function: Any) -> Any:
+        dispatcher = numba.njit(**options)(function)
+        if cached and hasattr(dispatcher, "enable_caching"):  # not with NUMBA_DISABLE_JIT
+            with suppress(Exception):  # no folder can be written, no source can be read, numba has changed: no cache
+                dispatcher._cache = _KernelCache(function)  # what enable_caching does, with another class
+        return dispatcher
+
+    return compiled
+
+
+@cache
+def digest() -> str:
+    """Of all that decides what the kernels do; raises OSError where the sources cannot be read."""
+    root = Path(__file__).parent
+    seen = hashlib.sha256(
+        repr((diffbisim.__version__, numba.__version__, llvmlite.__version__, np.__version__)).encode()
+    )
+    for path in kernel_files():
+        text = path.read_bytes()
+        seen.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
+    return seen.hexdigest()[:16]
+
+
+def kernel_files() -> list[Path]:
+    """The files of this package that compile anything, this one included."""
+    root = Path(__file__).parent
+    found = [
+        path for path in sorted(root.rglob("*.py")) if path == Path(__file__) or COMPILES.search(path.read_bytes())
+    ]
+    if len(found) < 2:
+        raise FileNotFoundError(f"no sources in {root}")
+    return found
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    """Where numba would put the code of a function, one folder deeper."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        folder = os.path.join(self._locator.get_cache_path(), PREFIX + digest())
+        self._locator.get_cache_path = lambda: folder
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _KernelCacheImpl
+
+    def load_overload(self, *args: Any) -> Any:
+        try:
+            return super().load_overload(*args)
+        except Exception:  # damaged: begin anew
+            with suppress(Exception):
+                self.flush()
+            return None
+
+    def save_overload(self, *args: Any) -> None:
+        begun = os.path.isdir(self.cache_path)
+        try:
+            super().save_overload(*args)
+        except Exception:  # the disk is full, or the folder has gone
+            return
+        if not begun:
+            _forget(Path(self.cache_path).parent)
+
+
+def _forget(parent: Path) -> None:
+    """Remove all but the latest folders of machine code."""
+
+    def age(path: Path) -> float:
+        try:
+            return -path.stat().st_mtime
+        except OSError:  # another process was faster
+            return 0.0
+
+    for folder in sorted(parent.glob(PREFIX + "*"), key=age)[KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
