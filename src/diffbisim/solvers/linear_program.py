@@ -69,7 +69,7 @@ __all__ = ["LinearProgram", "LinearProgramCoupling"]
 
 METHODS = ("highs", "highs-ds", "highs-ipm")
 
-#: Potentials beyond this, of costs scaled to one, are not believed: those of a transport differ by one at most.
+#: Multipliers beyond this, of costs scaled to one, are of no use: their rounding alone would be larger than tol.
 LARGEST = 1e6
 
 
@@ -188,17 +188,16 @@ class LinearProgram:
 
 
 def _lower(grid: Grid, solution: Solution) -> float:
-    """A certified lower bound from the multipliers.
-
-    The costs are a sub- and a supersolution at their extremes, so the table may be clipped to them. Potentials for such a
-    table need not differ by more than one; HiGHS may have returned anything.
-    """
+    """A certified lower bound from the multipliers: true for any table and any potentials that are numbers."""
     ex, ey, γ = grid.ex, grid.ey, grid.discount
-    W = np.clip(solution.subsolution, grid.cost.min(), grid.cost.max())
-    f, g = conjugate(np.clip(solution.f, -LARGEST, LARGEST), at_targets(W, ex, ey), ex, ey)
+    W, f, f_start = (
+        np.clip(np.nan_to_num(table), -LARGEST, LARGEST)
+        for table in (solution.subsolution, solution.f, solution.f_start)
+    )
+    f, g = conjugate(f, at_targets(W, ex, ey), ex, ey)
     TW = (1 - γ) * grid.cost + γ * dual_values(f, g, ex, ey)
     lower = lower_table(W, TW, γ, rounding(ex, ey, W, f, g, grid.cost))
-    return lower_distance(lower, np.clip(solution.f_start, -LARGEST, LARGEST), grid.sx, grid.sy)
+    return lower_distance(lower, f_start, grid.sx, grid.sy)
 
 
 def _upper(grid: Grid, solution: Solution) -> tuple[float, float]:

@@ -92,7 +92,7 @@ class SinkhornCoupling(Coupling):
 
     @property
     def values(self) -> Array:
-        return np.maximum(self.scale * self.U, 0.0).reshape(self.problem.shape)
+        return self.scale * np.clip(self.U, 0.0, 1.0).reshape(self.problem.shape)
 
     @lazy
     def start(self) -> Start:

@@ -41,7 +41,10 @@ class Annealing:
     def __init__(self, run: Run, policy: bool, sweeps: int | None, tol: float) -> None:
         self.run, self.policy, self.sweeps, self.tol = run, policy, sweeps, tol
         self.most = 1 / run.epsilon if run.epsilon else np.inf
-        self.beta = min(max(FIRST / run.spread, run.plans.coldest), self.most)
+        # The table to begin with may be another problem's and flat. That of the independent coupling never spreads less
+        # than half as far as (1-γ) c, so the temperature need not be lower than for that.
+        spread = max(run.spread, float(np.ptp(run.c)) / 2)
+        self.beta = min(max(FIRST / spread, run.plans.coldest), self.most)
         self.stuck, self.lagging, self.change = 0, False, run.spread
 
     def improve(self, iteration: int) -> None:

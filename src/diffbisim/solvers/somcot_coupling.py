@@ -26,7 +26,7 @@ from diffbisim.solvers.exact import EPS, PRICE
 from diffbisim.solvers.pairs import PairGrid
 from diffbisim.solvers.somcot_kernels import Side
 from diffbisim.solvers.somcot_state import Averages, State
-from diffbisim.solvers.start import Transport
+from diffbisim.solvers.start import Transport, previous_table
 
 #: Pairs with at least this share of 1/(n_X + n_Y), a typical occupancy, count as visited.
 VISITED = 0.1
@@ -125,7 +125,8 @@ class SomcotCoupling(Coupling):
         rho = problem.x.occupancy(γ), problem.y.occupancy(γ)
         T = TU.reshape(U.shape)
         low, high = distance_bounds(U, T, T, (start - slack, start + slack), rho, γ, slack)
-        return max(low * self.scale, float(problem.cost.min())), min(high * self.scale, float(problem.cost.max()))
+        low, high = np.nextafter([low * self.scale, high * self.scale], [-np.inf, np.inf]).tolist()
+        return max(low, float(problem.cost.min())), min(high, float(problem.cost.max()))
 
     # --- what every coupling has ---------------------------------------------------------------------------
 
@@ -216,7 +217,9 @@ def first_state(
     check_warm(warm, (streams[0].n_states, streams[1].n_states))
     if not isinstance(warm.coupling, SomcotCoupling):
         state = State.fresh(streams, rng, full)
-        state.it.V[:] = warm.values / (1 - discount) / (float(cost.max()) or 1.0)
+        table = previous_table(warm, float(cost.max()) or 1.0, np.zeros(cost.shape))
+        if table is not None:
+            state.it.V[:] = table / (1 - discount)
         return state, []
     before = warm.coupling.run
     same = before.fingerprints == [s.fingerprint for s in streams] and np.array_equal(warm.problem.cost, cost)
