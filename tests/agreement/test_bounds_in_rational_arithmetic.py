@@ -20,9 +20,10 @@ from oracles.instances import instance
 from oracles.rational import exact_distance_of
 from problems import problem_of
 
-SEEDS = 240
+SEEDS = 120  # benchmarks/long/bounds.py has the other hundred thousand
 
-pytestmark = pytest.mark.filterwarnings("ignore::scipy.sparse.linalg.MatrixRankWarning")
+# runs that were stopped early say so when they are asked for all pairs
+pytestmark = pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 
 
 @cache
@@ -76,13 +77,24 @@ def test_bounds_hold_to_the_last_digit(solver):
     assert not [seed for seed in range(SEEDS) if wrong(EVERY[solver].solve(solved(seed)[0]), solved(seed)[1])]
 
 
+def test_somcot_from_a_start_of_the_smallest_double():
+    """Its share of a row vanished in a quotient, and with it a logarithm."""
+    X = db.MarkovChain([[0.5, 0.5], [1.0, 0.0]], initial=[1.0, 5e-324])
+    problem = Problem.make(X, X, np.array([[0.5, 0.6], [0.7, 0.8]]), 0.5)
+    result = Somcot(steps=100).solve(problem)
+    assert np.isfinite(result.occupancy).all()
+    assert not wrong(result, exact_distance_of(problem))
+
+
 @pytest.mark.parametrize("solver", EVERY)
 @pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e-300, 1e-150, 1e150, 1e300, 1.7e308])
 def test_bounds_hold_at_every_scale_of_cost(solver, scale):
     """Also where digits end, and where a sum of two costs is too large for a double."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        results = [(EVERY[solver].solve(problem), d) for problem, d in (solved(seed, scale) for seed in range(0, 40, 3))]
+        results = [
+            (EVERY[solver].solve(problem), d) for problem, d in (solved(seed, scale) for seed in range(0, 40, 3))
+        ]
     assert not [result for result, d in results if wrong(result, d)]
     assert all(np.isfinite(result.values).all() for result, _ in results)
 
@@ -109,8 +121,12 @@ def test_bounds_hold_whatever_highs_returns(seed, kind, monkeypatch):
     assert not wrong(LinearProgram().solve(problem), d)
 
 
-@pytest.mark.parametrize(("epsilon", "scale"), [(0.1, 1e300), (1e-14, 1.0), (1e300, 1e-300), (1.0, 1e-20), (5e-324, 1.0)])
+@pytest.mark.parametrize(
+    ("epsilon", "scale"), [(0.1, 1e300), (1e-14, 1.0), (1e300, 1e-300), (1.0, 1e-20), (5e-324, 1.0)]
+)
 def test_temperatures_that_have_nothing_to_do_with_the_costs_are_refused(epsilon, scale):
-    problem = Problem.make(db.examples.cycle(2), db.examples.cycle(3), scale * np.array([[0, 0.5, 1], [1, 0, 0.5]]), 0.9)
+    problem = Problem.make(
+        db.examples.cycle(2), db.examples.cycle(3), scale * np.array([[0, 0.5, 1], [1, 0, 0.5]]), 0.9
+    )
     with pytest.raises(db.InvalidArgument, match="choose a temperature nearer to the costs"):
         SinkhornPolicy(epsilon=epsilon).solve(problem)
