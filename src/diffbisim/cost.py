@@ -44,7 +44,7 @@ def reward_cost(r_x: Any, r_y: Any) -> Floats:
     """``|r_x[i] - r_y[j]|``, shape (n_X, n_Y), from two reward vectors."""
     r_x, r_y = _vector(r_x, "r_x"), _vector(r_y, "r_y")
     with np.errstate(over="ignore"):
-        table = np.subtract.outer(r_x, r_y)
+        table: Floats = np.subtract.outer(r_x, r_y)
     np.abs(table, out=table)
     if not table.max(initial=0.0) < np.inf:
         x, y = (int(k) for k in np.argwhere(~(table < np.inf))[0])

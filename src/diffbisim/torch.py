@@ -104,7 +104,9 @@ class _Solve:
         if k == 4:
             found = result.gradient.cost
         elif k >= 2:
-            found = _bridge.start_derivative(result, side, self.arrays[k])
+            start = self.arrays[k]
+            assert start is not None
+            found = _bridge.start_derivative(result, side, start)
         else:
             kernel = self.kernels[k]
             assert kernel is not None

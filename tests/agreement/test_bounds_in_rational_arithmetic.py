@@ -17,7 +17,7 @@ from diffbisim.solvers import LinearProgram, SinkhornPolicy, SinkhornValue, Somc
 from oracles.adversarial import hostile
 from oracles.bellman import bellman
 from oracles.instances import instance
-from oracles.rational import exact_distance_of
+from oracles.rational import exact_distance_of, independent_distance_of
 from problems import problem_of
 
 SEEDS = 120  # benchmarks/long/bounds.py has the other hundred thousand
@@ -121,9 +121,30 @@ def test_bounds_hold_whatever_highs_returns(seed, kind, monkeypatch):
     assert not wrong(LinearProgram().solve(problem), d)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "scale"), [(0.1, 1e300), (1e-14, 1.0), (1e300, 1e-300), (1.0, 1e-20), (5e-324, 1.0)]
-)
+@pytest.mark.parametrize("epsilon", [1.0, 1e3, 1e6, 1e10, 1e16, 1e20, 1e100, 1e200])
+@pytest.mark.parametrize("seed", range(0, 30, 2))
+def test_bounds_of_the_entropic_metric_at_high_temperatures(seed, epsilon):
+    """d_ε is below the value of the independent coupling, by osc(V)²/(8ε) at most (Hoeffding), osc(V) ≤ max c/(1-γ)."""
+    case = instance(seed, largest=3)
+    problem = problem_of(case)
+    result = SinkhornPolicy(epsilon=epsilon, max_iterations=50).solve(problem)
+    independent, most = independent_distance_of(problem), Fraction(problem.scale) / (1 - Fraction(case.discount))
+    assert Fraction(result.lower) <= independent
+    assert Fraction(result.upper) >= independent - most**2 / (8 * Fraction(epsilon))
+    assert result.lower <= result.value <= result.upper
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-10, 1e-14, 1e-20, 1e-100, 1e-200])
+@pytest.mark.parametrize("seed", range(0, 30, 5))
+def test_bounds_of_the_entropic_metric_at_low_temperatures(seed, epsilon):
+    """d ≤ d_ε ≤ d + ε log n, n the most successors."""
+    problem = problem_of(instance(seed, largest=3))
+    result, d = SinkhornPolicy(epsilon=epsilon, max_iterations=50).solve(problem), exact_distance_of(problem)
+    assert Fraction(result.lower) <= d + Fraction(epsilon * 1.1)
+    assert Fraction(result.upper) >= d
+
+
+@pytest.mark.parametrize(("epsilon", "scale"), [(0.1, 1e300), (1e300, 1e-300), (5e-324, 1.0)])
 def test_temperatures_that_have_nothing_to_do_with_the_costs_are_refused(epsilon, scale):
     problem = Problem.make(
         db.examples.cycle(2), db.examples.cycle(3), scale * np.array([[0, 0.5, 1], [1, 0, 0.5]]), 0.9

@@ -1,7 +1,7 @@
 """The distance in exact rational arithmetic, for tiny chains: no rounding anywhere.
 
-Rows and starts are the stored doubles divided by their exact sums. A transport has its minimum at a vertex, and a vertex
-is a spanning tree of the complete bipartite graph of the two supports whose flows are not negative: all of them are
+Rows and starts are the stored doubles divided by their exact sums. A transport has its minimum at a vertex: a vertex is
+a spanning tree of the complete bipartite graph of the two supports whose flows are not negative: all of them are
 listed once for every pair (K_{3,3} has 81 trees, K_{3,4} has 432). Howard's policy iteration ends after finitely many
 steps, because every step makes a table smaller and there are finitely many policies.
 """
@@ -112,7 +112,23 @@ def exact_distance(P_x, P_y, nu_x, nu_y, cost, discount):
     return min(expectation(plan, U) for plan in vertices(distribution(nu_x), distribution(nu_y)))
 
 
+def independent_distance_of(problem):
+    """The value of the independent coupling, as a Fraction."""
+    X, Y = ([distribution(row) for row in _dense(chain.transition)] for chain in (problem.x, problem.y))
+    c = {(x, y): Fraction(float(problem.cost[x, y])) for x in range(len(X)) for y in range(len(Y))}
+    U = _evaluated({(x, y): _product(X[x], Y[y]) for x, y in c}, c, Fraction(problem.discount))
+    return expectation(_product(distribution(problem.x.initial), distribution(problem.y.initial)), U)
+
+
+def _product(p, q):
+    return {(x, y): a * b for x, a in p.items() for y, b in q.items()}
+
+
+def _dense(P):
+    return P if hasattr(P, "tolist") else P.toarray()
+
+
 def exact_distance_of(problem):
     """d of a :class:`diffbisim.problem.Problem`, as a Fraction."""
-    kernels = [P if hasattr(P, "tolist") else P.toarray() for P in (problem.x.transition, problem.y.transition)]
+    kernels = [_dense(chain.transition) for chain in (problem.x, problem.y)]
     return exact_distance(*kernels, problem.x.initial, problem.y.initial, problem.cost, problem.discount)

@@ -119,8 +119,9 @@ def conditional(mass: Array, ex: Edges, ey: Edges) -> Array:
 def round_plans(plans: Array, ex: Edges, ey: Edges) -> Array:
     """Non-negative blocks ``(E_X, E_Y)`` → plans with exact marginals; zero block → product.
 
-    Exact up to a few last digits of one *in all*: a successor of probability 1e-16 may be left without mass. Bounds have
-    to allow for that (:func:`marginal_error`). Scale the rows that are too heavy, then the columns, and fill what is missing by a rank-one term.
+    Scale the rows that are too heavy, then the columns, and fill what is missing by a rank-one term. Exact up to a few
+    last digits of one *in all*: a successor of probability 1e-16 may be left without mass, and bounds have to allow for
+    that (:func:`marginal_error`).
     """
     p, q = ex.probability[:, None], ey.probability[None, :]
     A = plans * _shrink(p, over_y(plans, ey))[:, ey.source]

@@ -205,8 +205,8 @@ def _upper(grid: Grid, solution: Solution) -> tuple[float, float]:
 
     *Plans whose marginals are nearly right.* Rounding leaves the plan A of a pair with marginals that are off by δ in
     all, a few last digits of *one*: a successor of probability 1e-16 may be missing altogether, and with it every pair
-    that only it leads to. There is a coupling π that exceeds A by a mass of δ at most (scale down the rows of A that are
-    too heavy, then the columns, and fill up). Let M = max c, which bounds U everywhere, R the pairs that the plans
+    that only it leads to. There is a coupling π that exceeds A by a mass of δ at most (scale down the rows of A that
+    are too heavy, then the columns, and fill up). Let M = max c, which bounds U everywhere, R the pairs that the plans
     lead to, and 0 ≤ W ≤ M a table on R. For k ≥ 0 put h = min(W + k, M) on R and M elsewhere. On R
 
         T h  ≤  (1-γ) c + γ <π, h>  ≤  (1-γ) c + γ (<A, W> + k + δ M),

@@ -17,8 +17,8 @@ from diffbisim.solvers.start import previous_table
 
 EPS = float(np.finfo(float).eps)
 
-#: Least temperature, in units of the largest cost, at which exponents of plans have digits left; its inverse is the most.
-COLDEST = 1e-12
+#: Temperatures, in units of the largest cost, from this to its inverse: beyond, 1/ε is no number.
+COLDEST = 1e-300
 
 
 class Run:
@@ -105,7 +105,8 @@ class Run:
         γ, plans, cost, scale = self.discount, self.plans, self.problem.cost, self.scale
         upper, lower, size = self._transports()
         longest = int(np.diff(plans.xs[0]).max() + np.diff(plans.ys[0]).max())
-        slack = 4 * (longest + 8) * EPS * max(size, float(np.abs(self.U).max()), float(self.c.max()))
+        largest = max(size, float(np.abs(self.U).max()), float(self.c.max())) + plans.largest_information(self.epsilon)
+        slack = 4 * (longest + 8) * EPS * largest
         self.slack = slack / (1 - γ)
         U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
         low, high = distance_bounds(U, TU_high, TU_low, self.start.bounds(self.U), self.rho, γ, slack)
@@ -137,8 +138,8 @@ def _temperature(epsilon: float, scale: float, discount: float) -> float:
     scaled = (1 - discount) * (epsilon / scale)
     if epsilon and not COLDEST <= scaled <= 1 / COLDEST:
         raise InvalidArgument(
-            f"epsilon is {epsilon!r} where the largest cost is {scale:g} and the discount {discount!r}: too far apart for "
-            "the digits of a double; choose a temperature nearer to the costs, or 0 for the distance itself"
+            f"epsilon is {epsilon!r} where the largest cost is {scale:g}: the ratio is too far from one for a double; "
+            "choose a temperature nearer to the costs, or 0 for the distance itself"
         )
     return scaled
 

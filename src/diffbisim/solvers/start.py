@@ -8,7 +8,6 @@ from diffbisim.results import DistanceResult
 from diffbisim.solvers.kernels import solve_one
 from diffbisim.solvers.transport import northwest_corner
 
-
 #: A result for costs that are so many times larger or smaller says nothing about a table.
 FAR = 1e3
 
