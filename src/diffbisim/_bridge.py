@@ -11,6 +11,7 @@ sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same lay
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +26,22 @@ from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain
 from diffbisim.gradient import _centered
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Status
+
+#: What a second derivative is told. The distance is piecewise smooth: a Hessian would miss what happens at the kinks.
+ONCE = (
+    "the distance has first derivatives only, and this asks for a second one (a Hessian, or a gradient that is "
+    "differentiated again): take differences of gradients instead"
+)
+
+#: What forward mode and batches are told.
+REVERSE = (
+    "the distance is differentiated in reverse mode, once, and for one pair of chains at a time: use grad or backward, "
+    "and a loop for a batch; forward mode, vmap and Hessians do not go through it"
+)
+
+#: What the exact solver is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
+#: slopes to 1e-5). It costs one iteration more than the 1e-8 of :func:`diffbisim.distance`.
+TOL = 1e-10
 
 #: How far a row sum may be from one.
 LOOSE = 1e-3
@@ -41,7 +58,7 @@ discount : weight γ of the next step, strictly between 0 and 1; a plain number
 initial : start of Y, a state or an (n_Y,) {array} (default: that of X if both have as many states, else state 0)
 initial_x : start of X where it is no MarkovChain
 rewards : (n_Y,) {array} for cost "reward" (default: those of X if both have as many states)
-solver, tol, warm : as for :func:`diffbisim.distance`
+solver, tol, warm : as for :func:`diffbisim.distance`; "exact" without ``tol`` goes to 1e-10 where digits allow
 
 Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards."""
 
@@ -104,12 +121,15 @@ def solve(
 
     From a stream x, the kernel of y is known and not sampled, unless the solver sees one minibatch at a time.
     """
-    chosen = make_solver(solver, tol)
+    usual = solver == "exact" and tol is None
+    chosen = make_solver(solver, TOL if usual else tol)
     result: DistanceResult
     if isinstance(x, Stream):
         result = chosen.estimate(x, Stream(y, sampled=not chosen.memory), cost, discount, warm=warm)
     else:
         result = chosen.solve(Problem.make(x, y, cost, discount), warm=warm)
+    if usual and result.outcome is Status.ROUNDING and result.gap <= make_solver(solver).tol * result.problem.scale:
+        result = replace(result, outcome=Status.CONVERGED)  # as far as digits go, and far enough for everybody else
     if warn and not result.converged and result.outcome is not Status.ESTIMATE:
         warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=6)
     return result

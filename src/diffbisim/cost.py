@@ -44,8 +44,17 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:
     """``|r_x[i] - r_y[j]|``, shape (n_X, n_Y), from two reward vectors."""
-    table = np.subtract.outer(_vector(r_x, "r_x"), _vector(r_y, "r_y"))
-    return np.abs(table, out=table)
+    r_x, r_y = _vector(r_x, "r_x"), _vector(r_y, "r_y")
+    with np.errstate(over="ignore"):
+        table: Floats = np.subtract.outer(r_x, r_y)
+    np.abs(table, out=table)
+    if not table.max(initial=0.0) < np.inf:
+        x, y = (int(k) for k in np.argwhere(~(table < np.inf))[0])
+        raise InvalidCost(
+            f'cost "reward": |r_x[{x}] - r_y[{y}]| = |{r_x[x]:g} - {r_y[y]:g}| is too large for a double; divide the '
+            "rewards by a constant, which divides the distance by the same"
+        )
+    return table
 
 
 def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:

@@ -82,9 +82,15 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
     def d(parts: Parts) -> Any:
         return jax.pure_callback(value, scalar, parts, vmap_method="sequential")
 
-    def forward(parts: Parts) -> Any:
+    # Who differentiates the derivative asks here; without this JAX would complain about callbacks.
+    @jax.custom_jvp
+    def with_derivative(parts: Parts) -> Any:
         learned = {k: shaped(v.shape, v.dtype) for k, v in parts.items() if _floating(v)}
         return jax.pure_callback(value_and_derivative, (scalar, learned), parts, vmap_method="sequential")
+
+    @with_derivative.defjvp
+    def refuse(parts: Any, tangents: Any) -> Any:
+        raise InvalidArgument(_bridge.ONCE)
 
     def backward(derivative: Parts, seed: Any) -> tuple[Parts]:
         pulled = {k: (seed * v).astype(v.dtype) for k, v in derivative.items()}
@@ -97,7 +103,7 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
         out: jax.Array = d(parts)
         return out
 
-    d.defvjp(forward, backward)
+    d.defvjp(with_derivative, backward)
     return call
 
 

@@ -7,7 +7,8 @@
     d.backward()
 
 Forward by a solver of this package in double precision, backward by its envelope gradient (gradient.py): nothing is
-unrolled. The result has the dtype and device of P. See docs/gradients.md on kinks and on what the gap means.
+unrolled. The result has the dtype and device of P. First derivatives, in reverse mode; a second one is refused. See
+docs/gradients.md on kinks and on what the gap means.
 """
 
 from typing import Any
@@ -69,43 +70,100 @@ def evaluate(
     if isinstance(cost, str):
         n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
         cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
-    how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm, warn)
-    found: list[DistanceResult] = []
     parts = [_double(part) for part in (P_x, P_y, start_x, start_y, _tensor(cost))]
+    how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm, warn)
+    solve = _Solve(*how)
     apply: Any = _Distance.apply
-    value: torch.Tensor = apply(found, how, *parts)
-    return value.to(like), found[0]
+    value: torch.Tensor = apply(solve, *parts)
+    assert solve.result is not None
+    return value.to(like), solve.result
+
+
+class _Solve:
+    """One evaluation: how to solve, and what was found."""
+
+    def __init__(self, *how: Any) -> None:
+        self.how = how
+        self.result: DistanceResult | None = None
+        self.kernels: tuple[Kernel | None, Kernel | None] = (None, None)
+
+    def __call__(self, parts: tuple[torch.Tensor | None, ...]) -> float:
+        X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm, warn = self.how
+        P_x, P_y, nu_x, nu_y, c = self.arrays = [None if part is None else part.detach().numpy() for part in parts]
+        kernel_x, kernel_y = self.kernels = _filled(P_x, places_x), _filled(P_y, places_y)
+        x = X if kernel_x is None else _bridge.make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
+        y = Y if kernel_y is None else _bridge.make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
+        assert c is not None
+        self.result = _bridge.solve(x, y, c, discount, solver, tol, warm, warn)
+        return self.result.value
+
+    def derivative(self, k: int) -> torch.Tensor:
+        """That in part k: two kernels, two starts, the cost."""
+        side, result = "xy"[k % 2], self.result
+        assert result is not None
+        if k == 4:
+            found = result.gradient.cost
+        elif k >= 2:
+            start = self.arrays[k]
+            assert start is not None
+            found = _bridge.start_derivative(result, side, start)
+        else:
+            kernel = self.kernels[k]
+            assert kernel is not None
+            found = _bridge.kernel_derivative(result, side, kernel)
+        return torch.from_numpy(np.array(found))
 
 
 class _Distance(torch.autograd.Function):
     """d and its five derivatives; all tensors double, on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, found: list[DistanceResult], how: tuple[Any, ...], *parts: torch.Tensor | None) -> Any:
-        X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm, warn = how
-        P_x, P_y, nu_x, nu_y, c = (None if part is None else part.detach().numpy() for part in parts)
-        kernel_x, kernel_y = _filled(P_x, places_x), _filled(P_y, places_y)
-        x = X if kernel_x is None else _bridge.make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
-        y = Y if kernel_y is None else _bridge.make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
-        assert c is not None
-        result = _bridge.solve(x, y, c, discount, solver, tol, warm, warn)
-        found.append(result)
-        ctx.result, ctx.kernels, ctx.starts = result, (kernel_x, kernel_y), (nu_x, nu_y)
-        return torch.tensor(result.value, dtype=torch.float64)
+    def forward(solve: _Solve, *parts: torch.Tensor | None) -> torch.Tensor:
+        return torch.tensor(solve(parts), dtype=torch.float64)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.solve = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
     def backward(ctx: Any, seed: torch.Tensor) -> Any:
-        wanted, result = ctx.needs_input_grad[2:], ctx.result
-        parts: list[Any] = [None] * 5
-        for k, side in enumerate("xy"):
-            if wanted[k]:
-                parts[k] = _bridge.kernel_derivative(result, side, ctx.kernels[k])
-            if wanted[2 + k]:
-                parts[2 + k] = _bridge.start_derivative(result, side, ctx.starts[k])
-        if wanted[4]:
-            parts[4] = result.gradient.cost
-        return None, None, *(None if part is None else seed * torch.from_numpy(np.array(part)) for part in parts)
+        wanted = tuple(k for k in range(5) if ctx.needs_input_grad[1 + k])
+        apply: Any = _Derivative.apply
+        found = dict(zip(wanted, apply(ctx.solve, wanted, *ctx.saved_tensors), strict=True))
+        return None, *(seed * found[k] if k in found else None for k in range(5))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise InvalidArgument(_bridge.REVERSE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:  # torch.func.hessian comes by here
+        raise InvalidArgument(_bridge.REVERSE)
+
+
+class _Derivative(torch.autograd.Function):
+    """The derivatives as functions of the parts, so that a second derivative finds somebody to ask, who refuses.
+
+    ``once_differentiable`` would not do: it refuses only if the gradient that comes in has to be differentiated, and
+    otherwise takes the one that goes out for a constant, whose derivative is zero.
+    """
+
+    @staticmethod
+    def forward(solve: _Solve, wanted: tuple[int, ...], *parts: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        return tuple(map(solve.derivative, wanted))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *seeds: torch.Tensor) -> Any:
+        raise InvalidArgument(_bridge.ONCE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        raise InvalidArgument(_bridge.ONCE)
 
 
 def _side(chain: Any, initial: Any, other: Any, name: str) -> tuple[Any, torch.Tensor | None, Any]:

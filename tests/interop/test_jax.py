@@ -74,6 +74,27 @@ def test_vmap_is_the_loop(double):
     assert np.allclose(jax.vmap(lambda P: distance(X, P, **TIGHT))(kernels), looped, atol=1e-12)
 
 
+SECOND = {
+    "hessian": jax.hessian,
+    "jitted": lambda f: jax.jit(jax.hessian(f)),
+    "reverse over reverse": lambda f: jax.jacrev(jax.jacrev(f)),
+    "grad of grad": lambda f: jax.grad(lambda t: (jax.grad(f)(t) ** 2).sum()),
+    "linearize": lambda f: lambda t: jax.linearize(jax.grad(f), t),
+}
+
+
+@pytest.mark.parametrize("way", SECOND)
+@pytest.mark.parametrize("solver", ["exact", db.solvers.SinkhornPolicy(epsilon=0.5)], ids=["exact", "entropic"])
+def test_second_derivatives_are_refused(double, way, solver):
+    X, logits = db.examples.random_chain(3, 0), jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)))
+
+    def f(t):
+        return distance(X, jax.nn.softmax(t, axis=1), discount=0.8, solver=solver)
+
+    with pytest.raises(db.InvalidArgument, match="first derivatives only"):
+        SECOND[way](f)(logits)
+
+
 def test_single_precision_outside_double_inside():
     X = db.examples.random_chain(4, 0)
     P = jnp.asarray(np.random.default_rng(0).dirichlet(np.ones(4), size=4), dtype=jnp.float32)

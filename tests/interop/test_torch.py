@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -33,6 +34,104 @@ def of_parts(P_x, P_y, nu_x, nu_y, c):
 
 def test_gradcheck_in_both_kernels_both_starts_and_the_cost(parts):
     assert gradcheck(of_parts, parts)
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.95, 0.999])
+@pytest.mark.parametrize("seed", range(8))
+def test_gradcheck_passes_with_the_defaults_of_both_sides(seed, discount):
+    rng = np.random.default_rng([5, seed])
+    X = db.MarkovChain(rng.dirichlet(np.ones(4), 4), initial=rng.dirichlet(np.ones(4)), rewards=rng.random(4))
+    logits, rewards = tensor(rng.normal(size=(3, 3))), tensor(rng.random(3))
+    assert gradcheck(lambda t, r: distance(X, torch.softmax(t, 1), discount=discount, rewards=r), (logits, rewards))
+
+
+def test_where_digits_end_the_default_has_converged_and_does_not_warn():
+    """At a discount of 1 - 1e-5 rounding alone is above 1e-10 of the largest cost, and below the 1e-8 of the core."""
+    X, P = db.MarkovChain([[0.5, 0.5], [0.25, 0.75]], rewards=[0, 1]), tensor([[0.5, 0.5], [0.5, 0.5]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, result = distance_and_result(X, P, discount=1 - 1e-5)
+    assert result.converged
+    assert 1e-10 < result.gap <= 1e-8
+
+
+# --- second derivatives: nobody has them, so nobody gets a zero for them ---------------------------------------
+
+
+def _double_backward(f, t):
+    (g,) = torch.autograd.grad(f(t), t, create_graph=True)
+    return torch.autograd.grad(g.pow(2).sum(), t)
+
+
+def _backward_twice(f, t):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's advice on create_graph
+        f(t).backward(create_graph=True)
+    g, t.grad = t.grad, None
+    g.pow(2).sum().backward()
+
+
+SECOND = {
+    "hessian": lambda f, t: torch.autograd.functional.hessian(f, t),
+    "vectorized": lambda f, t: torch.autograd.functional.hessian(f, t, vectorize=True),
+    "forward over reverse": lambda f, t: torch.autograd.functional.hessian(
+        f, t, vectorize=True, outer_jacobian_strategy="forward-mode"
+    ),
+    "hvp": lambda f, t: torch.autograd.functional.hvp(f, t, torch.ones_like(t)),
+    "vhp": lambda f, t: torch.autograd.functional.vhp(f, t, torch.ones_like(t)),
+    "double backward": _double_backward,
+    "backward twice": _backward_twice,
+    "gradgradcheck": lambda f, t: torch.autograd.gradgradcheck(f, t),
+    "func.hessian": lambda f, t: torch.func.hessian(f)(t.detach()),
+    "func.jacrev": lambda f, t: torch.func.jacrev(torch.func.jacrev(f))(t.detach()),
+    "func.grad": lambda f, t: torch.func.grad(lambda s: torch.func.grad(f)(s).pow(2).sum())(t.detach()),
+}
+
+
+@pytest.mark.parametrize("way", SECOND)
+@pytest.mark.parametrize("inner", ["softmax", "identity"])
+@pytest.mark.parametrize("solver", ["exact", db.solvers.SinkhornPolicy(epsilon=0.5)], ids=["exact", "entropic"])
+def test_second_derivatives_are_refused(way, inner, solver):
+    """Zero would be wrong: for the entropic metric, differences of the gradient are not."""
+    X = db.examples.random_chain(3, 0)
+    P = np.random.default_rng(0).dirichlet(np.ones(3), 3)
+
+    def f(t):
+        return distance(X, torch.softmax(t, 1) if inner == "softmax" else t, discount=0.8, solver=solver)
+
+    with pytest.raises(db.InvalidArgument, match=r"first derivatives only|reverse mode"):
+        SECOND[way](f, tensor(np.log(P) if inner == "softmax" else P))
+
+
+def test_second_derivatives_in_the_cost_are_refused_too():
+    X = db.examples.random_chain(3, 0)
+    c = tensor(np.random.default_rng(1).random((3, 3)))
+    with pytest.raises(db.InvalidArgument, match="first derivatives only"):
+        torch.autograd.functional.hessian(lambda c: distance(X, X, c) ** 2, c)
+
+
+def test_directional_derivative_by_two_backward_passes():
+    """torch.autograd.functional.jvp differentiates the gradient in its seed only: <gradient, direction>."""
+    X, rng = db.examples.random_chain(3, 0), np.random.default_rng(2)
+    t, v = tensor(rng.normal(size=(3, 3))), torch.tensor(rng.normal(size=(3, 3)))
+
+    def f(t):
+        return distance(X, torch.softmax(t, 1), **TIGHT)
+
+    _, slope = torch.autograd.functional.jvp(f, t, v)
+    f(t).backward()
+    assert slope.item() == pytest.approx((t.grad * v).sum().item(), abs=1e-14)
+    assert abs(slope.item()) > 1e-3
+
+
+def test_functional_gradient_is_the_gradient():
+    X, t = db.examples.random_chain(3, 0), tensor(np.random.default_rng(2).normal(size=(3, 3)))
+
+    def f(t):
+        return distance(X, torch.softmax(t, 1), **TIGHT)
+
+    f(t).backward()
+    torch.testing.assert_close(torch.func.grad(f)(t.detach()), t.grad, rtol=0, atol=1e-14)
 
 
 def test_value_and_gradient_are_the_cores(parts):

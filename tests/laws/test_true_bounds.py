@@ -50,7 +50,7 @@ def result_with(problem, values):
 
 def truth_of(problem):
     x, y = problem.x, problem.y
-    return rational.distance(x.transition, y.transition, x.initial, y.initial, problem.cost, problem.discount)
+    return rational.exact_distance(x.transition, y.transition, x.initial, y.initial, problem.cost, problem.discount)
 
 
 def holds(result, truth):

@@ -1,98 +1,134 @@
-"""The distance in exact rational arithmetic, for chains of at most three states: no rounding anywhere.
+"""The distance in exact rational arithmetic, for tiny chains: no rounding anywhere.
 
-Policy iteration over fractions. A transport is solved by looking at every basis (a spanning tree of rows and columns,
-at most 81 of them), an evaluation by elimination. Numbers are taken as the doubles that they are; rows and starts,
-which doubles cannot make sum to one exactly, are divided by their exact sums.
+Rows and starts are the stored doubles divided by their exact sums. A transport has its minimum at a vertex: a vertex is
+a spanning tree of the complete bipartite graph of the two supports whose flows are not negative: all of them are
+listed once for every pair (K_{3,3} has 81 trees, K_{3,4} has 432). Howard's policy iteration ends after finitely many
+steps, because every step makes a table smaller and there are finitely many policies.
 """
 
 from fractions import Fraction
 from functools import cache
-from itertools import combinations, product
-
-import numpy as np
-
-
-def distance(P_x, P_y, nu_x, nu_y, cost, discount):
-    """``d`` as a Fraction."""
-    γ, (n_x, n_y) = Fraction(discount), np.shape(cost)
-    c = [[Fraction(float(v)) for v in row] for row in cost]
-    rows_x, rows_y = [normalized(row) for row in P_x], [normalized(row) for row in P_y]
-    pairs = list(product(range(n_x), range(n_y)))
-    U = {z: c[z[0]][z[1]] for z in pairs}
-    while True:
-        plans = {(x, y): transport(U, rows_x[x], rows_y[y])[1] for x, y in pairs}
-        before, U = U, evaluated(c, plans, pairs, γ)
-        if before == U:
-            return transport(U, normalized(nu_x), normalized(nu_y))[0]
-
-
-def normalized(row):
-    """The positive entries by place, summing to one."""
-    entries = {k: Fraction(float(p)) for k, p in enumerate(row) if p > 0}
-    total = sum(entries.values())
-    return {k: p / total for k, p in entries.items()}
-
-
-def transport(U, p, q):
-    """Least cost and a plan {(x', y'): mass}."""
-    rows, cols = list(p), list(q)
-    best = None
-    for tree in trees(len(rows), len(cols)):
-        flows = tree_flows(tree, [p[i] for i in rows], [q[j] for j in cols])
-        if min(flows) >= 0:
-            plan = {(rows[i], cols[j]): mass for (i, j), mass in zip(tree, flows, strict=True)}
-            value = sum(mass * U[z] for z, mass in plan.items())
-            if best is None or value < best[0]:
-                best = value, plan
-    return best
+from itertools import combinations
 
 
 @cache
 def trees(a, b):
-    """The spanning trees of a rows and b columns, as tuples of cells."""
-    return [t for t in combinations(list(product(range(a), range(b))), a + b - 1) if spans(t, a, b)]
+    """Spanning trees of K_{a,b} as tuples of cells (i, j)."""
+    cells = [(i, j) for i in range(a) for j in range(b)]
+    return tuple(t for t in combinations(cells, a + b - 1) if _spans(t, a, b))
 
 
-def spans(cells, a, b):
-    part = list(range(a + b))
+def _spans(cells, a, b):
+    root = list(range(a + b))
+
+    def find(k):
+        while root[k] != k:
+            k = root[k]
+        return k
+
     for i, j in cells:
-        one, other = part[i], part[a + j]
-        if one == other:
+        one, two = find(i), find(a + j)
+        if one == two:
             return False
-        part = [one if k == other else k for k in part]
+        root[one] = two
     return True
 
 
-def tree_flows(tree, p, q):
-    """Mass on every cell of a tree, leaves first."""
-    need, open_cells, flow = {("row", i): v for i, v in enumerate(p)}, set(tree), {}
-    need |= {("column", j): v for j, v in enumerate(q)}
-    while open_cells:
-        for i, j in sorted(open_cells):
-            alone = [
-                end
-                for end, k in ((("row", i), 0), (("column", j), 1))
-                if sum(cell[k] == (i, j)[k] for cell in open_cells) == 1
-            ]
-            if alone:
-                mass = flow[i, j] = need[alone[0]]
-                need["row", i] -= mass
-                need["column", j] -= mass
-                open_cells.remove((i, j))
+def vertices(p, q):
+    """Every vertex of the couplings of two distributions {state: Fraction}, as {(x', y'): mass}."""
+    xs, ys = list(p), list(q)
+    found = {}
+    for tree in trees(len(xs), len(ys)):
+        left = [p[x] for x in xs] + [q[y] for y in ys]
+        open_cells, plan = [(i, len(xs) + j) for i, j in tree], {}
+        while open_cells:  # a leaf sends all it has along its only edge
+            degree = [0] * len(left)
+            for u, v in open_cells:
+                degree[u] += 1
+                degree[v] += 1
+            u, v = cell = next(c for c in open_cells if degree[c[0]] == 1 or degree[c[1]] == 1)
+            mass = left[u] if degree[u] == 1 else left[v]
+            left[u] -= mass
+            left[v] -= mass
+            if mass < 0:
                 break
-    return [flow[cell] for cell in tree]
+            if mass > 0:
+                plan[xs[u], ys[v - len(xs)]] = mass
+            open_cells.remove(cell)
+        else:
+            found[tuple(sorted(plan.items()))] = plan
+    return list(found.values())
 
 
-def evaluated(c, plans, pairs, γ):
-    """U = (1-γ) c + γ Π U by Gauss-Jordan elimination."""
-    number = {z: k for k, z in enumerate(pairs)}
-    A = [[Fraction(int(i == j)) for j in range(len(pairs))] + [(1 - γ) * c[x][y]] for i, (x, y) in enumerate(pairs)]
-    for z, plan in plans.items():
-        for to, mass in plan.items():
-            A[number[z]][number[to]] -= γ * mass
-    for k, _ in enumerate(A):  # diagonally dominant: no pivoting needed
-        A[k] = [v / A[k][k] for v in A[k]]
-        for i, row in enumerate(A):
-            if i != k and row[k]:
-                A[i] = [v - row[k] * w for v, w in zip(row, A[k], strict=True)]
-    return {z: A[k][-1] for z, k in number.items()}
+def distribution(row):
+    """The positive entries as fractions that sum to one."""
+    total = sum(map(Fraction, row.tolist()), Fraction(0))
+    return {k: Fraction(v) / total for k, v in enumerate(row.tolist()) if v > 0}
+
+
+def expectation(plan, table):
+    return sum((mass * table[pair] for pair, mass in plan.items()), Fraction(0))
+
+
+def _evaluated(policy, cost, γ):
+    """U = (1-γ) c + γ Π U, by Gauss' elimination."""
+    pairs = list(policy)
+    at = {pair: k for k, pair in enumerate(pairs)}
+    n = len(pairs)
+    rows = []
+    for pair in pairs:
+        row = [Fraction(0)] * n + [(1 - γ) * cost[pair]]
+        row[at[pair]] += 1
+        for after, mass in policy[pair].items():
+            row[at[after]] -= γ * mass
+        rows.append(row)
+    for k in range(n):  # diagonally dominant: no pivot is zero
+        for i in range(n):
+            if i != k and rows[i][k] != 0:
+                factor = rows[i][k] / rows[k][k]
+                rows[i] = [u - factor * v for u, v in zip(rows[i], rows[k], strict=True)]
+    return {pair: rows[k][n] / rows[k][k] for pair, k in at.items()}
+
+
+def exact_table(P_x, P_y, cost, discount):
+    """U as {(x, y): Fraction}."""
+    γ = Fraction(discount)
+    X, Y = [distribution(row) for row in P_x], [distribution(row) for row in P_y]
+    c = {(x, y): Fraction(float(cost[x, y])) for x in range(len(X)) for y in range(len(Y))}
+    choices = {(x, y): vertices(X[x], Y[y]) for x, y in c}
+    policy = {pair: plans[0] for pair, plans in choices.items()}
+    while True:
+        U = _evaluated(policy, c, γ)
+        better = {pair: min(plans, key=lambda plan: expectation(plan, U)) for pair, plans in choices.items()}
+        moved = [pair for pair in policy if expectation(better[pair], U) < expectation(policy[pair], U)]
+        if not moved:
+            return U
+        policy |= {pair: better[pair] for pair in moved}
+
+
+def exact_distance(P_x, P_y, nu_x, nu_y, cost, discount):
+    """d as a Fraction."""
+    U = exact_table(P_x, P_y, cost, discount)
+    return min(expectation(plan, U) for plan in vertices(distribution(nu_x), distribution(nu_y)))
+
+
+def independent_distance_of(problem):
+    """The value of the independent coupling, as a Fraction."""
+    X, Y = ([distribution(row) for row in _dense(chain.transition)] for chain in (problem.x, problem.y))
+    c = {(x, y): Fraction(float(problem.cost[x, y])) for x in range(len(X)) for y in range(len(Y))}
+    U = _evaluated({(x, y): _product(X[x], Y[y]) for x, y in c}, c, Fraction(problem.discount))
+    return expectation(_product(distribution(problem.x.initial), distribution(problem.y.initial)), U)
+
+
+def _product(p, q):
+    return {(x, y): a * b for x, a in p.items() for y, b in q.items()}
+
+
+def _dense(P):
+    return P if hasattr(P, "tolist") else P.toarray()
+
+
+def exact_distance_of(problem):
+    """d of a :class:`diffbisim.problem.Problem`, as a Fraction."""
+    kernels = [_dense(chain.transition) for chain in (problem.x, problem.y)]
+    return exact_distance(*kernels, problem.x.initial, problem.y.initial, problem.cost, problem.discount)

@@ -2,11 +2,13 @@
 
 import re
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import diffbisim as db
 from diffbisim.chain import MarkovChain
 from diffbisim.cost import feature_cost, ground_cost, indicator_cost, reward_cost
 from diffbisim.errors import InvalidCost
@@ -125,6 +127,20 @@ def test_feature_cost_is_the_distance_of_features():
 def test_feature_cost_refusals(a, b, metric, message):
     with pytest.raises(InvalidCost, match=re.escape(message)):
         feature_cost(a, b, metric=metric)
+
+
+def test_rewards_whose_difference_is_no_number_are_refused():
+    """±1e308 differ by 2e308, and the largest double is 1.8e308. Half of it is fine."""
+    message = re.escape('cost "reward": |r_x[0] - r_y[1]| = |1e+308 - -1e+308| is too large')
+    X, Y = chain(2, [1e308, 0.0]), chain(2, [0.0, -1e308])
+    for call in (lambda: ground_cost("reward", X, Y), lambda: reward_cost(X.rewards, Y.rewards)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(InvalidCost, match=message):
+                call()
+    with pytest.raises(InvalidCost, match="too large"):
+        db.distance(X, Y, solver="lp")
+    assert reward_cost([8e307], [-8e307])[0, 0] == 1.6e308
 
 
 def test_reward_cost_refuses_what_is_no_vector():

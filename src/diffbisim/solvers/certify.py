@@ -38,7 +38,9 @@ For chains too large for an (E_X, E_Y) array take a few sources of X at a time (
 
 *Rounding.* With ε = 2^-52, k_X and k_Y the longest rows and M the largest number that enters, an entry of TW
 carries a rounding error below (k_X + k_Y + 8) ε M (sums by rows, then by columns; marginals included). The
-bounds are widened by four times that, over 1-γ because the shift multiplies it.
+bounds are widened by four times that, over 1-γ because the shift multiplies it. M has to bound U itself wherever a plan
+*should* lead, not only where it does: a successor of probability 1e-16 can get lost in the rounding of its plan, and
+what it leads to may be the only costs there are. For plans that do not cover all pairs see linear_program.py.
 """
 
 from dataclasses import dataclass
@@ -115,9 +117,11 @@ def conditional(mass: Array, ex: Edges, ey: Edges) -> Array:
 
 
 def round_plans(plans: Array, ex: Edges, ey: Edges) -> Array:
-    """Non-negative blocks ``(E_X, E_Y)`` → plans with exact marginals (to 4 ε); zero block → product.
+    """Non-negative blocks ``(E_X, E_Y)`` → plans with exact marginals; zero block → product.
 
-    Scale the rows that are too heavy, then the columns, and fill what is missing by a rank-one term.
+    Scale the rows that are too heavy, then the columns, and fill what is missing by a rank-one term. Exact up to a few
+    last digits of one *in all*: a successor of probability 1e-16 may be left without mass, and bounds have to allow for
+    that (:func:`marginal_error`).
     """
     p, q = ex.probability[:, None], ey.probability[None, :]
     A = plans * _shrink(p, over_y(plans, ey))[:, ey.source]
@@ -139,6 +143,13 @@ def _lack(wanted: Array, have: Array) -> Array:
     lack = wanted - have
     lack[lack <= 4 * EPSILON * wanted] = 0.0
     return lack
+
+
+def marginal_error(plans: Array, ex: Edges, ey: Edges) -> Array:
+    """By how much the marginals of every block are wrong: Σ |row sums - p| + Σ |column sums - q|."""
+    rows = np.abs(over_y(plans, ey) - ex.probability[:, None])  # (E_X, n_Y)
+    columns = np.abs(over_x(plans, ex) - ey.probability)  # (n_X, E_Y)
+    return over_x(rows, ex) + over_y(columns, ey)
 
 
 def conjugate(f: Array, W: Array, ex: Edges, ey: Edges) -> tuple[Array, Array]:
@@ -167,21 +178,9 @@ def rounding(ex: Edges, ey: Edges, *tables: Array) -> float:
     return 4 * (ex.longest + ey.longest + 8) * EPSILON * magnitude
 
 
-def upper_table(W: Array, TW: Array, discount: float, slack: float, where: Mask | bool = True) -> Array:
-    """``U ≤`` this, given ``TW`` from plans; ``where``: a set of pairs that the plans do not leave."""
-    step = np.max(TW - W, where=where, initial=-np.inf)
-    return TW + (discount * step + slack) / (1 - discount)
-
-
 def lower_table(W: Array, TW: Array, discount: float, slack: float) -> Array:
     """``U ≥`` this, given ``TW`` from potentials."""
     return TW + (discount * np.min(TW - W) - slack) / (1 - discount)
-
-
-def upper_distance(upper: Array, start: Array, sx: Edges, sy: Edges) -> float:
-    """``d ≤`` this, from a table with ``U ≤ upper`` and a coupling of the starts (edge form, rounded)."""
-    cost = at_targets(upper, sx, sy)
-    return float(plan_costs(start, cost, sx, sy)[0, 0]) + rounding(sx, sy, cost)
 
 
 def lower_distance(lower: Array, f: Array, sx: Edges, sy: Edges) -> float:

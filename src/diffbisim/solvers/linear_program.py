@@ -21,7 +21,10 @@ w_X = h_X + γ P_X w_X (w_Y alike) the shaped Ṽ = V + w_X + w_Y satisfies Ṽ 
 certify.py needs, with potentials f_xy(x') = a(x,x',y)/γ + w_X(x').
 
 *From μ to an upper bound.* The plans μ/m, rounded to their marginals, are a coupling of the two chains; its
-value solves a linear system, whose residual is accounted for. ``value`` is the value of that coupling.
+value solves a linear system, whose residual is accounted for, and so is what its marginals still lack (:func:`_upper`).
+``value`` is the value of that coupling.
+
+Neither bound believes HiGHS: whatever it returns is only a guess of plans and potentials.
 
 *All pairs.* Where no mass goes the program above says nothing about V. The metric between all pairs of states
 comes from a second program, solved when it is asked for, in which every pair is a start:
@@ -43,7 +46,7 @@ from scipy.optimize import linprog
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult, Status
+from diffbisim.results import DistanceResult, Status, check_warm
 from diffbisim.solvers.certify import (
     at_targets,
     conditional,
@@ -51,11 +54,10 @@ from diffbisim.solvers.certify import (
     dual_values,
     lower_distance,
     lower_table,
+    marginal_error,
     plan_costs,
     round_plans,
     rounding,
-    upper_distance,
-    upper_table,
 )
 from diffbisim.solvers.lp_assembly import Grid, Program, all_pairs_program, n_variables, paper_program
 from diffbisim.solvers.lp_coupling import LinearProgramCoupling, Solution
@@ -66,6 +68,9 @@ Array = NDArray[np.float64]
 __all__ = ["LinearProgram", "LinearProgramCoupling"]
 
 METHODS = ("highs", "highs-ds", "highs-ipm")
+
+#: Multipliers beyond this, of costs scaled to one, are of no use: their rounding alone would be larger than tol.
+LARGEST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +97,16 @@ class LinearProgram:
         warm: DistanceResult | None = None,
         callback: Callable[[Mapping[str, float]], object] | None = None,
     ) -> DistanceResult:
-        """Solve and certify. ``warm`` is not used: HiGHS by way of scipy starts afresh."""
+        """Solve and certify. ``warm`` is checked but not used: HiGHS by way of scipy starts afresh."""
+        if warm is not None:
+            check_warm(warm, problem.shape)
         size = self._checked_size(problem)
         grid = Grid.of(problem)
         solution = self._solve_paper(grid)
         value, upper = _upper(grid, solution)
-        lower = max(_lower(grid, solution), float(grid.cost.min()))  # d is an average of costs
-        upper = min(upper, float(grid.cost.max()))
-        scaled = np.array([lower, np.clip(value, lower, upper), upper]) + 0.0  # no minus zero
-        lower, value, upper = np.ldexp(scaled, grid.exponent).tolist()
+        lower = max(grid.unscaled(_lower(grid, solution), -np.inf), float(problem.cost.min()))  # d averages costs
+        upper = min(grid.unscaled(upper, np.inf), problem.scale)
+        value = min(max(float(np.ldexp(value, grid.exponent)), lower), upper)
         bounds = {"lower": lower, "upper": upper}
         if callback is not None:
             callback(bounds)
@@ -175,29 +181,51 @@ class LinearProgram:
             if answer.status in (0, 1):
                 break
         iterations, limit = int(answer.nit or 0), answer.status == 1
-        if answer.x is None or answer.eqlin.marginals is None:
+        found = answer.x is not None and answer.eqlin.marginals is not None
+        if not (found and np.isfinite(answer.x).all() and np.isfinite(answer.eqlin.marginals).all()):
             return np.zeros(program.cost.size), np.zeros(program.rhs.size), iterations, limit
         return np.maximum(answer.x, 0.0), answer.eqlin.marginals, iterations, limit
 
 
 def _lower(grid: Grid, solution: Solution) -> float:
-    """A certified lower bound from the multipliers."""
-    ex, ey, γ, W = grid.ex, grid.ey, grid.discount, solution.subsolution
-    f, g = conjugate(solution.f, at_targets(W, ex, ey), ex, ey)
+    """A certified lower bound from the multipliers: true for any table and any potentials that are numbers."""
+    ex, ey, γ = grid.ex, grid.ey, grid.discount
+    W, f, f_start = (
+        np.clip(np.nan_to_num(table), -LARGEST, LARGEST)
+        for table in (solution.subsolution, solution.f, solution.f_start)
+    )
+    f, g = conjugate(f, at_targets(W, ex, ey), ex, ey)
     TW = (1 - γ) * grid.cost + γ * dual_values(f, g, ex, ey)
     lower = lower_table(W, TW, γ, rounding(ex, ey, W, f, g, grid.cost))
-    return lower_distance(lower, solution.f_start, grid.sx, grid.sy)
+    return lower_distance(lower, f_start, grid.sx, grid.sy)
 
 
 def _upper(grid: Grid, solution: Solution) -> tuple[float, float]:
-    """The value of the coupling μ/m, and the same as a certified upper bound."""
-    ex, ey, γ = grid.ex, grid.ey, grid.discount
+    """The value of the coupling μ/m, and a certified upper bound.
+
+    *Plans whose marginals are nearly right.* Rounding leaves the plan A of a pair with marginals that are off by δ in
+    all, a few last digits of *one*: a successor of probability 1e-16 may be missing altogether, and with it every pair
+    that only it leads to. There is a coupling π that exceeds A by a mass of δ at most (scale down the rows of A that
+    are too heavy, then the columns, and fill up). Let M = max c, which bounds U everywhere, R the pairs that the plans
+    lead to, and 0 ≤ W ≤ M a table on R. For k ≥ 0 put h = min(W + k, M) on R and M elsewhere. On R
+
+        T h  ≤  (1-γ) c + γ <π, h>  ≤  (1-γ) c + γ (<A, W> + k + δ M),
+
+    because the part of π below A has mass one at most and leads to R, and the rest is at most M. That is at most W + k
+    if k = (max_R (TW - W)⁺ + γ δ M)/(1-γ), and T h ≤ M as well; so T h ≤ h and U ≤ h. The start is one more such plan.
+
+    *Rounding*, in units u = 2^-53 = ε/2 of M, with K = k_X + k_Y the longest rows: TW - W carries K + 5; the sums in δ
+    carry K; the rows of either chain miss one by up to 8 that the door lets pass, and their sums there carried K, which
+    is K + 16 together; the last additions carry 6. That is 3 K + 27 < 4 (K + 8): half of what :func:`rounding` allows,
+    which does not know δ.
+    """
+    ex, ey, sx, sy, γ, M = grid.ex, grid.ey, grid.sx, grid.sy, grid.discount, float(grid.cost.max())
     A = round_plans(conditional(solution.mass, ex, ey), ex, ey)
-    start = round_plans(solution.start, grid.sx, grid.sy)
+    start = round_plans(solution.start, sx, sy)
     reach = reachable(A, start, grid)
-    W = evaluate(A, grid, reach)
-    TW = (1 - γ) * grid.cost + γ * plan_costs(A, at_targets(W, ex, ey), ex, ey)
-    slack = rounding(ex, ey, W, grid.cost.ravel()[reach])
-    upper = upper_table(W, TW, γ, slack, where=reach.reshape(W.shape))
-    value = plan_costs(start, at_targets(W, grid.sx, grid.sy), grid.sx, grid.sy)
-    return float(value[0, 0]), upper_distance(upper, start, grid.sx, grid.sy)
+    W = np.clip(np.nan_to_num(evaluate(A, grid, reach), nan=M), 0.0, M)
+    TW = (1 - γ) * grid.cost + γ * (plan_costs(A, at_targets(W, ex, ey), ex, ey) + M * marginal_error(A, ex, ey))
+    step = np.max(TW - W, where=reach.reshape(W.shape), initial=0.0)
+    value = float(plan_costs(start, at_targets(W, sx, sy), sx, sy)[0, 0])
+    k = (float(step) + rounding(ex, ey, grid.cost) / 2) / (1 - γ)
+    return value, value + k + M * float(marginal_error(start, sx, sy)[0, 0]) + rounding(sx, sy, grid.cost) / 2

@@ -52,6 +52,13 @@ class Grid:
             discount=γ,
         )
 
+    def unscaled(self, bound: float, outward: float) -> float:
+        """A bound in the units of the cost; where these are too small for all its digits, the next number outward."""
+        value = np.ldexp(bound, self.exponent)
+        if np.ldexp(value, -self.exponent) != bound:
+            value = np.nextafter(value, outward)
+        return float(value)
+
     @property
     def plan_shape(self) -> tuple[int, int]:
         """``(E_X, E_Y)``."""

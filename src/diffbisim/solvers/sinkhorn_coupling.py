@@ -93,7 +93,7 @@ class SinkhornCoupling(Coupling):
 
     @property
     def values(self) -> Array:
-        return np.maximum(self.scale * self.U, 0.0).reshape(self.problem.shape)
+        return self.scale * np.clip(self.U, 0.0, 1.0).reshape(self.problem.shape)
 
     @lazy
     def start(self) -> Start:
@@ -189,7 +189,8 @@ class SoftStart:
         plans = self.plans
         plans.settle(U, 1 / self.epsilon, 1e-14)
         upper, (lower, size) = plans.soft_costs(U, self.epsilon), plans.dual_bounds(U, self.epsilon)
-        slack = 4 * (plans.xs[1].size + plans.ys[1].size + 8) * EPS * max(size, float(np.abs(U).max()))
+        largest = max(size, float(np.abs(U).max())) + plans.largest_information(self.epsilon)
+        slack = 4 * (plans.xs[1].size + plans.ys[1].size + 8) * EPS * largest
         return float(lower[0]) - slack, float(upper[0]) + slack
 
     def start(self, U: Array) -> Start:

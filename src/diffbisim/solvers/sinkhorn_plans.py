@@ -167,6 +167,11 @@ class GibbsPlans:
         self.split(lambda piece, lo, hi: rounding.soft_costs(lo, hi, *self.arguments, U, epsilon, out), 30)
         return out
 
+    def largest_information(self, epsilon: float) -> float:
+        """Largest number times ε in a soft transport: logarithms of probabilities, in KL and in soft minima."""
+        logarithms = (float(np.abs(rows[3]).max()) for rows in (self.xs, self.ys))
+        return epsilon * (2 + sum(logarithms)) if epsilon else 0.0
+
     def dual_bounds(self, U: Array, epsilon: float) -> tuple[Array, float]:
         """Lower bounds on all transports for the table U (entropic for ε > 0), and the largest number that entered."""
         out, where = np.empty(self.size), (self.xs, self.ys, self.shape[1])

@@ -5,6 +5,7 @@ Inside, costs are divided by the largest one, tables are flat, and temperatures 
 
 import numpy as np
 
+from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.certify import distance_bounds
@@ -12,8 +13,12 @@ from diffbisim.solvers.krylov import Operator, bicgstab
 from diffbisim.solvers.sinkhorn_coupling import SharpStart, SoftStart
 from diffbisim.solvers.sinkhorn_operator import PlanOperator, plan_operator
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain
+from diffbisim.solvers.start import previous_table
 
 EPS = float(np.finfo(float).eps)
+
+#: Temperatures, in units of the largest cost, from this to its inverse: beyond, 1/ε is no number.
+COLDEST = 1e-300
 
 
 class Run:
@@ -24,7 +29,7 @@ class Run:
     def __init__(self, problem: Problem, epsilon: float, warm: DistanceResult | None, threads: int | None) -> None:
         self.problem, self.discount, self.scale = problem, problem.discount, problem.scale or 1.0
         self.c = (1 - self.discount) * (problem.cost.ravel() / self.scale)
-        self.epsilon = (1 - self.discount) * (epsilon / self.scale)
+        self.epsilon = _temperature(epsilon, self.scale, self.discount)
         self.plans = GibbsPlans(rows_of_chain(problem.x), rows_of_chain(problem.y), problem.shape, threads)
         self.start = SoftStart(problem, self.epsilon) if epsilon else SharpStart(problem)
         self.rho = problem.x.occupancy(self.discount), problem.y.occupancy(self.discount)
@@ -36,13 +41,17 @@ class Run:
     def _take_over(self, warm: DistanceResult) -> Array:
         """Table of a previous result, and its potentials if they belong to the same transitions."""
         check_warm(warm, self.problem.shape)
+        first = independent_value(self.problem, self.c)
+        table = previous_table(warm, self.scale, first.reshape(self.problem.shape))
+        if table is None:
+            return first
         other, mine = getattr(warm.coupling, "plans", None), self.plans
         if isinstance(other, GibbsPlans) and _same_supports(mine, other):
             ratio = (warm.problem.scale or 1.0) / self.scale
             np.multiply(other.F, ratio, out=mine.F)
             np.multiply(other.G, ratio, out=mine.G)
             mine.coldest = other.beta / ratio
-        return np.nan_to_num(warm.values.ravel() / self.scale)
+        return table.ravel()
 
     @property
     def gap(self) -> float:
@@ -96,13 +105,15 @@ class Run:
         γ, plans, cost, scale = self.discount, self.plans, self.problem.cost, self.scale
         upper, lower, size = self._transports()
         longest = int(np.diff(plans.xs[0]).max() + np.diff(plans.ys[0]).max())
-        slack = 4 * (longest + 8) * EPS * max(size, float(np.abs(self.U).max()), float(self.c.max()))
+        largest = max(size, float(np.abs(self.U).max()), float(self.c.max())) + plans.largest_information(self.epsilon)
+        slack = 4 * (longest + 8) * EPS * largest
         self.slack = slack / (1 - γ)
         U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
         low, high = distance_bounds(U, TU_high, TU_low, self.start.bounds(self.U), self.rho, γ, slack)
-        self.lower = max(self.lower, low * scale, float(cost.min()))  # at least an average of costs; at most that
-        self.upper = max(min(self.upper, high * scale, float(cost.max())), self.lower)  # of independent plans
-        self.value = (self.lower + self.upper) / 2
+        low, high = np.nextafter([low * scale, high * scale], [-np.inf, np.inf]).tolist()  # digits end near 1e-308
+        self.lower = max(self.lower, low, float(cost.min()))  # at least an average of costs; at most that
+        self.upper = max(min(self.upper, high, float(cost.max())), self.lower)  # of independent plans
+        self.value = self.lower + (self.upper - self.lower) / 2  # their sum may be too large for a number
         self.work["half_steps"] = int(plans.half_steps)
         row = {
             "iteration": float(iteration), "value": self.value, "lower": self.lower, "upper": self.upper,
@@ -120,6 +131,17 @@ class Run:
             self.operator = plan_operator(self.plans)
             self.operator.apply(self.U, upper := np.empty_like(self.U))
         return upper, *self.plans.dual_bounds(self.U, self.epsilon)
+
+
+def _temperature(epsilon: float, scale: float, discount: float) -> float:
+    """``epsilon`` for costs divided by ``scale``, of U."""
+    scaled = (1 - discount) * (epsilon / scale)
+    if epsilon and not COLDEST <= scaled <= 1 / COLDEST:
+        raise InvalidArgument(
+            f"epsilon is {epsilon!r} where the largest cost is {scale:g}: the ratio is too far from one for a double; "
+            "choose a temperature nearer to the costs, or 0 for the distance itself"
+        )
+    return scaled
 
 
 def _same_supports(one: GibbsPlans, other: GibbsPlans) -> bool:

@@ -18,6 +18,9 @@ FIRST, GROWTH, ITERATIONS, READY = 80.0, 2.0, 40, 0.5
 #: Batches without success after which, from then on, Newton helps the pairs that lag behind.
 PATIENCE = 2
 
+#: A temperature that a previous result had is too low if the first evaluation moves the table by so many times as much.
+STRANGE = 1e4
+
 #: Value iteration: Sinkhorn iterations between two updates of the table, updates between two certificates, batches.
 FEW, CADENCE, MORE_PATIENCE = 10, 5, 10
 
@@ -41,8 +44,12 @@ class Annealing:
     def __init__(self, run: Run, policy: bool, sweeps: int | None, tol: float) -> None:
         self.run, self.policy, self.sweeps, self.tol = run, policy, sweeps, tol
         self.most = 1 / run.epsilon if run.epsilon else np.inf
-        self.beta = min(max(FIRST / run.spread, run.plans.coldest), self.most)
+        # The table to begin with may be another problem's and flat. That of the independent coupling never spreads less
+        # than half as far as (1-γ) c, so the temperature need not be lower than for that.
+        spread = max(run.spread, float(np.ptp(run.c)) / 2)
+        self.beta = min(max(FIRST / spread, run.plans.coldest), self.most)
         self.stuck, self.lagging, self.change = 0, False, run.spread
+        self.borrowed = self.beta > FIRST / spread  # from a previous result
 
     def improve(self, iteration: int) -> None:
         run, plans, final = self.run, self.run.plans, self.beta == self.most
@@ -74,6 +81,10 @@ class Annealing:
             run.U = before.copy()
             run.sweep(run.operator, self.sweeps)
         self.change = float(np.ptp(run.U - before))
+        if self.borrowed and not run.epsilon and self.beta * self.change > STRANGE:
+            self.beta = max(FIRST / run.spread, FIRST / self.change)  # the previous result was of another problem
+            run.plans.F[:], run.plans.G[:] = 0.0, 0.0
+        self.borrowed = False
         self._cool()
 
     def _cool(self) -> None:

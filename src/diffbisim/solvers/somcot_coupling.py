@@ -28,7 +28,7 @@ from diffbisim.solvers.pairs import PairGrid
 from diffbisim.solvers.restoring import check_averages, check_somcot
 from diffbisim.solvers.somcot_kernels import Side
 from diffbisim.solvers.somcot_state import Averages, State
-from diffbisim.solvers.start import Transport
+from diffbisim.solvers.start import Transport, previous_table
 
 #: Pairs with at least this share of 1/(n_X + n_Y), a typical occupancy, count as visited.
 VISITED = 0.1
@@ -81,7 +81,7 @@ class SomcotCoupling(Coupling):
 
     @lazy
     def _gauged(self) -> tuple[Array, Array, Array]:
-        """``f`` like U, ``g`` like W (potentials for the cost U, centered in the mean) and ``(1-γ) V``."""
+        """``f`` like U, ``g`` like W (potentials for the cost U, centered in the mean) and ``(1-γ) V``; scaled."""
         mean, γ, (n_x, n_y) = self._averages, self.problem.discount, self.problem.shape
         x, y, c = self.run.x, self.run.y, self.problem.cost / self.scale
         α, β = mean.alpha_x.copy(), mean.alpha_y.reshape(n_x, -1).copy()
@@ -100,13 +100,12 @@ class SomcotCoupling(Coupling):
         β += np.repeat(v, np.diff(y.at)) - γ * v[y.to]
         V = mean.V + w[:, None] + v
         V += ((mean.m * c).sum() / (1 - γ) - (mean.start * V).sum()) / mean.start.sum()
-        factor = (1 - γ) * self.scale
-        return -factor / γ * α, (-factor / γ * β).ravel(), factor * V
+        return -(1 - γ) / γ * α, (-(1 - γ) / γ * β).ravel(), (1 - γ) * V
 
     @lazy
     def values(self) -> Array:
         """``(1-γ) V`` where the coupling goes; elsewhere completed by Bellman sweeps with those held fixed."""
-        U, visited = self._gauged[2].ravel() / self.scale, self._averages.m.ravel() * sum(self.problem.shape) > VISITED
+        U, visited = self._gauged[2].ravel(), self._averages.m.ravel() * sum(self.problem.shape) > VISITED
         grid = PairGrid(self.problem)
         np.clip(U, 0.0, 1.0, out=U)
         TU, U = np.empty_like(U), U.copy()
@@ -131,7 +130,8 @@ class SomcotCoupling(Coupling):
         rho = problem.x.occupancy(γ), problem.y.occupancy(γ)
         T = TU.reshape(U.shape)
         low, high = distance_bounds(U, T, T, (start - slack, start + slack), rho, γ, slack)
-        return max(low * self.scale, float(problem.cost.min())), min(high * self.scale, float(problem.cost.max()))
+        low, high = np.nextafter([low * self.scale, high * self.scale], [-np.inf, np.inf]).tolist()
+        return max(low, float(problem.cost.min())), min(high, float(problem.cost.max()))
 
     # --- what every coupling has ---------------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ class SomcotCoupling(Coupling):
         (rows, p), (cols, q) = self._successors(x, y)
         a, b = self._edges(self.run.x, x), self._edges(self.run.y, y)
         f, g = np.full(n_x, np.nan), np.full(n_y, np.nan)
-        f[a] = _block(f_all, self.run.x, x, n_y)[y]
-        g[b] = g_all.reshape(n_x, -1)[x, self.run.y.at[y] : self.run.y.at[y + 1]]
+        f[a] = self.scale * _block(f_all, self.run.x, x, n_y)[y]
+        g[b] = self.scale * g_all.reshape(n_x, -1)[x, self.run.y.at[y] : self.run.y.at[y + 1]]
         if not (np.isfinite(f[rows]).any() and np.isfinite(g[cols]).any()):
             f[rows] = 0.0
             g[cols] = (U[np.ix_(rows, cols)]).min(axis=0)
@@ -222,7 +222,9 @@ def first_state(
     check_warm(warm, (streams[0].n_states, streams[1].n_states))
     if not isinstance(warm.coupling, SomcotCoupling):
         state = State.fresh(streams, rng, full)
-        state.it.V[:] = warm.values / (1 - discount) / (float(cost.max()) or 1.0)
+        table = previous_table(warm, float(cost.max()) or 1.0, np.zeros(cost.shape))
+        if table is not None:
+            state.it.V[:] = table / (1 - discount)
         return state, []
     before = warm.coupling.run
     same = before.fingerprints == [s.fingerprint for s in streams] and np.array_equal(warm.problem.cost, cost)

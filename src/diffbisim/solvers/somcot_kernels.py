@@ -186,7 +186,7 @@ def _scale_rows(logarithms, p, q):
             for j in range(q.size):
                 if q[j] > 0.0:
                     total += np.exp(logarithms[i, j] - top)
-            shift = np.log(p[i] / total) - top
+            shift = np.log(p[i]) - np.log(total) - top  # the quotient of the smallest doubles may vanish
             for j in range(q.size):
                 logarithms[i, j] += shift
 

@@ -1,16 +1,32 @@
-"""One transport on its own: the coupling of the two start distributions, warm-started from table to table."""
+"""What a run begins with: the table of a previous result, and the coupling of the two start distributions."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.parallel import stop_flag, taken
 from diffbisim.problem import Array
+from diffbisim.results import DistanceResult
 from diffbisim.solvers.exact import transport_rounding
 from diffbisim.solvers.kernels import solve_one
 from diffbisim.solvers.transport import northwest_corner
 
 #: A transport with more cells is left to another thread, so that an interrupt acts at once.
 LARGE = 1_000_000
+
+#: A result for costs that are so many times larger or smaller says nothing about a table.
+FAR = 1e3
+
+
+def previous_table(warm: DistanceResult, scale: float, unknown: Array) -> Array | None:
+    """U of a previous result in units of ``scale``, within [0, 1]; None if its costs were of another order.
+
+    Pairs that it did not solve (NaN, from ``reachable=True``) are taken from ``unknown``.
+    """
+    if not scale / FAR <= warm.problem.scale <= scale * FAR:
+        return None
+    with np.errstate(over="ignore"):
+        table = warm.values / scale
+    return np.where(np.isnan(table), unknown, np.clip(table, 0.0, 1.0))
 
 
 class Transport:
