@@ -41,10 +41,13 @@ class Run:
     def _take_over(self, warm: DistanceResult) -> Array:
         """Table of a previous result, and its potentials if they belong to the same transitions."""
         check_warm(warm, self.problem.shape)
-        first = independent_value(self.problem, self.c)
-        table = previous_table(warm, self.scale, first.reshape(self.problem.shape))
+
+        def first() -> Array:
+            return independent_value(self.problem, self.c).reshape(self.problem.shape)
+
+        table = previous_table(warm, self.scale, first)
         if table is None:
-            return first
+            return first().ravel()
         other, mine = getattr(warm.coupling, "plans", None), self.plans
         if isinstance(other, GibbsPlans) and _same_supports(mine, other):
             ratio = (warm.problem.scale or 1.0) / self.scale

@@ -222,7 +222,7 @@ def first_state(
     check_warm(warm, (streams[0].n_states, streams[1].n_states))
     if not isinstance(warm.coupling, SomcotCoupling):
         state = State.fresh(streams, rng, full)
-        table = previous_table(warm, float(cost.max()) or 1.0, np.zeros(cost.shape))
+        table = previous_table(warm, float(cost.max()) or 1.0, lambda: np.zeros(cost.shape))
         if table is not None:
             state.it.V[:] = table / (1 - discount)
         return state, []

@@ -1,5 +1,7 @@
 """What a run begins with: the table of a previous result, and the coupling of the two start distributions."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,16 +19,19 @@ LARGE = 1_000_000
 FAR = 1e3
 
 
-def previous_table(warm: DistanceResult, scale: float, unknown: Array) -> Array | None:
+def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Array]) -> Array | None:
     """U of a previous result in units of ``scale``, within [0, 1]; None if its costs were of another order.
 
-    Pairs that it did not solve (NaN, from ``reachable=True``) are taken from ``unknown``.
+    Pairs that it did not solve (NaN, from ``reachable=True``) are taken from the table that ``unknown`` makes.
     """
     if not scale / FAR <= warm.problem.scale <= scale * FAR:
         return None
     with np.errstate(over="ignore"):
         table = warm.values / scale
-    return np.where(np.isnan(table), unknown, np.clip(table, 0.0, 1.0))
+    open_pairs = np.isnan(table)
+    if open_pairs.any():
+        table = np.where(open_pairs, unknown(), table)
+    return np.clip(table, 0.0, 1.0)
 
 
 class Transport:
