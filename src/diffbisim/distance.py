@@ -20,7 +20,6 @@ solver                what it does                                              
 A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,7 @@ from diffbisim import solvers
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.data.transitions import Transitions
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Status
 
@@ -95,7 +94,7 @@ def distance(
     else:
         result = chosen.solve(Problem.make(X, Y, cost, discount), warm=warm, callback=callback)
     if not result.converged and result.outcome is not Status.ESTIMATE:
-        warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
+        warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
     return result
 
 

@@ -4,6 +4,11 @@ Every message names the argument, the place (row, line, state) and the remedy. T
 ``ValueError`` too, so that code which knows nothing of diffbisim can catch them.
 """
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 
 class DiffbisimError(Exception):
     """Base of every error that diffbisim raises on purpose."""
@@ -31,3 +36,26 @@ class MissingExtra(DiffbisimError, ImportError):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped before the certified gap reached ``tol``; bounds and value are still true."""
+
+
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+def warn(message: str, category: type[Warning] = ConvergenceWarning, stacklevel: int = 2) -> None:
+    """``warnings.warn``, unless the caller asked for silence; ``stacklevel`` counts from the caller."""
+    if not _quiet.get():
+        warnings.warn(message, category, stacklevel + 1)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """No warning of diffbisim from the block, in this thread only.
+
+    ``warnings.catch_warnings`` changes the filters of the whole process: two threads that leave it in another order
+    than they entered it leave the wrong ones behind for good.
+    """
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)

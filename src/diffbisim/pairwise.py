@@ -1,6 +1,5 @@
 """Distances between many chains at once, on several cores or machines."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -12,7 +11,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.distance import make_solver
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.parallel import batches, scattered
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
@@ -74,7 +73,7 @@ def pairwise(
                 matrix[j, i] = value
             unfinished += not converged
     if unfinished:
-        warnings.warn(
+        warn(
             f"{unfinished} of {len(cells)} distances did not reach tol; raise max_iterations or tol of the solver",
             ConvergenceWarning,
             stacklevel=2,

@@ -70,3 +70,14 @@ def test_a_lost_state_keeps_its_transitions():
 def test_errors_name_the_argument_and_the_remedy(options, message):
     with pytest.raises(db.InvalidArgument, match=message):
         db.identify(**{"data": sample(50, 0), **KNOWN, **options})
+
+
+def test_a_checkpoint_is_of_the_fit_to_the_data_and_not_of_the_replicates(tmp_path):
+    """Replicates that went on from the file of the fit would all be the fit itself, and the intervals points."""
+    s, s_next = db.examples.drift_walk(1.5, 5).sample_transitions(300, 0.9, rng=0)
+    data = db.Transitions.from_pairs(s, s_next, states=5)
+    how = {"discount": 0.9, "initial": 2, "rewards": range(5), "replicates": 4, "steps": 20}
+    plain = db.identify(data, db.kernels.DriftWalk(0.0, 5), **how)
+    kept = db.identify(data, db.kernels.DriftWalk(0.0, 5), checkpoint=tmp_path / "run.npz", **how)
+    assert np.array_equal(kept.replicates["drift"], plain.replicates["drift"])
+    assert np.ptp(kept.replicates["drift"]) > 0

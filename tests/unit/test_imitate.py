@@ -1,5 +1,7 @@
 """``db.imitate`` as a function: what it takes, what it refuses, what it returns."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -10,6 +12,7 @@ from diffbisim.data.gymnasium import as_env
 from diffbisim.imitate.bundle import Bundle, Cut, least_distance
 from diffbisim.imitate.environment import Sampling
 from diffbisim.imitate.simplest import standard_error
+from diffbisim.solvers import Exact
 
 MDP = examples.imitation_chain()
 EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.0))
@@ -305,3 +308,66 @@ def test_two_cuts_find_the_kink_at_once():
     bundle.add(Cut(2.5, np.array([2.0, -0.5]), np.array([1.0, -1.0]), np.ones(2)), 4)
     bundle.add(Cut(3.0, np.array([2.0, 1.0]), np.array([1.0, 1.0]), np.ones(2)), 4)
     np.testing.assert_allclose(np.array([2.0, 1.0]) + bundle.step(0.0, lambda v: v, 1.0), 0.0, atol=1e-12)
+
+
+def hard_task(seed, noise=0.1):
+    """Eight states, three actions; an action leads to one state, but for a share of noise. The expert is a policy of
+    this MDP, so the least distance is zero.
+    """
+    n, k, rng = 8, 3, np.random.default_rng([11, seed])
+    targets = np.array([[rng.integers(n) for _ in range(n)] for _ in range(k)])
+    mdp = db.MDP((1 - noise) * np.eye(n)[targets] + noise / n)
+    chosen = rng.integers(k, size=n)
+    return mdp, mdp.induced_chain((1 - noise) * np.eye(k)[chosen] + noise / k)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5, 7, 100, 103])
+def test_an_expert_of_the_mdp_itself_is_found_where_the_first_run_settles(seed):
+    """Oracle: zero, by construction. Seeds 0, 1, 5 and 7 used to settle at 3e-4, 9e-4, 6e-4 and 3e-2."""
+    found = db.imitate(*hard_task(seed), max_iterations=2_000)
+    assert found.outcome.name == "REACHED"
+    assert found.distance.upper <= 1e-7
+
+
+def test_where_the_expert_is_out_of_reach_nothing_is_claimed_beyond_what_was_tried():
+    """Oracle: the expert stays, the learner leaves for good with probability 0.1 at best, so that it is away at time t
+    with probability 1 - 0.9^t, and d = (1-γ) Σ γ^t (1 - 0.9^t) = 0.1 γ / (1 - 0.9 γ).
+    """
+    stay = np.array([[0.9, 0.1], [0.0, 1.0]])
+    go = np.array([[0.6, 0.4], [0.0, 1.0]])
+    mdp, gamma = db.MDP([stay, go]), 0.9
+    found = db.imitate(mdp, db.MarkovChain(np.eye(2)), discount=gamma, max_iterations=2_000)
+    least = 0.1 * gamma / (1 - 0.9 * gamma)
+    assert found.distance.value == pytest.approx(least, abs=1e-6)
+    assert found.outcome.name == "SETTLED"
+    for word in ("cannot", "can not", "can probably", "impossible"):
+        assert word not in found.status
+    assert "no closer policy was found" in found.status
+
+
+def test_settled_at_the_limit_is_settled():
+    """Trials after a run has settled do not turn it into one that has not."""
+    stay, go = np.array([[0.9, 0.1], [0.0, 1.0]]), np.array([[0.6, 0.4], [0.0, 1.0]])
+    how = {"mdp": db.MDP([stay, go]), "expert": db.MarkovChain(np.eye(2)), "discount": 0.9}
+    whole = db.imitate(**how, max_iterations=2_000)
+    first = db.imitate(**how, attainable=False, max_iterations=2_000)
+    assert first.outcome.name == whole.outcome.name == "SETTLED"
+    assert first.iterations < whole.iterations
+    cut = db.imitate(**how, max_iterations=first.iterations + 5)
+    assert (cut.outcome.name, cut.iterations) == ("SETTLED", first.iterations + 5)
+
+
+@dataclass(frozen=True)
+class Loose:
+    """True bounds, but far apart, and the value at the lower one."""
+
+    def solve(self, problem, warm=None, callback=None):
+        return replace(Exact().solve(problem), value=0.0, lower=0.0)
+
+
+def test_reached_is_said_of_certified_distances():
+    """Oracle: the exact distance of what is returned."""
+    mdp, expert = hard_task(2)
+    found = db.imitate(mdp, expert, solver=Loose(), tol=1e-2, max_iterations=3)
+    assert db.distance(expert, mdp.induced_chain(found.policy), "indicator").lower > 1e-2
+    assert found.outcome.name == "ITERATIONS"

@@ -57,8 +57,7 @@ def compress(
     chain = _target(file, None, output, unseen=unseen, initial=initial, rewards=rewards)
     began = time.perf_counter()
     result = diffbisim.compress(chain, n_states=states, discount=discount, rng=seed, restarts=restarts, progress=bar())
-    facts: dict[str, Any] = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
-    facts["used"] = result.used
+    facts = {"file": str(file), "n_states": chain.n_states, "small_states": states, "seed": seed}
     facts["labels"] = result.labels.tolist()
     _finish(result, time.perf_counter() - began, facts, as_json, output)
     if plot:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from diffbisim import __version__
 from diffbisim.chain import MarkovChain
 from diffbisim.cli.structure import structure
 from diffbisim.distance import distance, make_solver
-from diffbisim.errors import ConvergenceWarning
+from diffbisim.errors import quietly
 from diffbisim.estimate import Estimate
 from diffbisim.experiments import Finished
 from diffbisim.lumping import Lumping, lump
@@ -67,8 +66,7 @@ def solve_with_progress(
     chosen = replace(chosen, **{name: value for name, value in options.items() if value is not None})
     rows: list[Mapping[str, float]] = []
     console = Console(stderr=True)
-    with console.status("solving", spinner="line") as line, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the status is printed anyway
+    with console.status("solving", spinner="line") as line, quietly():  # the status is printed anyway
 
         def callback(row: Mapping[str, float]) -> None:
             rows.append(row)
@@ -162,6 +160,8 @@ def estimate_table(report: Report) -> Table:
 def model_report(result: Any, seconds: float, **more: Any) -> Report:
     """Of a compression, a fit or an imitation: all carry a certified distance."""
     d = result.distance
+    if hasattr(result, "used"):  # a compression: how many of its states are worth having
+        more["used"] = result.used
     return {
         **more,
         "distance": d.value,

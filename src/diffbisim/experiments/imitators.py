@@ -6,7 +6,6 @@ that compare states by a cost, D-BOT, optimal transport of states and PW-DICE, g
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from diffbisim.checks import Floats
 from diffbisim.data.transitions import Transitions
-from diffbisim.errors import InvalidData, MissingExtra
+from diffbisim.errors import InvalidData, MissingExtra, quietly
 from diffbisim.imitate import baselines
 from diffbisim.imitate.ilfo import make_task
 from diffbisim.imitate.learner import Evaluation, make_learner
@@ -105,8 +104,7 @@ def policies(
 def baseline(name: str, offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> Floats:
     """The policy of one of METHODS; that it stops short or leaves out what no action can make is no news here."""
     more = {"cost": cost} if name in BY_COST else {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with quietly():
         return METHODS[name](offline, expert, discount, **more).policy
 
 

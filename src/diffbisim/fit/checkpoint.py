@@ -72,10 +72,13 @@ class Checkpoint:
         if not self.path.exists():
             return None
         with opened(self.path, "checkpoint", REMEDY) as arrays:
-            held = json.loads(bytes(arrays.pop("checkpoint")).decode())
-            trouble = self._trouble(held)
-            if trouble is None:
-                return unpack(held["state"], arrays)
+            try:
+                held = json.loads(bytes(arrays.pop("checkpoint")).decode())
+                trouble = self._trouble(held)
+                if trouble is None:
+                    return unpack(held["state"], arrays)
+            except (AttributeError, LookupError, RecursionError, OverflowError, MemoryError) as error:
+                raise ValueError(f"{type(error).__name__}: {error}") from None
         raise trouble
 
     def _trouble(self, held: Mapping[str, Any]) -> InvalidData | None:

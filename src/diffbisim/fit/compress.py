@@ -19,7 +19,6 @@ would end too late by the pace of the last one. What is kept for the end is the 
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
@@ -35,7 +34,7 @@ from diffbisim.checks import as_number, check_count, check_discount, finite_numb
 from diffbisim.cost import ground_cost, reward_cost
 from diffbisim.data.archive import chain_arrays, chain_from_arrays
 from diffbisim.data.transitions import Transitions
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.fit.checkpoint import Checkpoint
 from diffbisim.fit.descent import MOMENT, Search, descend, lloyd
 from diffbisim.fit.partition import (
@@ -291,7 +290,7 @@ def compress(
     problem = Problem.make(X, Y, "reward" if learned else given[1], discount)
     found = CompressResult(Y, _certified(problem, best.table[labels], tol, clock), history)
     if found.frozen:
-        warnings.warn(found._remark, stacklevel=2)
+        warn(found._remark, UserWarning)
     return found
 
 
@@ -582,14 +581,15 @@ def _run(
     search = Search(target, model, max_steps, end, first == "hold", reserve)
     if search.late and not must:
         return None
-    search.begin()
-    lloyd(search, ROUNDS if first == "average" else 0)
-    descend(search, small)
-    if search.hold:
-        search.hold = False
+    with quietly():
+        search.begin()
+        lloyd(search, ROUNDS if first == "average" else 0)
         descend(search, small)
-    while lloyd(search, 1) and not search.over:
-        descend(search, small)
+        if search.hold:
+            search.hold = False
+            descend(search, small)
+        while lloyd(search, 1) and not search.over:
+            descend(search, small)
     r = search.result
     return Ran(search.model, search.values, r.values, r.upper, not search.late)
 

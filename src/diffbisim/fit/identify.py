@@ -88,7 +88,8 @@ def identify(
     rng : seed of the replicates, an integer or a Generator
     executor : any ``concurrent.futures``-like executor, best of processes; None for one replicate after the other
     progress : True for a bar, or a callable ``(done, total)``
-    options : of :func:`diffbisim.fit`, e.g. ``steps``, ``tol``, ``solver``
+    options : of :func:`diffbisim.fit`, e.g. ``steps``, ``tol``, ``solver``; a ``checkpoint`` holds the fit to the data,
+        not the replicates
 
     Examples
     --------
@@ -111,7 +112,8 @@ def identify(
         kernel = _observed(data, unseen, initial, rewards)
     best = fit(data, kernel, **how)
     seeds = as_generator(rng).spawn(check_count(replicates, "replicates"))
-    jobs = [(data, best.model, how, seed) for seed in seeds]
+    again = {name: value for name, value in how.items() if name not in ("checkpoint", "every")}  # each a fit of its own
+    jobs = [(data, best.model, again, seed) for seed in seeds]
     found: list[Mapping[str, Array]] = []
     run = map if executor is None else executor.map
     with tracking(progress, replicates, "replicates") as advance:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,29 @@ SMALL = 1_000_000
 #: Iterations of the first inner run of a single loop over samples, and the share of the last steps that is averaged.
 FIRST, TAIL = 128, 0.25
 
+_ONE_AT_A_TIME = Lock()
+
 COUNTS = ("pivots", "improvements", "sweeps")
 
 
 @contextmanager
 def few_threads(parameters: list[Any]) -> Iterator[None]:
-    """One torch thread for a small model, and the caller's number of threads afterwards."""
-    before = torch.get_num_threads()
-    if sum(p.numel() for p in parameters) < SMALL:
-        torch.set_num_threads(1)
+    """One torch thread for a small model: of this thread only, and its own number of threads afterwards.
+
+    ``torch.set_num_threads`` sets the number of the thread that calls it, and that of all threads which have not used
+    torch yet. A helper thread gives the latter back at once, so that nobody else is slowed down for good.
+    """
+    if sum(p.numel() for p in parameters) >= SMALL:
+        yield
+        return
+    with _ONE_AT_A_TIME:
+        before = torch.get_num_threads()
     try:
+        with _ONE_AT_A_TIME:
+            torch.set_num_threads(1)
+            others = Thread(target=torch.set_num_threads, args=(before,))
+            others.start()
+            others.join()
         yield
     finally:
         torch.set_num_threads(before)
@@ -70,6 +84,8 @@ class Run:
         self.model = ChainModel(kernel, initial, rewards)
         self.names, self.parameters = _trainable(self.model, cost)
         self.optimizer = None if optimizer is None else optimizer(self.parameters)
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise InvalidArgument("optimizer is LBFGS, which asks for many gradients per step; leave optimizer out")
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         few = min(20, 4 + 2 * sum(p.numel() for p in self.parameters))  # more parameters, more kinks to get past
         self.rule: Any = PolyakLevel(attainable=attainable, cap=CAP, patience=few)
@@ -275,9 +291,10 @@ class Run:
             raise file.of_another_run("the values at which the parameters of the kernel begin")
         self.begun, self.kept, self.best = state["begun"], tensors, state["best"]
         self.rewind()
-        for name in ("optimizer", "scheduler"):
-            if getattr(self, name) is not None:
-                getattr(self, name).load_state_dict(state[name])
+        if self.optimizer is not None:
+            _load(self.optimizer, state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
         self.rule, self.history = type(self.rule).from_state(state["rule"]), state["history"]
         self.work, self.outcome, self.warm = state["work"], FitStatus[state["outcome"]], state["warm"]
         if not self.settled:
@@ -320,6 +337,14 @@ def _trainable(model: ChainModel, cost: Any) -> tuple[list[str], list[Any]]:
         raise InvalidArgument("kernel has no parameters that require a gradient; there is nothing to fit")
     names, parameters = zip(*found, strict=True)
     return list(names), list(parameters)
+
+
+def _load(optimizer: Any, state: dict[str, Any]) -> None:
+    """``load_state_dict``, which converts numbers to the type of the parameters, and then as they were."""
+    optimizer.load_state_dict(state)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for k, entries in state["state"].items():
+        optimizer.state[parameters[k]].update({name: v for name, v in entries.items() if isinstance(v, torch.Tensor)})
 
 
 def _split(parts: Parts) -> tuple[Any, Any]:

@@ -71,6 +71,15 @@ class Model:
         """States in which every action was tried at least ``enough`` times, (n_states,) bool."""
         return (self._visits() >= enough).reshape(self.n_actions, self.n_states).all(axis=0)
 
+    def state(self) -> list[Any]:
+        """All counts, as arrays."""
+        return [self.counts.data, self.counts.indices, self.counts.indptr, self.starts, self.terminal]
+
+    def resume(self, state: list[Any]) -> None:
+        """The inverse of :meth:`state`."""
+        *parts, self.starts, self.terminal = state
+        self.counts = sp.csr_array(tuple(parts), self.counts.shape)
+
     def _visits(self) -> Floats:
         """N(s,a), flat; of terminal states there is nothing to learn."""
         visits = np.asarray(self.counts.sum(axis=1), dtype=np.float64)

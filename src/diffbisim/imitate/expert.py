@@ -16,7 +16,6 @@ there every state that was left counts as one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +25,7 @@ import scipy.sparse as sp
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.data.transitions import Transitions
-from diffbisim.errors import InvalidData
+from diffbisim.errors import InvalidData, warn
 from diffbisim.mdp import MDP
 
 HINT = "give a MarkovChain, Transitions, a pair (s, s_next) of arrays, or a list of trajectories such as [[0, 1, 2]]"
@@ -53,7 +52,7 @@ def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
 def warn_if_elsewhere(expert: MarkovChain, mdp: MDP) -> None:
     """Say so if the expert starts where the MDP does not (both on the same states)."""
     if (foreign := (expert.initial > 0) & (mdp.initial == 0)).any():
-        warnings.warn(
+        warn(
             f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start; the "
             "distance stays positive: correct the data, or make the MDP with initial= that state",
             UserWarning,
@@ -74,10 +73,10 @@ def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float, known: An
     if impossible.any():
         k = int(impossible.argmax())
         a, b = expert.label(int(source[k])), expert.label(int(s.indices[k]))
-        warnings.warn(
+        warn(
             f"expert: {int(impossible.sum())} of its transitions, the first {a!r} -> {b!r}, "
             + ("cannot be made by any action of the MDP" if known is None else "were made by no action that was tried")
-            + "; the distance stays positive, and the policy comes as close as it can",
+            + ("; the distance stays positive" if known is None else "; the distance to the model stays positive"),
             UserWarning,
             stacklevel=3 if known is None else 4,
         )

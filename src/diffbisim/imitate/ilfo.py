@@ -12,27 +12,32 @@ and the best policy is kept, with certified bounds on its distance. Differences 
 maximized with a plus sign, and it is re-estimated after every step instead of being maximized to the end; both as
 printed are there to compare with, ``update=BestResponse(printed_sign=True)``.
 
-The distance is not convex in the policy. Where the expert can be reproduced the minimum is zero and sharp, and steps
-that aim at zero find it; where it cannot, the run settles in a local minimum.
+The distance is not convex in the policy. Where the expert can be reproduced the minimum is zero and sharp. Steps find
+it most of the time at once; a run that settles above zero begins again at its best policy, with more cuts and with a
+share of random actions (run.py), and gives up when none of that comes closer. It then is in a local minimum, as far as
+it can tell; whether that is the least one, or whether the expert can be reproduced, nobody has proven.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, as_number, check_discount
+from diffbisim.checks import Floats, as_number, check_count, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.gymnasium import first_states, is_env, sizes
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.environment import Model, Sampling, explore
 from diffbisim.imitate.expert import expert_chain, observations, steps_seen, warn_if_elsewhere, warn_if_impossible
+from diffbisim.imitate.keeping import Keeper, environment_facts
 from diffbisim.imitate.learner import TabularLearner, make_learner
-from diffbisim.imitate.result import ImitationResult
+from diffbisim.imitate.result import Ending, ImitationResult
 from diffbisim.imitate.run import Callback, Run, Task
 from diffbisim.imitate.simplest import simplest as simplest_policy
 from diffbisim.imitate.updates import make_update
@@ -59,6 +64,8 @@ def imitate(
     sampling: Sampling | None = None,
     callback: Callback | None = None,
     progress: Progress = False,
+    checkpoint: str | Path | None = None,
+    every: int = 10,
 ) -> ImitationResult:
     """The policy whose chain is closest to the expert's, from observed states alone.
 
@@ -85,6 +92,9 @@ def imitate(
     sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
     callback : called with every row of history; returning True stops the run
     progress : True for a bar, or a callable ``(done, total)``
+    checkpoint, every : file to write every so many iterations, and after every round in an environment; if it exists,
+        the run goes on from there, to the same bits. The file of another run is refused; `max_iterations`, `simplest`,
+        `every`, `callback`, `progress` and the solver's threads and time limit may change
 
     Returns
     -------
@@ -102,28 +112,50 @@ def imitate(
         raise InvalidArgument(f"tol = {tol!r} and max_iterations = {max_iterations!r} must be positive")
     if simplest:
         expert = _data_for_the_rule(expert, policy)
-    how = (check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))
+    if check_count(every, "every") == 0:
+        raise InvalidArgument("every is 0; a checkpoint is written every so many iterations: give at least 1")
+    generator = as_generator(rng)
+    how = (check_discount(discount), make_update(update), tol, solver, attainable, generator)
+    options = dict(zip(("discount", "update", "tol", "solver", "attainable", "rng"), how, strict=True))
+    options |= {"policy": policy, "features": features}
     with tracking(progress, max_iterations, "imitating") as advance:
 
         def report(row: Any) -> bool:
             advance(1)
             return callback is not None and bool(callback(row))
 
+        def until_done(run: Run, keeper: Keeper, begun: Mapping[str, Any] | None, beside: Mapping[str, Any]) -> Ending:
+            if begun is not None:
+                run.resume(begun)
+                advance(len(run.history))
+
+            def keep() -> None:
+                keeper.write(lambda: {**beside, "run": run.state()}, run.start)
+
+            ending = run.until_done(max_iterations, report, keep, every)
+            keep()
+            return ending
+
         if isinstance(mdp, MDP):
             task = make_task(mdp, expert, cost, how)
             if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
                 warn_if_elsewhere(task.expert, mdp)
                 warn_if_impossible(task.expert, mdp, task.discount)
-            run = Run(task, mdp, make_learner(policy, mdp, features))
-            found = run.finish(run.until_done(max_iterations, report))
+            learner = make_learner(policy, mdp, features)
+            facts = {"mdp": mdp, "expert": task.expert, "cost": task.cost, **options}
+            keeper = Keeper(checkpoint, learner, generator, lambda: facts)
+            with keeper:
+                kept, run = keeper.read(), Run(task, mdp, learner)
+                found = run.finish(until_done(run, keeper, None if kept is None else kept["run"], {}))
             return simplest_policy(found, steps_seen(expert, mdp, cost_is_shared(cost))) if simplest else found
         if not is_env(mdp):
             raise InvalidArgument(
                 f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
                 "Gymnasium environment with Discrete observations and actions"
             )
-        begin = policy, features
-        found = imitate_sampled(mdp, expert, cost, how, begin, sampling or Sampling(), max_iterations, report)
+        found = imitate_sampled(
+            mdp, expert, cost, how, (policy, features), sampling or Sampling(), checkpoint, options, until_done
+        )
         return simplest_policy(found, steps_seen(expert, found.mdp, cost_is_shared(cost))) if simplest else found
 
 
@@ -151,46 +183,66 @@ def make_task(mdp: MDP, expert: Any, cost: Any, how: tuple[Any, ...]) -> Task:
 
 
 def imitate_sampled(
-    env: Any,
-    expert: Any,
-    cost: Any,
-    how: tuple[Any, ...],
-    begin: tuple[Any, Any],
-    sampling: Sampling,
-    max_iterations: int,
-    report: Callback,
-) -> ImitationResult:
+    env: Any, expert: Any, cost: Any, how: tuple[Any, ...], begin: tuple[Any, Any], sampling: Sampling,
+    checkpoint: str | Path | None, options: Mapping[str, Any], until_done: Callable[..., Ending],
+) -> ImitationResult:  # fmt: skip
     """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen.
 
     A table of its own goes to explore, and the last round begins where the caller wants it: what was learned while
     less was known is a worse start than a uniform policy. A module is trained in what the table has seen; then it
     acts itself, because it may lead elsewhere, and is trained again.
+
+    Every round resets the environment with a seed of its own, so the counts and the generator are all that a
+    checkpoint has to hold of it.
     """
     model, rng = Model(*sizes(env)), how[-1]
+    expert = expert if isinstance(expert, MarkovChain) else observations(expert)
     n, k = model.n_states, model.n_actions
     learner = make_learner(begin[0], model.mdp(), begin[1])
     policy, uniform = learner.table(), np.full((n, k), 1.0 / k)
     batches = sampling.batches()
-    model.add_starts(first_states(env, sampling.resets, rng))
-    explore(env, model, uniform, 1.0, batches[0], rng)
-    for steps in batches[1:]:
-        task = make_task(model.mdp(), expert, cost, how)
-        free = replace(task, cost=np.hstack([task.cost, np.zeros((len(task.cost), 1))]))  # ⊤ costs nothing
-        soft = 0.9 * policy + 0.1 * uniform  # not too sure of what was learned from less
-        run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([soft, uniform[:1]])))
-        run.until_done(sampling.iterations, lambda row: False)
-        policy = run.best_policy()[:n]
-        explore(env, model, policy, sampling.explore, steps, rng)
-    if not isinstance(learner, TabularLearner):
+
+    def facts() -> dict[str, Any]:
+        shown = expert, make_task(model.mdp(), expert, cost, how).cost
+        return {"environment": environment_facts(env), "expert": shown, "sampling": sampling, **options}
+
+    with Keeper(checkpoint, learner, rng, facts) as keeper:
+        kept = keeper.read() or {"rounds": 0, "run": None}
+        done = kept["rounds"]
+        if done:
+            model.resume(kept["model"])
+            policy = kept["policy"]
+
+        def beside() -> dict[str, Any]:
+            return {"rounds": done, "model": model.state(), "policy": policy, "run": None}
+
+        if not done:
+            model.add_starts(first_states(env, sampling.resets, rng))
+            explore(env, model, uniform, 1.0, batches[0], rng)
+            done = 1
+            keeper.write(beside)
+        for steps in batches[done:]:
+            task = make_task(model.mdp(), expert, cost, how)
+            free = replace(task, cost=np.hstack([task.cost, np.zeros((len(task.cost), 1))]))  # ⊤ costs nothing
+            soft = 0.9 * policy + 0.1 * uniform  # not too sure of what was learned from less
+            run = Run(free, model.optimistic_mdp(sampling.enough), TabularLearner(np.vstack([soft, uniform[:1]])))
+            run.until_done(sampling.iterations, lambda row: False)
+            policy = run.best_policy()[:n]
+            explore(env, model, policy, sampling.explore, steps, rng)
+            done += 1
+            keeper.write(beside)
+        if not isinstance(learner, TabularLearner) and done == len(batches):
+            mdp = model.mdp()
+            Run(make_task(mdp, expert, cost, how), mdp, learner).until_done(sampling.iterations, lambda row: False)
+            explore(env, model, learner.table(), sampling.explore, batches[-1], rng)
+            done += 1
+            keeper.write(beside)
         mdp = model.mdp()
-        Run(make_task(mdp, expert, cost, how), mdp, learner).until_done(sampling.iterations, lambda row: False)
-        explore(env, model, learner.table(), sampling.explore, batches[-1], rng)
-    mdp = model.mdp()
-    task = make_task(mdp, expert, cost, how)
-    if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
-        warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
-    run = Run(task, mdp, learner)
-    return run.finish(run.until_done(max_iterations, report))
+        task = make_task(mdp, expert, cost, how)
+        if cost_is_shared(cost) and task.expert.n_states == mdp.n_states:
+            warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
+        run = Run(task, mdp, learner)
+        return run.finish(until_done(run, keeper, kept["run"], beside()))
 
 
 def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:

@@ -62,6 +62,12 @@ class Learner(Protocol):
     def restore(self, snapshot: Any) -> None:
         """Go back."""
 
+    def state(self) -> list[Any]:
+        """All that changes, the snapshot first, as arrays and tensors."""
+
+    def resume(self, state: list[Any]) -> None:
+        """The inverse of :meth:`state`."""
+
 
 class TabularLearner:
     """Softmax of a table of logits. Cuts are linear in π, which bends less than the logits do."""
@@ -93,6 +99,12 @@ class TabularLearner:
 
     def restore(self, snapshot: Floats) -> None:
         self.logits = snapshot
+
+    def state(self) -> list[Any]:
+        return [self.logits]
+
+    def resume(self, state: list[Any]) -> None:
+        (self.logits,) = state
 
 
 def tabular_cut(at: Evaluation, natural: bool) -> Cut:
@@ -193,6 +205,17 @@ class ModuleLearner:
                 part = self.torch.from_numpy(snapshot[at : at + p.numel()].reshape(tuple(p.shape)))
                 p.copy_(part.to(p))
                 at += p.numel()
+
+    def state(self) -> list[Any]:
+        """Parameters, what the module may keep beside them, and the weights of the last cut."""
+        return [self.snapshot(), [buffer.detach().clone() for buffer in self.module.buffers()], self.weights]
+
+    def resume(self, state: list[Any]) -> None:
+        snapshot, buffers, self.weights = state
+        self.restore(snapshot)
+        with self.torch.no_grad():
+            for buffer, value in zip(self.module.buffers(), buffers, strict=True):
+                buffer.copy_(value)
 
 
 def _flat(tensor: Any) -> Floats:

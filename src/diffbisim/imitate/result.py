@@ -21,10 +21,10 @@ from diffbisim.saving import part, read_built, write_built
 class Ending(Enum):
     """How a run ended; the value is a sentence, with the remedy where one is needed."""
 
-    REACHED = "Reached: the distance to the expert is within tol of zero."
+    REACHED = "Reached: the certified distance to the expert is within tol of zero."
     SETTLED = (
-        "Settled: the level says that next to nothing is left to gain from here; the expert can probably not be "
-        "reproduced. Other starts (policy=) may settle lower."
+        "Settled: no closer policy was found, which does not prove that there is none: other starts (policy=) may "
+        "settle lower."
     )
     ITERATIONS = "Stopped after max_iterations; the best policy is returned: raise max_iterations to go on."
     INTERRUPTED = "Interrupted by the callback; the best policy so far is returned."

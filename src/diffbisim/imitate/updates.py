@@ -7,7 +7,7 @@
 ``"best-response"``   the paper's literal Algorithm 3: reinforcement learning to convergence under r
 ====================  ====================================================================================
 
-The level is zero if the expert can be reproduced, and otherwise learned on the way (steps.py). A best response is
+The level is zero with ``attainable=True``, and otherwise learned on the way (steps.py). A best response is
 deterministic, so against a stochastic expert the last cycles; ``BestResponse(printed_sign=True)`` maximizes -r, the
 reward as printed in the paper, which drives the policy away from the expert.
 """

@@ -3,7 +3,6 @@
 ``U`` is kept flat and scaled by the largest ground cost; everything that leaves this module is in the user's units.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
@@ -144,7 +143,7 @@ class ExactCoupling(Coupling):
         apply(system, m, error)
         total = float(np.abs(error - source).sum()) / (1 - self.grid.discount)
         if total > 1e-6:
-            warnings.warn(
+            warn(
                 f"the occupancy of {self.grid.size} pairs is only accurate to {total:.1e} in total; "
                 "use a smaller discount, lump=True or reachable=True",
                 ConvergenceWarning,

@@ -6,7 +6,6 @@ combined policy is ``values``; the potentials are made c-transforms of each othe
 they are feasible to the last digit.
 """
 
-import warnings
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning
+from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Coupling, Problem, Start, lazy
 from diffbisim.solvers.certify import (
     at_targets,
@@ -92,7 +91,7 @@ class LinearProgramCoupling(Coupling):
         f, g = conjugate(f, W, ex, ey)
         gap = float(np.max(U - (1 - γ) * grid.cost - γ * dual_values(f, g, ex, ey))) / (1 - γ)
         if gap > self.solver.tol * grid.cost.max():
-            warnings.warn(
+            warn(
                 f"the values of all pairs are certified to {np.ldexp(gap, grid.exponent):.1e}, more than "
                 "tol: use solver='exact'",
                 ConvergenceWarning,

@@ -31,7 +31,6 @@ I the discounted information of an optimal coupling, at most the logarithm of th
 d_ε(X, X) is positive: the entropic metric is a loss, not a metric.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning
+from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers import sinkhorn_potentials as potentials
 from diffbisim.solvers.exact import sweep
@@ -125,7 +124,7 @@ class SinkhornCoupling(Coupling):
             sweep(system, source, m, min(2_000, int(np.log(1e-12) / np.log(γ))))
             system(m, image := np.empty_like(m))
             if (total := float(np.abs(image - source).sum()) / (1 - γ)) > 1e-6:
-                warnings.warn(
+                warn(
                     f"the occupancy is only accurate to {total:.1e} in total; use a smaller discount",
                     ConvergenceWarning,
                     stacklevel=3,

@@ -18,13 +18,12 @@ Actions with equal effects share their probability as the start (uniform) has it
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from diffbisim.checks import Floats, freeze
-from diffbisim.errors import ConvergenceWarning
+from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.imitate.baselines.frame import BaselineResult, Outcome, at_the_door
 
 ACCURATE = 1e-9  # of the certificate, in nats
@@ -47,7 +46,7 @@ def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineRe
     possible = T.sum(axis=0) > 0.0
     if (lost := nu[~possible].sum()) > 0.0:
         first = np.argwhere((nu > 0.0) & ~possible)[0]
-        warnings.warn(
+        warn(
             f"{lost:.2g} of the expert's transitions cannot be made by any action "
             f"(the first: {first[0]} -> {first[1]}); they are left out",
             UserWarning,
@@ -63,7 +62,7 @@ def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineRe
         gap = max(gap, state_gap)
     status = Outcome.SOLVED if gap <= ACCURATE else Outcome.INACCURATE
     if status is Outcome.INACCURATE:
-        warnings.warn(status.value, ConvergenceWarning, stacklevel=2)
+        warn(status.value, ConvergenceWarning, stacklevel=2)
     return BaselineResult(freeze(policy), loss, status)
 
 

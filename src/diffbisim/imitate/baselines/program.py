@@ -11,7 +11,6 @@ decides whether the solver gets there. Written in cvxpy, solved by Clarabel (int
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.checks import Floats, Integers
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, MissingExtra
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, MissingExtra, warn
 from diffbisim.imitate.baselines.frame import BaselineResult, OfflineData, Outcome, policy_of
 
 TOLERANCE = 1e-8  # of Clarabel: gap and feasibility; what only reaches 5e-5 is called inaccurate
@@ -86,7 +85,7 @@ class Program:
             )
         status = Outcome.SOLVED if verdict == "optimal" else Outcome.INACCURATE
         if status is Outcome.INACCURATE:
-            warnings.warn(status.value, ConvergenceWarning, stacklevel=3)
+            warn(status.value, ConvergenceWarning, stacklevel=3)
         rho = np.zeros_like(self.behavior)
         rho[self.states, self.actions] = np.maximum(self.variable.value, 0.0)
         return BaselineResult(policy_of(rho), float(problem.value), status, rho)
@@ -97,14 +96,18 @@ def _attempts(problem: Any) -> str:
     cp = modeling()
     verdict = "failed"
     tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TOLERANCE)
+    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={})
     for settings in ({}, {"equilibrate_enable": False}, {"max_step_fraction": 0.9}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # cvxpy's own about accuracy: the caller says it
-            try:
-                problem.solve(solver=cp.CLARABEL, max_iter=500, **tolerances, **settings)
-                verdict = str(problem.status)
-            except cp.SolverError:
-                verdict = "failed"
+        # Not problem.solve, which warns of an inaccurate solution: the caller says that, after the last attempt.
+        options = {"max_iter": 500, **tolerances, **settings}
+        try:
+            solution = chain.invert(chain.solve_via_data(problem, data, False, False, options), inverse)
+        except cp.SolverError:
+            verdict = "failed"
+            continue
+        verdict = str(solution.status)
+        if verdict in ("optimal", "optimal_inaccurate"):
+            problem.unpack(solution)
         if verdict in ("optimal", "infeasible"):
             break
     return verdict
