@@ -173,6 +173,8 @@ def estimate_table(report: Report) -> Table:
 def model_report(result: Any, seconds: float, **more: Any) -> Report:
     """Of a compression, a fit or an imitation: all carry a certified distance."""
     d = result.distance
+    if hasattr(result, "used"):  # a compression: how many of its states are worth having
+        more["used"] = result.used
     return {
         **more,
         "distance": d.value,
