@@ -1,5 +1,4 @@
-"""Imports run one way: every import of every module, also those inside functions, goes down the list or stays level.
-"""
+"""Imports run one way: every import of every module, also those inside functions, goes down the list or stays level."""
 
 import ast
 from pathlib import Path
