@@ -45,7 +45,7 @@ def warm_up():
     # compiles everything: what small problems use, and what large ones do
     for chunk in (pairs.CHUNK, 1):
         pairs.CHUNK, before = chunk, pairs.CHUNK
-        for X, Y in ((dense(3), dense(3)), (sparse(4, 2), sparse(4, 2))):
+        for X, Y in ((dense(3), dense(3)), (sparse(4, 2), sparse(4, 2)), (dense(130), dense(2))):
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
         pairs.CHUNK = before
 

@@ -14,32 +14,31 @@ It ends after a handful of iterations, most of them with next to no pivots. The 
 *improve*, whatever came before, so it holds for runs that were stopped early; it includes rounding.
 
 *Rounding.* Costs are scaled to at most one. Let u = ε/2 = 2^-53, and S the size of U and T U: at least one, and no
-entry, difference of entries or potential of a transport (in a good gauge) is larger (kernels.extremes). All bounds are
-to first order in u, and hold for any U: a table of size 1e18 has S = 1e18.
+entry, no difference of entries and no potential of a transport that is zero at some node is larger (kernels.extremes).
+All is to first order in u, and holds for any U: a table with entries of 1e18 has S = 1e18.
 
-1. *A plan.* Its flows on a tree of N = a + b nodes take N additions of numbers up to one; what rounding they carry
-   shows at the node where it happens and once more at the root. With the flows κ that were cut off below zero and the
-   masses s by which the two rows miss one (they are normalized in the distance that is certified), the marginals of
-   the plan are wrong by at most 4 N u + 2 (s + κ) in total, and its cost differs from that of a plan with the right
-   ones by at most S times that.
+1. *A plan* has marginals that are slightly wrong. Its flows on a tree of N = a + b nodes take N additions of numbers up
+   to one, each wrong by u at one node and at the root; flows κ in all were cut off below zero, each seen by two nodes;
+   and rows that miss one by s (both together, known up to N u) are normalized in the distance that is certified. With
+   potentials that vanish at the root, what is wrong there costs nothing. So its cost differs from that of the best plan
+   with the right marginals by at most (2 N u + s + 2 κ) S on account of this.
 2. *Its value*, Σ π C over N - 1 edges: N u S.
-3. *Its optimality.* Potentials are at most 2 S in the gauge of the tree. They carry 2 u S on its edges, and the test
-   of a reduced cost 4 u S. So
+3. *Its optimality.* Potentials carry one rounding on an edge of the tree, the test of a reduced cost three. So
 
-       OT - η₀ ≤ value ≤ OT + p + η₀,     η₀ = ((5 N + 6) u + 2 (s + κ)) S       (transport_rounding)
+       OT - η₀ ≤ value ≤ OT + p + η₀,     η₀ = ((3 N + 4) u + s + 2 κ) S               (transport_rounding)
 
    where p is the price up to which reduced costs count as zero.
-4. *T U* = (1-γ) c + γ value has four more roundings (1 - γ, two products, the sum), and c = cost/scale one, all of at
-   most S: 5 u S. Subtracting U: u S.
-5. *The middle.* γ/(1-γ) (max Δ + min Δ - p)/2 has five roundings of at most S/(1-γ), adding it to T U one.
+4. *T U* = (1-γ) c + γ value has four more roundings (1 - γ, two products, the sum), and c = cost/scale one; subtracting
+   U one more: together 5 u S at most, since those of the first term are of size (1-γ).
+5. *The middle* of the band: γ/(1-γ) (max Δ + min Δ - p)/2 has five roundings of at most S/(1-γ), adding T U one.
 
-Together, with T U - γ p - η ≤ the true T U ≤ T U + η and MacQueen's bounds for those, U* is within
+MacQueen's bounds for the true T U, which is between T U - γ p - η₀ - … and T U + η₀ + …, then put U* within
 
-    (γ (max Δ - min Δ) + p) / (2 (1-γ)) + η / (1-γ),     η = η₀ + 12 u S
+    γ (max Δ - min Δ + p) / (2 (1-γ)) + η / (1-γ),     η = η₀ + 12 u S                         (_rounding)
 
-of the middle. The distance is OT_U(ν_X, ν_Y) for U* instead of the middle: the same, and step 3 once more for the
-transport of the starts. Multiplying by the scale is one rounding outward. Whatever comes out, d is an average of costs:
-bounds never leave their range, and a transport that was not solved leaves just that range.
+of the middle. The distance is OT_U(ν_X, ν_Y) for U* instead of the middle: no further from it, and step 3 once more for
+the transport of the starts. Multiplying by the scale is one rounding, taken outward. Whatever comes out, d is an
+average of costs: bounds never leave their range, and a transport that was not solved leaves just that range.
 
 Cost of a sweep: Σ_xy (successors of x) × (successors of y). Memory: about 10 (a + b) + 90 bytes per pair with a, b
 successors.
@@ -127,7 +126,7 @@ class Exact:
             low, high, size = grid.extremes(TU, U)
             grid.shifted(TU, γ / (1 - γ) * (high + low - price) / 2, U)  # the middle of the certified band
             floor = 2 * _rounding(grid, size)
-            gap = (γ * (high - low) + price) / (1 - γ) + floor if solved else np.inf
+            gap = γ * (high - low + price) / (1 - γ) + floor if solved else np.inf
             history.append(Row(coupling.report(gap / 2)))
             stalled, best = (0, gap) if gap < best / 2 else (stalled + 1, best)
             stop = callback is not None and callback(history[-1])
@@ -145,14 +144,14 @@ class Exact:
             evaluate(grid, U, TU, max(0.03 * (high - low), 0.1 * self.tol * (1 - γ), 4 * EPS))
 
 
-def transport_rounding(nodes: int, mass: float) -> float:
-    """η₀ for tables of size one: how far rounding may put the value of a transport off, ``mass`` = s + κ."""
-    return (2.5 * nodes + 3) * EPS + 2 * mass
+def transport_rounding(nodes: int, unbalanced: float, clipped: float) -> float:
+    """η₀ for tables of size one: how far rounding may put the value of a transport off; s and κ are the masses."""
+    return (1.5 * nodes + 2) * EPS + unbalanced + 2 * clipped
 
 
 def _rounding(grid: "PairGrid", size: float) -> float:
     """η / (1-γ): how far rounding may put the middle of the band off; twice that is the least gap there is."""
-    return (transport_rounding(grid.nodes, grid.unbalanced + grid.clipped) + 6 * EPS) * size / (1 - grid.discount)
+    return (transport_rounding(grid.nodes, grid.unbalanced, grid.clipped) + 6 * EPS) * size / (1 - grid.discount)
 
 
 def evaluate(grid: "PairGrid", U: Array, source: Array, target: float) -> None:

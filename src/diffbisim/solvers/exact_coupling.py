@@ -65,12 +65,14 @@ class ExactCoupling(Coupling):
         table, scale = self.U[self._cells], self.problem.scale
         value = self._start.solve(table, PRICE)
         slack = self._start.slack * (max(float(table.max()), 0.0) + 2 * max(-float(table.min()), 0.0))
-        self.gap = 2 * (half_gap + slack) + PRICE + 4 * EPS  # of the scaled bounds, roundings of their ends included
+        self.gap = (
+            2 * (half_gap + slack) + self._start.price + 4 * EPS
+        )  # of the scaled bounds, roundings of their ends included
         lower, upper = self._least, scale  # d is an average of costs
         if half_gap < np.inf:
             upper = min(_outward(scale * (value + half_gap + slack), np.inf), upper)
             if self._start.solved:
-                lower = max(_outward(scale * (value - PRICE - half_gap - slack), -np.inf), lower)
+                lower = max(_outward(scale * (value - self._start.price - half_gap - slack), -np.inf), lower)
         work = {k: float(v) for k, v in self.grid.work.items()}
         return {"value": min(max(scale * value, lower), upper) + 0.0, "lower": lower, "upper": upper, **work}
 

@@ -286,7 +286,8 @@ def sum_potentials_on_supports(lo, hi, pair, n_y, xs, ys, at, child, parent, U, 
 def solve_one(C, p, q, child, parent, flow, pot, tol, stop):
     """One transport with costs C (a, b) from the tree in the edge list, where it leaves the optimal one.
 
-    Returns (value, solved?, mass by which the plan was changed so that it is not negative).
+    Returns (value, solved?, how far the least reduced cost is below zero, mass by which the plan was changed so that it
+    is not negative).
     """
     a, b = C.shape
     costs = C.ravel()
@@ -296,7 +297,11 @@ def solve_one(C, p, q, child, parent, flow, pot, tol, stop):
         more, optimal = simplex(costs, b, a, b, child, parent, flow, t, order, block, pot, tol, PATIENCE // (a + b) + 1)
         pivots += more
     clipped = true_flows(child, parent, flow, p, q, np.empty(a + b))
-    return tree_value(child, parent, flow, costs, b, a), optimal, clipped
+    least = 0.0
+    for i in range(a):
+        for j in range(b):
+            least = min(least, C[i, j] - pot[a + j] - pot[i])
+    return tree_value(child, parent, flow, costs, b, a), optimal, -least, clipped
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

@@ -37,14 +37,15 @@ def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Arr
 class Transport:
     """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves.
 
-    ``solved`` says whether the last solve came to its end, ``slack`` by how much its value may be wrong for costs of at
-    most one (exact.py, where the bound is derived): the minimum is in [value - tol - slack, value + slack].
+    ``solved`` says whether the last solve came to its end, ``price`` how far the least reduced cost is below zero, and
+    ``slack`` by how much rounding may put the value off for costs of at most one (exact.py, where it is derived): the
+    minimum is in [value - price - slack, value + slack].
     """
 
     def __init__(self, p: Array, q: Array) -> None:
         self.p, self.q = np.ascontiguousarray(p), np.ascontiguousarray(q)
         self._unbalanced = abs(float(self.p.sum()) - 1.0) + abs(float(self.q.sum()) - 1.0)
-        self.solved, self.slack = False, np.inf
+        self.solved, self.price, self.slack = False, np.inf, np.inf
         edges = p.size + q.size - 1
         self.child, self.parent = np.empty(edges, np.int32), np.empty(edges, np.int32)
         self.flow, self.pot = np.empty(edges), np.empty(edges + 1)
@@ -55,8 +56,8 @@ class Transport:
         stop, costs = stop_flag(), np.ascontiguousarray(C)
         given = costs, self.p, self.q, self.child, self.parent, self.flow, self.pot, tol, stop
         (found,) = taken(solve_one, [given], 1, stop, wait=costs.size > LARGE)
-        value, self.solved, clipped = found
-        self.slack = transport_rounding(self.pot.size, self._unbalanced + clipped)
+        value, self.solved, self.price, clipped = found
+        self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
         return float(value)
 
     def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
