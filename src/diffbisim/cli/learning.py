@@ -57,7 +57,7 @@ def compress(
     began = time.perf_counter()
     result = diffbisim.compress(chain, n_states=n_states, discount=discount, rng=rng, restarts=restarts, progress=bar())
     facts: dict[str, Any] = {"file": str(file), "n_states": chain.n_states, "small_states": n_states, "seed": rng}
-    facts |= {"start": start_names(chain), "used": result.used, "labels": result.labels.tolist()}
+    facts |= {"start": start_names(chain), "labels": result.labels.tolist()}
     _finish(result, time.perf_counter() - began, facts, as_json, output)
     if plot:
         _picture(result, Path(f"{file.stem}-{n_states}-states.png"))
