@@ -58,7 +58,7 @@ class Tree:
     def repair(self):
         a, b = self.C.shape
         *work, pot = self.scratch
-        return kernel.repair(self.C.ravel(), b, a, b, self.child, self.parent, self.flow, *work, pot)
+        return kernel.repair(self.C.ravel(), b, a, b, self.child, self.parent, self.flow, *work, pot, np.zeros(1, bool))
 
 
 def first_tree(C, p, q, first, rng=None, index=np.int32):

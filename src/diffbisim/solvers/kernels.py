@@ -93,7 +93,7 @@ def improve(lo, hi, pair, n_y, xs, ys, at, child, parent, flow, U, c, discount, 
                 out[z] = (1 - discount) * c[z] + discount * tree_value(ch, pa, fl, C, ld, a)
                 continue
             if 0.0 < lacks <= STALE:
-                pivots, warm = repair(C, ld, a, b, ch, pa, fl, t, order, block, pot)
+                pivots, warm = repair(C, ld, a, b, ch, pa, fl, t, order, block, pot, stop)
                 total += pivots
                 changed = warm
         if not warm:

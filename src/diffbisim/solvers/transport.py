@@ -35,7 +35,7 @@ BLOCK_ROWS = 8
 NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
 
 #: Pivots times nodes between two looks at whether to stop: 0.1 s at most, while most transports take fewer at all.
-PATIENCE = 4_000_000
+PATIENCE = 1_000_000
 
 #: Flows this little below zero are rounding, not infeasibility.
 TINY = 1e-15
@@ -366,12 +366,12 @@ def _pivot(i, j, out, on_i, apex, amount, reduced, a, t, order, pot, block):
 
 
 @njit(cache=True, nogil=True)
-def repair(C, ld, a, b, child, parent, flow, t, order, block, pot):
+def repair(C, ld, a, b, child, parent, flow, t, order, block, pot, stop):
     """Dual simplex: make a tree with negative flows feasible, keeping its potentials near optimal.
 
     The worst edge leaves; of the cells that carry flow the other way between the two halves of the tree, the one of
     least reduced cost enters. When only the marginals changed, the old tree is dual feasible and few pivots do.
-    Returns (pivots, feasible); gives up when it takes longer than a fresh start would.
+    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``stop`` (1,) is set.
     """
     tree_potentials(child, parent, C, ld, a, pot)
     _unpack(child, parent, flow, t, order)
@@ -386,7 +386,7 @@ def repair(C, ld, a, b, child, parent, flow, t, order, block, pot):
                 flow[k] = max(flow[k], 0.0)
             return pivots, True
         i, j, reduced = _crossing_cell(C, ld, a, b, pot, t, out)
-        if i == NONE:
+        if i == NONE or stop[0]:
             break
         apex = i
         while not _below(a + j, apex, t):
