@@ -122,27 +122,26 @@ class DistanceResult:
     @lazy
     def encoder(self) -> Array:
         """``λ_X(y|x)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
-        return _conditional(self.occupancy, self.values)
+        return _conditional(self.occupancy, self.values, self.problem.cost)
 
     @lazy
     def decoder(self) -> Array:
         """``λ_Y(x|y)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
-        return _conditional(self.occupancy.T, self.values.T)
+        return _conditional(self.occupancy.T, self.values.T, self.problem.cost.T)
 
     @property
     def unvisited(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """States of X and of Y without occupancy: their encoder and decoder rows are the nearest state.
 
-        Where ``reachable=True`` left out some of the pairs that would have to be compared, those rows are NaN.
+        Nearest in the metric or, where ``reachable=True`` left its pairs out, by the ground cost.
         """
         m = self.occupancy
         return np.flatnonzero(m.sum(axis=1) <= 0), np.flatnonzero(m.sum(axis=0) <= 0)
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``; -1 where it is not known."""
-        known = ~np.isnan(self.encoder).any(axis=1)
-        return np.where(known, self.encoder.argmax(axis=1), -1)
+        """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``."""
+        return np.asarray(self.encoder.argmax(axis=1))
 
     def plan(self, x: int, y: int) -> Array | sparse.coo_array:
         """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is."""
@@ -220,13 +219,13 @@ def check_warm(warm: Any, shape: tuple[int, int]) -> None:
         )
 
 
-def _conditional(m: Array, values: Array) -> Array:
-    """Rows of ``m`` normalized; a row without mass falls back to the nearest state (argmin of the metric).
+def _conditional(m: Array, values: Array, cost: Array) -> Array:
+    """Rows of ``m`` normalized; a row without mass falls back to the nearest state.
 
-    Which state is the nearest takes all distances: a row that misses some (NaN) stays unknown, NaN.
+    The nearest in the metric takes all its distances: a row that misses some (NaN) goes by the ground cost.
     """
     total = m.sum(axis=1, keepdims=True)
+    known = ~np.isnan(values).any(axis=1, keepdims=True)
     nearest = np.zeros_like(m)
-    nearest[np.arange(len(m)), values.argmin(axis=1)] = 1.0
-    nearest[np.isnan(values).any(axis=1)] = np.nan
+    nearest[np.arange(len(m)), np.where(known, values, cost).argmin(axis=1)] = 1.0
     return frozen(np.where(total > 0, m / np.where(total > 0, total, 1.0), nearest))

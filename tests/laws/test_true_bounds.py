@@ -211,7 +211,7 @@ def test_a_file_that_lists_other_pairs_is_refused(tmp_path):
     with np.load(tmp_path / "result.npz") as archive:
         arrays = {**archive, "state.pair": np.array([4])}
     np.savez(tmp_path / "other.npz", **arrays)
-    with pytest.raises(db.InvalidData, match="not those that its starts can reach"):
+    with pytest.raises(db.InvalidData, match="does not list the pairs that the starts can reach"):
         db.load(tmp_path / "other.npz")
 
 

@@ -238,17 +238,16 @@ def test_derivatives_of_reachable_pairs_are_those_of_the_full_solve_or_missing(l
 
 
 @pytest.mark.parametrize("lump", [False, True])
-def test_encoder_of_states_that_were_left_out_is_unknown(lump):
-    """State 2 of X and state 1 of Y are out of reach; the nearest one cannot be told from what was solved."""
+def test_encoder_of_states_that_were_left_out_goes_by_the_cost(lump):
+    """State 2 of X and state 1 of Y are out of reach: their distances are not known, their costs are."""
     P = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
     X, Y = db.MarkovChain(P, rewards=[0.0, 1.0, 2.0]), db.MarkovChain(np.eye(2), rewards=[0.0, 2.0])
     full, part = db.distance(X, Y), db.distance(X, Y, lump=lump, solver=Exact(reachable=True))
     assert [side.tolist() for side in part.unvisited] == [[2], [1]]
-    np.testing.assert_array_equal(part.encoder, [[1, 0], [1, 0], [np.nan, np.nan]])
-    np.testing.assert_array_equal(part.labels, [0, 0, -1])
-    np.testing.assert_array_equal(np.isnan(part.decoder), [[False] * 3, [True] * 3])
+    assert part.encoder.tolist() == [[1, 0], [1, 0], [0, 1]]  # |2 - 2| = 0
+    assert part.labels.tolist() == full.labels.tolist() == [0, 0, 1]
+    assert part.decoder[1].tolist() == [0, 0, 1]
     np.testing.assert_allclose(part.decoder[0], full.decoder[0], rtol=0, atol=1e-7)
-    assert full.labels.tolist() == [0, 0, 1]  # |2 - 2| = 0
 
 
 def test_an_unvisited_state_whose_pairs_were_all_solved_still_gets_its_nearest():
@@ -256,7 +255,8 @@ def test_an_unvisited_state_whose_pairs_were_all_solved_still_gets_its_nearest()
     X = db.MarkovChain(np.eye(1), rewards=[0.0])
     Y = db.MarkovChain([[1.0, 0.0], [1.0, 0.0]], rewards=[0.0, 1.0], initial=[1.0, 0.0])
     part = db.distance(X, Y, solver=Exact(reachable=True))
-    assert np.isnan(part.decoder[1]).all()  # (0, 1) was not solved
+    assert np.isnan(part.values[0, 1])
+    assert part.decoder.tolist() == [[1.0], [1.0]]
     again = db.distance(X, Y.with_initial(1), solver=Exact(reachable=True))
     assert again.decoder.tolist() == [[1.0], [1.0]]
 

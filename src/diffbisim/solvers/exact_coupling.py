@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
 from diffbisim.solvers import kernels
 from diffbisim.solvers.exact import EPS, PRICE, sweep
@@ -18,6 +18,9 @@ from diffbisim.solvers.krylov import Compiled, Operator, apply, bicgstab
 from diffbisim.solvers.pairs import CHUNK, STRETCH, PairGrid
 from diffbisim.solvers.restoring import check_exact
 from diffbisim.solvers.start import Transport
+
+#: What is kept of the transport between the starts.
+START = ("child", "parent", "flow")
 
 
 class ExactCoupling(Coupling):
@@ -48,15 +51,14 @@ class ExactCoupling(Coupling):
         return coupling
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "ExactCoupling":
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
         check_exact(problem, arrays, cls.feasible)
-        pair = arrays["pair"]
-        grid = PairGrid(problem, reachable=pair.size > 0)
-        if not np.array_equal(grid.pair, pair):
-            raise InvalidData("the pairs it lists are not those that its starts can reach")
+        grid = PairGrid(problem, reachable=arrays["pair"].size > 0)
         grid.child, grid.parent, grid.flow, grid.fresh = arrays["child"], arrays["parent"], arrays["flow"], 0
         coupling = cls(grid, arrays["U"])
+        for name in START:
+            getattr(coupling._start, name)[:] = arrays[f"start.{name}"]
         coupling.report(0.0)
         return coupling
 
@@ -200,7 +202,8 @@ class ExactCoupling(Coupling):
 
     def state(self) -> dict[str, NDArray[Any]]:
         grid = self.grid
-        return {"U": self.U, "child": grid.child, "parent": grid.parent, "flow": grid.flow, "pair": grid.pair}
+        trees = {"U": self.U, "child": grid.child, "parent": grid.parent, "flow": grid.flow, "pair": grid.pair}
+        return trees | {f"start.{name}": getattr(self._start, name) for name in START}
 
 
 def _outward(bound: float, to: float) -> float:

@@ -22,7 +22,7 @@ most of its pivots went to pairs that are never visited, or back and forth.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,10 +53,11 @@ class FollowedCoupling(ExactCoupling):
         self.m = m
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "FollowedCoupling":
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         check_followed(problem, arrays)
-        plain = super().restore(problem, arrays)
-        return cls(plain.grid, plain.U, arrays["m"])
+        coupling = super().restore(problem, arrays)
+        coupling.m = arrays["m"]
+        return coupling
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {**super().state(), "m": self.occupancy().ravel()}

@@ -30,12 +30,15 @@ from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import kernels
 from diffbisim.solvers.certify import Edges, over_x, over_y
+from diffbisim.stochastic import Successors
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact_coupling import ExactCoupling
     from diffbisim.solvers.somcot_state import State
 
-Arrays = Mapping[str, NDArray[Any]]
+Arrays = Mapping[str, Any]
+
+TREE = ("child", "parent", "flow")
 
 #: Bounds are checked by solving again where a sweep visits at most so many cells: about a tenth of a second.
 CHECKED = 4_000_000
@@ -66,15 +69,30 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
     np.cumsum(a[pair // n_y] + b[pair % n_y] - 1 if pair.size else np.add.outer(a, b - 1).ravel(), out=at[1:])
     nodes = int(a.max() + b.max())
     index = np.int8 if nodes <= 128 else np.int16 if nodes <= 2**15 else np.int32
+    z, what = _unfit(pair, (x, y), at, {name: arrays.get(name) for name in TREE}, index, feasible)
+    if what:
+        raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+    starts = [Successors.of(chain.initial[None, :]) for chain in (problem.x, problem.y)]
+    at = np.array([0, sum(s.indices.size for s in starts) - 1])
+    _, what = _unfit(pair[:0], tuple(starts), at, {name: arrays.get(f"start.{name}") for name in TREE}, np.int32, True)
+    if what:
+        raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
+
+
+def _unfit(
+    pair: NDArray[np.int64], sides: tuple[Successors, ...], at: NDArray[np.int64], arrays: Arrays, index: Any,
+    feasible: bool,
+) -> tuple[int, str]:  # fmt: skip
+    """The first pair whose tree is none, and what is wrong with it; "" if all are as they should be."""
+    (x, y), n_y = sides, sides[1].indptr.size - 1
+    nodes = int(np.diff(x.indptr).max() + np.diff(y.indptr).max())
     child, parent = (numbers(arrays, name, (int(at[-1]),), index, least=0) for name in ("child", "parent"))
     flow = numbers(arrays, "flow", (int(at[-1]),), least=0.0 if feasible else -np.inf)
     k, why = kernels.first_unfit(
         pair, n_y, x.indptr, x.probabilities, y.indptr, y.probabilities, at, child, parent, flow, MARGINALS, nodes
     )
-    if why:
-        z = int(pair[k]) if pair.size else int(k)
-        what = "are no spanning tree" if why == 1 else "do not meet the marginals"
-        raise InvalidData(f"the {'edges' if why == 1 else 'flows'} of pair ({z // n_y}, {z % n_y}) {what}")
+    where = int(pair[k]) if pair.size else int(k)
+    return where, ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
 
 
 def reachable_pairs(problem: Problem) -> NDArray[np.int64]:
@@ -213,7 +231,7 @@ def _check_draws(arrays: Arrays, name: str, n: int, keys: NDArray[np.int64]) -> 
     numbers(arrays, f"{name}.3", size, least=0.0, most=LARGE)
     if not np.isin(s * n + after, keys).all():
         raise InvalidData(f"array '{name}.1' has transitions that are not among those seen")
-    return at.size - 1
+    return int(at.size - 1)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------
