@@ -62,7 +62,7 @@ warm_up()
 
 RUNS = {
     "improve, dense": """
-        X, Y = dense(200), dense(200)
+        X, Y = dense(256), dense(256)
         interruptible(lambda: db.distance(X, Y, solver=Exact(threads=THREADS)))
     """,
     "improve, sparse": """
