@@ -61,16 +61,15 @@ def pot_sweep(problem: Problem, U: Array) -> tuple[Array, sparse.csr_array]:
 
 def value_iteration_sweeps(problem: Problem) -> int:
     """How many sweeps U <- T U bring γ/(1-γ) ‖TU - U‖ below GAP."""
-    from diffbisim.solvers.pairs import PairGrid
+    from diffbisim.solvers.exact.pairs import begin, bellman
 
-    grid, sweeps = PairGrid(problem), 0
-    U, TU, γ = np.zeros_like(grid.c), np.zeros_like(grid.c), problem.discount
+    transports, sweeps = begin(problem, reachable=False, threads=None, old=None), 0
+    U, γ = np.zeros(problem.cost.size), problem.discount
     while True:
-        grid.improve(U, TU, 1e-14)
+        TU, _ = bellman(problem, transports, U, 1e-14)
         sweeps += 1
-        low, high, _ = grid.extremes(TU, U)
-        U, TU = TU, U
-        if γ / (1 - γ) * max(high, -low) <= GAP:
+        change, U = TU - U, TU
+        if γ / (1 - γ) * float(np.abs(change).max()) <= GAP:
             return sweeps
 
 

@@ -31,7 +31,7 @@ from diffbisim.imitate.result import Ending, ImitationResult
 from diffbisim.problem import Problem
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
-from diffbisim.solvers.follow import Follow
+from diffbisim.solvers.exact.tracking import Tracking as Follow
 
 UNSEEN = ("error", "self-loop", "uniform", "drop")
 

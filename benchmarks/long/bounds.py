@@ -34,7 +34,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
-from diffbisim.solvers.follow import Follow
+from diffbisim.solvers.exact.tracking import Tracking as Follow
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 

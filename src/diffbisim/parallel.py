@@ -135,6 +135,39 @@ def _await(ends: Sequence[threading.Event]) -> None:
             pass
 
 
+#: Cells or edges (a nanosecond or so each) below which handing work to another thread costs more than it saves.
+CHUNK = 200_000
+
+#: As many between two looks at whether the run is interrupted: 0.1 s at most.
+STRETCH = 25 * CHUNK
+
+Stop = NDArray[np.bool_]
+
+
+def split(
+    run: Callable[[int, int, int, Stop], Any], size: int, work: float, threads: int, pieces: int | None = None,
+    wait: bool = False,
+) -> list[Any]:  # fmt: skip
+    """``run(piece, lo, hi, stop)`` over 0 … size-1, in as many pieces as the work is worth; results in their order.
+
+    A given number of pieces may make them long: then ``run`` goes in :func:`stretches` that look at ``stop``. ``wait``:
+    as for :func:`taken`.
+    """
+    stop = stop_flag()
+    if pieces is None:
+        worth = 1.0 if threads == 1 else min(8.0 * threads, work // CHUNK)
+        pieces = int(min(max(worth, work // STRETCH, 1.0), size))
+    if pieces == 1 and not wait and not stop[0]:
+        return [run(0, 0, size, stop)]
+    cuts = np.linspace(0, size, pieces + 1).astype(np.int64).tolist()
+    return taken(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
+
+
+def stretch(size: int, work: float) -> int:
+    """How many of ``size`` pieces of ``work`` in all are a stretch."""
+    return max(1, int(size * min(1.0, STRETCH / work)))
+
+
 def stretches(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """``lo … hi`` in parts of at most ``step``, until told to stop."""
     for first in range(lo, hi, step):

@@ -153,6 +153,9 @@ class Coupling(ABC):
     #: Whether every pair was solved; if not, potentials are only known on the possible transitions.
     complete: bool = True
 
+    #: Sweeps that the occupancy has taken, beyond those of the solve.
+    sweeps: int = 0
+
     @property
     @abstractmethod
     def values(self) -> Array:

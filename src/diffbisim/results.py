@@ -5,7 +5,7 @@ sentence how it ended, and everything else (plans, encoder, gradient) is compute
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -23,6 +23,9 @@ from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, 
 from diffbisim.problem import Coupling, Problem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
+
+#: A result for costs that are so many times larger or smaller says nothing about a table.
+FAR = 1e3
 
 
 class Status(Enum):
@@ -217,6 +220,21 @@ def check_warm(warm: Any, shape: tuple[int, int]) -> None:
         raise InvalidArgument(
             f"warm is a result for {warm.problem.shape} states, this problem has {shape}; leave warm out"
         )
+
+
+def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Array]) -> Array | None:
+    """U of a previous result in units of ``scale``, within [0, 1]; None if its costs were of another order.
+
+    Pairs that it did not solve (NaN, from ``reachable=True``) are taken from the table that ``unknown`` makes.
+    """
+    if not scale / FAR <= warm.problem.scale <= scale * FAR:
+        return None
+    with np.errstate(over="ignore"):
+        table = warm.values / scale
+    open_pairs = np.isnan(table)
+    if open_pairs.any():
+        table = np.where(open_pairs, unknown(), table)
+    return np.clip(table, 0.0, 1.0)
 
 
 def _conditional(m: Array, values: Array, cost: Array) -> Array:

@@ -6,7 +6,7 @@ knows it.
 
 What is read is checked as if an enemy had written it (data/reader.py): chains, cost and discount as by the
 constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
-(solvers/restoring.py).
+(solvers/restoring.py, exact/coupling.py).
 """
 
 import json
@@ -39,6 +39,9 @@ from diffbisim.results import DistanceResult, Status
 
 #: Of the JSON beside the arrays.
 VERSION = 1
+
+#: Bounds are checked by solving again where a sweep visits at most so many cells: about a tenth of a second.
+CHECKED = 4_000_000
 
 
 @contextmanager
@@ -77,8 +80,6 @@ def check_version(meta: Any, name: str) -> None:
 
 def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
-    from diffbisim.solvers.restoring import check_bounds
-
     meta = read_json(arrays, "meta")
     check_version(meta, "diffbisim-result")
     lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
@@ -119,8 +120,8 @@ def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 #: Where the couplings live; a name that is written must be found here.
 _COUPLINGS = {
-    "ExactCoupling": "exact_coupling",
-    "FollowedCoupling": "follow",
+    "ExactCoupling": "exact.coupling",
+    "TrackedCoupling": "exact.tracking",
     "LinearProgramCoupling": "linear_program",
     "LumpedCoupling": "lumped",
     "SinkhornCoupling": "sinkhorn_coupling",
@@ -133,3 +134,41 @@ def _coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
     module = import_module(f"diffbisim.solvers.{_COUPLINGS[kind]}")
     restored: Coupling = getattr(module, kind).restore(problem, state)
     return restored
+
+
+def check_bounds(result: DistanceResult) -> None:
+    """Whether the distance is within the bounds, on problems that are small enough to find out.
+
+    A converged result of the exact solver is taken at its word: one sweep from its table must give bounds within its
+    own (they shrink from sweep to sweep), so that neither bounds nor table can be wrong. All others are solved again
+    from their table, and the two intervals must meet. Bounds from min c to max c are always true.
+    """
+    from diffbisim.solvers import Exact, SinkhornPolicy
+    from diffbisim.solvers.exact.coupling import ExactCoupling, one_sweep
+
+    problem, coupling = result.problem, result.coupling
+    if result.lower < 0:
+        raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
+    if result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
+        raise InvalidData(f"upper is {result.upper!r}, above all costs")
+    if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
+        return
+    if type(coupling) is ExactCoupling and result.converged:
+        low, high = one_sweep(coupling)
+        if not (result.lower <= low and high <= result.upper):
+            raise InvalidData(
+                f"the table certifies {low:.17g} to {high:.17g}, which is not within lower = {result.lower!r} and "
+                f"upper = {result.upper!r}"
+            )
+        return
+    epsilon = float(getattr(coupling, "epsilon", 0.0))
+    solver: Any = Exact(tol=1e-9, max_iterations=30, reachable=not coupling.complete, threads=1)
+    if epsilon:
+        temperature = epsilon * (problem.scale or 1.0) / (1 - problem.discount)
+        solver = SinkhornPolicy(tol=1e-6, epsilon=temperature, max_iterations=5, threads=1)
+    again = solver.solve(problem, warm=result)
+    if result.lower > again.upper or result.upper < again.lower:
+        raise InvalidData(
+            f"the distance is from {again.lower:.17g} to {again.upper:.17g}, not from lower = {result.lower!r} to "
+            f"upper = {result.upper!r}"
+        )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from diffbisim.solvers import transport as kernel
+from diffbisim.solvers.exact import simplex as kernel
 from oracles.bellman import transport as linprog_transport
 
 FIRST = ("northwest", "greedy")
@@ -32,9 +32,17 @@ class Tree:
     flow: np.ndarray
 
     @property
-    def scratch(self):
-        n = self.p.size + self.q.size
-        return np.empty(n, kernel.NODE), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n)
+    def edges(self):
+        return kernel.Tree(self.child, self.parent, self.flow)
+
+    @property
+    def costs(self):
+        a, b = self.C.shape
+        return kernel.Costs(self.C.ravel(), b, a, b)
+
+    @property
+    def work(self):
+        return scratch(self.p.size + self.q.size)
 
     def plan(self):
         plan, a = np.zeros(self.C.shape), self.p.size
@@ -44,21 +52,21 @@ class Tree:
 
     def simplex(self, max_pivots=10**6, tol=PRICE):
         """Pivots, whether optimal, and the potentials f, g."""
-        a, b = self.C.shape
-        *work, pot = self.scratch
-        edges = self.child, self.parent, self.flow
-        pivots, optimal = kernel.simplex(self.C.ravel(), b, a, b, *edges, *work, pot, tol, max_pivots)
-        return pivots, optimal, pot[:a], pot[a:]
+        work, a = self.work, self.p.size
+        pivots, optimal = kernel.simplex(self.costs, self.edges, work, tol, max_pivots)
+        return pivots, optimal, work.pot[:a], work.pot[a:]
 
     def change_marginals(self, p, q):
         """Flows of the same tree for other marginals; returns the sum of the negative ones."""
         self.p, self.q = p, q
-        return kernel.tree_flows(self.child, self.parent, self.flow, p, q, np.empty(p.size + q.size))[0]
+        return kernel.tree_flows(self.edges, p, q, np.empty(p.size + q.size))[0]
 
     def repair(self):
-        a, b = self.C.shape
-        *work, pot = self.scratch
-        return kernel.repair(self.C.ravel(), b, a, b, self.child, self.parent, self.flow, *work, pot, np.zeros(1, bool))
+        return kernel.repair(self.costs, self.edges, self.work)
+
+
+def scratch(nodes):
+    return kernel.make_work(nodes, np.zeros(1, bool))
 
 
 def first_tree(C, p, q, first, rng=None, index=np.int32):
@@ -66,10 +74,10 @@ def first_tree(C, p, q, first, rng=None, index=np.int32):
     a, b = C.shape
     edges = np.empty(a + b - 1, index), np.empty(a + b - 1, index), np.empty(a + b - 1)
     if first == "greedy":
-        kernel.greedy(C.ravel(), b, p, q, *edges, np.empty(b), np.empty(b, np.int32))
+        kernel.greedy(kernel.Costs(C.ravel(), b, a, b), p, q, kernel.Tree(*edges), scratch(a + b))
     else:
         orders = (np.arange(a), np.arange(b)) if rng is None else (rng.permutation(a), rng.permutation(b))
-        kernel.northwest_corner(p, q, *orders, *edges)
+        kernel.northwest_corner(p, q, *orders, kernel.Tree(*edges))
     return Tree(C, p, q, *edges)
 
 
@@ -313,17 +321,17 @@ def test_a_cost_that_lies_in_a_larger_table(seed):
     table = np.full((a, ld), -1e6)
     table[:, :b] = rng.random((a, b))
     p, q = rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b))
+    costs = kernel.Costs(table.ravel(), ld, a, b)
     for first in FIRST:
         tree = first_tree(np.ascontiguousarray(table[:, :b]), p, q, first)
         if first == "greedy":
             again = np.empty_like(tree.flow)
-            kernel.greedy(table.ravel(), ld, p, q, tree.child, tree.parent, again, np.empty(b), np.empty(b, np.int32))
+            kernel.greedy(costs, p, q, kernel.Tree(tree.child, tree.parent, again), tree.work)
             assert np.array_equal(again, tree.flow)
-        *work, pot = tree.scratch
-        edges = tree.child, tree.parent, tree.flow
-        assert kernel.simplex(table.ravel(), ld, a, b, *edges, *work, pot, PRICE, 10**4)[1]
-        check_optimal(tree, pot[:a], pot[a:])
-        value = kernel.tree_value(*edges, table.ravel(), ld, a)
+        work = tree.work
+        assert kernel.simplex(costs, tree.edges, work, PRICE, 10**4)[1]
+        check_optimal(tree, work.pot[:a], work.pot[a:])
+        value = kernel.tree_value(tree.edges, costs)
         assert value == pytest.approx(np.sum(tree.plan() * tree.C), rel=0, abs=1e-15)
 
 

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 import diffbisim as db
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
-from diffbisim.solvers.follow import Follow
+from diffbisim.solvers.exact.tracking import Tracking as Follow
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
 from oracles.kernels import cycle
@@ -216,10 +216,12 @@ def solve(data, name, option="full", end="to the end", threads=1, warm=None, cos
 @contextmanager
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    from diffbisim.solvers import exact_coupling, pairs, sinkhorn_plans
+    from diffbisim import parallel
+    from diffbisim.solvers import sinkhorn_plans
+    from diffbisim.solvers.exact import evaluation, transports
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (pairs, exact_coupling, sinkhorn_plans) if threads > 1 else ():
+        for module in (parallel, evaluation, transports, sinkhorn_plans) if threads > 1 else ():
             patch.setattr(module, "CHUNK", 1)
         yield
 

@@ -87,9 +87,9 @@ def test_occupancy_of_large_absorbing_walks(γ):
 
 def test_an_occupancy_that_is_not_accurate_says_so(monkeypatch):
     """The way of very large grids (nothing is factorized), on a small one: right, or a warning, but not silence."""
-    from diffbisim.solvers import pairs
+    from diffbisim.solvers.exact import evaluation
 
-    monkeypatch.setattr(pairs, "FACTORIZE", 0)
+    monkeypatch.setattr(evaluation, "FACTORIZE", 0)
     γ, X, Y = 0.9999, *(db.MarkovChain(sp.csr_array(walk(60, p, True)), initial=30) for p in (0.5, 0.52))
     result = db.distance(X, Y, apart(60, 60), γ, tol=1e9)
     with warnings.catch_warnings(record=True) as caught:

@@ -14,9 +14,8 @@ import pytest
 import diffbisim as db
 from diffbisim.problem import Coupling, Problem
 from diffbisim.solvers import Exact, Lumped
-from diffbisim.solvers.follow import Follow
-from diffbisim.solvers.pairs import PairGrid
-from diffbisim.solvers.start import Transport
+from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.transports import Transport, Transports
 from oracles import rational
 from oracles.bounds import TOL
 from oracles.instances import instance
@@ -105,8 +104,8 @@ def test_a_first_iteration_after_a_cost_of_another_size(solver, size):
 
 def test_transports_that_are_not_solved_leave_the_range_of_the_costs(monkeypatch):
     X = db.MarkovChain([[0.5, 0.5], [0.2, 0.8]])
-    real = PairGrid.improve
-    monkeypatch.setattr(PairGrid, "improve", lambda *args: real(*args) and False)
+    real = Transports.solve
+    monkeypatch.setattr(Transports, "solve", lambda *args: real(*args) and False)
     for cost in (np.zeros((2, 2)), np.array([[0.25, 0.5], [0.5, 2.0]])):
         problem = Problem.make(X, X, cost, 0.5)
         for warm in (None, result_with(problem, 1e18)):

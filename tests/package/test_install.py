@@ -99,8 +99,8 @@ Y = db.MarkovChain([[0.5, 0.5], [0.0, 1.0]], rewards=[1.0, 0.5])
 r = db.distance(X, Y, discount=0.5, solver="lp")
 print(round(r.value, 6))
 db.plot.encoder(r).figure.savefig("encoder.png")
-import diffbisim.solvers.transport
-print(diffbisim.solvers.transport.__file__.startswith(db.__path__[0]))
+import diffbisim.solvers.exact.simplex
+print(diffbisim.solvers.exact.simplex.__file__.startswith(db.__path__[0]))
 """
     out, _ = fresh(bare, code, tmp_path)
     assert out.split() == ["0.166667", "True"]

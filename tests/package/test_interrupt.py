@@ -20,8 +20,11 @@ import sys, threading, time, warnings
 import numpy as np, scipy.sparse as sp
 import diffbisim as db
 from diffbisim.problem import Problem
-from diffbisim.solvers import Exact, pairs
-from diffbisim.solvers.start import Transport
+from diffbisim import parallel
+from diffbisim.solvers import Exact
+from diffbisim.solvers.exact import evaluation, transports
+from diffbisim.solvers.exact.pairs import pair_items
+from diffbisim.solvers.exact.transports import Transport
 
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
@@ -43,11 +46,12 @@ def star(n):
 
 def warm_up():
     # compiles everything: what small problems use, and what large ones do
-    for chunk in (pairs.CHUNK, 1):
-        pairs.CHUNK, before = chunk, pairs.CHUNK
+    before = parallel.CHUNK
+    for chunk in (before, 1):
+        parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = chunk
         for X, Y in ((dense(3), dense(3)), (sparse(4, 2), sparse(4, 2)), (dense(130), dense(2))):
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
-        pairs.CHUNK = before
+    parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = before
 
 def interruptible(run):
     print("running", flush=True)
@@ -81,8 +85,8 @@ RUNS = {
         interruptible(lambda: result.coupling.weighted_potentials(m, everywhere=True))
     """,
     "what can be reached": """
-        grid = pairs.PairGrid(Problem.make(dense(200), dense(200), "reward", 0.9))
-        interruptible(lambda: grid._reachable())
+        problem = Problem.make(dense(200), dense(200), "reward", 0.9)
+        interruptible(lambda: pair_items(problem, reachable=True))
     """,
     "one huge transport, of the starts": """
         C, (p, q) = rng.random((3000, 3000)), rng.dirichlet(np.ones(3000), 2)

@@ -21,8 +21,8 @@ from diffbisim.cli.reading import read_cost, read_rewards
 from diffbisim.data import limits, read_chain, read_mdp, read_transitions
 from diffbisim.data.prism import read_prism_labels
 from diffbisim.errors import InvalidData
+from diffbisim.saving import CHECKED
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
-from diffbisim.solvers.restoring import CHECKED
 
 X = db.MarkovChain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.1, 0.0, 0.9]], rewards=[0.0, 0.3, 1.0])
 Y = db.MarkovChain([[0.7, 0.3], [0.4, 0.6]], rewards=[0.1, 0.8])

@@ -11,9 +11,9 @@ from diffbisim.solvers import SinkhornPolicy
 from diffbisim.solvers import sinkhorn_kernels as kernels
 from diffbisim.solvers import sinkhorn_operator as operators
 from diffbisim.solvers.certify import Edges, round_plans, separable_minimum
+from diffbisim.solvers.exact.transports import Transport
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain
 from diffbisim.solvers.sinkhorn_rounding import round_plan
-from diffbisim.solvers.start import Transport
 
 
 def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):

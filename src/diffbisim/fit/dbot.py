@@ -12,7 +12,7 @@ Tolerance. A step that expects to gain d - ℓ is no better for a gap far below 
 (``inner_gap``).
 
 Single loop (``loop="single"``, which the paper leaves open): parameters and inner variables move together, the latter
-by one sweep per step, with pivots only where they matter (solvers/follow.py). The value is a moving estimate that
+by one sweep per step, with pivots only where they matter (exact/tracking.py). The value is a moving estimate that
 becomes exact as the steps become short. So the steps have to become short by themselves: the default there is Adam,
 annealed to zero. The mean of the last iterates is certified at the end.
 

@@ -13,7 +13,7 @@ from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.results import DistanceResult, Status
-from diffbisim.solvers.follow import Follow
+from diffbisim.solvers.exact.tracking import Tracking
 from diffbisim.steps import Annealed, PolyakLevel
 
 try:
@@ -138,7 +138,7 @@ class Run:
         if self.sampling:
             return self._short_run() if self.single else replace(self.solver, certify=False)
         if self.single:
-            return Follow(self.solver)
+            return Tracking(self.solver)
         if not hasattr(self.solver, "tol") or self.inner_gap == 0.0:
             return self.solver
         wanted = LOOSEST
@@ -220,9 +220,7 @@ class Run:
         if self.sampling:
             self.work["iterations"] += result.iterations
             self.work["transitions"] = int(result.work["transitions_x"])
-        total: Any = getattr(getattr(result.coupling, "grid", None), "work", None)
-        if total is not None:
-            self.work["gradient_sweeps"] += total["sweeps"] - int(result.work["sweeps"])
+        self.work["gradient_sweeps"] += result.coupling.sweeps
 
     def _snapshot(self) -> list[Any]:
         return [p.detach().clone() for p in self.parameters]

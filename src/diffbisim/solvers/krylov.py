@@ -6,34 +6,43 @@ certified sweep. The vector updates are fused, because on large grids memory tra
 are our own, because a BLAS keeps its threads spinning after each one, in the way of ours.
 
 The iteration is written once and runs in two ways: as Python around a function (v, out), which may share its work
-among threads, and compiled as a whole around the arrays of a small grid, where Python itself would be what costs.
+among threads, and compiled as a whole around a tuple of arrays, where Python itself would be what costs. A module that
+has such tuples says what their product is by ``@overload(product)``.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from diffbisim._compile import njit
 from diffbisim.problem import Array
-from diffbisim.solvers import kernels
 
 Operator = Callable[[Array, Array], None]  # (v, out): out = (I - γ Π) v
-Compiled = tuple[Any, ...]  # the same as arguments of kernels.system, but the last two
+Compiled = tuple[Any, ...]  # a NamedTuple that compiled code can multiply with
 
 
-def apply(system: Operator | Compiled, v: Array, out: Array) -> None:
+def product(system: Operator | Compiled, v: Array, out: Array) -> None:
     """``out = (I - γ Π) v``."""
     if isinstance(system, tuple):
-        kernels.system(*system, v, out)
+        _compiled_product(system, v, out)
     else:
         system(v, out)
 
 
-@overload(apply)
-def _apply_compiled(system, v, out):  # type: ignore[no-untyped-def]
-    return lambda system, v, out: kernels.system(*system, v, out)
+@njit(cache=True, nogil=True)
+def _compiled_product(system, v, out):  # type: ignore[no-untyped-def]
+    product(system, v, out)
+
+
+def sweep(system: Operator | Compiled, source: Array, u: Array, times: int) -> None:
+    """u ← source + γ Π u, so many times."""
+    change = np.empty_like(u)
+    for _ in range(times):
+        product(system, u, change)
+        u += source
+        u -= change
 
 
 def bicgstab(system: Operator | Compiled, b: Array, u: Array, target: float, max_iterations: int) -> float:
@@ -49,32 +58,32 @@ def _iterate(system: Any, b: Array, u: Array, target: float, max_iterations: int
     r, q, t = np.zeros_like(u), np.zeros_like(u), np.zeros_like(u)
     worst = _residual(system, b, u, r)
     shadow, p = r.copy(), r.copy()
-    rho = kernels.dot(shadow, r)
+    rho = _dot(shadow, r)
     for _ in range(max_iterations):
         if worst <= target:
             worst = _residual(system, b, u, r)  # the recurrence drifts: look again
             if worst <= 2 * target:
                 return worst
-        apply(system, p, q)
-        alpha = _ratio(rho, kernels.dot(shadow, q))
-        kernels.half_step(alpha, p, q, u, r)
-        apply(system, r, t)
-        tr, tt = kernels.two_dots(t, r)
+        product(system, p, q)
+        alpha = _ratio(rho, _dot(shadow, q))
+        _half_step(alpha, p, q, u, r)
+        product(system, r, t)
+        tr, tt = _two_dots(t, r)
         omega, old = _ratio(tr, tt), rho
-        rho, worst = kernels.full_step(omega, t, shadow, u, r)
+        rho, worst = _full_step(omega, t, shadow, u, r)
         beta = _ratio(rho, old) * _ratio(alpha, omega)
         if beta == 0.0:
             worst = _residual(system, b, u, r)
             shadow[:], p[:] = r, r
-            rho = kernels.dot(shadow, r)
+            rho = _dot(shadow, r)
         else:
-            kernels.direction(beta, omega, q, r, p)
+            _turn(beta, omega, q, r, p)
     return _residual(system, b, u, r)
 
 
 @register_jitable
 def _residual(system: Any, b: Array, u: Array, out: Array) -> Any:
-    apply(system, u, out)
+    product(system, u, out)
     np.subtract(b, out, out)
     return max(out.max(), -out.min())
 
@@ -84,6 +93,52 @@ def _ratio(a: float, b: float) -> float:
     """a / b, and 0 where that says nothing."""
     value = a / b if b != 0.0 else 0.0
     return value if np.isfinite(value) else 0.0
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dot(u: Array, v: Array) -> float:
+    """<u, v>; sums may be reordered, which is what lets LLVM vectorize them."""
+    total = 0.0
+    for k in range(u.size):
+        total += u[k] * v[k]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _two_dots(t: Array, r: Array) -> tuple[float, float]:
+    """<t, r> and <t, t>."""
+    first, second = 0.0, 0.0
+    for k in range(t.size):
+        first += t[k] * r[k]
+        second += t[k] * t[k]
+    return first, second
+
+
+@njit(cache=True, nogil=True)
+def _half_step(alpha: float, p: Array, q: Array, u: Array, r: Array) -> None:
+    """u += α p, r -= α q."""
+    for k in range(u.size):
+        u[k] += alpha * p[k]
+        r[k] -= alpha * q[k]
+
+
+@njit(cache=True, nogil=True)
+def _full_step(omega: float, t: Array, shadow: Array, u: Array, r: Array) -> tuple[float, float]:
+    """u and r after the stabilizing step; returns <shadow, r> and the largest |r|."""
+    dot, worst = 0.0, 0.0
+    for k in range(u.size):
+        u[k] += omega * r[k]
+        r[k] -= omega * t[k]
+        dot += shadow[k] * r[k]
+        worst = max(worst, abs(r[k]))
+    return dot, worst
+
+
+@njit(cache=True, nogil=True)
+def _turn(beta: float, omega: float, q: Array, r: Array, p: Array) -> None:
+    """p = r + β (p - ω q)."""
+    for k in range(p.size):
+        p[k] = r[k] + beta * (p[k] - omega * q[k])
 
 
 _compiled = njit(cache=True, nogil=True)(_iterate)

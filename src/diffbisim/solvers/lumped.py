@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import InvalidArgument
+from diffbisim.data.reader import numbers
+from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.restoring import check_lumped
+from diffbisim.solvers.restoring import Arrays
 
 EPS = float(np.finfo(float).eps)
 
@@ -135,6 +136,22 @@ def _coupling_of(problem: Problem, table: Array, epsilon: float) -> Coupling:
         from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
 
         return SinkhornCoupling.of_table(problem, table, epsilon)
-    from diffbisim.solvers.exact_coupling import ExactCoupling
+    from diffbisim.solvers.exact.coupling import ExactCoupling
 
     return ExactCoupling.of_table(problem, table)
+
+
+def check_lumped(problem: Problem, arrays: Arrays) -> None:
+    """A table of all pairs, or of the reachable ones (at least) with NaN elsewhere."""
+    from diffbisim.solvers.exact.pairs import begin
+
+    table = numbers(arrays, "values", problem.shape, nan=True)
+    missing = np.isnan(table).ravel()
+    # a class may have members out of reach
+    if missing.any() and missing[begin(problem, True, 1, None).items.listed].any():
+        raise InvalidData("array 'values' is NaN at pairs that the starts can reach")
+    if "epsilon" in arrays:
+        numbers(arrays, "epsilon", (), least=0.0)
+    with np.errstate(over="ignore"):
+        if np.isinf(table / (problem.scale or 1.0)).any():
+            raise InvalidData("array 'values' has entries that are too large for the cost")

@@ -41,13 +41,12 @@ from scipy import sparse
 from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers import sinkhorn_potentials as potentials
-from diffbisim.solvers.exact import sweep
-from diffbisim.solvers.krylov import bicgstab
+from diffbisim.solvers.exact.transports import Transport
+from diffbisim.solvers.krylov import bicgstab, sweep
 from diffbisim.solvers.restoring import check_sinkhorn
 from diffbisim.solvers.sinkhorn_kernels import scratch
 from diffbisim.solvers.sinkhorn_operator import plan_operator
 from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain, rows_of_start
-from diffbisim.solvers.start import Transport
 
 if TYPE_CHECKING:
     from diffbisim.solvers.sinkhorn_run import Run

@@ -21,14 +21,14 @@ from diffbisim.chain import MarkovChain
 from diffbisim.data.reader import read_json
 from diffbisim.data.streams import Stream
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
-from diffbisim.results import DistanceResult, check_warm
+from diffbisim.results import DistanceResult, check_warm, previous_table
 from diffbisim.solvers.certify import Edges, distance_bounds, round_plans
-from diffbisim.solvers.exact import EPS, PRICE
-from diffbisim.solvers.pairs import PairGrid
+from diffbisim.solvers.exact.coupling import PRICE
+from diffbisim.solvers.exact.pairs import begin, bellman
+from diffbisim.solvers.exact.transports import EPS, Transport
 from diffbisim.solvers.restoring import check_averages, check_somcot
 from diffbisim.solvers.somcot_kernels import Side
 from diffbisim.solvers.somcot_state import Averages, State
-from diffbisim.solvers.start import Transport, previous_table
 
 #: Pairs with at least this share of 1/(n_X + n_Y), a typical occupancy, count as visited.
 VISITED = 0.1
@@ -106,14 +106,13 @@ class SomcotCoupling(Coupling):
     def values(self) -> Array:
         """``(1-γ) V`` where the coupling goes; elsewhere completed by Bellman sweeps with those held fixed."""
         U, visited = self._gauged[2].ravel(), self._averages.m.ravel() * sum(self.problem.shape) > VISITED
-        grid = PairGrid(self.problem)
-        np.clip(U, 0.0, 1.0, out=U)
-        TU, U = np.empty_like(U), U.copy()
+        transports = begin(self.problem, False, None, None)
+        U = np.clip(U, 0.0, 1.0)
         for _ in range(SWEEPS if not visited.all() else 0):
-            grid.improve(U, TU, PRICE)
+            TU, _ = bellman(self.problem, transports, U, PRICE)
             change = np.abs(TU - U)[~visited].max()
             U[~visited] = TU[~visited]
-            if change <= SETTLED * (1 - grid.discount):
+            if change <= SETTLED * (1 - self.problem.discount):
                 break
         return self.scale * U.reshape(self.problem.shape)
 
@@ -121,12 +120,13 @@ class SomcotCoupling(Coupling):
         """Certified bounds on the distance between the chains of the problem."""
         problem, γ = self.problem, self.problem.discount
         U = self.values / self.scale
-        grid, TU = PairGrid(problem), np.empty(U.size)
-        if not grid.improve(U.ravel(), TU, PRICE):
+        transports = begin(problem, False, None, None)
+        TU, solved = bellman(problem, transports, U.ravel(), PRICE)
+        if not solved:
             return float(problem.cost.min()), float(problem.cost.max())
         rows, cols = np.flatnonzero(problem.x.initial), np.flatnonzero(problem.y.initial)
         start = Transport(problem.x.initial[rows], problem.y.initial[cols]).solve(U[np.ix_(rows, cols)], PRICE)
-        slack = PRICE + 2 * (2 * grid.nodes + rows.size + cols.size + 8) * EPS
+        slack = PRICE + 2 * (2 * transports.nodes + rows.size + cols.size + 8) * EPS
         rho = problem.x.occupancy(γ), problem.y.occupancy(γ)
         T = TU.reshape(U.shape)
         low, high = distance_bounds(U, T, T, (start - slack, start + slack), rho, γ, slack)

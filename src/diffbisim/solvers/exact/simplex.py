@@ -11,28 +11,22 @@ edge is the last blocking one seen from the apex along the cycle), so degenerate
 While pivoting, the nodes stand in preorder, so that a subtree is a contiguous block: whether a node lies below another
 is one comparison, its potentials change in one short loop, and hanging it elsewhere moves a block of memory.
 
-Between two solves of the same pair only the *edge list* is kept: child[k], parent[k], flow[k] for k = 0…N-2, every
-node after its parent, so that the root is parent[0]. In that form potentials take one pass forward, flows for new
-marginals one pass backward, and the plan has just N - 1 cells, which is what makes policy evaluation cheap.
-
-The cost is read as C[i*ld + j], so that a full table needs no copy.
-
-Letters: a, b rows and columns; t (N,) the tree's nodes; order (N,) nodes in preorder; pot (N,) potentials.
+Between two solves of the same transport only the *edge list* is kept (:class:`Tree`): child[k], parent[k], flow[k] for
+k = 0…N-2, every node after its parent, so that the root is parent[0]. In that form potentials take one pass forward,
+flows for new marginals one pass backward, and the plan has just N - 1 cells, which is what makes policy evaluation
+cheap.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffbisim._compile import njit
+from diffbisim._compile import borrowed, njit
 
 NONE = -1
 
 #: Rows priced per pivot: fewer find worse cells, more take longer than a pivot.
 BLOCK_ROWS = 8
-
-
-#: A node: parent, place in preorder, size of its subtree, flow on the edge to the parent. One record per node, not
-#: one array per field: a pivot touches all fields of few nodes, and a numba call pays for every array it is handed.
-NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
 
 #: Pivots times nodes between two looks at whether to stop: 0.1 s at most, while most transports take fewer at all.
 PATIENCE = 1_000_000
@@ -40,14 +34,66 @@ PATIENCE = 1_000_000
 #: Flows this little below zero are rounding, not infeasibility.
 TINY = 1e-15
 
+#: A node: parent, place in preorder, size of its subtree, flow on the edge to the parent. One record per node, not
+#: one array per field, because a pivot touches all fields of few nodes.
+NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
 
-@njit(cache=True, nogil=True)
-def northwest_corner(p, q, rows, cols, child, parent, flow):
+
+class Costs(NamedTuple):
+    """The costs of one transport inside a larger table, which needs no copy: C_ij = entries[i*stride + j]."""
+
+    entries: Any
+    stride: int
+    a: int
+    b: int
+
+
+class Tree(NamedTuple):
+    """The edge list of a basis, parents first; each array (a + b - 1,)."""
+
+    child: Any
+    parent: Any
+    flow: Any
+
+
+class Work(NamedTuple):
+    """Scratch of one thread for transports of up to N nodes; each array but the last (N,)."""
+
+    t: Any  # the tree's nodes
+    order: Any  # nodes in preorder
+    block: Any  # nodes of a subtree that moves
+    pot: Any  # potentials
+    net: Any  # what is left of the marginals
+    stop: Any  # (1,) whether to give up
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def make_work(nodes, stop):
+    """Scratch for transports of up to ``nodes`` rows and columns together."""
+    t, order, block = np.empty(nodes, NODE), np.empty(nodes, np.int32), np.empty(nodes, np.int32)
+    return Work(t, order, block, np.empty(nodes), np.empty(nodes), stop)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def borrow_work(work):
+    """For a function that gets its scratch from the caller."""
+    return Work(
+        borrowed(work.t), borrowed(work.order), borrowed(work.block), borrowed(work.pot), borrowed(work.net),
+        borrowed(work.stop),
+    )  # fmt: skip
+
+
+# --- first bases -------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def northwest_corner(p, q, rows, cols, tree):
     """First basis: fill the table corner by corner along the orders ``rows`` (a,) and ``cols`` (b,).
 
     Comonotone in the two orders, hence optimal at once when the cost is a convex function of the difference of two
     sorted keys. On a tie the next *row* is attached, so that an empty edge points to the root.
     """
+    child, parent, flow = tree
     a, b = rows.size, cols.size
     i = j = 0
     left, right = p[rows[0]], q[cols[0]]
@@ -73,20 +119,22 @@ def northwest_corner(p, q, rows, cols, child, parent, flow):
             child[k + 1], parent[k + 1] = a + cols[j], rows[i]
 
 
-@njit(cache=True, nogil=True)
-def greedy(C, ld, p, q, child, parent, flow, left, open_cols):
+@njit(cache=True, nogil=True, forceinline=True)
+def greedy(costs, p, q, tree, work):
     """First basis: row by row into the cheapest open columns.
 
     A row hangs under the last column it fills, a column under the row that exhausts it, the last row is the root;
     on a tie the column closes and the row takes one more, so that an empty edge points to the root. Written backward,
-    because parents come later. Scratch: ``left`` and ``open_cols`` (b,).
+    because parents come later.
     """
-    a, b = p.size, q.size
+    C, stride, a, b = costs
+    child, parent, flow = tree
+    left, open_cols = work.net, work.block
     k, n_open = a + b - 2, b
     for j in range(b):
         left[j], open_cols[j] = q[j], j
     for i in range(a - 1):
-        mass, base = p[i], i * ld
+        mass, base = p[i], i * stride
         while True:
             at, least = 0, np.inf
             for o in range(n_open):
@@ -111,36 +159,45 @@ def greedy(C, ld, p, q, child, parent, flow, left, open_cols):
         flow[0] = p[a - 1]  # the same but for rounding, and not zero
 
 
+# --- the edge list -----------------------------------------------------------------------------------------
+
+
 @njit(cache=True, nogil=True, inline="always")
 def cell(u, v, a):
     """Row and column of the edge between nodes ``u`` and ``v`` (columns are the larger numbers; no branch)."""
     return min(u, v), max(u, v) - a
 
 
-@njit(cache=True, nogil=True)
-def tree_potentials(child, parent, C, ld, a, pot):
+@njit(cache=True, nogil=True, forceinline=True)
+def tree_potentials(tree, costs, pot):
     """pot[i] + pot[a+j] = C_ij along the edge list, zero at the root."""
+    child, parent, _ = tree
+    C, stride, a, _ = costs
     pot[parent[0]] = 0.0
     for k in range(child.size):
         i, j = cell(child[k], parent[k], a)
-        pot[child[k]] = C[i * ld + j] - pot[parent[k]]
+        pot[child[k]] = C[i * stride + j] - pot[parent[k]]
 
 
-@njit(cache=True, nogil=True)
-def tree_value(child, parent, flow, C, ld, a):
+@njit(cache=True, nogil=True, forceinline=True)
+def tree_value(tree, costs):
     """Σ π_ij C_ij over the tree."""
+    child, parent, flow = tree
+    C, stride, a, _ = costs
     total = 0.0
     for k in range(child.size):
         i, j = cell(child[k], parent[k], a)
-        total += flow[k] * C[i * ld + j]
+        total += flow[k] * C[i * stride + j]
     return total
 
 
-@njit(cache=True, nogil=True)
-def tree_flows(child, parent, flow, p, q, net):
-    """Flows of the tree for (new) marginals, leaves first; returns the sum of the negative ones, and of those so little
-    below zero that they are set to zero.
+@njit(cache=True, nogil=True, forceinline=True)
+def tree_flows(tree, p, q, net):
+    """Flows of the tree for (new) marginals, leaves first.
+
+    Returns the sum of the negative ones, and of those so little below zero that they are set to zero.
     """
+    child, parent, flow = tree
     a, below, clipped = p.size, 0.0, 0.0
     net[:a] = p
     net[a : a + q.size] = -q
@@ -156,53 +213,24 @@ def tree_flows(child, parent, flow, p, q, net):
     return below, clipped
 
 
-@njit(cache=True, nogil=True)
-def true_flows(child, parent, flow, p, q, net):
-    """Flows of the tree computed afresh, so that the rounding of many pivots is removed; what is left of it never makes
-    a plan negative. Returns the mass by which the plan was changed for that.
+@njit(cache=True, nogil=True, forceinline=True)
+def true_flows(tree, p, q, net):
+    """Flows of the tree computed afresh, so that the rounding of many pivots is removed.
+
+    What is left of it never makes a plan negative. Returns the mass by which the plan was changed for that.
     """
-    below, clipped = tree_flows(child, parent, flow, p, q, net)
+    below, clipped = tree_flows(tree, p, q, net)
     if below < 0.0:
-        for e in range(flow.size):
-            flow[e] = max(flow[e], 0.0)
+        for e in range(tree.flow.size):
+            tree.flow[e] = max(tree.flow[e], 0.0)
     return clipped - below
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _violations(C, base, pot, a, b, threshold):
-    """How many j have C[base+j] - pot[a+j] < threshold: a count, because LLVM vectorizes a count but not a minimum.
-
-    Unsigned indices spare numba's test for negative ones, and no slices are made, because each counts references.
-    """
-    n = 0
-    for j in range(b):
-        n += C[np.uintp(base + j)] - pot[np.uintp(a + j)] < threshold
-    return n
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _entering_cell(C, ld, a, b, pot, start, tol):
-    """A cell of reduced cost below -tol: the best of some rows from ``start`` on, and where to look next.
-
-    Returns (row, column, next row); row -1 if there is none in the whole table.
-    """
-    least, row, col, i = -tol, NONE, NONE, start
-    for seen in range(a):
-        base = i * ld
-        if _violations(C, base, pot, a, b, pot[i] + least) > 0:
-            for j in range(b):
-                reduced = C[np.uintp(base + j)] - pot[np.uintp(a + j)] - pot[i]
-                if reduced < least:
-                    least, row, col = reduced, i, j
-        i = i + 1 if i + 1 < a else 0
-        if row != NONE and seen >= BLOCK_ROWS - 1:
-            break
-    return row, col, i
-
-
-@njit(cache=True, nogil=True)
-def _unpack(child, parent, flow, t, order):
+@njit(cache=True, nogil=True, forceinline=True)
+def _unpack(tree, work):
     """Edge list (parents first) -> tree in preorder; ``order`` serves as scratch for the next free place of a node."""
+    child, parent, flow = tree
+    t, order = work.t, work.order
     edges, root = child.size, parent[0]
     for v in range(edges + 1):
         t[v].size = 1
@@ -219,12 +247,60 @@ def _unpack(child, parent, flow, t, order):
         order[t[v].pos] = v
 
 
-@njit(cache=True, nogil=True)
-def _pack(child, parent, flow, t, order):
+@njit(cache=True, nogil=True, forceinline=True)
+def _pack(tree, work):
     """Tree -> edge list in preorder."""
+    child, parent, flow = tree
+    t, order = work.t, work.order
     for k in range(child.size):
         v = order[k + 1]
         child[k], parent[k], flow[k] = v, t[v].par, t[v].flow
+
+
+# --- pricing -----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _violations(C, base, pot, a, b, threshold):
+    """How many j have C[base+j] - pot[a+j] < threshold: a count, because LLVM vectorizes a count but not a minimum.
+
+    Unsigned indices spare numba's test for negative ones, and no slices are made, because each counts references.
+    """
+    n = 0
+    for j in range(b):
+        n += C[np.uintp(base + j)] - pot[np.uintp(a + j)] < threshold
+    return n
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _entering_cell(costs, pot, start, tol):
+    """A cell of reduced cost below -tol: the best of some rows from ``start`` on, and where to look next.
+
+    Returns (row, column, next row); row -1 if there is none in the whole table.
+    """
+    C, stride, a, b = costs
+    least, row, col, i = -tol, NONE, NONE, start
+    for seen in range(a):
+        base = i * stride
+        if _violations(C, base, pot, a, b, pot[i] + least) > 0:
+            for j in range(b):
+                reduced = C[np.uintp(base + j)] - pot[np.uintp(a + j)] - pot[i]
+                if reduced < least:
+                    least, row, col = reduced, i, j
+        i = i + 1 if i + 1 < a else 0
+        if row != NONE and seen >= BLOCK_ROWS - 1:
+            break
+    return row, col, i
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def is_priced_out(costs, tree, pot, tol):
+    """Whether the potentials of a tree are feasible: no reduced cost is below -tol. Leaves them in ``pot``."""
+    tree_potentials(tree, costs, pot)
+    return _entering_cell(costs, pot, 0, tol)[0] == NONE
+
+
+# --- pivots ------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -267,12 +343,27 @@ def _shift_flow(node, apex, amount, t):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _rehang(top, bottom, new_parent, apex, new_flow, shift, a, t, order, pot, block):
+def _make_room(start, size, target, t, order):
+    """Close the gap of ``size`` places at ``start`` and open one before ``target``; returns where it is then."""
+    if start < target:
+        for k in range(start + size, target):
+            order[k - size] = order[k]
+            t[order[k]].pos = k - size
+        return target - size
+    for k in range(start - 1, target - 1, -1):
+        order[k + size] = order[k]
+        t[order[k]].pos = k + size
+    return target
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _rehang(top, bottom, new_parent, apex, new_flow, work):
     """Cut the subtree of ``top`` off and hang it, turned around, by its node ``bottom`` under ``new_parent``.
 
     Preorder of the turned subtree: the block of bottom, then for each node on the way up to top the rest of its own
-    block. Potentials in it move by +shift on the side (rows or columns) of bottom, by -shift on the other.
+    block. Its nodes are left in ``work.block``, to be put back from the place on that is returned.
     """
+    t, order, block = work.t, work.order, work.block
     size, start = t[top].size, t[top].pos
     v = t[top].par
     while v != apex:
@@ -299,117 +390,119 @@ def _rehang(top, bottom, new_parent, apex, new_flow, shift, a, t, order, pot, bl
         if node == top:
             break
         parent, flow, node = node, old_flow, old_parent
-    place = _make_room(start, size, t[new_parent].pos + 1, t, order)
-    side = bottom < a
-    for k in range(size):
-        v = block[k]
-        order[place + k] = v
-        t[v].pos = place + k
-        pot[v] += shift if (v < a) == side else -shift
+    return _make_room(start, size, t[new_parent].pos + 1, t, order)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _make_room(start, size, target, t, order):
-    """Close the gap of ``size`` places at ``start`` and open one before ``target``; returns where it is then."""
-    if start < target:
-        for k in range(start + size, target):
-            order[k - size] = order[k]
-            t[order[k]].pos = k - size
-        return target - size
-    for k in range(start - 1, target - 1, -1):
-        order[k + size] = order[k]
-        t[order[k]].pos = k + size
-    return target
+def _pivot(i, j, out, on_i, apex, amount, costs, work):
+    """Cell (i,j) enters with ``amount``, the edge above ``out`` leaves; ``on_i``: it is on i's side of the apex.
 
-
-@njit(cache=True, nogil=True)
-def simplex(C, ld, a, b, child, parent, flow, t, order, block, pot, tol, max_pivots):
-    """Primal network simplex from the basis in the edge list, which it replaces by an optimal one.
-
-    Scratch of length a + b: t, order, block, pot. Returns (pivots, optimal): optimal means that no reduced cost is
-    below -tol, for potentials computed afresh; they are left in ``pot``.
+    Potentials in the subtree that moves change by the reduced cost of the cell, up on the side (rows or columns) of
+    the node it hangs by, down on the other.
     """
-    tree_potentials(child, parent, C, ld, a, pot)
-    if a == 1 or b == 1:
-        return 0, True
-    pivots, at, fresh = 0, 0, True
-    while True:
-        i, j, at = _entering_cell(C, ld, a, b, pot, at, tol)
-        if i == NONE:
-            if pivots > 0:
-                _pack(child, parent, flow, t, order)
-            if fresh:
-                return pivots, True
-            tree_potentials(child, parent, C, ld, a, pot)  # the rounding of many updates is removed, then checked
-            fresh = True
-            continue
-        if pivots == 0:
-            _unpack(child, parent, flow, t, order)
-        if pivots == max_pivots:
-            break
-        out, on_i, apex = _leaving_edge(i, a + j, a, t)
-        _pivot(i, j, out, on_i, apex, t[out].flow, C[i * ld + j] - pot[i] - pot[a + j], a, t, order, pot, block)
-        pivots, fresh = pivots + 1, False
-    _pack(child, parent, flow, t, order)
-    tree_potentials(child, parent, C, ld, a, pot)
-    return pivots, False
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _pivot(i, j, out, on_i, apex, amount, reduced, a, t, order, pot, block):
-    """Cell (i,j) of the given reduced cost enters with ``amount``, the edge above ``out`` leaves."""
+    t, pot, a = work.t, work.pot, costs.a
+    reduced = costs.entries[i * costs.stride + j] - pot[i] - pot[a + j]
     if amount != 0.0:
         _shift_flow(i, apex, amount, t)
         _shift_flow(a + j, apex, amount, t)
-    bottom, top = (i, a + j) if on_i else (a + j, i)
-    _rehang(out, bottom, top, apex, amount, reduced, a, t, order, pot, block)
+    size = t[out].size
+    bottom, new_parent = (i, a + j) if on_i else (a + j, i)
+    place = _rehang(out, bottom, new_parent, apex, amount, work)
+    for k in range(size):
+        v = work.block[k]
+        work.order[place + k] = v
+        t[v].pos = place + k
+        pot[v] += reduced if (v < a) == on_i else -reduced
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def simplex(costs, tree, work, tol, max_pivots):
+    """Primal network simplex from the basis in the edge list, which it replaces by an optimal one.
+
+    Returns (pivots, optimal): optimal means that no reduced cost is below -tol, for potentials computed afresh; they
+    are left in ``work.pot``.
+    """
+    a, t, pot = costs.a, work.t, work.pot
+    tree_potentials(tree, costs, pot)
+    if a == 1 or costs.b == 1:
+        return 0, True
+    pivots, at, fresh = 0, 0, True
+    while True:
+        i, j, at = _entering_cell(costs, pot, at, tol)
+        if i == NONE:
+            if pivots > 0:
+                _pack(tree, work)
+            if fresh:
+                return pivots, True
+            tree_potentials(tree, costs, pot)  # the rounding of many updates is removed, then checked
+            fresh = True
+            continue
+        if pivots == 0:
+            _unpack(tree, work)
+        if pivots == max_pivots:
+            break
+        out, on_i, apex = _leaving_edge(i, a + j, a, t)
+        _pivot(i, j, out, on_i, apex, t[out].flow, costs, work)
+        pivots, fresh = pivots + 1, False
+    _pack(tree, work)
+    tree_potentials(tree, costs, pot)
+    return pivots, False
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def optimize(costs, tree, work, tol):
+    """:func:`simplex` to the end, or until ``work.stop`` is set; returns (pivots, optimal)."""
+    nodes = costs.a + costs.b
+    pivots, optimal = 0, False
+    while not optimal and pivots < 50 * nodes**2 and not work.stop[0]:
+        more, optimal = simplex(costs, tree, work, tol, PATIENCE // nodes + 1)
+        pivots += more
+    return pivots, optimal
+
+
+# --- other marginals ---------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def repair(C, ld, a, b, child, parent, flow, t, order, block, pot, stop):
+def _crossing_cell(costs, pot, t, out):
+    """Cell of least reduced cost that relieves the negative edge above ``out``: into its subtree if out is a row."""
+    C, stride, a, b = costs
+    row, col, least, inward = NONE, NONE, np.inf, out < a
+    for i in range(a):
+        if _below(i, out, t) != inward:
+            for j in range(b):
+                reduced = C[i * stride + j] - pot[i] - pot[a + j]
+                if reduced < least and _below(a + j, out, t) == inward:
+                    row, col, least = i, j, reduced
+    return row, col
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def repair(costs, tree, work):
     """Dual simplex: make a tree with negative flows feasible, keeping its potentials near optimal.
 
     The worst edge leaves; of the cells that carry flow the other way between the two halves of the tree, the one of
     least reduced cost enters. When only the marginals changed, the old tree is dual feasible and few pivots do.
-    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``stop`` (1,) is set.
+    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``work.stop`` is set.
     """
-    tree_potentials(child, parent, C, ld, a, pot)
-    _unpack(child, parent, flow, t, order)
+    a, b, t, flow = costs.a, costs.b, work.t, tree.flow
+    tree_potentials(tree, costs, work.pot)
+    _unpack(tree, work)
     for pivots in range(2 * (a + b)):
         out, worst = NONE, -TINY
         for v in range(a + b):
             if t[v].flow < worst:
                 out, worst = v, t[v].flow
         if out == NONE:
-            _pack(child, parent, flow, t, order)
-            for k in range(child.size):
+            _pack(tree, work)
+            for k in range(flow.size):
                 flow[k] = max(flow[k], 0.0)
             return pivots, True
-        i, j, reduced = _crossing_cell(C, ld, a, b, pot, t, out)
-        if i == NONE or stop[0]:
+        i, j = _crossing_cell(costs, work.pot, t, out)
+        if i == NONE or work.stop[0]:
             break
         apex = i
         while not _below(a + j, apex, t):
             apex = t[apex].par
-        _pivot(i, j, out, out >= a, apex, -worst, reduced, a, t, order, pot, block)
+        _pivot(i, j, out, out >= a, apex, -worst, costs, work)
     return 2 * (a + b), False
-
-
-@njit(cache=True, nogil=True)
-def priced_out(C, ld, a, b, child, parent, pot, tol):
-    """Whether the potentials of a tree are feasible: no reduced cost is below -tol. Leaves them in ``pot``."""
-    tree_potentials(child, parent, C, ld, a, pot)
-    return _entering_cell(C, ld, a, b, pot, 0, tol)[0] == NONE
-
-
-@njit(cache=True, nogil=True)
-def _crossing_cell(C, ld, a, b, pot, t, out):
-    """Cell of least reduced cost that relieves the negative edge above ``out``: into its subtree if out is a row."""
-    row, col, least, inward = NONE, NONE, np.inf, out < a
-    for i in range(a):
-        if _below(i, out, t) != inward:
-            for j in range(b):
-                reduced = C[i * ld + j] - pot[i] - pot[a + j]
-                if reduced < least and _below(a + j, out, t) == inward:
-                    row, col, least = i, j, reduced
-    return row, col, least

@@ -1,0 +1,124 @@
+"""What a solver is, and the one loop that drives those that go from table to table.
+
+A solver is a small frozen object with options and ``solve(problem, warm, callback) -> DistanceResult``. What a caller
+may want to know of it before it runs stands on it (:class:`Solver`), so that nobody has to ask what kind it is.
+
+Three of the solvers iterate: *improve* the plans for the present table, *check* what that certifies, *evaluate* the
+plans to get the next table. When to stop is the same for all (:func:`iterate`): the certified gap is small enough, the
+caller or the clock says so, or rounding leaves nothing to gain.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, NamedTuple, Protocol, Self
+
+from diffbisim.checks import as_number
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult, Row, Status
+
+Callback = Callable[[Mapping[str, float]], object]
+
+#: Checks in a row that do not halve the gap, near what rounding allows, after which a run has stalled.
+PATIENCE, NEAR = 4, 100.0
+
+
+class Solver(Protocol):
+    """What :func:`diffbisim.distance` and all that is built on it need of a solver."""
+
+    #: What ``solver=`` calls it, and results say.
+    name: str
+
+    #: Whether it can work from samples alone, by an ``estimate`` method that takes streams in place of the chains.
+    samples: bool
+
+    def solve(
+        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
+        """The distance, from a previous result if given; ``callback(row of history)`` true stops the run."""
+
+    def with_tol(self, tol: float) -> Self:
+        """The same solver with another tolerance."""
+
+
+def check_options(solver: Any, *positive: str) -> None:
+    """Refuse options that must be positive numbers, or None, and are not."""
+    for name in positive:
+        option = getattr(solver, name)
+        if option is not None and not as_number(option) > 0:
+            raise InvalidArgument(f"{name} is {option!r}; it must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a run has to end."""
+
+    tol: float  # certified gap, relative to the largest cost
+    max_iterations: float = float("inf")
+    time_limit: float | None = None  # seconds
+
+
+class Check(NamedTuple):
+    """What an iteration certifies."""
+
+    row: Row  # of history: value, lower, upper, and what the solver counts
+    gap: float  # upper - lower, relative to the largest cost
+    floor: float  # the least gap that rounding allows
+
+
+class Run(Protocol):
+    """One solve in progress."""
+
+    def improve(self, iteration: int) -> None:
+        """Better plans for the present table."""
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether a check is worth its cost now; the last iteration is always checked."""
+
+    def check(self, iteration: int) -> Check:
+        """Bounds from the present plans."""
+
+    def evaluate(self) -> None:
+        """The next table."""
+
+
+class Ended(NamedTuple):
+    """How a run ended."""
+
+    status: Status
+    iterations: int
+    history: tuple[Row, ...]
+
+
+def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended:
+    """Improve, check and evaluate until one of the limits is met."""
+    history: list[Row] = []
+    deadline = time.monotonic() + (float("inf") if limits.time_limit is None else limits.time_limit)
+    stalled, best = 0, float("inf")
+    for iteration in count(1):
+        run.improve(iteration)
+        late, spent = time.monotonic() > deadline, iteration >= limits.max_iterations
+        if late or spent or run.is_due(iteration):
+            row, gap, floor = run.check(iteration)
+            history.append(row)
+            stalled, best = (0, gap) if gap < best / 2 else (stalled + 1, best)
+            stop = callback is not None and callback(row)
+            status = (
+                Status.CONVERGED if gap <= limits.tol
+                else Status.INTERRUPTED if stop
+                else Status.ROUNDING if stalled >= PATIENCE and gap <= NEAR * floor
+                else Status.ITERATIONS if spent
+                else Status.TIME if late
+                else None
+            )  # fmt: skip
+            if status is not None:
+                return Ended(status, iteration, tuple(history))
+        run.evaluate()
+    raise AssertionError("count never ends")
+
+
+def with_tol(solver: Any, tol: float) -> Any:
+    """The same options with another tolerance."""
+    return replace(solver, tol=tol)

@@ -1,0 +1,61 @@
+"""The exact solver, and its options.
+
+    solver.py       policy iteration over pairs of states: the algorithm, and what it certifies
+    transports.py   many transports over one table, their optimal bases kept from sweep to sweep
+    simplex.py      one transport: the network simplex
+    evaluation.py   what a coupling is worth: linear systems over pairs
+    coupling.py     what is known at the end: plans, potentials, occupancies
+    tracking.py     one step at a time along a chain that moves (single loops)
+
+numba is loaded when a solver runs, not before.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from diffbisim.checks import as_number
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult
+from diffbisim.solvers.base import Callback, check_options
+
+__all__ = ["Exact"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Policy iteration with exact transports (``solver="exact"``).
+
+    Attributes:
+        tol: certified gap to reach, relative to the largest ground cost.
+        max_iterations: improvements before it gives up (it warns, and the bounds stay true).
+        time_limit: seconds after which no further iteration starts; None for no limit.
+        reachable: solve only the pairs that some coupling can reach from the starts; the others are NaN.
+        threads: how many to use; None for all processors, where the sweep is large enough to pay.
+    """
+
+    tol: float = 1e-8
+    max_iterations: int = 200
+    time_limit: float | None = None
+    reachable: bool = False
+    threads: int | None = None
+
+    name: ClassVar[str] = "exact"
+    samples: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_options(self, "tol", "max_iterations", "threads")
+        if self.time_limit is not None and not as_number(self.time_limit) >= 0:
+            raise InvalidArgument(f"time_limit is {self.time_limit!r}; give seconds, or None for no limit")
+
+    def solve(
+        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
+        """Run to the certified gap, from a previous result if given; ``callback(row of history)`` true stops."""
+        from diffbisim.solvers.exact.solver import solve
+
+        return solve(problem, self, warm, callback)
+
+    def with_tol(self, tol: float) -> Self:
+        """The same solver with another tolerance."""
+        return replace(self, tol=tol)

@@ -1,0 +1,273 @@
+"""What the exact solver knows at the end: one optimal tree per pair, read out when asked.
+
+``U`` is kept flat and scaled by the largest ground cost; everything that leaves this module is in the user's units, and
+a copy: nothing that is handed out leads back into a result.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.data.reader import numbers
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
+from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.exact.transports import (
+    EPS,
+    Basis,
+    Items,
+    Side,
+    Transport,
+    Transports,
+    Trees,
+    first_unfit,
+    item_potentials,
+)
+from diffbisim.solvers.restoring import MARGINALS, Arrays
+from diffbisim.stochastic import Successors
+
+#: Reduced costs above minus this count as zero (tables are scaled to at most one).
+PRICE = 1e-14
+
+Integers = NDArray[np.int64]
+
+
+class Bounds(NamedTuple):
+    """The distance for a table, in the user's units, and its certified bounds."""
+
+    value: float
+    lower: float
+    upper: float
+    gap: float  # relative to the largest cost, roundings of the ends included
+
+
+class StartTransport:
+    """The transport between the two start distributions, solved again for every table."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.rows, self.cols = np.flatnonzero(problem.x.initial), np.flatnonzero(problem.y.initial)
+        self.cells = self.rows[:, None] * problem.shape[1] + self.cols
+        self.transport = Transport(problem.x.initial[self.rows], problem.y.initial[self.cols])
+
+    def solve(self, U: Array, half_gap: float) -> Bounds:
+        """The distance for a table U that is known up to ``half_gap``; infinite: bounds of any distance."""
+        table, scale, least = U[self.cells], self.problem.scale, float(self.problem.cost.min())
+        value = self.transport.solve(table, PRICE)
+        slack = self.transport.slack * (max(float(table.max()), 0.0) + 2 * max(-float(table.min()), 0.0))
+        lower, upper = least, scale  # d is an average of costs
+        if half_gap < np.inf:
+            upper = min(_outward(scale * (value + half_gap + slack), np.inf), upper)
+            if self.transport.solved:
+                lower = max(_outward(scale * (value - self.transport.price - half_gap - slack), -np.inf), lower)
+        value = min(max(scale * value, lower), upper) + 0.0
+        return Bounds(value, lower, upper, 2 * (half_gap + slack) + self.transport.price + 4 * EPS)
+
+    def plan(self) -> sparse.coo_array:
+        """The optimal coupling of the starts, (n_X, n_Y)."""
+        i, j, mass = self.transport.cells()
+        return sparse.coo_array((mass.copy(), (self.rows[i], self.cols[j])), shape=self.problem.shape)
+
+    def potentials(self, table: Array | None) -> tuple[Array, Array]:
+        """f (n_X,) and g (n_Y,): off the supports c-transforms by a ``table (n_X, n_Y)``, or NaN without one."""
+        f, g = self.transport.potentials()
+        n_x, n_y = self.problem.shape
+        full_f, full_g = np.full(n_x, np.nan), np.full(n_y, np.nan)
+        if table is not None:
+            full_f[:] = (table[:, self.cols] - g).min(axis=1)
+            full_g[:] = (table[self.rows] - f[:, None]).min(axis=0)
+        full_f[self.rows], full_g[self.cols] = f, g
+        return full_f, full_g
+
+
+class ExactCoupling(Coupling):
+    """Plans, potentials and occupancies from optimal trees and the table ``U`` (flat, scaled).
+
+    ``gap`` is how exact the table is; ``sweeps`` counts the products that the occupancy took.
+    """
+
+    #: Whether no flow is negative: the trees are plans.
+    feasible = True
+
+    def __init__(self, problem: Problem, transports: Transports, U: Array, start: StartTransport, gap: float) -> None:
+        self.problem, self.transports, self.U, self._start, self.gap = problem, transports, U, start, gap
+        self.complete, self.sweeps = not transports.items.listed.size, 0
+
+    @classmethod
+    def of_table(cls, problem: Problem, values: Array) -> Self:
+        """The optimal trees for a given table (one sweep); NaN marks pairs out of reach."""
+        transports = begin(problem, bool(np.isnan(values).any()), None, None)
+        U, start = first_table(problem, values), StartTransport(problem)
+        transports.solve(U, np.empty(transports.size), PRICE)
+        start.solve(U, 0.0)
+        return cls(problem, transports, U, start, 0.0)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        trees, start = self.transports.trees, self._start.transport.tree
+        return {
+            "U": self.U, "pair": self.transports.items.listed, "child": trees.child, "parent": trees.parent,
+            "flow": trees.flow, "start.child": start.child, "start.parent": start.parent, "start.flow": start.flow,
+        }  # fmt: skip
+
+    @classmethod
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
+        check_exact(problem, arrays, cls.feasible)
+        transports = begin(problem, arrays["pair"].size > 0, None, None)
+        for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
+            part[:] = arrays[name]
+        transports.basis = Basis.FEASIBLE
+        start = StartTransport(problem)
+        for part, name in zip(start.transport.tree, Tree._fields, strict=True):
+            part[:] = arrays[f"start.{name}"]
+        start.solve(arrays["U"], 0.0)
+        return cls(problem, transports, arrays["U"], start, 0.0)
+
+    @lazy
+    def values(self) -> Array:
+        problem = self.problem
+        table = np.clip(problem.scale * np.minimum(self.U, 1.0), float(problem.cost.min()), problem.scale)
+        if not self.complete:
+            inside = np.zeros(table.size, bool)
+            inside[self.transports.items.listed] = True
+            table[~inside] = np.nan
+        return frozen(table.reshape(problem.shape))
+
+    @property
+    def start(self) -> Start:
+        f, g = self._start.potentials(self.U.reshape(self.problem.shape) if self.complete else None)
+        return Start(self._start.plan(), self.problem.scale * f, self.problem.scale * g)
+
+    def _item(self, x: int, y: int) -> int:
+        """The number of a pair's transport."""
+        z, listed = x * self.problem.shape[1] + y, self.transports.items.listed
+        if not listed.size:
+            return z
+        k = int(np.searchsorted(listed, z))
+        if k == listed.size or listed[k] != z:
+            raise InvalidArgument(
+                f"pair ({x}, {y}) cannot be reached from the starts and was not solved; use Exact(reachable=False)"
+            )
+        return k
+
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        at, child, parent, flow = self.transports.trees
+        k = self._item(x, y)
+        edges, (rows, cols) = slice(at[k], at[k + 1]), self._supports(x, y)
+        u, v = child[edges].astype(np.int64), parent[edges].astype(np.int64)
+        i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
+        return sparse.coo_array((flow[edges].copy(), (rows[i], cols[j])), shape=self.problem.shape)
+
+    def _supports(self, x: int, y: int) -> tuple[Integers, Integers]:
+        side_x, side_y = self.transports.items.x, self.transports.items.y
+        return (
+            side_x.indices[side_x.indptr[x] : side_x.indptr[x + 1]],
+            side_y.indices[side_y.indptr[y] : side_y.indptr[y + 1]],
+        )
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        f, g = (np.empty(n) for n in self.problem.shape)
+        item_potentials(self._item(x, y), self.transports.items, self.transports.trees, self.U, f, g)
+        if not self.complete:  # off the supports a c-transform would need pairs that were not solved
+            rows, cols = self._supports(x, y)
+            f[~np.isin(np.arange(f.size), rows)] = np.nan
+            g[~np.isin(np.arange(g.size), cols)] = np.nan
+        return self.problem.scale * f, self.problem.scale * g
+
+    def occupancy(self) -> Array:
+        """m = (1-γ) m_0 + γ Πᵀ m; exactly zero where the optimal coupling never goes."""
+        listed, plan = self.transports.items.listed, self._start.plan()
+        start = np.zeros(self.U.size)
+        np.add.at(start, plan.row * self.problem.shape[1] + plan.col, plan.data)
+        accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
+        accuracy = accuracy if self.transports.size > 20_000 else 1e-13  # but on small grids full precision is cheap
+        chain = pair_chain(self.transports, self.problem.discount)
+        m, error = chain.occupancy(start[listed] if listed.size else start, accuracy)
+        self.sweeps += chain.products
+        if error > 1e-6:
+            warn(
+                f"the occupancy of {self.transports.size} pairs is only accurate to {error:.1e} in total; "
+                "use a smaller discount, lump=True or reachable=True",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if listed.size:
+            start[:] = 0.0
+            start[listed] = m
+            m = start
+        return m.reshape(self.problem.shape)
+
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        if everywhere and not self.complete:
+            raise InvalidArgument("potentials off the supports need all pairs: use Exact(reachable=False)")
+        listed, (n_x, n_y) = self.transports.items.listed, self.problem.shape
+        weights = np.array(m, dtype=np.float64, order="C").ravel()
+        by_x, by_y = self.transports.weighted_potentials(
+            self.U, weights[listed] if listed.size else weights, ((n_x, n_x), (n_y, n_y)) if everywhere else None
+        )
+        by_x *= self.problem.scale
+        by_y *= self.problem.scale
+        if everywhere:
+            return by_x, by_y
+        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+
+
+def _outward(bound: float, to: float) -> float:
+    """The next number on the way to plus or minus infinity: at least as far out as the bound without its rounding."""
+    return float(np.nextafter(bound, to))
+
+
+# --- what comes from a file ---------------------------------------------------------------------------------------
+
+
+def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None:
+    """Trees, flows, table and pairs of the exact solver; without ``feasible`` flows may be negative."""
+    n_x, n_y = problem.shape
+    numbers(arrays, "U", (n_x * n_y,))
+    pair = arrays.get("pair")
+    if pair is None or pair.dtype != np.int64 or pair.ndim != 1:
+        raise InvalidData("array 'pair' must be a list of integers")
+    transports = begin(problem, pair.size > 0, 1, None)
+    listed = transports.items.listed
+    if not np.array_equal(pair, listed):
+        raise InvalidData("array 'pair' does not list the pairs that the starts can reach")
+    k, what = _unfit(transports, arrays, "", feasible)
+    if what:
+        z = int(listed[k]) if listed.size else k
+        raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+    sides = [Side.of(Successors.of(chain.initial[None, :]), chain.initial) for chain in (problem.x, problem.y)]
+    start = Transports(Items(pair[:0], sides[0], sides[1], n_y), 1, index=np.int32)
+    _, what = _unfit(start, arrays, "start.", True)
+    if what:
+        raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
+
+
+def _unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:
+    """The first item whose tree in the arrays is none, and what is wrong with it; "" if all are as they should be."""
+    size, index = (transports.edges,), transports.trees.child.dtype
+    child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))
+    flow = numbers(arrays, f"{prefix}flow", size, least=0.0 if feasible else -np.inf)
+    k, why = first_unfit(transports.items, Trees(transports.trees.at, child, parent, flow), MARGINALS)
+    return int(k), ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
+
+
+def one_sweep(coupling: ExactCoupling) -> tuple[float, float]:
+    """Bounds on the distance from one sweep over the table, less what rounding may have moved them."""
+    problem, γ, U = coupling.problem, coupling.problem.discount, coupling.U
+    transports = begin(problem, not coupling.complete, 1, coupling.transports)
+    TU, _ = bellman(problem, transports, U, PRICE)
+    pairs = transports.items.listed if transports.items.listed.size else slice(None)
+    change, table = TU - U[pairs], U.copy()
+    table[pairs] = TU
+    low, high = float(change.min()), float(change.max())
+    start = StartTransport(problem)
+    value = start.transport.solve(table[start.cells], PRICE)
+    nodes = transports.nodes + start.rows.size + start.cols.size
+    slack = 64 * nodes * EPS * max(1.0, float(np.abs(U).max())) / (1 - γ)
+    scale, least = problem.scale, float(problem.cost.min())
+    bounds = value + γ / (1 - γ) * low + slack, value + γ / (1 - γ) * high - slack
+    return min(max(scale * bounds[0], least), scale), max(min(scale * bounds[1], scale), least)

@@ -1,0 +1,132 @@
+"""The pairs of states of a problem as a list of transports: which there are, and where to begin.
+
+A problem on the same supports as the last one (a step of a fit, of imitation) begins with copies of its trees. What
+decides is the content: the pairs that are listed follow from the problem alone, and trees fit if their transports have
+the same supports.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim._compile import borrowed, njit
+from diffbisim.parallel import STRETCH
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers.exact.evaluation import PairChain, Plans
+from diffbisim.solvers.exact.transports import Basis, Items, Side, Transports, Trees, reach, transport_rounding
+
+Integers = NDArray[np.int64]
+
+EPS = float(np.finfo(float).eps)
+ALL: Integers = np.empty(0, np.int64)
+
+
+def pair_items(problem: Problem, reachable: bool) -> Items:
+    """One item for every pair of states, or for those that some coupling can reach from the starts."""
+    keys = sort_keys(problem.cost / (problem.scale or 1.0))
+    x, y = (Side.of(chain.successors, key) for chain, key in zip((problem.x, problem.y), keys, strict=True))
+    items = Items(ALL, x, y, problem.shape[1])
+    if not reachable:
+        return items
+    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel()
+    queue, first = np.empty(seen.size, np.int64), np.flatnonzero(seen)
+    queue[: first.size] = first
+    head, tail = 0, first.size
+    while head < tail:
+        head, tail = reach(items, seen, queue, head, tail, STRETCH)
+    return items._replace(listed=np.sort(queue[:tail]))
+
+
+def sort_keys(cost: Array) -> tuple[Array, Array]:
+    """One number per state of X and of Y such that sorted states are cheap to match.
+
+    The leading singular pair of the doubly centered cost: c ≈ row + column - σ u vᵀ, and -u vᵀ is minimized by the
+    comonotone coupling. For |r_x - r_y| the pair is monotone in the rewards, and the first basis is optimal.
+    """
+    u, v = np.zeros(cost.shape[0]), np.linspace(-1.0, 1.0, cost.shape[1]) + cost[0]
+    for _ in range(8):  # power iteration; a centered vector centers the other side of the cost
+        u = cost @ (v - v.mean())
+        v = (u - u.mean()) @ cost
+        norm = float(np.abs(v - v.mean()).max())
+        if not norm > 0:
+            break
+        v = v / norm
+    return u, -v
+
+
+def begin(problem: Problem, reachable: bool, threads: int | None, old: Transports | None) -> Transports:
+    """The transports of a problem, with copies of the trees of other ones if those fit."""
+    items = pair_items(problem, reachable)
+    if old is None or not _same_supports(items, old.items):
+        return Transports(items, threads)
+    transports = Transports(items, threads, Trees(*(np.array(part) for part in old.trees)))
+    transports.basis = min(old.basis, Basis.OTHER)
+    return transports
+
+
+def _same_supports(one: Items, other: Items) -> bool:
+    """Whether two lists have the same items with the same successors."""
+    pairs = [(one.listed, other.listed)]
+    for side, old in ((one.x, other.x), (one.y, other.y)):
+        pairs += [(side.indptr, old.indptr), (side.indices, old.indices)]
+    return all(np.array_equal(new, old) for new, old in pairs)
+
+
+def first_table(problem: Problem, values: Array | None) -> Array:
+    """The scaled table to begin with, flat: the cost, or that of a previous result.
+
+    The latter may be of any size, and may miss pairs. The fixed point lies between the smallest and the largest cost,
+    so it is cut off there, which brings it nearer; a pair that it misses begins with its cost.
+    """
+    scale = problem.scale or 1.0
+    cost = problem.cost.ravel() / scale
+    if values is None:
+        return cost
+    with np.errstate(over="ignore"):
+        table = values.ravel() / scale
+    return np.where(np.isnan(table), cost, np.clip(table, cost.min(), cost.max()))
+
+
+def bellman(problem: Problem, transports: Transports, U: Array, price: float) -> tuple[Array, bool]:
+    """T U at the listed pairs, (K,), for a scaled table; and whether every transport was solved to ``price``."""
+    TU, listed = np.empty(transports.size), transports.items.listed
+    solved = transports.solve(U, TU, price)
+    cost = problem.cost.ravel()[listed if listed.size else slice(None)] / (problem.scale or 1.0)
+    return (1 - problem.discount) * cost + problem.discount * TU, solved
+
+
+def pair_chain(transports: Transports, discount: float) -> PairChain:
+    """The chain of (listed) pairs that the present plans make."""
+    listed, numbers = transports.items.listed, ALL
+    if listed.size:
+        numbers = np.full(int(listed[-1]) + 1, -1, np.int64)
+        numbers[listed] = np.arange(listed.size)
+    plans = Plans(transports.trees.at, transports.targets(numbers), transports.trees.flow, ALL)
+    return PairChain(plans, transports.size, discount, transports.threads)
+
+
+@njit(cache=True, nogil=True)
+def extremes(listed: Any, TU: Any, U: Any) -> Any:
+    """Smallest and largest TU - U over the pairs, and the size of both tables; all NaN if a difference is.
+
+    TU has an entry per listed pair. The size is the largest entry, at least one, plus twice what the smallest is below
+    zero: no entry, no difference of two entries and (in a good gauge) no potential of a transport between such entries
+    is larger.
+    """
+    listed, TU, U = borrowed(listed), borrowed(TU), borrowed(U)
+    low, high, least, largest = np.inf, -np.inf, 0.0, 1.0
+    for k in range(TU.size):
+        old = U[listed[k] if listed.size else k]
+        change = TU[k] - old
+        if np.isnan(change):
+            return np.nan, np.nan, np.nan
+        low, high = min(low, change), max(high, change)
+        least, largest = min(least, TU[k], old), max(largest, TU[k], old)
+    return low, high, largest - 2.0 * least
+
+
+def rounding(transports: Transports, size: float, discount: float) -> float:
+    """η / (1-γ) of solver.py: how far rounding may put the middle of the band off, for tables of this size."""
+    η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped) + 6 * EPS
+    return η * size / (1 - discount)

@@ -1,0 +1,147 @@
+"""Policy iteration on the pair grid: the distance to a certified gap. The default solver.
+
+The table U is the fixed point of the bicausal Bellman operator (the paper's Eq. 1, normalized)
+
+    (T U)(x,y) = (1-γ) c(x,y) + γ OT_U(P_X(·|x), P_Y(·|y)),          d = OT_U(ν_X, ν_Y)
+
+and a coupling of the successors of every pair is a *policy* on the grid. Howard's policy iteration:
+
+    improve    solve every transport for the current table, each from its last basis (simplex.py): gives T U, and
+    check      bounds for the fixed point from Δ = T U - U:  T U + γ/(1-γ) min Δ ≤ U* ≤ T U + γ/(1-γ) max Δ
+    evaluate   the table of that policy, (I - γ Π) U = (1-γ) c, by a Krylov solve as exact as the last Δ deserves
+
+It ends after a handful of iterations, most of them with next to no pivots. The certificate is that of the last
+*improve*, whatever came before, so it holds for runs that were stopped early; it includes rounding.
+
+*Rounding.* Costs are scaled to at most one. Let u = ε/2 = 2^-53, and S the size of U and T U: at least one, and no
+entry, no difference of entries and no potential of a transport that is zero at some node is larger (`extremes`).
+All is to first order in u, and holds for any U: a table with entries of 1e18 has S = 1e18.
+
+1. *A plan* has marginals that are slightly wrong. Its flows on a tree of N = a + b nodes take N additions of numbers up
+   to one, each wrong by u at one node and at the root; flows κ in all were cut off below zero, each seen by two nodes;
+   and rows that miss one by s (both together, known up to N u) are normalized in the distance that is certified. With
+   potentials that vanish at the root, what is wrong there costs nothing. So its cost differs from that of the best plan
+   with the right marginals by at most (2 N u + s + 2 κ) S on account of this.
+2. *Its value*, Σ π C over N - 1 edges: N u S.
+3. *Its optimality.* Potentials carry one rounding on an edge of the tree, the test of a reduced cost three. So
+
+       OT - η₀ ≤ value ≤ OT + p + η₀,     η₀ = ((3 N + 4) u + s + 2 κ) S               (transport_rounding)
+
+   where p is the price up to which reduced costs count as zero.
+4. *T U* = (1-γ) c + γ value has four more roundings (1 - γ, two products, the sum), and c = cost/scale one; subtracting
+   U one more: together 5 u S at most, since those of the first term are of size (1-γ).
+5. *The middle* of the band: γ/(1-γ) (max Δ + min Δ - p)/2 has five roundings of at most S/(1-γ), adding T U one.
+
+MacQueen's bounds for the true T U, which is between T U - γ p - η₀ - … and T U + η₀ + …, then put U* within
+
+    γ (max Δ - min Δ + p) / (2 (1-γ)) + η / (1-γ),     η = η₀ + 12 u S                         (rounding)
+
+of the middle. The distance is OT_U(ν_X, ν_Y) for U* instead of the middle: no further from it, and step 3 once more for
+the transport of the starts. Multiplying by the scale is one rounding, taken outward. Whatever comes out, d is an
+average of costs: bounds never leave their range, and a transport that was not solved leaves just that range.
+
+Cost of a sweep: Σ_xy (successors of x) × (successors of y). Memory: about 10 (a + b) + 90 bytes per pair with a, b
+successors.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
+from diffbisim.solvers.exact.pairs import begin, extremes, first_table, pair_chain, rounding
+from diffbisim.solvers.exact.transports import EPS
+
+#: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
+LOOSE = 0.01
+
+
+def solve(
+    problem: Problem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Policy iteration to the certified gap."""
+    run = PolicyIteration(problem, options, warm)
+    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
+    last = ended.history[-1]
+    return DistanceResult(
+        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
+        run.coupling(), ended.history, run.work,
+    )  # fmt: skip
+
+
+class PolicyIteration:
+    """One solve: the table, the trees of all transports, and the coupling of the starts.
+
+    ``pairs (K,)`` are those that are solved, flat, or a slice for all of them. ``U (n_X*n_Y,)`` is scaled by the
+    largest cost; where pairs are listed, the others keep their cost, which nothing reads.
+    """
+
+    def __init__(self, problem: Problem, options: Exact, warm: DistanceResult | None = None) -> None:
+        self.problem, self.discount, self.tol = problem, problem.discount, options.tol
+        if warm is not None:
+            check_warm(warm, problem.shape)
+        known = warm.coupling if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
+        self.transports = begin(
+            problem, options.reachable, options.threads, None if known is None else known.transports
+        )
+        self.U = first_table(problem, None if warm is None else warm.values)
+        self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
+        self.base = (1 - self.discount) * (problem.cost.ravel()[self.pairs] / (problem.scale or 1.0))
+        self.TU = np.empty(self.transports.size)
+        self.start = StartTransport(problem)
+        self.products, self.price = 0, PRICE
+
+    @property
+    def listed(self) -> bool:
+        """Whether only some pairs are solved."""
+        return bool(self.transports.items.listed.size)
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done so far."""
+        t = self.transports
+        return {"pairs": t.size, "pivots": t.pivots, "improvements": t.sweeps, "sweeps": self.products}
+
+    def improve(self, iteration: int) -> None:
+        """T U with optimal plans; U becomes the middle of the band that this certifies."""
+        γ = self.discount
+        solved = self.transports.solve(self.U, self.TU, self.price)
+        self.TU *= γ
+        self.TU += self.base
+        low, high, size = extremes(self.transports.items.listed, self.TU, self.U)
+        self.U[self.pairs] = self.TU
+        self.U[self.pairs] += γ / (1 - γ) * (high + low - self.price) / 2
+        self.change = high - low
+        self.floor = 2 * rounding(self.transports, size, γ)
+        self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
+
+    def is_due(self, iteration: int) -> bool:
+        """The certificate is a by-product of the sweep."""
+        return True
+
+    def check(self, iteration: int) -> Check:
+        """The distance for the table, and its bounds."""
+        bounds = self.start.solve(self.U, self.gap / 2)
+        self.accuracy = bounds.gap
+        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
+        return Check(row, bounds.gap, self.floor + PRICE / (1 - self.discount))
+
+    def evaluate(self) -> None:
+        """The table of the plans, as exact as the last change deserves; pivots that gain little are left out."""
+        target = max(0.03 * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
+        self.price = max(PRICE, LOOSE * self.change)
+        chain = pair_chain(self.transports, self.discount)
+        if self.listed:
+            u = self.U[self.pairs]
+            chain.evaluate(self.base, u, target)
+            self.U[self.pairs] = u
+        else:
+            chain.evaluate(self.base, self.U, target)
+        self.products += chain.products
+
+    def coupling(self) -> ExactCoupling:
+        """What is known at the end."""
+        return ExactCoupling(self.problem, self.transports, self.U, self.start, self.accuracy)

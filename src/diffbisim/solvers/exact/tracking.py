@@ -1,0 +1,155 @@
+"""The exact solver along a chain that moves: one sweep per step, and pivots only where they matter.
+
+In a single loop the parameters take their next step before the inner problem is solved, so all that the exact solver
+has (trees, table U, occupancy m) is carried from chain to chain. A step for new marginals is
+
+    flows       of every tree, for the new marginals; one pass, no pivots
+    improve     pivots at the pairs whose tree lacks more flow than its slack; the others keep their tree
+    table       U ← T U + s, with s = γ/(1-γ) <m, T U - U>: where further sweeps would take it in the mean
+    occupancy   m ← (1-γ) m_0 + γ Πᵀ m, one sweep
+
+A tree with negative flows is no plan, but its potentials are still feasible: its value is tangent to the transport's
+from below, and too low by what the missing flow costs. In the distance that counts with the weight m(x,y). So the slack
+of a pair is as much flow as the last step moved, several times, over the pair's share of the occupancy: pairs that the
+coupling never visits, about half of them, are pivoted only when their trees have become meaningless, and as the steps
+become short, all becomes exact. Nothing is certified on the way.
+
+Measured on fits of 200 steps (random chains of 12, 20 and 30 states into 4, 5 and 6, five seeds each), against inner
+solves to a gap that is tied to the step: 3.1 to 6 times fewer pivots and sweeps, 4.2 to 12 times if those for the
+occupancy count as well, and distances at most 0.2 % larger. One improvement of all pairs per step saved 1.1 to 5 times:
+most of its pivots went to pairs that are never visited, or back and forth.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim.data.reader import numbers
+from diffbisim.errors import InvalidData
+from diffbisim.problem import Array, Problem
+from diffbisim.results import DistanceResult, Row, Status
+from diffbisim.solvers.base import Callback
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling
+from diffbisim.solvers.exact.pairs import pair_chain
+from diffbisim.solvers.exact.solver import PolicyIteration
+from diffbisim.solvers.exact.transports import Basis
+from diffbisim.solvers.krylov import sweep
+from diffbisim.solvers.restoring import Arrays
+
+#: Slack at a pair of average occupancy, in steps' worth of flow, and the largest at any pair.
+STEPS, MOST = 4.0, 0.5
+
+#: The first step: accuracy of its table, and flow that counts as moved.
+ROUGH, FIRST = 1e-2, 0.1
+
+TINY = 1e-300
+
+
+class TrackedCoupling(ExactCoupling):
+    """Trees and table as the last step left them, and the occupancy ``m (n_X, n_Y)`` that goes with them."""
+
+    feasible = False
+    m: Array
+
+    def with_occupancy(self, m: Array) -> Self:
+        self.m = m
+        return self
+
+    @classmethod
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        check_followed(problem, arrays)
+        return super().restore(problem, arrays).with_occupancy(arrays["m"].reshape(problem.shape))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {**super().state(), "m": self.m.ravel()}
+
+    def occupancy(self) -> Array:
+        return self.m.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """One step of the exact solver with these options; the value is an estimate."""
+
+    exact: Exact
+
+    name: ClassVar[str] = "exact"
+    samples: ClassVar[bool] = False
+
+    def with_tol(self, tol: float) -> Self:
+        """Nothing is certified on the way, so there is none."""
+        return self
+
+    def solve(
+        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
+        """From the result of the last step."""
+        run = PolicyIteration(problem, self.exact, warm)
+        transports, pairs, γ = run.transports, run.pairs, run.discount
+        if warm is None:
+            _settle(run)
+            m = run.coupling().occupancy().ravel()[pairs]
+        else:
+            m = warm.occupancy.ravel()[pairs]
+        slack = STEPS * _moved(problem, warm)
+        transports.solve(run.U, run.TU, PRICE, np.minimum(MOST, slack / np.maximum(m * m.size, slack + TINY)))
+        run.TU *= γ
+        run.TU += run.base
+        change = run.TU - run.U[pairs]
+        run.U[pairs] = run.TU
+        run.start.solve(run.U, 0.0)
+        m = _swept(run, m)
+        run.U[pairs] += γ / (1 - γ) * float(m @ change)
+        bounds = run.start.solve(run.U, np.inf)  # the bounds of any distance
+        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **run.work})
+        full = np.zeros(problem.shape)
+        full.ravel()[pairs] = m
+        coupling = TrackedCoupling(problem, transports, run.U, run.start, 0.0).with_occupancy(full)
+        return DistanceResult(
+            problem, bounds.value, bounds.lower, bounds.upper, Status.ESTIMATE, 1, self.name, coupling, (row,), run.work
+        )
+
+
+def _settle(run: PolicyIteration) -> None:
+    """The table of the coupling that is optimal for the cost alone; first bases for it are built anew."""
+    run.transports.solve(run.U, run.TU, PRICE)
+    run.TU *= run.discount
+    run.TU += run.base
+    chain = pair_chain(run.transports, run.discount)
+    chain.evaluate(run.base, run.TU, ROUGH)
+    run.products += chain.products
+    run.U[run.pairs] = run.TU
+    run.start.solve(run.U, 0.0)
+    run.accuracy = 0.0
+    run.transports.basis = Basis.NONE
+
+
+def _swept(run: PolicyIteration, m: Array) -> Array:
+    """One sweep from ``m``; what negative flows make negative is cut off."""
+    chain = pair_chain(run.transports, run.discount)
+    m = m.copy()
+    sweep(chain.system(transposed=True), (1 - run.discount) * run.start.plan().toarray().ravel()[run.pairs], m, 1)
+    np.maximum(m, 0.0, out=m)
+    return np.asarray(m / m.sum())
+
+
+def _moved(problem: Problem, warm: DistanceResult | None) -> float:
+    """Mean over the rows of how much probability has gone elsewhere."""
+    if warm is None:
+        return FIRST
+    total = 0.0
+    for new, old in ((problem.x, warm.problem.x), (problem.y, warm.problem.y)):
+        change: Any = new.transition - old.transition
+        total += float(abs(change).sum()) / new.n_states
+    return total
+
+
+def check_followed(problem: Problem, arrays: Arrays) -> None:
+    """The occupancy that goes with the trees."""
+    m = numbers(arrays, "m", (problem.cost.size,), least=0.0, most=2.0)
+    if abs(float(m.sum()) - 1.0) > 1e-6:
+        raise InvalidData(f"array 'm' sums to {m.sum():g}; an occupancy sums to one")
