@@ -162,7 +162,7 @@ class Somcot:
             )  # fmt: skip
 
         try:
-            outcome = self._iterate(state, streams, cost / scale, discount, scale, history, callback)
+            outcome = self._iterate(state, streams, cost, discount, scale, history, callback)
         except InvalidData as error:
             # Nothing is lost: what was reached before the bad item rides on the error.
             error.result = result(Status.INTERRUPTED) if state.iterations else None  # type: ignore[attr-defined]
@@ -175,14 +175,14 @@ class Somcot:
         self,
         state: "State",
         streams: tuple[Stream, Stream],
-        c: Array,
+        cost: Array,
         discount: float,
         scale: float,
         history: list[dict[str, float]],
         callback: Callback | None,
     ) -> Status:
         """Chunk by chunk: draw, run, report."""
-        rules = self._rules(discount)
+        rules, c = self._rules(discount), cost / scale
         deadline = time.monotonic() + (np.inf if self.time_limit is None else self.time_limit)
         try:
             while state.iterations < self.steps:
@@ -193,7 +193,7 @@ class Somcot:
                 if k == self.steps or k >= 1.1 * (history[-1]["iteration"] if history else 0):
                     mean = state.mean_cost(c)
                     row = {"iteration": float(k), "value": scale * mean, "last": scale * last}
-                    row |= {"lower": scale * float(c.min()), "upper": scale}
+                    row |= {"lower": float(cost.min()), "upper": float(cost.max())}
                     row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}
                     history.append(row)
                 if callback is not None and callback(history[-1]):
