@@ -83,13 +83,13 @@ def distance(
     if lump:
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):
-        if isinstance(side, (Transitions, Stream)) and not hasattr(chosen, "estimate"):
+        if isinstance(side, (Transitions, Stream)) and not chosen.samples:
             raise InvalidArgument(
                 f"{name} is a {type(side).__name__}, known by samples only: use solver='somcot' without lump, or for "
                 "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
             )
     result: DistanceResult
-    if hasattr(chosen, "estimate") and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
+    if chosen.samples and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
         result = chosen.solve(Problem.make(X, Y, cost, discount), warm=warm, callback=callback)

@@ -3,16 +3,16 @@
 A solver is a small frozen object with options and ``solve(problem, warm, callback) -> DistanceResult``. What a caller
 may want to know of it before it runs stands on it (:class:`Solver`), so that nobody has to ask what kind it is.
 
-Three of the solvers iterate: *improve* the plans for the present table, *check* what that certifies, *evaluate* the
-plans to get the next table. When to stop is the same for all (:func:`iterate`): the certified gap is small enough, the
-caller or the clock says so, or rounding leaves nothing to gain.
+The exact solver and both Sinkhorn solvers iterate: *improve* the plans for the present table, *check* what that
+certifies, *evaluate* the plans to get the next table. When to stop is the same for all (:func:`iterate`): the certified
+gap is small enough, the caller or the clock says so, or rounding leaves nothing to gain.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
@@ -38,9 +38,6 @@ class Solver(Protocol):
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """The distance, from a previous result if given; ``callback(row of history)`` true stops the run."""
-
-    def with_tol(self, tol: float) -> Self:
-        """The same solver with another tolerance."""
 
 
 def check_options(solver: Any, *positive: str) -> None:
@@ -117,8 +114,3 @@ def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended
                 return Ended(status, iteration, tuple(history))
         run.evaluate()
     raise AssertionError("count never ends")
-
-
-def with_tol(solver: Any, tol: float) -> Any:
-    """The same options with another tolerance."""
-    return replace(solver, tol=tol)

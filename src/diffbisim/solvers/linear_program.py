@@ -37,7 +37,7 @@ For anything larger: solvers/exact.py.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,9 @@ class LinearProgram:
     time_limit: float | None = None  # seconds, for each of the two programs
     max_variables: int = 2_000_000  # refuse larger programs
 
+    name: ClassVar[str] = "lp"
+    samples: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InvalidArgument(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
@@ -117,7 +120,7 @@ class LinearProgram:
             upper=upper,
             outcome=self._outcome(upper - lower, problem.scale, solution),
             iterations=solution.iterations,
-            solver="lp",
+            solver=self.name,
             coupling=LinearProgramCoupling(problem, grid, solution, self),
             history=(bounds,),
             work={"variables": size, "iterations": solution.iterations},

@@ -16,7 +16,7 @@ potentials are those of its own reachable pairs, as for ``Exact(reachable=True)`
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ class Lumped:
     """Quotient both chains, solve with ``solver``, lift the result."""
 
     solver: Any
+
+    name: ClassVar[str] = "lumped"
+    samples: ClassVar[bool] = False
 
     def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
         """The distance by way of the quotients."""

@@ -24,24 +24,20 @@ Cost of a half-step: n_X n_Y a b for a and b successors. Memory: 8 (a + b) bytes
 16 (a + b) more while plans with a shared kernel are evaluated; the plans themselves are never stored for dense chains.
 """
 
-import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, ClassVar
 
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult, Status
+from diffbisim.results import DistanceResult
+from diffbisim.solvers.base import Callback, Limits, check_options, iterate
 
 if TYPE_CHECKING:
     from diffbisim.solvers.sinkhorn_run import Run
     from diffbisim.solvers.sinkhorn_schedules import Schedule
 
 SCHEDULES = ("anneal", "sqrt", "constant")
-
-Callback = Callable[[Mapping[str, float]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +65,7 @@ class SinkhornPolicy:
     threads: int | None = None
 
     name: ClassVar[str] = "sinkhorn-policy"
+    samples: ClassVar[bool] = False
     policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -78,10 +75,7 @@ class SinkhornPolicy:
             object.__setattr__(self, "tol", 1e-10 if self.epsilon else 1e-3)
         if self.schedule not in SCHEDULES:
             raise InvalidArgument(f"schedule is {self.schedule!r}; choose one of {', '.join(map(repr, SCHEDULES))}")
-        for name in ("tol", "eta", "sweeps", "max_iterations", "time_limit", "threads"):
-            option = getattr(self, name)
-            if option is not None and not as_number(option) > 0:
-                raise InvalidArgument(f"{name} is {option!r}; it must be positive")
+        check_options(self, "tol", "eta", "sweeps", "max_iterations", "time_limit", "threads")
         if self.epsilon and self.schedule != "anneal":
             raise InvalidArgument(f"epsilon needs schedule='anneal': {self.schedule!r} never stops cooling")
 
@@ -93,10 +87,10 @@ class SinkhornPolicy:
         from diffbisim.solvers.sinkhorn_run import Run
 
         run = Run(problem, self.epsilon, warm, self.threads)
-        outcome, iterations = self._iterate(run, callback)
+        ended = iterate(self._schedule(run), Limits(self.tol or 0.0, self.max_iterations, self.time_limit), callback)
         return DistanceResult(
-            problem, run.value, run.lower, run.upper, outcome, iterations, self.name, SinkhornCoupling.of_run(run),
-            tuple(run.history), dict(run.work),
+            problem, run.value, run.lower, run.upper, ended.status, ended.iterations, self.name,
+            SinkhornCoupling.of_run(run), ended.history, dict(run.work),
         )  # fmt: skip
 
     def _schedule(self, run: "Run") -> "Schedule":
@@ -105,29 +99,6 @@ class SinkhornPolicy:
         if self.schedule == "anneal":
             return Annealing(run, self.policy, self.sweeps, self.tol or 0.0)
         return Descent(run, self.policy, self.sweeps, self.eta, self.schedule == "constant")
-
-    def _iterate(self, run: "Run", callback: Callback | None) -> tuple[Status, int]:
-        schedule, tol, stalled, best = self._schedule(run), self.tol or 0.0, 0, float("inf")
-        deadline = time.monotonic() + (float("inf") if self.time_limit is None else self.time_limit)
-        for iteration in count(1):
-            schedule.improve(iteration)
-            late, spent = time.monotonic() > deadline, iteration >= self.max_iterations
-            if late or spent or schedule.due(iteration):
-                row = run.check(iteration)
-                stop = callback is not None and callback(row)
-                stalled, best = (0, run.gap) if run.gap < best / 2 else (stalled + 1, best)
-                if run.gap <= tol:
-                    return Status.CONVERGED, iteration
-                if stop:
-                    return Status.INTERRUPTED, iteration
-                if stalled >= 4 and run.gap <= 100 * run.slack:
-                    return Status.ROUNDING, iteration
-                if spent:
-                    return Status.ITERATIONS, iteration
-                if late:
-                    return Status.TIME, iteration
-            schedule.evaluate()
-        raise AssertionError("count never ends")
 
 
 @dataclass(frozen=True, slots=True)

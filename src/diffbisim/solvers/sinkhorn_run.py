@@ -7,7 +7,7 @@ import numpy as np
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult, check_warm, previous_table
+from diffbisim.results import DistanceResult, Row, check_warm, previous_table
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.krylov import Operator, bicgstab
 from diffbisim.solvers.sinkhorn_coupling import SharpStart, SoftStart
@@ -39,7 +39,6 @@ class Run:
         self.U = independent_value(problem, self.c) if warm is None else self._take_over(warm)
         self.lower, self.upper, self.value, self.slack = -np.inf, np.inf, np.nan, 0.0  # the first three for the user
         self.spare = 0.0  # how far the entropic table may be off
-        self.history: list[dict[str, float]] = []
         self.work = {"pairs": self.plans.size, "half_steps": 0, "newton": 0, "sweeps": 0}
 
     def _take_over(self, warm: DistanceResult) -> Array:
@@ -107,7 +106,7 @@ class Run:
 
     # --- certificate ---------------------------------------------------------------------------------------
 
-    def check(self, iteration: int) -> dict[str, float]:
+    def check(self, iteration: int) -> Row:
         """Bounds from the rounded plans and the transformed potentials, at the table U; a row of history."""
         γ, plans, cost, scale = self.discount, self.plans, self.problem.cost, self.scale
         upper, lower, size = self._transports()
@@ -124,13 +123,11 @@ class Run:
         if self.epsilon:  # plans, potentials and gradient belong to the table, not to the distance alone
             self.spare = (float((TU_high - U).max()) - float((TU_low - U).min())) / (1 - γ)
         self.work["half_steps"] = int(plans.half_steps)
-        row = {
+        return Row({
             "iteration": float(iteration), "value": self.value, "lower": self.lower, "upper": self.upper,
             "temperature": scale / (plans.beta * (1 - γ)), "error": float(plans.error.mean()),
             "half_steps": plans.half_steps,
-        }  # fmt: skip
-        self.history.append(row)
-        return row
+        })  # fmt: skip
 
     def _transports(self) -> tuple[Array, Array, float]:
         """Upper and lower bounds on every transport for the table U, and the largest number that entered."""

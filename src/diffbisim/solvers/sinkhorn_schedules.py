@@ -3,11 +3,12 @@
 A schedule improves the plans for the present table, says when a certificate is worth its cost, and evaluates.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 
 from diffbisim.problem import Array
+from diffbisim.solvers.base import Check
 from diffbisim.solvers.sinkhorn_operator import plan_operator
 from diffbisim.solvers.sinkhorn_run import Run
 
@@ -25,17 +26,29 @@ STRANGE = 1e4
 FEW, CADENCE, MORE_PATIENCE = 10, 5, 10
 
 
-class Schedule(Protocol):
-    """What the loop of sinkhorn.py needs."""
+class Schedule(ABC):
+    """A run that base.py can drive; the certificate is the same for both schedules."""
 
-    def improve(self, iteration: int) -> None: ...
+    run: Run
 
-    def due(self, iteration: int) -> bool: ...
+    @abstractmethod
+    def improve(self, iteration: int) -> None:
+        """Better plans for the present table."""
 
-    def evaluate(self) -> None: ...
+    @abstractmethod
+    def is_due(self, iteration: int) -> bool:
+        """Whether a certificate is worth its cost now."""
+
+    @abstractmethod
+    def evaluate(self) -> None:
+        """The next table."""
+
+    def check(self, iteration: int) -> Check:
+        """Bounds from the rounded plans."""
+        return Check(self.run.check(iteration), self.run.gap, self.run.slack)
 
 
-class Annealing:
+class Annealing(Schedule):
     """The kernel is exp(-βU) of the *present* table, and β doubles whenever the marginals are right enough.
 
     With a temperature ε of the entropic metric, β ends at 1/ε, and from there on both levels are Newton's method.
@@ -66,7 +79,7 @@ class Annealing:
         least = 0.1 * self.tol * (1 - run.discount) / max(run.spread, run.epsilon)
         return max(1e-3 * min(self.change / run.spread, 1.0), min(least, 1e-3), 2e-15)
 
-    def due(self, iteration: int) -> bool:
+    def is_due(self, iteration: int) -> bool:
         return (self.policy or iteration % CADENCE == 1) and (not self.run.epsilon or self.beta == self.most)
 
     def evaluate(self) -> None:
@@ -103,7 +116,7 @@ def _extrapolated(run: Run) -> Array:
     return np.asarray(goal + run.discount / (1 - run.discount) * (change.max() + change.min()) / 2)
 
 
-class Descent:
+class Descent(Schedule):
     """The paper's mirror descent: the *last plans* times exp(-η_k Q_k), one marginal made right per iteration.
 
     All factors accumulate in the kernel, log K = -Σ_k η_k γ V_k = -β W, so the plans stay in Gibbs form.
@@ -136,7 +149,7 @@ class Descent:
             rise = plans.means(columns, out) - plans.means(columns, potential)
             run.U = run.c + run.discount * beta / step * rise
 
-    def due(self, iteration: int) -> bool:
+    def is_due(self, iteration: int) -> bool:
         if iteration < self.next:
             return False
         self.next = iteration + max(10, iteration // 5)

@@ -87,6 +87,7 @@ class Somcot:
     time_limit: float | None = None
 
     name: ClassVar[str] = "somcot"
+    samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "eta", "beta", "decay_from", "time_limit"):

@@ -10,8 +10,8 @@
 numba is loaded when a solver runs, not before.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
@@ -55,7 +55,3 @@ class Exact:
         from diffbisim.solvers.exact.solver import solve
 
         return solve(problem, self, warm, callback)
-
-    def with_tol(self, tol: float) -> Self:
-        """The same solver with another tolerance."""
-        return replace(self, tol=tol)

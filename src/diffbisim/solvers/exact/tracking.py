@@ -80,10 +80,6 @@ class Tracking:
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
 
-    def with_tol(self, tol: float) -> Self:
-        """Nothing is certified on the way, so there is none."""
-        return self
-
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
