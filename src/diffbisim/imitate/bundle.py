@@ -74,7 +74,10 @@ def least_distance(G: Array, h: Array) -> Array | None:
         return None
     system, last = np.vstack([G.T / size, h / height]), np.zeros(G.shape[1] + 1)
     last[-1] = 1.0
-    y, _ = nnls(system, last)
+    try:
+        y, _ = nnls(system, last)
+    except RuntimeError:  # it cycles on some nearly dependent cuts: fewer will do
+        return None
     residual = last - system @ y
     if residual[-1] <= 1e-10:
         return None
