@@ -59,7 +59,10 @@ def interruptible(run):
         while True:
             run()
     except KeyboardInterrupt:
-        print("interrupted", time.monotonic(), threading.active_count(), flush=True)
+        ended = time.monotonic()
+        while threading.active_count() > 1 and time.monotonic() < ended + 0.2:
+            time.sleep(0.01)  # one that has done its last work may still be on its way out
+        print("interrupted", ended, threading.active_count(), flush=True)
 
 warm_up()
 """

@@ -45,7 +45,8 @@ def check_options(solver: Any, *positive: str) -> None:
     for name in positive:
         option = getattr(solver, name)
         if option is not None and not as_number(option) > 0:
-            raise InvalidArgument(f"{name} is {option!r}; it must be positive")
+            example = ", e.g. tol=1e-8" if name == "tol" else ""
+            raise InvalidArgument(f"{name} is {option!r}; it must be positive{example}")
 
 
 @dataclass(frozen=True, slots=True)
