@@ -17,7 +17,11 @@ RUN := $(VENV)/bin/python
 INSTALL := -m pip install --quiet --disable-pip-version-check -c
 PIP := $(RUN) $(INSTALL) constraints.txt
 OLDEST := .venv-oldest
-NUMERICAL := tests/agreement tests/laws tests/paper tests/unit $(wildcard tests/contract)
+# What computes: not files, doors, limits of time, and pictures.
+OTHER := chain_input checkpoint compress_limits files files_csv files_prism fuzz_files hostile_files odd_arguments plot \
+    process_state read_only transitions unseen_states
+NUMERICAL := tests/agreement tests/contract tests/laws tests/paper \
+    $(filter-out $(OTHER:%=tests/unit/test_%.py),$(wildcard tests/unit/test_*.py))
 SEED ?= 1
 
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba

@@ -13,6 +13,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim.problem import Coupling, Problem
+from diffbisim.results import Status
 from diffbisim.solvers import Exact, Lumped
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 from diffbisim.solvers.exact.transports import Transport, Transports
@@ -240,3 +241,13 @@ def test_a_problem_made_by_hand_does_not_keep_its_cost_by_reference():
     cost *= 2
     assert problem.cost[0, 0] == 0.25
     assert Exact().solve(Problem(X, X, cost, 0.9), warm=result).value == pytest.approx(0.5, abs=TOL)
+
+
+def test_what_is_called_converged_is_so_where_digits_end():
+    """Costs of a few times the smallest number: bounds are rounded outward by more than tol of them."""
+    P = np.array([[0.5, 0.5], [0.25, 0.75]])
+    X, Y = db.MarkovChain(P), db.MarkovChain(P[::-1])
+    with pytest.warns(db.ConvergenceWarning):
+        result = db.distance(X, Y, np.array([[0.0, 1e-316], [2e-316, 0.0]]), 0.9)
+    assert result.outcome is Status.ROUNDING
+    assert 0 < result.gap <= 4 * 5e-324

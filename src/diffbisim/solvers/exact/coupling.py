@@ -65,7 +65,8 @@ class StartTransport:
             if self.transport.solved:
                 lower = max(_outward(scale * (value - self.transport.price - half_gap - slack), -np.inf), lower)
         value = min(max(scale * value, lower), upper) + 0.0
-        return Bounds(value, lower, upper, 2 * (half_gap + slack) + self.transport.price + 4 * EPS)
+        gap = 2 * (half_gap + slack) + self.transport.price + 4 * EPS
+        return Bounds(value, lower, upper, max(gap, (upper - lower) / (scale or 1.0)))  # near 1e-308 digits end
 
     def plan(self) -> sparse.coo_array:
         """The optimal coupling of the starts, (n_X, n_Y)."""

@@ -55,6 +55,9 @@ from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTranspor
 from diffbisim.solvers.exact.pairs import begin, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS
 
+#: The smallest number: costs of its order have bounds with few digits.
+SMALLEST = 5e-324
+
 #: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
 LOOSE = 0.01
 
@@ -127,7 +130,8 @@ class PolicyIteration:
         bounds = self.start.solve(self.U, self.gap / 2)
         self.accuracy = bounds.gap
         row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
-        return Check(row, bounds.gap, self.floor + PRICE / (1 - self.discount))
+        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
+        return Check(row, bounds.gap, floor)
 
     def evaluate(self) -> None:
         """The table of the plans, as exact as the last change deserves; pivots that gain little are left out."""
