@@ -2,7 +2,7 @@
 
     python benchmarks/long/fuzz.py [--mutations 100000] [--seed 0] [--jobs 2] [--failures fuzz-failures]
 
-The files and the damage are those of tests/mutations.py. They are read in subprocesses, a few hundred each: one that
+The files and the damage are those of tests/mutations.py. They are read in subprocesses, a few thousand each: one that
 is killed by a signal has crashed; five seconds of processor time for one file are a hang; more than 1 GB is too much.
 Files that fail are stored with a text that says how. The exit code is 1 if there are any.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from mutations import Sample, attempt, mutated, samples
 
-SECONDS, BYTES, CHUNK = 5, 10**9, 500
+SECONDS, BYTES, CHUNK = 5, 10**9, 5_000
 
 
 def damaged(kinds: dict[str, Sample], seed: int, k: int) -> tuple[Sample, dict[str, bytes], np.random.Generator]:
