@@ -181,9 +181,9 @@ class ExactCoupling(Coupling):
 
     def occupancy(self) -> Array:
         """m = (1-γ) m_0 + γ Πᵀ m; exactly zero where the optimal coupling never goes."""
-        listed, plan = self.transports.items.listed, self._start.plan()
-        start = np.zeros(self.U.size)
-        np.add.at(start, plan.row * self.problem.shape[1] + plan.col, plan.data)
+        listed, start = self.transports.items.listed, np.zeros(self.U.size)
+        i, j, mass = self._start.transport.cells()
+        start[self._start.cells[i, j]] = mass
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if self.transports.size > 20_000 else 1e-13  # but on small grids full precision is cheap
         chain = pair_chain(self.transports, self.problem.discount)

@@ -56,21 +56,32 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
 
 
 def begin(problem: Problem, reachable: bool, threads: int | None, old: Transports | None) -> Transports:
-    """The transports of a problem, with copies of the trees of other ones if those fit."""
-    items = pair_items(problem, reachable)
-    if old is None or not _same_supports(items, old.items):
-        return Transports(items, threads)
+    """The transports of a problem, with copies of the trees of other ones if those fit.
+
+    Trees for all pairs fit if every row has the same successors; their order in first bases, few of which are made
+    then, may stay as well.
+    """
+    if old is not None and not reachable and not old.items.listed.size and _same_rows(problem, old.items):
+        x, y = (
+            side._replace(probabilities=chain.successors.probabilities)
+            for side, chain in ((old.items.x, problem.x), (old.items.y, problem.y))
+        )
+        items = old.items._replace(x=x, y=y)
+    else:
+        items = pair_items(problem, reachable)
+        if old is None or not _same_rows(problem, old.items) or not np.array_equal(items.listed, old.items.listed):
+            return Transports(items, threads)
     transports = Transports(items, threads, Trees(*(np.array(part) for part in old.trees)))
     transports.basis = min(old.basis, Basis.OTHER)
     return transports
 
 
-def _same_supports(one: Items, other: Items) -> bool:
-    """Whether two lists have the same items with the same successors."""
-    pairs = [(one.listed, other.listed)]
-    for side, old in ((one.x, other.x), (one.y, other.y)):
-        pairs += [(side.indptr, old.indptr), (side.indices, old.indices)]
-    return all(np.array_equal(new, old) for new, old in pairs)
+def _same_rows(problem: Problem, items: Items) -> bool:
+    """Whether every state has the successors that it has in a list of items."""
+    return all(
+        np.array_equal(side.indptr, chain.successors.indptr) and np.array_equal(side.indices, chain.successors.indices)
+        for side, chain in ((items.x, problem.x), (items.y, problem.y))
+    )
 
 
 def first_table(problem: Problem, values: Array | None) -> Array:
