@@ -24,7 +24,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ from diffbisim.fit.partition import (
 from diffbisim.fit.target import Model, Target
 from diffbisim.fit.timescales import reachable_part, slowest_timescale
 from diffbisim.lumping import lump
-from diffbisim.problem import Array, Coupling, Problem, available_threads, lazy
+from diffbisim.problem import Array, Problem, available_threads, lazy
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.saving import fitting_chain, read_built, write_built
@@ -316,7 +316,8 @@ class Clock:
 
 def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> DistanceResult:
     """The distance, from the table that the search ended with: one sweep, if that was exact."""
-    known = DistanceResult(problem, 0.0, 0.0, problem.scale, Status.INTERRUPTED, 0, "exact", Table(problem, table))
+    from diffbisim.solvers.exact.solver import solve  # numba is loaded where something is solved
+
     began, done = time.monotonic(), 0
 
     def stop(row: Mapping[str, float]) -> bool:
@@ -324,29 +325,8 @@ def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> Dist
         done, spent = done + 1, time.monotonic() - began
         return spent > MOMENT and time.monotonic() + spent / done > clock.end()
 
-    found = Exact(tol=tol).solve(problem, warm=known, callback=stop)
+    found = solve(problem, Exact(tol=tol), callback=stop, values=table)
     return replace(found, outcome=Status.TIME) if found.outcome is Status.INTERRUPTED else found
-
-
-class Table(Coupling):
-    """Values to start from, and nothing else."""
-
-    def __init__(self, problem: Problem, values: Array) -> None:
-        self.problem, self._values = problem, values
-
-    @property
-    def values(self) -> Array:
-        return self._values
-
-    @property
-    def start(self) -> NoReturn:
-        raise NotImplementedError
-
-    def plan(self, x: int, y: int) -> NoReturn:
-        raise NotImplementedError
-
-    def potentials(self, x: int, y: int) -> NoReturn:
-        raise NotImplementedError
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:

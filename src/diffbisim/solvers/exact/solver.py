@@ -47,7 +47,7 @@ successors.
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.problem import Problem
+from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.exact import Exact
@@ -63,10 +63,11 @@ LOOSE = 0.01
 
 
 def solve(
-    problem: Problem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
-) -> DistanceResult:
-    """Policy iteration to the certified gap."""
-    run = PolicyIteration(problem, options, warm)
+    problem: Problem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None,
+    values: Array | None = None,
+) -> DistanceResult:  # fmt: skip
+    """Policy iteration to the certified gap, from a previous result, or from a table of ``values (n_X, n_Y)`` alone."""
+    run = PolicyIteration(problem, options, warm, values)
     ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
     last = ended.history[-1]
     return DistanceResult(
@@ -82,7 +83,9 @@ class PolicyIteration:
     largest cost; where pairs are listed, the others keep their cost, which nothing reads.
     """
 
-    def __init__(self, problem: Problem, options: Exact, warm: DistanceResult | None = None) -> None:
+    def __init__(
+        self, problem: Problem, options: Exact, warm: DistanceResult | None = None, values: Array | None = None
+    ) -> None:
         self.problem, self.discount, self.tol = problem, problem.discount, options.tol
         if warm is not None:
             check_warm(warm, problem.shape)
@@ -90,7 +93,7 @@ class PolicyIteration:
         self.transports = begin(
             problem, options.reachable, options.threads, None if known is None else known.transports
         )
-        self.U = first_table(problem, None if warm is None else warm.values)
+        self.U = first_table(problem, values if warm is None else warm.values)
         self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
         self.base = (1 - self.discount) * (problem.cost.ravel()[self.pairs] / (problem.scale or 1.0))
         self.TU = np.empty(self.transports.size)
