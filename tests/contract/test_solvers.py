@@ -647,3 +647,27 @@ def test_every_part_of_the_product_occurs():
         options = [o for o, asked in OPTIONS.items() if solver.reachable or "reachable" not in asked]
         ends = 1 + (solver.first is not None) + (solver.late is not None) + solver.stops
         assert len(mine) == len(options) * ends * (1 + solver.threads)
+
+
+SAME_BITS = {
+    "exact": Exact(),
+    "reachable": Exact(reachable=True),
+    "sinkhorn": SinkhornPolicy(),
+    "entropic": SinkhornPolicy(epsilon=EPSILON),
+    "lp": LinearProgram(),
+    "tracking": Follow(Exact()),
+}
+
+
+@pytest.mark.parametrize("name", list(SAME_BITS))
+def test_from_a_file_a_run_goes_on_as_from_memory(name, tmp_path):
+    """Several problems in a row, everything changing by much: nothing but what is saved may be carried along."""
+    rng, kept, loaded = np.random.default_rng(5), None, None
+    for step in range(12):
+        X, Y = (db.MarkovChain(rng.dirichlet(np.full(5, 0.4), 5), initial=rng.dirichlet(np.ones(5))) for _ in "XY")
+        how = {"cost": rng.random((5, 5)), "discount": 0.9, "solver": SAME_BITS[name]}
+        kept, again = db.distance(X, Y, warm=kept, **how), db.distance(X, Y, warm=loaded, **how)
+        assert (again.value, again.lower, again.upper) == (kept.value, kept.lower, kept.upper), step
+        assert again.work == kept.work and np.array_equal(again.values, kept.values, equal_nan=True)
+        again.save(tmp_path / "result.npz")
+        loaded = db.load(tmp_path / "result.npz")

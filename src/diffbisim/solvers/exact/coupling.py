@@ -259,7 +259,7 @@ def _unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) 
 def one_sweep(coupling: ExactCoupling) -> tuple[float, float]:
     """Bounds on the distance from one sweep over the table, less what rounding may have moved them."""
     problem, γ, U = coupling.problem, coupling.problem.discount, coupling.U
-    transports = begin(problem, not coupling.complete, 1, coupling.transports)
+    transports = begin(problem, not coupling.complete, 1, coupling)
     TU, _ = bellman(problem, transports, U, PRICE)
     pairs = transports.items.listed if transports.items.listed.size else slice(None)
     change, table = TU - U[pairs], U.copy()

@@ -5,7 +5,7 @@ decides is the content: the pairs that are listed follow from the problem alone,
 the same supports.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,13 @@ Integers = NDArray[np.int64]
 
 EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
+
+
+class Solved(Protocol):
+    """Transports that were solved before, and the problem they are of."""
+
+    problem: Problem
+    transports: Transports
 
 
 def pair_items(problem: Problem, reachable: bool) -> Items:
@@ -55,22 +62,25 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
     return u, -v
 
 
-def begin(problem: Problem, reachable: bool, threads: int | None, old: Transports | None) -> Transports:
+def begin(problem: Problem, reachable: bool, threads: int | None, known: Solved | None) -> Transports:
     """The transports of a problem, with copies of the trees of other ones if those fit.
 
-    Trees for all pairs fit if every row has the same successors; their order in first bases, few of which are made
-    then, may stay as well.
+    Everything here is a function of the two problems and the trees, never of what came before them: a run that goes on
+    from a file must take the same pivots as one that was not interrupted.
     """
-    if old is not None and not reachable and not old.items.listed.size and _same_rows(problem, old.items):
+    if known is None or not _same_rows(problem, known.transports.items):
+        return Transports(pair_items(problem, reachable), threads)
+    old = known.transports
+    if reachable or old.items.listed.size or not np.array_equal(problem.cost, known.problem.cost):
+        items = pair_items(problem, reachable)
+        if not np.array_equal(items.listed, old.items.listed):
+            return Transports(items, threads)
+    else:  # the order of first bases follows from the cost, and a fit with a fixed cost need not sort again
         x, y = (
             side._replace(probabilities=chain.successors.probabilities)
             for side, chain in ((old.items.x, problem.x), (old.items.y, problem.y))
         )
         items = old.items._replace(x=x, y=y)
-    else:
-        items = pair_items(problem, reachable)
-        if old is None or not _same_rows(problem, old.items) or not np.array_equal(items.listed, old.items.listed):
-            return Transports(items, threads)
     transports = Transports(items, threads, Trees(*(np.array(part) for part in old.trees)))
     transports.basis = min(old.basis, Basis.OTHER)
     return transports

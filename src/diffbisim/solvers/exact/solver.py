@@ -90,9 +90,7 @@ class PolicyIteration:
         if warm is not None:
             check_warm(warm, problem.shape)
         known = warm.coupling if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
-        self.transports = begin(
-            problem, options.reachable, options.threads, None if known is None else known.transports
-        )
+        self.transports = begin(problem, options.reachable, options.threads, known)
         self.U = first_table(problem, values if warm is None else warm.values)
         self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
         self.base = (1 - self.discount) * (problem.cost.ravel()[self.pairs] / (problem.scale or 1.0))
