@@ -15,7 +15,7 @@ their types' modules and never imported.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -148,7 +148,7 @@ def places(
     if extra := [name for name in given if name not in known]:
         if names is None:
             return None
-        called = "have no labels" if isinstance(states, range) else f"are {_few(states)}"
+        called = "have no labels" if isinstance(states, range) else f"are {few(states)}"
         raise error(
             f"{what} names {extra[0]!r}, which is no {of} (they {called}); correct the name, or give a bare array to "
             "go by position"
@@ -202,7 +202,7 @@ def named_kernel(
             if None in found:
                 named, other = ("columns", "rows") if found[0] is None else ("rows", "columns")
                 raise InvalidChain(
-                    f"{name} names its {named} ({_few(columns if found[0] is None else rows)}) but not its {other}; "
+                    f"{name} names its {named} ({few(columns if found[0] is None else rows)}) but not its {other}; "
                     f"pass labels=[...] in the order of its {other}, or the bare array (.to_numpy())"
                 )
             odd = next(((a, "row", "column") for a in rows if a not in set(columns)), None)
@@ -245,9 +245,9 @@ def plain(name: Any) -> Any:
     return name.item() if isinstance(name, np.generic) and name.dtype.kind not in "mM" else name
 
 
-def _few(names: Iterable[Any]) -> str:
-    shown = list(names)
-    return ", ".join(map(repr, shown[:5])) + (", …" if len(shown) > 5 else "")
+def few(names: Sequence[Any], total: int | None = None) -> str:
+    """``'a', 'b', …`` for a message: the first five names, of ``total``."""
+    return ", ".join(map(repr, names[:5])) + (", …" if (len(names) if total is None else total) > 5 else "")
 
 
 def unmasked(value: Any, name: str, error: type[DiffbisimError] = InvalidChain) -> Any:
@@ -345,21 +345,22 @@ def distribution(value: Any, n: int, *, name: str = "initial") -> Floats:
     return freeze(vector)  # type: ignore[no-any-return]
 
 
-def finite_numbers(value: Any, shape: tuple[int, ...], *, name: str, per: str) -> Floats:
+def finite_numbers(
+    value: Any, shape: tuple[int, ...], *, name: str, per: str, error: type[DiffbisimError] = InvalidChain
+) -> Floats:
     """A finite float64 copy of ``value`` with the given shape; ``per`` says what an entry belongs to."""
+    unmasked(value, name, error)
     try:
         if np.iscomplexobj(value):
             raise TypeError("its entries are complex")
-        array = np.array(unmasked(value, name), dtype=np.float64)
-    except InvalidChain:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InvalidChain(f"{name} is not an array of numbers ({error}); give one number per {per}") from None
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as fault:
+        raise error(f"{name} is not an array of numbers ({fault}); give one number per {per}") from None
     if array.shape != shape:
-        raise InvalidChain(f"{name} has shape {array.shape}; expected {shape}, one number per {per}")
+        raise error(f"{name} has shape {array.shape}; expected {shape}, one number per {per}")
     if (bad := ~np.isfinite(array)).any():
         place = ", ".join(str(int(k)) for k in np.argwhere(bad)[0])
-        raise InvalidChain(f"{name}[{place}] is {array[bad][0]}; every {per} needs a finite number")
+        raise error(f"{name}[{place}] is {array[bad][0]}; every {per} needs a finite number")
     return array
 
 

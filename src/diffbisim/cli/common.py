@@ -19,6 +19,7 @@ import typer
 import typer.models
 
 from diffbisim.errors import DiffbisimError
+from diffbisim.io.files import replacing
 
 INVALID, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 
@@ -164,7 +165,6 @@ def kind(path: Path | None) -> str:
 
 def write_json(report: dict[str, Any], path: Path) -> None:
     from diffbisim.cli.showing import as_text
-    from diffbisim.data.tables import replacing
 
     with replacing(path) as file:
         file.write(as_text(report) + "\n")

@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import Floats, start_distribution, state_rewards
 from diffbisim.cli.common import as_typed, typed
 from diffbisim.cli.showing import note
-from diffbisim.data.files import is_observed, read_chain, read_mdp, read_transitions
 from diffbisim.data.gymnasium import from_env, import_gymnasium
-from diffbisim.data.prism import read_prism_labels
-from diffbisim.data.reader import read_array
-from diffbisim.data.tables import broken, header, naming, opened, read_columns
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument
+from diffbisim.io.arrays import read_array
+from diffbisim.io.chains import is_observed, read_chain, read_mdp, read_transitions
+from diffbisim.io.files import broken, naming, open_text
+from diffbisim.io.prism import read_prism_labels
+from diffbisim.io.tables import header, read_columns
 from diffbisim.mdp import MDP
 from diffbisim.planning import optimal_policy
 
@@ -219,7 +219,7 @@ def _array(path: Path) -> Floats:
 def _numbers(path: Path) -> Floats:
     """A table of numbers without a header."""
     rows: list[list[float]] = []
-    with opened(path) as file:
+    with open_text(path) as file:
         for line, text in enumerate(file, start=1):
             if not text.strip():
                 continue

@@ -17,11 +17,11 @@ from rich.table import Table
 from diffbisim import __version__
 from diffbisim.chain import MarkovChain
 from diffbisim.cli.structure import structure
-from diffbisim.data.prism import describe
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import quietly
 from diffbisim.estimate import Estimate
 from diffbisim.experiments import Finished
+from diffbisim.io.prism import describe
 from diffbisim.lumping import Lumping, lump
 from diffbisim.results import DistanceResult
 

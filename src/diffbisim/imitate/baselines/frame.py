@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers, check_count, check_discount, distribution, freeze
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.imitate.expert import observed_chain
 from diffbisim.mdp import MDP

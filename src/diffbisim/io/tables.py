@@ -7,11 +7,7 @@ into numbers or states and, when they cannot, raise `InvalidData` with file, lin
 from __future__ import annotations
 
 import csv
-import glob
-import os
-import secrets
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -20,21 +16,14 @@ from typing import IO, Any, NoReturn
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers, distinct_labels
-from diffbisim.data import limits
-from diffbisim.data.reader import open_file
-from diffbisim.data.transitions import Transitions
-from diffbisim.errors import InvalidChain, InvalidData
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.files import broken, naming, open_text
 
 ROUNDED_TEXT = 1e-5  # how far the printed probabilities of a row may be from one (PRISM's own tolerance)
 CHUNK = 256  # rows parsed at a time: few enough not to wake the garbage collector
-TOKEN = 8  # hexadecimal digits in the name of a temporary file
 DIGITS = frozenset("-0123456789")
 
 
@@ -92,7 +81,7 @@ class Table:
 
 def header(path: Path, delimiter: str | None = None) -> list[str]:
     """The names of the columns of a CSV file, from its first line alone."""
-    with opened(path) as file:
+    with open_text(path) as file:
         first = file.readline()
         file.seek(0)
         _, row = next(_csv_rows(path, file, delimiter or _delimiter(first)), (1, []))
@@ -105,7 +94,7 @@ def _delimiter(line: str) -> str:
 
 def read_columns(path: Path, delimiter: str | None = None) -> Table:
     """A CSV file with a header line; blank lines are skipped, spaces after a delimiter too."""
-    with opened(path) as file:
+    with open_text(path) as file:
         delimiter = delimiter or _delimiter(file.readline())
         file.seek(0)
         rows = _csv_rows(path, file, delimiter)
@@ -141,7 +130,7 @@ def _csv_rows(path: Path, file: IO[str], delimiter: str) -> Iterator[tuple[int, 
 
 def _csv_line(path: Path, delimiter: str, k: int) -> int:
     """The line of row k, found by reading the file again: only errors ask for it."""
-    with opened(path) as file:
+    with open_text(path) as file:
         return next(islice(_csv_rows(path, file, delimiter), k + 1, None))[0]
 
 
@@ -188,87 +177,8 @@ def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
     if n > most:
         raise InvalidData(
             f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are names, pass "
-            'unseen="drop", else raise the limits in diffbisim.data.limits'
+            'unseen="drop", else raise the limits in diffbisim.io.limits'
         )
-
-
-def broken(path: Path, line: int, text: str, why: str) -> InvalidData:
-    """The error for a file that cannot be read: where, what stands there, and why it is wrong."""
-    shown = f": {text[:80]!r}" if text else ""
-    return InvalidData(f"{path}, line {line}{shown}: {why}")
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before the messages of errors about the chain in it, unless they begin with it already."""
-    try:
-        yield
-    except (InvalidData, InvalidChain) as error:
-        if str(error).startswith(str(path)):
-            raise
-        raise type(error)(f"{path}: {error}") from None
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[IO[str]]:
-    """The file as UTF-8 text, with or without a byte order mark."""
-    with open_file(path, limits.TEXT, encoding="utf-8-sig", newline="") as (file, _):
-        try:
-            yield file
-        except UnicodeDecodeError as error:
-            raise InvalidData(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from None
-
-
-@contextmanager
-def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A temporary file beside ``path`` that takes its place when all is written, or vanishes.
-
-    It is locked while it is written, so that :func:`remove_abandoned` can tell it from what a killed process left.
-    """
-    temporary, file = _temporary(path, binary)
-    try:
-        with file:
-            yield file
-            if fcntl is not None:  # while it is still locked
-                file.flush()
-                os.replace(temporary, path)
-        if fcntl is None:
-            os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
-    """A new file beside ``path``, open and locked."""
-    while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN // 2)}")
-        file: IO[Any] = temporary.open("xb") if binary else temporary.open("x", encoding="utf-8", newline="")
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # somebody is about to remove it, see below
-            file.close()
-            continue
-        except OSError:  # a file system without locks
-            pass
-        if temporary.exists():
-            return temporary, file
-        file.close()
-
-
-def remove_abandoned(path: Path) -> None:
-    """Delete the temporary files of ``path`` that a killed process has left, and none that is still being written."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * TOKEN}"):
-        try:
-            with leftover.open("r+b") as file:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    leftover.unlink()
-            if fcntl is None:  # Windows does not delete what is open
-                leftover.unlink()
-        except OSError:  # locked by its writer, gone already, or not ours
-            continue
 
 
 def is_integer(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Chains in files: which format a file has, and the door to all of them.
 
-    .npz            everything a chain has, exactly                         diffbisim.data.archive
-    .tra            PRISM explicit, with .lab and .srew beside it           diffbisim.data.prism
+    .npz            everything a chain has, exactly                         diffbisim.io.npz
+    .tra            PRISM explicit, with .lab and .srew beside it           diffbisim.io.prism
     .csv, .tsv      a table with a header that says what its rows are:
 
         from,to,probability           edges of a chain; what leaves a state sums to one
@@ -22,22 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain, Unseen
-from diffbisim.data.archive import read_npz, write_npz
-from diffbisim.data.prism import read_mdp, read_prism, write_prism
-from diffbisim.data.reader import within_memory
-from diffbisim.data.tables import (
-    Table,
-    broken,
-    chain_of_edges,
-    check_states,
-    is_integer,
-    naming,
-    read_columns,
-    replacing,
-)
-from diffbisim.data.transitions import Transitions
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.files import broken, naming, replacing, within_memory
+from diffbisim.io.npz import read_npz, write_npz
+from diffbisim.io.prism import read_mdp, read_prism, write_prism
+from diffbisim.io.tables import Table, chain_of_edges, check_states, is_integer, read_columns
 
 __all__ = ["read_chain", "read_csv", "read_mdp", "read_transitions", "write_chain", "write_csv"]
 
