@@ -45,7 +45,7 @@ from diffbisim.fit.partition import (
     spread,
 )
 from diffbisim.fit.target import Model, Target
-from diffbisim.fit.timescales import reachable_part, slowest_timescale
+from diffbisim.fit.timescales import slowest_timescale
 from diffbisim.io.npz import chain_arrays
 from diffbisim.io.results import fitting_chain, read_built, write_built
 from diffbisim.lumping import lump
@@ -155,7 +155,7 @@ class CompressResult:
 
     @property
     def _stays(self) -> bool:
-        return reachable_part(self.chain).shape[0] == 1
+        return self.chain.reachable_states.size == 1
 
     @property
     def status(self) -> str:
