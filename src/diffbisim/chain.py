@@ -55,18 +55,11 @@ import scipy.sparse as sp
 from diffbisim.checks import (
     Floats,
     Integers,
-    Labels,
     Matrix,
     check_count,
     check_discount,
-    distinct_labels,
-    find_state,
     finite_numbers,
     freeze,
-    is_frame,
-    labeled,
-    named_kernel,
-    ordered,
     start_distribution,
     state_rewards,
     stochastic_matrix,
@@ -82,6 +75,15 @@ from diffbisim.counting import (
     fill_unseen,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.names import (
+    Labels,
+    distinct_labels,
+    entries_and_names,
+    find_state,
+    is_frame,
+    kernel_in_order,
+    ordered_names,
+)
 from diffbisim.stochastic import (
     Classes,
     Successors,
@@ -134,7 +136,7 @@ class MarkovChain:
         rewards: Any = None,
         labels: Sequence[Hashable] | None = None,
     ) -> None:
-        table, names = named_kernel(transition, ordered(labels, "labels"))
+        table, names = kernel_in_order(transition, ordered_names(labels, "labels"))
         self._set(transition=stochastic_matrix(table, labels=names))
         self._set(labels=distinct_labels(names, self.n_states))
         self._set(initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels))
@@ -280,7 +282,7 @@ class MarkovChain:
         laws = np.zeros((len(self.recurrent_classes), self.n_states))
         for law, states in zip(laws, self.recurrent_classes, strict=True):
             law[states] = stationary_law(submatrix(self.transition, states))
-        return freeze(laws)  # type: ignore[no-any-return]
+        return freeze(laws)
 
     @property
     def stationary_distribution(self) -> Floats:
@@ -548,7 +550,7 @@ class Transitions:
         """Rewards given over all states, over those that are kept."""
         if rewards is None:
             return None
-        values, axes = labeled(rewards)
+        values, axes = entries_and_names(rewards)
         if axes and axes[0] is not None:
             names = {self.name(int(k)) for k in kept}
             return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}

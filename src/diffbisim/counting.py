@@ -22,24 +22,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.checks import (
-    ROUNDED,
-    Floats,
-    Integers,
+from diffbisim.checks import ROUNDED, Floats, Integers, Matrix, finite_numbers
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.names import (
     Labels,
-    Matrix,
     axis_names,
     distinct_labels,
     few,
-    finite_numbers,
     is_missing,
     library,
-    ordered,
-    places,
-    plain,
+    ordered_names,
+    positions,
+    python_scalar,
 )
-from diffbisim.errors import InvalidData
-from diffbisim.io import limits
 from diffbisim.stochastic import fewest_steps
 
 Where = Callable[[int], str]
@@ -78,7 +74,7 @@ def encode_pairs(s: Any, s_next: Any, states: Any) -> Encoded:
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         entries = np.stack([first, second], axis=1).ravel()
     else:
-        entries = list(concatenated.from_iterable(zip(_listed(first), _listed(second), strict=True)))
+        entries = list(concatenated.from_iterable(zip(_as_list(first), _as_list(second), strict=True)))
     return _encode(entries, states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
 
 
@@ -90,7 +86,7 @@ def encode_paths(trajectories: Sequence[Any], states: Any) -> tuple[Encoded, Int
     if all(isinstance(path, np.ndarray) and path.ndim == 1 and path.dtype.kind == "i" for path in paths):
         entries = np.concatenate(paths)
     else:
-        entries = list(concatenated.from_iterable(map(_listed, paths)))
+        entries = list(concatenated.from_iterable(map(_as_list, paths)))
     begins = np.cumsum(lengths) - lengths
 
     def where(k: int) -> str:
@@ -106,7 +102,7 @@ def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded
         return _within(entries, int(states), where)
     if states is None and isinstance(entries, np.ndarray) and entries.min() >= 0:
         return Encoded(entries, int(entries.max()) + 1, None)
-    items = _listed(entries)
+    items = _as_list(entries)
     labels = _distinct_entries(items, where) if states is None else _given_labels(states)
     numbers = {label: k for k, label in enumerate(labels)}
     try:
@@ -158,7 +154,7 @@ def _array_entries(array: Any, values: Any) -> Any:
     return array.tolist()
 
 
-def _listed(entries: Any) -> Any:
+def _as_list(entries: Any) -> Any:
     return entries.tolist() if isinstance(entries, np.ndarray) else entries
 
 
@@ -187,11 +183,11 @@ def _distinct_entries(items: list[Any], where: Where) -> Labels:
         raise _missing(where(k), items[k])
     with suppress(TypeError):  # then they stay in order of appearance
         labels.sort()
-    return tuple(map(plain, labels))
+    return tuple(map(python_scalar, labels))
 
 
 def _given_labels(states: Any) -> Labels:
-    names = ordered(states, "states") or []
+    names = ordered_names(states, "states") or []
     if not names:
         raise InvalidData("states is empty; list at least one state")
     return distinct_labels(names, len(names), name="states") or ()
@@ -249,7 +245,7 @@ def by_index_of(values: Any, like: Any, name: str, other: str) -> Any:
         return values
     mine, theirs = (list(range(len(like))) if names is None else names for names in (own[0], index[0]))
     if set(mine) == set(theirs) and len(set(mine)) == len(mine):
-        return getattr(values, "iloc", values)[places(mine, theirs, name)]
+        return getattr(values, "iloc", values)[positions(mine, theirs, name)]
     if name == "weights" and own[0] is not None:
         raise InvalidData(f"weights has another index than {other}; give it that of {other}, or pass a bare array")
     return values

@@ -115,7 +115,7 @@ def frozen(array: Any) -> Array:
         and not array.flags.writeable
     ):
         return array
-    return freeze(np.array(array, dtype=np.float64, order="C"))  # type: ignore[no-any-return]
+    return freeze(np.array(array, dtype=np.float64, order="C"))
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

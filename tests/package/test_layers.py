@@ -13,6 +13,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (
     ("errors", "_compile", "io.limits"),
+    ("names",),
     ("checks",),
     ("stochastic", "counting"),
     ("chain", "mdp", "cost", "planning"),

@@ -25,11 +25,12 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import Floats, Integers, distinct_labels
+from diffbisim.checks import Floats, Integers
 from diffbisim.errors import InvalidData
 from diffbisim.io import limits
 from diffbisim.io.arrays import read_array
 from diffbisim.io.files import broken, naming, open_text, replacing
+from diffbisim.names import distinct_labels
 
 ROUNDED_TEXT = 1e-5  # how far the printed probabilities of a row may be from one (PRISM's own tolerance)
 CHUNK = 256  # rows parsed at a time: few enough not to wake the garbage collector

@@ -166,7 +166,7 @@ def policy_of(rho: Floats) -> Floats:
 
 def normalized(table: Floats) -> Floats:
     """Rows divided by their sums, uniform where the sum is zero."""
-    return freeze(_shares(table, table.sum(axis=1, keepdims=True), table.shape[1]))  # type: ignore[no-any-return]
+    return freeze(_shares(table, table.sum(axis=1, keepdims=True), table.shape[1]))
 
 
 def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:
