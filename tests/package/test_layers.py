@@ -18,7 +18,7 @@ LAYERS = (
     ("stochastic", "counting"),
     ("chain", "mdp", "cost", "planning"),
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.prism", "io.chains", "data"),
-    ("problem", "gradient", "results", "progress", "parallel", "steps"),
+    ("problem", "timed", "actions", "questions", "gradient", "results", "progress", "parallel", "steps"),
     ("_refine", "lumping"),
     ("solvers",),
     ("distance", "pairwise", "estimate", "io.results"),
