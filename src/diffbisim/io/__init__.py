@@ -13,6 +13,10 @@ limits.py    how large a file may be
 from pathlib import Path
 from typing import Any
 
+from diffbisim.io import limits
+
+__all__ = ["limits", "load"]
+
 
 def load(path: str | Path) -> Any:
     """The result in a file: every number, array and lazy attribute as it was.
