@@ -107,9 +107,15 @@ class Problem:
         return self.x.is_sparse or self.y.is_sparse
 
 
+@dataclass(frozen=True, eq=False)
 class AverageProblem(Problem):
-    """The least long-run average cost: ``discount`` and ``step`` are one, the table W is a bias."""
+    """The least long-run average cost: ``discount`` and ``step`` are one, the table W is a bias.
 
+    ``blur``: by how much rows and starts may differ, in total variation of both together, from those whose distance is
+    certified (lumping leaves that much; else zero).
+    """
+
+    blur: float = 0.0
     criterion: ClassVar[str] = "average"
 
     @classmethod
@@ -252,6 +258,10 @@ class Coupling(ABC):
         source[: start.nnz] = (1 - γ) * start.data
         m = np.zeros((n_x, n_y))
         m[tuple(np.array(queue).T)] = np.maximum(spsolve(flow.tocsc(), source), 0)
+        return m
+
+    def potential_weights(self, m: Array) -> Array:
+        """What the potentials of each pair count in the gradient, for the occupancy ``m (n_X, n_Y)``."""
         return m
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
