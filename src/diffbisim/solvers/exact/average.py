@@ -1,6 +1,6 @@
 """The least long-run average cost of two chains, to a certified gap.
 
-    g*(x,y) = min limsup 1/n E Σ_{t<n} c(x_t, y_t)        over bicausal couplings from (x,y),        d = OT_{g*}(ν_X, ν_Y)
+    g*(x,y) = min limsup 1/n E Σ_{t<n} c(x_t, y_t)    over bicausal couplings from (x,y),    d = OT_{g*}(ν_X, ν_Y)
 
 *Closed classes of pairs* (undiscounted.py). On each, g* is a constant: couplings cannot leave the class, and the
 independent one connects it. With a table W, the *bias*, the optimality equation is W + g = T W, T W = c + OT_W, and for
@@ -16,8 +16,8 @@ values as its boundary: the least expectation of where the coupling ends up. Its
 costs zero: if |OT_u - u| ≤ δ k at the transient pairs, then |u - g*| ≤ δ w. Since w is separable, it adds just
 δ (<ν_X, w_X> + <ν_Y, w_Y>) to the bounds of d. What is uncertain about g* on the classes adds no more than itself.
 
-*Gradient.* With m the long-run law of the best coupling from the start, n its expected visits to transient pairs, f^W the
-potentials for the table W and f^g those for g*,
+*Gradient.* With m the long-run law of the best coupling from the start, n its expected visits to transient pairs, f^W
+the potentials for the table W and f^g those for g*,
 
     ∂d/∂P_X(x'|x) = Σ_y m(x,y) f^W_xy(x') + Σ_y n(x,y) f^g_xy(x'),        ∂d/∂c = m,        ∂d/∂ν_X = f_0
 
@@ -47,7 +47,6 @@ from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTranspor
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
 from diffbisim.solvers.exact.transports import Basis, Items, Transports
 from diffbisim.solvers.exact.undiscounted import (
-    FIRST,
     LOOSE,
     Equation,
     Integers,
@@ -99,7 +98,9 @@ class Split(NamedTuple):
     def items(self, problem: AverageProblem) -> tuple[Items, Items | None]:
         """The transports of closed classes, and of transient pairs if there are any."""
         items = pair_items(problem, False)
-        return items._replace(listed=self.closed), items._replace(listed=self.transient) if self.transient.size else None
+        return items._replace(listed=self.closed), items._replace(
+            listed=self.transient
+        ) if self.transient.size else None
 
 
 class AverageCost:
@@ -133,6 +134,7 @@ class AverageCost:
         self.fall = np.add.outer(*(side.fall for side in self.leaving)).ravel()[pairs]
         chains = zip((problem.x, problem.y), self.leaving, strict=True)
         self.time = sum(float(chain.initial @ side.time) for chain, side in chains)
+        self.longest = sum(float(side.time.max()) for side in self.leaving)
         if warm is not None and isinstance(warm.problem, AverageProblem):
             table = warm.values.ravel()[pairs] / (problem.scale or 1.0)
             self.g[pairs] = np.where(np.isfinite(table), table, 0.0)
@@ -162,6 +164,8 @@ class AverageCost:
         self.high = self._by_class(np.maximum, closed.change) + closed.error
         self.gain = np.clip((self.low + self.high) / 2, 0.0, 1.0)
         self.half = float((self.high - self.low).max()) / 2 if closed.solved else np.inf
+        self.half += self.problem.blur  # of the starts; gains are at most one
+        self.extra = 0.0  # at other pairs than the starts
         self.floor = 2 * closed.error + PRICE * closed.size
         self.g[closed.pairs] = self.gain[self.split.label]
         if self.transient is not None:
@@ -172,21 +176,22 @@ class AverageCost:
         part.improve()
         off = np.maximum(part.change + part.error, part.below - part.change)
         with np.errstate(all="ignore"):
-            worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) * self.time
-        self.off = worst if part.solved else np.inf
-        self.half += self.off
-        self.floor += 4 * part.error * self.time
+            worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) if part.solved else np.inf
+        self.half += worst * self.time
+        self.extra = worst * (self.longest - self.time) if worst < np.inf else 0.0
+        slowest = float(self.fall.min())
+        self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
 
     def is_due(self, iteration: int) -> bool:
         """The certificate is a by-product of the sweep."""
         return True
 
     def check(self, iteration: int) -> Check:
-        """The distance for the table of gains, and its bounds."""
+        """The distance for the table of gains, and its bounds; the gap is that of the whole table."""
         bounds = self.start.solve(self.g, self.half)
         self.accuracy = bounds.gap
         row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
-        return Check(row, bounds.gap, self.floor + 4 * self.start.transport.slack)
+        return Check(row, bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
 
     def evaluate(self) -> None:
         """The next tables, both of them."""
@@ -195,7 +200,8 @@ class AverageCost:
         self.closed.newton(self.gain[self.split.label], change, price)
         self._gauge()
         if self.transient is not None:
-            self.transient.newton(0.0, self.off, max(PRICE, LOOSE * min(self.off, 1.0)))
+            change = float(np.abs(self.transient.change).max())
+            self.transient.newton(0.0, change, max(PRICE, LOOSE * change))
 
     def coupling(self) -> "AverageCoupling":
         """What is known at the end."""
@@ -302,7 +308,7 @@ class AverageCoupling(Coupling):
         transports, pairs = self.solved.transient, self.split.transient
         if transports is not None:
             source = np.append(entered[pairs], 0.0)
-            visits[pairs] = settled(leaving_chain(transports, entered.size, 1 - FIRST), source, source)[:-1]
+            visits[pairs] = settled(leaving_chain(transports, entered.size, 1.0), source, source)[:-1]
             trees = transports.trees
             flow = trees.flow * np.repeat(visits[pairs], np.diff(trees.at))
             entered += np.bincount(transports.targets(), weights=flow, minlength=entered.size)
@@ -314,15 +320,14 @@ class AverageCoupling(Coupling):
         label, n = self.split.label, self.split.n_classes
         pairs: Any = self.split.closed if self.split.closed.size else slice(None)
         first = entered[pairs]
-        share = np.bincount(label, weights=first, minlength=n)
-        share /= share.sum()
+        share = np.bincount(label, weights=first / first.sum(), minlength=n)
 
         def normalize(m: Array) -> None:
             mass = np.bincount(label, weights=m, minlength=n)
             m *= np.divide(share, mass, out=np.zeros(n), where=mass > 0)[label]
 
         normalize(first)
-        chain = pair_chain(self.solved.closed, 1 - FIRST)
+        chain = pair_chain(self.solved.closed, 1.0)
         m = settled(chain, np.zeros(first.size), first, normalize)
         graph = chain.matrix()
         graph.eliminate_zeros()
@@ -349,9 +354,11 @@ class AverageCoupling(Coupling):
                 "potentials off the supports need all pairs, in one closed class: use an irreducible, aperiodic chain, "
                 "and Exact(reachable=False)"
             )
-        weights, shapes = np.array(m, dtype=np.float64).ravel(), tuple((n, n) for n in self.problem.shape)
+        weights, (n_x, n_y) = np.array(m, dtype=np.float64).ravel(), self.problem.shape
         by_x, by_y = self.solved.closed.weighted_potentials(
-            self.W, weights[self.split.closed] if self.split.closed.size else weights, shapes if everywhere else None
+            self.W,
+            weights[self.split.closed] if self.split.closed.size else weights,
+            ((n_x, n_x), (n_y, n_y)) if everywhere else None,
         )
         if self.solved.transient is not None:
             more = self.solved.transient.weighted_potentials(self.g, weights[self.split.transient], None)

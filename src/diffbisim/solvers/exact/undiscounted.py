@@ -1,8 +1,8 @@
 """What average and total cost have in common: which pairs recur, and Newton's steps without a discount.
 
-*Structure.* A state of a chain is *recurrent* if every state that it leads to leads back; the recurrent states fall into
-closed classes, each with a period p and, for every state, a phase φ modulo p. Couplings have fixed marginals, so no
-coupling leaves a pair of closed classes, or changes φ_X - φ_Y modulo gcd(p_X, p_Y); and the independent coupling
+*Structure.* A state of a chain is *recurrent* if every state that it leads to leads back; the recurrent states fall
+into closed classes, each with a period p and, for every state, a phase φ modulo p. Couplings have fixed marginals, so
+none leaves a pair of closed classes, or changes φ_X - φ_Y modulo gcd(p_X, p_Y); and the independent coupling
 connects all pairs that agree in these. So the closed classes of pairs are known from the two chains alone, and the
 product chain is never formed. A pair with a transient state is left almost surely under *every* coupling: with w the
 expected time that a chain spends in its transient states,
@@ -11,15 +11,16 @@ expected time that a chain spends in its transient states,
 
 for the plans Π of any coupling, because w is separable.
 
-*Newton's step.* All these problems have the form W = T W - g, T W = c + OT_W, with g a constant on every closed class (zero
-for total cost). The plans Π of T W make a linear equation of it. Its matrix I - Π is singular, or nearly so, and
+*Newton's step.* All these problems have the form W = T W - g, T W = c + OT_W, with g a constant on every closed class
+(zero for total cost). The plans Π of T W make a linear equation of it, and
 
-    W ← W + (I - γ Π)⁻¹ (T W - W - g),        γ < 1
+    W ← W + (I - γ Π)⁻¹ (T W - W - g)
 
-avoids that. It is the cost of going on with Π until a geometric time and W there, so a proximal step: the table converges
-by the factor (1-γ)/(1-γλ) in each step if the best coupling mixes at rate λ, whether periodic or not, and even if Π has
-several recurrent classes. Where a step gains too little, 1-γ becomes smaller. Only a correction is solved for, to a few
-digits, so nothing large is ever subtracted from something large.
+with γ = 1 where plans leave the listed pairs, as for total cost. On closed classes I - Π is singular, which γ < 1
+avoids: then it is the cost of going on with Π until a geometric time and W there, a proximal step. The table converges
+by the factor (1-γ)/(1-γλ) in each step if the best coupling mixes at rate λ, periodic or not, and even if Π has several
+recurrent classes. Where a step gains too little, 1-γ becomes smaller. Only a correction is solved for, to a few digits,
+so nothing large is ever subtracted from something large.
 
 max(T W - W) never rises (r ← K r with K = (1-γ) Π (I - γ Π)⁻¹ stochastic, and better plans only make it smaller).
 """
@@ -44,13 +45,13 @@ Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 #: 1-γ of Newton's steps: the first, and the least.
-FIRST, LEAST = 1e-2, 1e-8
+FIRST, LEAST = 1e-3, 1e-13
 
 #: A step that gains less than this factor makes 1-γ so many times smaller.
 GAIN = 10.0
 
 #: Residual of a step, relative to what it corrects.
-ACCURACY = 1e-2
+ACCURACY = 1e-3
 
 #: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
 LOOSE = 1e-3
@@ -120,18 +121,18 @@ class Leaving(NamedTuple):
         if not open_states.size:
             return cls(time, fall)
         kernel, ones = chain.transition, np.ones(open_states.size)
-        inner: Any = kernel[np.ix_(open_states, open_states)]
+        inner: Any = kernel[open_states][:, open_states]
         with np.errstate(all="ignore"):
             try:
-                if sparse.issparse(inner):
+                if chain.is_sparse:
                     from scipy.sparse.linalg import splu
 
-                    solved = splu(sparse.csc_array(sparse.eye_array(ones.size) - inner)).solve(ones)
+                    solved = splu(sparse.csc_array(sparse.eye_array(ones.size, format="csr") - inner)).solve(ones)
                 else:
                     solved = np.linalg.solve(np.eye(ones.size) - inner, ones)
             except (RuntimeError, np.linalg.LinAlgError):  # singular in double precision
                 solved = np.full(ones.size, np.inf)
-            time[open_states] = np.where(np.isfinite(solved) & (solved >= 0), solved, np.finfo(float).max**0.25)
+            time[open_states] = np.where(np.isfinite(solved) & (solved >= 0), solved, np.finfo(float).max ** 0.25)
             rounding = (4 * chain.n_states * EPS + blur) * float(time.max())
             fall[open_states] = (time - np.asarray(kernel @ time))[open_states] - rounding
         return cls(time, fall)
@@ -143,8 +144,8 @@ class Leaving(NamedTuple):
 class Equation:
     """W = c + OT_W - g at a list of pairs, where W is given elsewhere: sweeps, and Newton's steps.
 
-    ``W (n_X*n_Y,)`` and ``cost (K,)`` are in units of the largest cost. ``leaves`` says whether plans lead to pairs that
-    are not in the list. ``blur`` is by how much rows may differ from those that are certified.
+    ``W (n_X*n_Y,)`` and ``cost (K,)`` are in units of the largest cost. ``leaves`` says whether plans lead to pairs
+    that are not in the list. ``blur`` is by how much rows may differ from those that are certified.
     """
 
     def __init__(self, transports: Transports, cost: Array, W: Array, leaves: bool, blur: float) -> None:
@@ -152,7 +153,7 @@ class Equation:
         listed = transports.items.listed
         self.pairs: Any = listed if listed.size else slice(None)
         self.TW = np.empty(transports.size)
-        self.rest, self.least, self.before = FIRST, LEAST, np.inf
+        self.rest, self.least, self.before = 0.0 if leaves else FIRST, LEAST, np.inf
         self.price, self.products = PRICE, 0
 
     def improve(self) -> None:
@@ -172,22 +173,24 @@ class Equation:
 
     def newton(self, gain: Any, change: float, price: float) -> None:
         """The next table; ``change`` is how far the present one is from a solution, ``price`` the least for pivots."""
-        if change > self.before / GAIN:
+        if self.rest > self.least and change > self.before / GAIN:
             self.rest = max(self.rest / GAIN, self.least)
         self.before, source = change, self.change - gain
         chain = self.chain(1 - self.rest)
         source = np.append(source, 0.0) if self.leaves else source
         step, solved = corrected(chain, source, ACCURACY * float(np.abs(source).max()), transposed=False)
         if not solved:  # not so close to one, then
-            self.rest = self.least = min(self.rest * GAIN, 0.1)
+            self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST
         self.products += chain.products
         self.W[self.pairs] += step[: self.transports.size]
         self.price = price
 
     def chain(self, discount: float) -> PairChain:
         """The chain of the listed pairs; if plans leave the list, with one more pair for all others."""
-        return leaving_chain(self.transports, self.W.size, discount) if self.leaves else pair_chain(
-            self.transports, discount
+        return (
+            leaving_chain(self.transports, self.W.size, discount)
+            if self.leaves
+            else pair_chain(self.transports, discount)
         )
 
     @property
@@ -221,18 +224,18 @@ def corrected(chain: PairChain, source: Array, target: float, transposed: bool) 
 def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None) -> Array:
     """m = source + Πᵀ m, from ``first``: expected visits or, for source 0, where a law is in the long run.
 
-    By corrections m ← m + (I - γ Πᵀ)⁻¹ (source + Πᵀ m - m); ``normalize`` repairs what is known of m after each.
+    By corrections m ← m + (I - γ Πᵀ)⁻¹ (source + Πᵀ m - m), for the chain's discount 1 and, where ``normalize`` repairs
+    what is known of m after each, γ < 1.
     """
-    m, plain = first.copy(), PairChain(chain.plans, chain.size, 1.0, chain.threads)
-    residual, best, system = np.empty_like(m), np.inf, plain.system(transposed=True)
-    rest = 1 - chain.discount
+    m, residual, best, system = first.copy(), np.empty_like(first), np.inf, chain.system(transposed=True)
+    rest = 0.0 if normalize is None else FIRST
     for _ in range(100):
         krylov.product(system, m, residual)
         np.subtract(source, residual, out=residual)
         worst = float(np.abs(residual).max())
         if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= LEAST):
             break
-        if worst > best / GAIN:
+        if rest and worst > best / GAIN:
             rest = max(rest / GAIN, LEAST)
         best = min(best, worst)
         step, _ = corrected(PairChain(chain.plans, chain.size, 1 - rest, chain.threads), residual, 1e-3 * worst, True)
