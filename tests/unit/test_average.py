@@ -241,7 +241,7 @@ def test_potentials_are_feasible_for_the_bias_and_tight_on_plans():
     rng = np.random.default_rng(11)
     X, Y = (db.MarkovChain(dense(rng, n), rewards=rng.random(n)) for n in (5, 4))
     found = average(X, Y, tol=1e-12)
-    W = found.coupling.table
+    W = found.coupling.bias
     for x in range(5):
         for y in range(4):
             f, g = found.potentials(x, y)
@@ -305,6 +305,8 @@ def test_lumping_preserves_average_cost():
     assert lumped.values == pytest.approx(full.values, abs=1e-7)
     assert np.sum(lumped.occupancy * full.problem.cost) == pytest.approx(full.value, abs=1e-7)
     assert np.sum(lumped.gradient.cost) == pytest.approx(1.0)
+    again = average(X, Y, warm=lumped)
+    assert max(full.lower, again.lower) <= min(full.upper, again.upper)
 
 
 def test_lumping_does_not_merge_states_that_differ_by_a_rare_way_out(tmp_path):

@@ -87,7 +87,7 @@ class Lumped:
         changes |= {"cost": _of_classes(problem.cost, by_x, by_y), "blur": _moved(problem, by_x, by_y)}
         quotient = replace(problem, x=by_x.chain, y=by_y.chain, **changes)
         result: DistanceResult = self.solver.solve(quotient, callback=callback)
-        bias = getattr(result.coupling, "table", None)
+        bias = getattr(result.coupling, "bias", None)
         coupling = LumpedCoupling(problem, result.coupling.values, 0.0, by_x, by_y, bias)
         return replace(result, problem=problem, solver=f"{result.solver} of quotients", coupling=coupling)
 

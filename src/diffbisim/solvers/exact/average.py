@@ -271,7 +271,7 @@ class AverageCoupling(Coupling):
         return frozen(table.reshape(problem.shape))
 
     @property
-    def table(self) -> Array:
+    def bias(self) -> Array:
         """The bias W in the user's units, (n_X, n_Y), zero at its least on every class; NaN where there is none."""
         table = self.problem.scale * self.W
         if self.split.closed.size:
@@ -383,8 +383,8 @@ class AverageCoupling(Coupling):
     @classmethod
     def restore(cls, problem: AverageProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of :meth:`state`. Which pairs there are follows from the problem."""
-        for name in ("W", "g"):
-            numbers(arrays, name, (problem.cost.size,))
+        numbers(arrays, "W", (problem.cost.size,), most=1e300)
+        numbers(arrays, "g", (problem.cost.size,), least=0.0, most=1.0)
         split = Split.of(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
         items, transient = split.items(problem)
         solved = Solved(Transports(items), None if transient is None else Transports(transient))

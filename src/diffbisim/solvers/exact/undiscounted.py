@@ -263,8 +263,8 @@ def first_bias(warm: Any, problem: Problem) -> Array:
     if warm is None:
         return cost
     with np.errstate(all="ignore"):
-        table = np.asarray(warm.coupling.table if hasattr(warm.coupling, "table") else warm.values / warm.problem.step)
-        table = table.ravel() / (problem.scale or 1.0)
+        bias = getattr(warm.coupling, "bias", None)
+        table = (warm.values / warm.problem.step if bias is None else bias).ravel() / (problem.scale or 1.0)
     known = np.isfinite(table)
     if not known.any() or not np.abs(table[known]).max() <= 1e8:
         return cost
