@@ -11,8 +11,8 @@ pair. Its dense backend writes out that system, (3N)² numbers for N pairs: 180 
 Both walk on the same graphs: two dense ones with random weights, and two draws of its own stochastic block model, four
 blocks with edges of probability 0.9 within and 0.1 between them, cost the squared difference of degrees. Each run of
 pyotc is a process of its own, which is stopped after LIMIT seconds: its ratio is then "at least". Ours is certified to
-1e-8 of the largest cost and must not be above pyotc's value; what it prints is the best of three times with compiled
-kernels.
+1e-8 of the largest cost and must not be above pyotc's value ("nan": it gave up); its time is the best of three, with
+compiled kernels.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def ours(kind: str, n: int) -> tuple[db.DistanceResult, float]:
 
 
 def theirs(kind: str, n: int, backend: str, limit: float) -> tuple[float | None, float]:
-    """pyotc's value and time in a process of its own; None if it was stopped, or did not converge."""
+    """pyotc's value and time in a process of its own; NaN if it did not converge, None if it was stopped."""
     call = [sys.executable, __file__, "--peer", kind, str(n), backend]
     began = time.perf_counter()
     try:
@@ -77,7 +77,7 @@ def theirs(kind: str, n: int, backend: str, limit: float) -> tuple[float | None,
     except subprocess.TimeoutExpired:
         return None, time.perf_counter() - began
     answer = json.loads(text)
-    return answer["value"], answer["seconds"]
+    return (np.nan if answer["value"] is None else answer["value"]), answer["seconds"]
 
 
 def peer(kind: str, n: int, backend: str) -> None:
@@ -110,7 +110,7 @@ def main() -> None:
         for n in list_of_n:
             result, fast = ours(kind, n)
             value, slow = theirs(kind, n, backend, given.limit)
-            above = "did not end" if value is None else f"{(value - result.value) / result.problem.scale:.1e}"
+            above = "stopped" if value is None else f"{(value - result.value) / result.problem.scale:.1e}"
             ratio = f"{'at least ' if value is None else ''}{slow / fast:.0f}"
             gap = f"{result.gap / result.problem.scale:.0e}"
             print(f"| {kind} | {n} x {n} | {fast:.3f} s, {gap} | {above} | {ratio} |", flush=True)
