@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim.problem import Problem
 from diffbisim.solvers import LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from oracles.adversarial import hostile
@@ -40,7 +41,7 @@ def wrong(result, d):
     return not (ordered and np.isfinite(result.upper) and Fraction(result.lower) <= d <= Fraction(result.upper))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_the_oracle_is_the_bellman_equation(seed):
     case = instance(seed, largest=3)
     assert float(exact_distance_of(problem_of(case))) == pytest.approx(bellman(*case).value, abs=1e-11)
@@ -100,7 +101,7 @@ def test_bounds_hold_at_every_scale_of_cost(solver, scale):
 
 
 @pytest.mark.parametrize("kind", ["noise", "huge", "zero", "one column", "infinite", "nan"])
-@pytest.mark.parametrize("seed", range(0, 60, 3))
+@each(seed=range(0, 60, 3))
 def test_bounds_hold_whatever_highs_returns(seed, kind, monkeypatch):
     """Plans and multipliers are guesses; nothing that is believed may come from HiGHS."""
     rng, (problem, d) = np.random.default_rng([9, seed]), solved(seed)
@@ -122,7 +123,7 @@ def test_bounds_hold_whatever_highs_returns(seed, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 1e3, 1e6, 1e10, 1e16, 1e20, 1e100, 1e200])
-@pytest.mark.parametrize("seed", range(0, 30, 2))
+@each(seed=range(0, 30, 2))
 def test_bounds_of_the_entropic_metric_at_high_temperatures(seed, epsilon):
     """d_ε is below the value of the independent coupling, by osc(V)²/(8ε) at most (Hoeffding), osc(V) ≤ max c/(1-γ)."""
     case = instance(seed, largest=3)
@@ -135,7 +136,7 @@ def test_bounds_of_the_entropic_metric_at_high_temperatures(seed, epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-10, 1e-14, 1e-20, 1e-100, 1e-200])
-@pytest.mark.parametrize("seed", range(0, 30, 5))
+@each(seed=range(0, 30, 5))
 def test_bounds_of_the_entropic_metric_at_low_temperatures(seed, epsilon):
     """d ≤ d_ε ≤ d + ε log n, n the most successors."""
     problem = problem_of(instance(seed, largest=3))
