@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import diffbisim as db
+from cases import each
 from diffbisim.cli import app, learning, showing
 from diffbisim.cli.common import options_of
 from diffbisim.cli.structure import structure
@@ -442,7 +443,7 @@ def periods_by_powers(P):
     return sorted(int(np.gcd.reduce(returns[x])) for x in first), int(reach[0].sum())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each(seed=range(12))
 def test_structure_against_powers_of_the_kernel(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 7))

@@ -8,6 +8,7 @@ import pytest
 from scipy.optimize import linprog
 
 import diffbisim as db
+from cases import each
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.barycenter import Gibbs, barycenters
 from diffbisim.fit.partition import aggregate, landmark_distances, medoid_partition
@@ -30,7 +31,7 @@ def same_partition(a, b):
     return len(set(zip(a.tolist(), b.tolist(), strict=True))) == len(set(a.tolist())) == len(set(b.tolist()))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 @pytest.mark.parametrize("how", ["learn", "given"])
 def test_random_blocks_are_found_exactly(seed, how):
     X, blocks, rewards = random_blocks(seed)
