@@ -1,4 +1,6 @@
-"""Where everything that the tests need is there, none may be skipped: with DIFFBISIM_NO_SKIPS set a skip is a failure.
+"""What all tests share, and one rule.
+
+Where everything that the tests need is there, none may be skipped: with DIFFBISIM_NO_SKIPS set a skip is a failure.
 
 ``.ci/run`` sets it. Without it, only the page in a browser (no Chromium) and forked processes (no fork) are skipped.
 """
@@ -6,6 +8,16 @@
 import os
 
 import pytest
+
+from nursery import Nursery
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    """Where processes come from that are to be killed or interrupted."""
+    made = Nursery()
+    yield made
+    made.close()
 
 
 def strict(report):
