@@ -3,7 +3,6 @@
 Oracles: the run on all pairs, to the end, from a cold start, in one thread; the paper's LP.
 """
 
-import time
 from functools import cache
 
 import numpy as np
@@ -88,10 +87,8 @@ def test_iteration_limit(limit, seed):
 
 def test_time_limit():
     X, Y, c, truth = mid_size()
-    began = time.monotonic()
     with pytest.warns(db.ConvergenceWarning, match="raise time_limit"):
         result = db.distance(X, Y, c, 0.99, solver=Exact(time_limit=1e-9))
-    assert time.monotonic() - began < 10
     assert result.outcome is Status.TIME
     assert result.iterations == 1
     assert result.lower <= truth <= result.upper
