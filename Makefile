@@ -17,9 +17,9 @@ RUN := $(VENV)/bin/python
 INSTALL := -m pip install --quiet --disable-pip-version-check -c
 PIP := $(RUN) $(INSTALL) constraints.txt
 OLDEST := .venv-oldest
-# What computes: not files, doors, limits of time, and pictures.
-OTHER := chain_input checkpoint compress_limits files files_csv files_prism fuzz_files hostile_files odd_arguments plot \
-    process_state read_only transitions unseen_states
+# What computes: not files, doors, limits of time, pictures, and what hangs on chance more than on digits.
+OTHER := chain_input checkpoint compress_limits estimate examples files files_csv files_prism fit_samples fuzz_files \
+    hostile_files identify odd_arguments plot process_state read_only streams transitions unseen_states
 NUMERICAL := tests/agreement tests/contract tests/laws tests/paper \
     $(filter-out $(OTHER:%=tests/unit/test_%.py),$(wildcard tests/unit/test_*.py))
 SEED ?= 1

@@ -77,7 +77,7 @@ RUNS = {
         interruptible(lambda: db.distance(X, Y, "reward", 0.999, solver=Exact(threads=THREADS)))
     """,
     "occupancy": """
-        X, Y = sparse(800, 6), sparse(800, 6)
+        X, Y = sparse(500, 6), sparse(500, 6)
         result = db.distance(X, Y, tol=10.0, solver=Exact(threads=THREADS))
         interruptible(lambda: result.coupling.occupancy())
     """,
