@@ -82,19 +82,35 @@ def distance(
     chosen = make_solver(solver, tol)
     if lump:
         chosen = solvers.Lumped(chosen)
+    result = solve(X, Y, cost, discount, chosen, warm=warm, callback=callback)
+    if not result.converged and result.outcome is not Status.ESTIMATE:
+        warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
+    return result
+
+
+def solve(
+    X: Any,
+    Y: Any,
+    cost: Any,
+    discount: float,
+    solver: Any,
+    *,
+    warm: DistanceResult | None = None,
+    callback: Callback | None = None,
+) -> DistanceResult:
+    """:func:`distance` by a solver object and without a warning: the way that the bridges take as well."""
+    known = isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)
     for name, side in (("X", X), ("Y", Y)):
-        if isinstance(side, (Transitions, Stream)) and not chosen.samples:
+        if isinstance(side, (Transitions, Stream)) and not solver.samples:
             raise InvalidArgument(
                 f"{name} is a {type(side).__name__}, known by samples only: use solver='somcot' without lump, or for "
                 "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
             )
     result: DistanceResult
-    if chosen.samples and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
-        result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
+    if solver.samples and not known:
+        result = solver.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
-        result = chosen.solve(Problem.make(X, Y, cost, discount), warm=warm, callback=callback)
-    if not result.converged and result.outcome is not Status.ESTIMATE:
-        warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
+        result = solver.solve(Problem.make(X, Y, cost, discount), warm=warm, callback=callback)
     return result
 
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.imitate.bundle import Cut
 from diffbisim.mdp import MDP
+from diffbisim.optimize.steps import Cut
 from diffbisim.results import DistanceResult
 
 LEAST = -70.0  # of log-probabilities: e^-70 is far below every tolerance, and the support of the chain stays
@@ -41,6 +41,9 @@ class Evaluation:
 class Learner(Protocol):
     """Something with a policy that can be moved."""
 
+    #: Whether every state has probabilities of its own.
+    is_table: ClassVar[bool]
+
     def table(self) -> Floats:
         """π, (n, n_actions)."""
 
@@ -56,6 +59,9 @@ class Learner(Protocol):
     def move(self, step: Floats, cap: float) -> float:
         """Add to the parameters, no entry by more than ``cap``; returns the largest change."""
 
+    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+        """A natural step, where states that are never visited follow their own advantage by this length."""
+
     def snapshot(self) -> Any:
         """What :meth:`restore` needs."""
 
@@ -68,9 +74,14 @@ class Learner(Protocol):
     def resume(self, state: list[Any]) -> None:
         """The inverse of :meth:`state`."""
 
+    def identity(self, state: list[Any], best: Any = None) -> Any:
+        """What of a state the caller sees, with ``best`` as the snapshot if given (optimize/checkpoint.py)."""
+
 
 class TabularLearner:
     """Softmax of a table of logits. Cuts are linear in π, which bends less than the logits do."""
+
+    is_table: ClassVar[bool] = True
 
     def __init__(self, policy: Floats) -> None:
         with np.errstate(divide="ignore"):
@@ -94,6 +105,9 @@ class TabularLearner:
         self.logits = _normalized(self.logits + step)
         return float(np.abs(step).max())
 
+    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+        return np.where(at.occupancy[:, None] > 0, step, length * at.advantage)
+
     def snapshot(self) -> Floats:
         return self.logits
 
@@ -105,6 +119,9 @@ class TabularLearner:
 
     def resume(self, state: list[Any]) -> None:
         (self.logits,) = state
+
+    def identity(self, state: list[Any], best: Any = None) -> Any:
+        return None  # the table is our own
 
 
 def tabular_cut(at: Evaluation, natural: bool) -> Cut:
@@ -136,6 +153,8 @@ class ModuleLearner:
     make, δ(s,a), brought onto the parameters by least squares in the same weights, min_v Σ ρ π (J v - δ)² with J the
     Jacobian of the logits. For one cut that is the natural gradient of the parameters.
     """
+
+    is_table: ClassVar[bool] = False
 
     def __init__(self, module: Any, mdp: MDP, features: Any = None) -> None:
         import torch
@@ -182,6 +201,9 @@ class ModuleLearner:
         self.restore(self.snapshot() + step * min(1.0, cap / max(largest, 1e-300)))
         return min(largest, cap)
 
+    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+        return step  # one network for all states
+
     def _onto_parameters(self, step: Floats) -> Floats:
         logits = self.module(self.inputs).double().flatten()
         J = np.stack([self._gradient(logit) for logit in logits])
@@ -216,6 +238,9 @@ class ModuleLearner:
         with self.torch.no_grad():
             for buffer, value in zip(self.module.buffers(), buffers, strict=True):
                 buffer.copy_(value)
+
+    def identity(self, state: list[Any], best: Any = None) -> Any:
+        return [state[0] if best is None else best, state[1]]
 
 
 def _flat(tensor: Any) -> Floats:
