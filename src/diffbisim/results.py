@@ -42,12 +42,12 @@ class Status(Enum):
     )
     TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
     FAILED = "The underlying solver gave up: the bounds are true but wide; use solver='exact'."
+    ESTIMATE = "An estimate from samples; more steps make it better. Bounds are certified where the kernels are known."
     ENDED = "A stream ended early: an estimate from what it gave; go on with warm=result and more data."
 
-    # of a distance, a fit or an imitation
+    # of any of them
     ITERATIONS = "Stopped after max_iterations: the bounds are true, more would be better; raise max_iterations or tol."
     INTERRUPTED = "Interrupted: the bounds are true, more would be better; go on with warm=result or a checkpoint."
-    ESTIMATE = "An estimate from samples; more steps make it better. Bounds are certified where the kernels are known."
 
     # of a fit or an imitation
     REACHED = "Reached: the certified distance is within tol of zero."
@@ -55,7 +55,8 @@ class Status(Enum):
         "Settled: nothing closer was found, which does not prove that there is nothing: other starting parameters "
         "(of kernel= or policy=) may settle lower."
     )
-    STEPS = "Stopped after steps, with the best so far: raise steps, or go on from a checkpoint."
+    STEPS = "Stopped after steps: raise steps, or go on from a checkpoint."
+    ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
 
     # of a program or a fixed point of another method
     SOLVED = "Solved."
@@ -66,12 +67,11 @@ class Status(Enum):
 
     STALLED = SETTLED
     STOPPED = INTERRUPTED
-    ESTIMATED = ESTIMATE
 
     @property
     def converged(self) -> bool:
         """Whether the run found what it was asked for, or all that it can find."""
-        return self in (Status.CONVERGED, Status.REACHED, Status.SETTLED, Status.SOLVED)
+        return self in (Status.CONVERGED, Status.REACHED, Status.SETTLED, Status.ESTIMATED, Status.SOLVED)
 
 
 class Row(dict[str, Any]):

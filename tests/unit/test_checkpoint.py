@@ -363,7 +363,7 @@ def test_the_status_is_that_of_the_end(tmp_path):
     )
     assert short.outcome.name == "INTERRUPTED"
     ended = db.fit(X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz")
-    assert ended.outcome.name == "ESTIMATE"
+    assert ended.outcome.name == "ESTIMATED"
 
 
 @pytest.mark.parametrize("items", [100_000, 700])

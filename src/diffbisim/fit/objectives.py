@@ -270,7 +270,7 @@ class SampledObjective(ModelObjective):
     A stream that has ended is followed by draws from what it has shown.
     """
 
-    at_limit = Status.ESTIMATE
+    at_limit = Status.ESTIMATED
 
     def __init__(self, *given: Any, single: bool, steps: int, **options: Any) -> None:
         super().__init__(*given, **options)

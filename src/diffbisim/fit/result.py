@@ -57,7 +57,7 @@ class FitResult:
     @property
     def converged(self) -> bool:
         """Whether the run ended by itself."""
-        return self.outcome.converged or self.outcome is Status.ESTIMATE
+        return self.outcome.converged
 
     def curve(self, name: str = "value") -> Array:
         """One column of the history, (steps,)."""
