@@ -9,7 +9,7 @@ gradient of gradient.py divided by the row sums. Starts alike. A kernel is a den
 sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same layout.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
@@ -21,9 +21,10 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers
 from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
-from diffbisim.distance import solve as solve_by
+from diffbisim.distance import solve as solve_problem
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain, warn
 from diffbisim.gradient import kernel_gradients
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
 
@@ -59,7 +60,7 @@ initial : start of Y, a state or an (n_Y,) {array} (default: that of X if both h
 initial_x : start of X where it is no MarkovChain
 rewards : (n_Y,) {array} for cost "reward" (default: those of X if both have as many states)
 solver, tol, warm : as for :func:`diffbisim.distance`; by default exact, to 1e-10 where digits allow
-options : anything else that :func:`diffbisim.distance` takes to say what is computed
+asked : what else :func:`diffbisim.distance` takes to say what is computed: ``criterion``, ``horizon``, ...
 
 Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards."""
 
@@ -114,23 +115,27 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> MarkovChain:
     return MarkovChain(kernel / sums[:, None], initial=initial)
 
 
-class Question(NamedTuple):
-    """What is asked, beside the two chains and the cost."""
+class Asked(NamedTuple):
+    """What a caller of a bridge wants, beside the two chains and the cost."""
 
     discount: float
     solver: Any = None  # None: exact, to TOL where digits allow
     tol: float | None = None
     warm: DistanceResult | None = None
-    options: Mapping[str, Any] = {}  # of diffbisim.distance, which a bridge need not know
+    question: Question = Question()
     warn: bool = True  # of a solve that did not converge
 
 
-def solve(x: MarkovChain | Stream, y: MarkovChain, cost: Floats, asked: Question) -> DistanceResult:
+def solve(x: MarkovChain | Stream, y: MarkovChain, cost: Floats, asked: Asked) -> DistanceResult:
     """As :func:`diffbisim.distance` does; from a stream x, the kernel of y is known and sampled only if it must be."""
     usual = asked.solver is None and asked.tol is None
     solver = make_solver("exact" if asked.solver is None else asked.solver, TOL if usual else asked.tol)
-    other = Stream(y, sampled=not solver.memory) if isinstance(x, Stream) else y
-    result = solve_by(x, other, cost, asked.discount, solver, warm=asked.warm, **asked.options)
+    result: DistanceResult
+    if isinstance(x, Stream):
+        known = Stream(y, sampled=not solver.memory)
+        result = solver.estimate(x, known, cost, asked.discount, warm=asked.warm)
+    else:
+        result = solve_problem(asked.question.problem(x, y, cost, asked.discount), solver, asked.warm)
     if usual and result.outcome is Status.ROUNDING and result.gap <= Exact().tol * result.problem.scale:
         result = replace(result, outcome=Status.CONVERGED)  # as far as digits go, and far enough for everybody else
     if asked.warn and not result.converged and result.outcome is not Status.ESTIMATE:

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Entries, Kernel, Question
+from diffbisim._bridge import Asked, Entries, Kernel
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 
 try:
@@ -48,7 +49,7 @@ def distance(
     solver: Any = None,
     tol: float | None = None,
     warm: DistanceResult | None = None,
-    **options: Any,
+    **asked: Any,
 ) -> jax.Array:
     """The distance between two chains as a scalar array.
 
@@ -63,7 +64,7 @@ def distance(
         cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, Question(discount, solver, tol, warm, options))
+    run = partial(_run, X, Y, Asked(discount, solver, tol, warm, Question(**asked)))
     return _differentiable(run, dtype)(parts)
 
 
@@ -108,7 +109,7 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
     return call
 
 
-def _run(X: Any, Y: Any, asked: Question, parts: Parts) -> DistanceResult:
+def _run(X: Any, Y: Any, asked: Asked, parts: Parts) -> DistanceResult:
     x = X if "x" not in parts else _bridge.make_chain(_kernel(parts, "x"), _start(parts, "x"), "X")
     y = Y if "y" not in parts else _bridge.make_chain(_kernel(parts, "y"), _start(parts, "y"), "Y")
     return _bridge.solve(x, y, np.asarray(parts["cost"], dtype=np.float64), asked)

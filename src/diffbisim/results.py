@@ -186,7 +186,7 @@ class DistanceResult:
         """
         self._check_pair(x, y)
         f, g = self.coupling.potentials(x, y)
-        return f / (1 - self.discount), g / (1 - self.discount)
+        return f / self.problem.step, g / self.problem.step
 
     @lazy
     def duals(self) -> Duals:

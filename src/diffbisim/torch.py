@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Entries, Kernel, Question
+from diffbisim._bridge import Asked, Entries, Kernel
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 
 try:
@@ -48,21 +49,21 @@ def distance_and_result(
     solver: Any = None,
     tol: float | None = None,
     warm: DistanceResult | None = None,
-    **options: Any,
+    **asked: Any,
 ) -> tuple[torch.Tensor, DistanceResult]:
     """The distance as a scalar tensor, and the full result behind it (bounds, plans, encoder).
 
     {arguments}
     Stored zeros of a sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
     """
-    asked = Question(discount, solver, tol, warm, options)
-    return evaluate(X, Y, cost, asked, initial=initial, initial_x=initial_x, rewards=rewards)
+    how = Asked(discount, solver, tol, warm, Question(**asked))
+    return evaluate(X, Y, cost, how, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
 def evaluate(
-    X: Any, Y: Any, cost: Any, asked: Question, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
+    X: Any, Y: Any, cost: Any, asked: Asked, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
 ) -> tuple[torch.Tensor, DistanceResult]:
-    """:func:`distance_and_result` for a question; X may be a stream as well."""
+    """:func:`distance_and_result`; X may be a stream as well."""
     like = next((v for v in (Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
     if like is None:
         raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
@@ -100,7 +101,7 @@ class _Side(NamedTuple):
 class _Solve:
     """One evaluation: what is asked, and what was found."""
 
-    def __init__(self, x: _Side, y: _Side, asked: Question) -> None:
+    def __init__(self, x: _Side, y: _Side, asked: Asked) -> None:
         self.x, self.y, self.asked = x, y, asked
         self.result: DistanceResult | None = None
         self.kernels: tuple[Kernel | None, Kernel | None] = (None, None)

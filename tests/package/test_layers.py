@@ -16,7 +16,7 @@ LAYERS = (
     ("checks",),
     ("stochastic",),
     ("chain", "mdp", "cost", "planning", "data"),
-    ("problem", "gradient", "results", "progress", "parallel"),
+    ("problem", "timed", "actions", "questions", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),
     ("solvers",),
     ("distance", "pairwise", "saving", "estimate"),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
-from diffbisim._bridge import Question
+from diffbisim._bridge import Asked
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
@@ -210,7 +210,7 @@ class ModelObjective(ABC):
         return result.value
 
     def _solve(self, made: Made, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult]:
-        asked = Question(self.discount, solver, warm=warm, warn=False)
+        asked = Asked(self.discount, solver, warm=warm, warn=False)
         return evaluate(self.target, made.transition, made.cost, asked, initial=made.initial, rewards=made.rewards)
 
     def _count(self, result: DistanceResult) -> None:

@@ -85,6 +85,7 @@ class LinearProgram:
 
     name: ClassVar[str] = "lp"
     samples: ClassVar[bool] = False
+    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -40,6 +40,7 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
+    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
 
     def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
         """The distance by way of the quotients."""

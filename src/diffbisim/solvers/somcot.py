@@ -88,6 +88,7 @@ class Somcot:
 
     name: ClassVar[str] = "somcot"
     samples: ClassVar[bool] = True
+    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "eta", "beta", "decay_from", "time_limit"):

@@ -79,6 +79,7 @@ class Tracking:
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
