@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from diffbisim.errors import InvalidArgument
+from diffbisim.optimize.checkpoint import pack, unpack
 from diffbisim.optimize.steps import PolyakLevel
 
 
@@ -62,10 +63,10 @@ def test_no_step_without_a_slope(slope):
 
 def test_resumed_run_is_the_same_bit_for_bit():
     objective, theta = sharp(3, floor=0.1), np.zeros(5)
-    straight, resumed = PolyakLevel(), PolyakLevel()
+    straight, resumed, arrays = PolyakLevel(), PolyakLevel(), {}
     for _ in range(50):
         value, g = objective(theta)
-        resumed = PolyakLevel.from_state(json.loads(json.dumps(resumed.state())))
+        resumed = unpack(json.loads(json.dumps(pack(resumed, "rule", arrays))), arrays)
         lengths = [rule.length(value, g @ g, np.abs(g).max()) for rule in (straight, resumed)]
         assert lengths[0] == lengths[1]
         theta = theta - lengths[0] * g

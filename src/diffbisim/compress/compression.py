@@ -48,7 +48,7 @@ from diffbisim.cost import ground_cost, reward_cost
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.lumping import lump
-from diffbisim.optimize.checkpoint import Checkpoint
+from diffbisim.optimize.checkpoint import Checkpoint, stored
 from diffbisim.problem import Array, Problem, available_threads
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
@@ -71,6 +71,7 @@ ZERO = 1e-6
 LANDMARKS, STARTS = 0.15, 0.3
 
 
+@stored
 class Start(NamedTuple):
     """A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or ""."""
 
@@ -306,6 +307,7 @@ def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Gener
     return found
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Ran:
     """What came out of a descent: its last model, all values, the table ``(n, k)`` and the certified distance."""
@@ -332,26 +334,13 @@ class Notes:
         state = None if file is None else file.read()
         if state is None or (state["limited"] and not limited):
             return cls(file, limited, [], ({}, {}))
-        starts = [Start(Model(*model), before) for model, before in state["starts"]]
-        first, last = ({n: Ran(Model(*model), *rest) for n, model, *rest in heat} for heat in state["heats"])
-        return cls(file, state["limited"], starts, (first, last))
+        return cls(file, **state)
 
     def write(self) -> None:
         """All of it, if there is a file; what was cut short by the clock is not worth keeping."""
-        if self.file is None:
-            return
-        self.file.write({
-            "limited": self.limited,
-            "starts": [(_fields(model), before) for model, before in self.starts],
-            "heats": [
-                [(n, _fields(r.model), r.values, r.table, r.upper, True) for n, r in sorted(heat.items()) if r.complete]
-                for heat in self.heats
-            ],
-        })  # fmt: skip
-
-
-def _fields(model: Model) -> tuple[Any, ...]:
-    return model.transition, model.initial, model.rewards
+        if self.file is not None:
+            heats = tuple({n: ran for n, ran in sorted(heat.items()) if ran.complete} for heat in self.heats)
+            self.file.write({"limited": self.limited, "starts": self.starts, "heats": heats})
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
 from diffbisim.cost import reward_cost
+from diffbisim.optimize.checkpoint import stored
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
@@ -40,6 +41,7 @@ CANDIDATES = 40
 ROUNDS = 20
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Model:
     """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned."""

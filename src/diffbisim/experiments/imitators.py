@@ -16,8 +16,8 @@ from diffbisim.checks import Floats
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidData, MissingExtra, quietly
 from diffbisim.imitate import baselines
-from diffbisim.imitate.imitation import Settings, make_task
-from diffbisim.imitate.learner import Evaluation, make_learner
+from diffbisim.imitate.imitation import Request
+from diffbisim.imitate.learner import Evaluation
 from diffbisim.imitate.objective import PolicyObjective
 from diffbisim.imitate.updates import make_update
 from diffbisim.mdp import MDP
@@ -63,10 +63,10 @@ def trace(
     tol: float = 1e-4,
 ) -> Trace:
     """`diffbisim.imitate` in a known MDP, with the policies on the way kept."""
-    how = Settings(discount, make_update(update), tol, None, None, as_generator(0))
     if isinstance(expert, tuple):
         expert = Transitions.from_pairs(*expert, states=mdp.n_states)
-    run = how.run(make_task(mdp, expert, cost, discount), make_learner(policy, mdp, None), _Watched)
+    asked = Request(expert, cost, discount, make_update(update), tol, rng=as_generator(0), policy=policy)
+    run = asked.run(asked.task(mdp), asked.learner(mdp), _Watched)
     run.until_done(iterations)
     values, watched = tuple(row["value"] for row in run.history), run.objective
     assert isinstance(watched, _Watched)

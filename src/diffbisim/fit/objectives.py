@@ -25,6 +25,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.kernels import ChainModel
+from diffbisim.optimize.checkpoint import Resumable, stored
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers.exact.tracking import Tracking
 
@@ -119,6 +120,7 @@ def _copy(values: Vector, tensors: Vector) -> None:
 # --- what is kept ------------------------------------------------------------------------------------------
 
 
+@stored
 @dataclass
 class Lowest:
     """The parameters of the least value."""
@@ -130,13 +132,8 @@ class Lowest:
         if value < self.value:
             self.value, self.parameters = value, snapshot()
 
-    def state(self) -> list[Any]:
-        return [self.value, self.parameters]
 
-    def resume(self, state: list[Any]) -> None:
-        self.value, self.parameters = state
-
-
+@stored
 @dataclass
 class MeanOfTheLast:
     """The mean of the parameters over the last quarter of the steps."""
@@ -149,12 +146,6 @@ class MeanOfTheLast:
         self.seen += 1
         n = max(1, self.seen - int((1 - TAIL) * self.steps))
         self.parameters = [mean + (new - mean) / n for mean, new in zip(self.parameters, snapshot(), strict=True)]
-
-    def state(self) -> list[Any]:
-        return [self.seen, self.parameters]
-
-    def resume(self, state: list[Any]) -> None:
-        self.seen, self.parameters = state
 
 
 # --- objectives --------------------------------------------------------------------------------------------
@@ -171,18 +162,18 @@ class Evaluation:
     value: float  # what steps are judged by
 
 
-class ModelObjective(ABC):
+class ModelObjective(Resumable, ABC):
     """The distance between a target and a model, solved from the last solution if ``warm``."""
 
     at_limit = Status.STEPS
+    changing = ("last", "evaluations", "work", "kept")
 
     def __init__(self, target: Any, model: Model, discount: float, solver: Any, kept: Any, warm: bool = True) -> None:
         self.target, self.model, self.discount, self.solver, self.kept = target, model, discount, solver, kept
-        self.warm, self.last = warm, None
+        self.warm = warm
+        self.last: DistanceResult | None = None
         self.evaluations = 0
         self.work = dict.fromkeys((*COUNTS, "gradient_sweeps", "iterations", "transitions"), 0)
-
-    last: DistanceResult | None
 
     def evaluate(self, level: float) -> Evaluation:
         solver, made = self._solver_for(level), self.model()
@@ -226,14 +217,6 @@ class ModelObjective(ABC):
     def best(self) -> Vector:
         best: Vector = self.kept.parameters
         return best
-
-    def state(self) -> dict[str, Any]:
-        held = {"last": self.last, "evaluations": self.evaluations, "work": self.work}
-        return {**held, "kept": self.kept.state()}
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        self.last, self.evaluations, self.work = state["last"], state["evaluations"], state["work"]
-        self.kept.resume(state["kept"])
 
 
 class ExactObjective(ModelObjective):

@@ -20,6 +20,7 @@ import torch
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.objectives import Evaluation, Model, ModelObjective
+from diffbisim.optimize.checkpoint import Resumable
 from diffbisim.optimize.steps import StepRule
 
 Vector = list[torch.Tensor]
@@ -45,11 +46,12 @@ class Direction(NamedTuple):
     size: float  # what the cap of a step measures
 
 
-class RuleSteps:
+class RuleSteps(Resumable):
     """Natural steps (the gradient's, where a model cannot be differentiated twice) as long as a rule says."""
 
     column: ClassVar[str] = "length"
     retrying = False
+    changing = ("rule",)
 
     def __init__(self, objective: ModelObjective, rule: StepRule) -> None:
         self.objective, self.model, self.rule = objective, objective.model, rule
@@ -76,12 +78,6 @@ class RuleSteps:
     def facts(self) -> dict[str, Any]:
         """What makes this update another than others."""
         return {"attainable": getattr(self.rule, "attainable", None), "optimizer": None, "scheduler": None}
-
-    def state(self) -> dict[str, Any]:
-        return {"rule": self.rule.state()}
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        self.rule = type(self.rule).from_state(state["rule"])
 
 
 class OptimizerSteps:
@@ -126,11 +122,11 @@ class OptimizerSteps:
 
     def state(self) -> dict[str, Any]:
         plan = self.scheduler and self.scheduler.state_dict()
-        return {"rule": self.rule.state(), "optimizer": self.optimizer.state_dict(), "scheduler": plan}
+        return {"rule": self.rule, "optimizer": self.optimizer.state_dict(), "scheduler": plan}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """``load_state_dict`` converts numbers to the type of the parameters; then they are put back as they were."""
-        self.rule = type(self.rule).from_state(state["rule"])
+        self.rule = state["rule"]
         self.optimizer.load_state_dict(state["optimizer"])
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         for k, entries in state["optimizer"]["state"].items():

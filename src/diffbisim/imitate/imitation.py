@@ -23,7 +23,7 @@ The loop itself is optimize/loop.py; what is evaluated, objective.py; how the po
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ from diffbisim.imitate.expert import (
     warn_if_elsewhere,
     warn_if_impossible,
 )
-from diffbisim.imitate.learner import Evaluation, Learner, TabularLearner, make_learner
-from diffbisim.imitate.objective import PolicyObjective, Task, make_inner
+from diffbisim.imitate.learner import Learner, TabularLearner, make_learner
+from diffbisim.imitate.objective import PolicyObjective, Task
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.imitate.updates import Update, Walk, make_update
 from diffbisim.mdp import MDP
@@ -124,35 +124,18 @@ def imitate(
     if simplest:
         expert = _data_for_the_rule(expert, policy)
     watch = Watch(max_iterations, callback, progress, checkpoint, every)
-    how = Settings(check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng))
-    asked = Request(expert, cost, how, policy, features, watch)
+    how = check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng)
+    asked = Request(expert, cost, *how, policy, features)
     if isinstance(mdp, MDP):
-        found = in_mdp(mdp, asked)
+        found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
-        found = in_environment(mdp, asked, sampling or Sampling())
+        found = in_environment(mdp, asked, watch, sampling or Sampling())
     else:
         raise InvalidArgument(
             f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
             "Gymnasium environment with Discrete observations and actions"
         )
-    return simplest_policy(found, steps_seen(expert, found.mdp, cost_is_shared(cost))) if simplest else found
-
-
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """How to imitate, whatever is imitated, and wherever."""
-
-    discount: float
-    update: Update
-    tol: float
-    solver: Any
-    attainable: bool | None
-    rng: np.random.Generator
-
-    def run(self, task: Task, learner: Learner, objective: type[PolicyObjective] = PolicyObjective) -> Run[Evaluation]:
-        """The loop for a task, from where the learner is."""
-        minimized = objective(task, learner, make_inner(self.solver))
-        return Run(minimized, Walk.begin(self.update, minimized, self.rng, self.attainable), self.tol)
+    return simplest_policy(found, steps_seen(expert, found.mdp, asked.shared)) if simplest else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,71 +144,83 @@ class Request:
 
     expert: Any
     cost: Any
-    how: Settings
-    policy: Any
-    features: Any
-    watch: Watch
+    discount: float
+    update: Update
+    tol: float
+    solver: Any = None
+    attainable: bool | None = None
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    policy: Any = None
+    features: Any = None
 
     def task(self, mdp: MDP) -> Task:
-        return make_task(mdp, self.expert, self.cost, self.how.discount)
+        """The expert as a chain and the cost as a table, checked."""
+        x = expert_chain(self.expert, mdp, self.shared)
+        return Task(x, mdp, learner_cost(self.cost, x, mdp), self.discount)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the expert's states are the learner's."""
+        return isinstance(self.cost, str) and self.cost == "indicator"
 
     def learner(self, mdp: MDP) -> Learner:
         return make_learner(self.policy, mdp, self.features)
 
-    def facts(self) -> dict[str, Any]:
-        """What makes the run another than others, besides task and environment."""
-        how = {part.name: getattr(self.how, part.name) for part in fields(self.how)}
-        return {**how, "policy": self.policy, "features": self.features}
+    def run(self, task: Task, learner: Learner, objective: type[PolicyObjective] = PolicyObjective) -> Run:
+        """The loop for a task, from where the learner is."""
+        minimized = objective(task, learner, self.solver)
+        return Run(minimized, Walk.begin(self.update, minimized, self.rng, self.attainable), self.tol)
+
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """All that makes this run another than others."""
+        return {part.name: getattr(self, part.name) for part in fields(self)} | more
 
 
-def finished(run: Run[Evaluation], status: Status) -> ImitationResult:
+def finished(run: Run, status: Status) -> ImitationResult:
     """The closest policy with its exact distance."""
     objective: Any = run.objective
     distance = objective.certify()
     return ImitationResult(objective.closest.policy, distance, tuple(run.history), objective.task.mdp, status)
 
 
-def in_mdp(mdp: MDP, asked: Request) -> ImitationResult:
+def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
     """In known dynamics."""
-    task = asked.task(mdp)
-    if cost_is_shared(asked.cost) and task.expert.n_states == mdp.n_states:
+    task, learner = asked.task(mdp), asked.learner(mdp)
+    if asked.shared and task.expert.n_states == mdp.n_states:
         warn_if_elsewhere(task.expert, mdp)
         warn_if_impossible(task.expert, mdp, task.discount)
-    learner = asked.learner(mdp)
 
     def facts() -> dict[str, Any]:
-        return {"mdp": mdp, "expert": task.expert, "cost": task.cost, **asked.facts()}
+        return asked.facts(mdp=mdp, expert=task.expert, cost=task.cost)
 
-    with Session(asked.watch.checkpoint, "imitate", facts, learner, "policy") as session:
-        kept, run = session.read(), asked.how.run(task, learner)
-        return finished(run, asked.watch.run(run, session, None if kept is None else kept["run"]))
+    with Session(watch.checkpoint, "imitate", facts, learner, "policy") as session:
+        kept, run = session.read(), asked.run(task, learner)
+        return finished(run, watch.run(run, session, None if kept is None else kept["run"]))
 
 
-def in_environment(env: Any, asked: Request, sampling: Sampling) -> ImitationResult:
+def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -> ImitationResult:
     """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen."""
-    expert = asked.expert if isinstance(asked.expert, MarkovChain) else observations(asked.expert)
-    asked = replace(asked, expert=expert)
+    if not isinstance(asked.expert, MarkovChain):
+        asked = replace(asked, expert=observations(asked.expert))
     model = Model(*sizes(env))
     learner = asked.learner(model.mdp())
+    rounds = Rounds(env, asked, sampling, model, learner)
 
     def facts() -> dict[str, Any]:
-        shown = asked.expert, asked.task(model.mdp()).cost
-        return {"environment": _environment_facts(env), "expert": shown, "sampling": sampling, **asked.facts()}
+        return asked.facts(environment=_environment_facts(env), cost=asked.task(model.mdp()).cost, sampling=sampling)
 
-    with Session(asked.watch.checkpoint, "imitate", facts, learner, "policy") as session:
-        kept = session.read() or {"run": None}
-        rounds = Rounds(env, asked, sampling, model, learner)
-        if "rounds" in kept:
+    with Session(watch.checkpoint, "imitate", facts, learner, "policy") as session:
+        kept = session.read()
+        if kept is not None:
             rounds.resume(kept)
         for _ in rounds.left():
             rounds.advance()
             session.write(lambda: {**rounds.state(), "run": None})
-        mdp = model.mdp()
-        task = asked.task(mdp)
-        if cost_is_shared(asked.cost) and task.expert.n_states == mdp.n_states:
-            warn_if_impossible(task.expert, mdp, task.discount, model.known(sampling.enough))
-        run = asked.how.run(task, learner)
-        return finished(run, asked.watch.run(run, session, kept["run"], rounds.state()))
+        task = asked.task(model.mdp())
+        if asked.shared and task.expert.n_states == model.n_states:
+            warn_if_impossible(task.expert, task.mdp, task.discount, model.known(sampling.enough))
+        run = asked.run(task, learner)
+        return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
 
 
 class Rounds:
@@ -241,7 +236,7 @@ class Rounds:
 
     def __init__(self, env: Any, asked: Request, sampling: Sampling, model: Model, learner: Learner) -> None:
         self.env, self.asked, self.sampling, self.model, self.learner = env, asked, sampling, model, learner
-        self.rng, self.batches, self.done = asked.how.rng, sampling.batches(), 0
+        self.rng, self.batches, self.done = asked.rng, sampling.batches(), 0
         self.policy = learner.table()
         self.uniform = np.full_like(self.policy, 1.0 / model.n_actions)
 
@@ -275,7 +270,7 @@ class Rounds:
         return policy[: self.model.n_states]
 
     def _few_iterations(self, task: Task, learner: Learner) -> Any:
-        run = self.asked.how.run(task, learner)
+        run = self.asked.run(task, learner)
         run.until_done(max(self.sampling.iterations, 1))
         return run
 
@@ -305,17 +300,6 @@ def _data_for_the_rule(expert: Any, policy: Any) -> Transitions:
     if policy is not None and hasattr(policy, "parameters"):
         raise InvalidArgument("simplest=True returns a table; leave it out with a module as policy")
     return observations(expert)
-
-
-def cost_is_shared(cost: Any) -> bool:
-    """Whether the expert's states are the learner's."""
-    return isinstance(cost, str) and cost == "indicator"
-
-
-def make_task(mdp: MDP, expert: Any, cost: Any, discount: float) -> Task:
-    """The expert as a chain and the cost as a table, checked."""
-    x = expert_chain(expert, mdp, cost_is_shared(cost))
-    return Task(x, mdp, learner_cost(cost, x, mdp), discount)
 
 
 def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:

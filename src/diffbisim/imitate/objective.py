@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
@@ -35,46 +35,6 @@ class Task:
     discount: float
 
 
-class Inner(Protocol):
-    """How the distances on the way are solved, and the last one."""
-
-    def solve(self, problem: Problem, last: DistanceResult | None) -> DistanceResult: ...
-
-    def certified(self, best: DistanceResult) -> DistanceResult: ...
-
-
-@dataclass(frozen=True)
-class AsExactAsNeeded:
-    """Exactly, to three digits beyond the last distance."""
-
-    def solve(self, problem: Problem, last: DistanceResult | None) -> DistanceResult:
-        scale = problem.scale or 1.0
-        value = scale if last is None else last.value
-        return Exact(tol=min(max(1e-4 * value / scale, 1e-12), 1e-7)).solve(problem, warm=last)
-
-    def certified(self, best: DistanceResult) -> DistanceResult:
-        return best
-
-
-@dataclass(frozen=True)
-class AsGiven:
-    """By a solver of the caller's, and exactly at the end."""
-
-    solver: Any
-
-    def solve(self, problem: Problem, last: DistanceResult | None) -> DistanceResult:
-        result: DistanceResult = self.solver.solve(problem, warm=last)
-        return result
-
-    def certified(self, best: DistanceResult) -> DistanceResult:
-        return Exact().solve(best.problem)
-
-
-def make_inner(solver: Any) -> Inner:
-    """What ``solver=`` means: None for the default, else a name or an object as everywhere."""
-    return AsExactAsNeeded() if solver is None else AsGiven(make_solver(solver))
-
-
 class BestPolicy(NamedTuple):
     """The closest policy so far."""
 
@@ -84,12 +44,13 @@ class BestPolicy(NamedTuple):
 
 
 class PolicyObjective:
-    """The distance as a function of the learner's policy."""
+    """The distance as a function of the learner's policy; ``solver`` None is the exact one with its default here."""
 
     at_limit = Status.ITERATIONS
 
-    def __init__(self, task: Task, learner: Learner, inner: Inner) -> None:
-        self.task, self.learner, self.inner = task, learner, inner
+    def __init__(self, task: Task, learner: Learner, solver: Any = None) -> None:
+        self.task, self.learner = task, learner
+        self.solver = None if solver is None else make_solver(solver)
         self.last: DistanceResult | None = None
         self._best: BestPolicy | None = None
 
@@ -103,13 +64,21 @@ class PolicyObjective:
         """Distance, reward and advantage of the current policy."""
         pi, mdp = self.learner.table(), self.task.mdp
         problem = Problem(self.task.expert, mdp._chain(pi), self.task.cost, self.task.discount)
-        self.last = result = self.inner.solve(problem, self.last)
+        result: DistanceResult = self._solver(problem.scale or 1.0).solve(problem, warm=self.last)
+        self.last = result
         if self._best is None or result.value < self._best.result.value:
             self._best = BestPolicy(result, pi, self.learner.snapshot())
         reward = result.implicit_reward()
         A = action_values(mdp, reward)
         A -= (pi * A).sum(axis=1, keepdims=True)  # zero up to rounding already
         return Evaluation(pi, result, reward, A, result.occupancy.sum(axis=0))
+
+    def _solver(self, scale: float) -> Any:
+        """Three digits beyond the last distance, unless a solver was given."""
+        if self.solver is not None:
+            return self.solver
+        value = scale if self.last is None else self.last.value
+        return Exact(tol=min(max(1e-4 * value / scale, 1e-12), 1e-7))
 
     def account(self, at: Evaluation) -> dict[str, float]:
         return {}
@@ -120,7 +89,8 @@ class PolicyObjective:
     def certify(self) -> DistanceResult:
         """The closest policy into the learner, and its exact distance."""
         self.learner.restore(self.closest.snapshot)
-        return self.inner.certified(self.closest.result)
+        best = self.closest.result
+        return best if self.solver is None else Exact().solve(best.problem)
 
     def state(self) -> dict[str, Any]:
         result, policy, snapshot = self.closest

@@ -28,7 +28,8 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.imitate.learner import Evaluation, Learner, TabularLearner
 from diffbisim.imitate.objective import PolicyObjective
 from diffbisim.mdp import MDP
-from diffbisim.optimize.steps import Bundle, Cut, PolyakLevel
+from diffbisim.optimize.checkpoint import Resumable
+from diffbisim.optimize.steps import Bundle, PolyakLevel
 from diffbisim.planning import optimal_policy
 from diffbisim.stochastic import Successors
 
@@ -64,7 +65,7 @@ class Update(ABC):
 
 
 @dataclass
-class Walk:
+class Walk(Resumable):
     """A policy on its way, as its update and the loop around it (optimize/loop.py) know it."""
 
     update: Update
@@ -79,6 +80,7 @@ class Walk:
     mark: float = float("inf")  # ... and the distance from which
 
     column: ClassVar[str] = "step"
+    changing: ClassVar[tuple[str, ...]] = ("rule", "bundle", "best", "iteration", "trial", "since", "mark")
 
     @classmethod
     def begin(
@@ -135,17 +137,11 @@ class Walk:
         return True
 
     def state(self) -> dict[str, Any]:
-        return {
-            "rng": self.rng, "rule": self.rule.state(), "best": self.best, "iteration": self.iteration,
-            "trial": self.trial, "since": self.since, "mark": self.mark,
-            "cuts": [[cut.value, cut.point, cut.gradient, cut.weights] for cut in self.bundle.cuts],
-        }  # fmt: skip
+        return {**super().state(), "rng": self.rng}
 
     def resume(self, state: Mapping[str, Any]) -> None:
+        super().resume(state)
         self.rng.bit_generator.state = state["rng"].bit_generator.state
-        self.rule, self.best, self.iteration = PolyakLevel.from_state(state["rule"]), state["best"], state["iteration"]
-        self.trial, self.since, self.mark = state["trial"], state["since"], state["mark"]
-        self.bundle.cuts = [Cut(*parts) for parts in state["cuts"]]
 
 
 @dataclass(frozen=True, slots=True)

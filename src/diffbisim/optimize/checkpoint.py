@@ -5,7 +5,8 @@
     file.write(state)            # all at once or not at all: a kill leaves the file that was there
 
 *State* is any nesting of dictionaries, lists and tuples of plain values, arrays, tensors, chains, results of solvers
-and random generators. What JSON cannot hold is moved to arrays (:func:`pack`), so every bit comes back.
+and random generators, and objects of classes that are marked :func:`stored`. What JSON cannot hold is moved to arrays
+(:func:`pack`), so every bit comes back.
 
 *Facts* say which run it is. Of each the file keeps a digest of its content (:func:`digest`), and a run that differs in
 one of them is another run: to go on from its file would return an answer to another question. What does not change the
@@ -26,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -105,6 +106,33 @@ class Checkpoint:
         text = np.frombuffer(json.dumps(held).encode(), dtype=np.uint8)
         with replacing(self.path, binary=True) as file:
             np.savez(file, checkpoint=text, **arrays)
+
+
+#: Classes whose objects are stored by their fields: a name in a file stands for one of these, and for nothing else.
+STORED: dict[str, Any] = {}
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def stored(kind: Kind) -> Kind:
+    """Decorates a dataclass or NamedTuple whose objects a checkpoint may hold."""
+    STORED[kind.__name__] = kind
+    return kind
+
+
+class Resumable:
+    """Something whose state is the values of a few attributes."""
+
+    changing: ClassVar[tuple[str, ...]]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes from step to step, as a checkpoint can hold it."""
+        return {name: getattr(self, name) for name in self.changing}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        for name in self.changing:
+            setattr(self, name, state[name])
 
 
 class Trained(Protocol):
@@ -193,6 +221,9 @@ def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
         return {"chain": pack(chain_arrays(value), name, arrays)}
     if isinstance(value, np.random.Generator) and type(value.bit_generator).__name__ in BIT_GENERATORS:
         return {"generator": pack(_generator_state(value), name, arrays)}
+    if type(value) is STORED.get(type(value).__name__):
+        names = value._fields if isinstance(value, tuple) else [field.name for field in fields(value)]
+        return {"object": [type(value).__name__, pack({k: getattr(value, k) for k in names}, name, arrays)]}
     raise InvalidData(f"a checkpoint cannot hold {name}, a {type(value).__name__}; leave checkpoint out")
 
 
@@ -219,6 +250,8 @@ def unpack(value: Any, arrays: Mapping[str, Any]) -> Any:
         return chain_from_arrays(unpack(held, arrays))
     if kind == "generator":
         return _generator(unpack(held, arrays))
+    if kind == "object":
+        return STORED[held[0]](**unpack(held[1], arrays))
     raise InvalidData(f"a value of unknown kind {kind!r}")
 
 

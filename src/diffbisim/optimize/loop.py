@@ -17,51 +17,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from diffbisim.checks import check_count
 from diffbisim.errors import InvalidArgument
 from diffbisim.optimize.checkpoint import Session
 from diffbisim.progress import Progress, tracking
-from diffbisim.results import DistanceResult, Status
+from diffbisim.results import Status
 
 Callback = Callable[[Mapping[str, float]], object]
 
 
-class Evaluation(Protocol):
-    """The distance at one point, and what its objective and update know of it besides."""
+class Objective(Protocol):
+    """What is minimized, at parameters that an update moves.
 
-    @property
-    def result(self) -> DistanceResult: ...
-
-
-At = TypeVar("At", bound=Evaluation)
-Seen = TypeVar("Seen", bound=Evaluation, contravariant=True)
-
-
-class Objective(Protocol[At]):
-    """What is minimized, at parameters that an update moves."""
+    Its evaluations have a ``result``, and whatever else it shares with the update.
+    """
 
     #: What it means that all steps are made.
     at_limit: Status
 
-    def evaluate(self, level: float) -> At:
+    def evaluate(self, level: float) -> Any:
         """The distance at the present parameters, for a step that aims at this level; what is best is kept."""
 
-    def account(self, at: At) -> dict[str, float]:
+    def account(self, at: Any) -> dict[str, float]:
         """Count the work of this evaluation, after the step; returns what else a row of history says."""
 
     def best(self) -> Any:
         """The best parameters so far, as the model holds them."""
 
-    def state(self) -> dict[str, Any]:
-        """Everything that changes from step to step, as a checkpoint can hold it."""
+    def state(self) -> dict[str, Any]: ...
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+    def resume(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Update(Protocol[Seen]):
+class Update(Protocol):
     """What moves the parameters."""
 
     #: What a row of history calls the number that :meth:`step` returns.
@@ -71,27 +61,25 @@ class Update(Protocol[Seen]):
     def level(self) -> float:
         """What the next step aims at."""
 
-    def step(self, at: Seen) -> float:
+    def step(self, at: Any) -> float:
         """Move, and say how far."""
 
-    def settled(self, at: Seen, goal: float) -> bool:
+    def settled(self, at: Any, goal: float) -> bool:
         """Whether nothing is left to gain, for a run that would be content with the distance ``goal``."""
 
     @property
     def retrying(self) -> bool:
         """Whether it had settled, began again, and has gained nothing since."""
 
-    def state(self) -> dict[str, Any]:
-        """Everything that changes from step to step."""
+    def state(self) -> dict[str, Any]: ...
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+    def resume(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Run(Generic[At]):
+class Run:
     """One run of the loop; ``status`` is None until it has ended by itself."""
 
-    def __init__(self, objective: Objective[At], update: Update[At], tol: float) -> None:
+    def __init__(self, objective: Objective, update: Update, tol: float) -> None:
         self.objective, self.update, self.tol = objective, update, tol
         self.history: list[dict[str, float]] = []
         self.status: Status | None = None
@@ -154,7 +142,7 @@ class Watch:
             raise InvalidArgument("every is 0; a checkpoint is written every so many steps: give at least 1")
 
     def run(
-        self, run: Run[Any], session: Session, state: Mapping[str, Any] | None, beside: Mapping[str, Any] | None = None
+        self, run: Run, session: Session, state: Mapping[str, Any] | None, beside: Mapping[str, Any] | None = None
     ) -> Status:
         """From a stored state if there is one, to an end; what stands ``beside`` the run is written with it."""
 

@@ -34,15 +34,15 @@ mirrored below; if the cuts have no common point the oldest is left out, down to
 |u| is measured in weights: for a policy ρ(s) π(a|s), which makes one cut the natural (mirror) step along A(s,·).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from diffbisim.errors import InvalidArgument
+from diffbisim.optimize.checkpoint import stored
 
 Array = NDArray[np.float64]
 
@@ -52,34 +52,32 @@ FAR = 3.0
 TINY = 1e-300  # weights below this are zero
 
 
-class StepRule(Protocol):
-    """How far to go; a few plain numbers, so that a run can be stored and resumed."""
+class StepRule:
+    """How far to go. A rule that cannot tell good from bad never retreats, and is never exhausted."""
 
-    improved: bool  # whether the last value was the best so far
+    improved: bool = False  # whether the last value was the best so far
 
     @property
     def level(self) -> float:
         """What the next step aims at."""
+        return 0.0
 
     def length(self, value: float, slope: float, size: float = 0.0) -> float:
         """The step length η ≥ 0 for a direction n with slope <g, n> and this size."""
+        raise NotImplementedError
 
     def retreats(self, value: float, length: float) -> bool:
         """Whether to go back to the best point instead; asked once after every length."""
+        return False
 
     def exhausted(self, tolerance: float) -> bool:
         """Whether it expects to gain no more than this."""
-
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it exactly."""
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`state`."""
+        return False
 
 
+@stored
 @dataclass
-class PolyakLevel:
+class PolyakLevel(StepRule):
     """Polyak's length for a level that is learned.
 
     Attributes:
@@ -155,20 +153,10 @@ class PolyakLevel:
         """Whether the level has come up to the best value."""
         return not self.attainable and self.delta <= tolerance
 
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it exactly."""
-        return {k: None if v == float("inf") else v for k, v in asdict(self).items()}
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "PolyakLevel":
-        """The inverse of :meth:`state`."""
-        values = {field.name: state[field.name] for field in fields(cls)}
-        values.update({k: float("inf") for k in ("best", "delta", "record") if values[k] is None})
-        return cls(**values)
-
-
+@stored
 @dataclass
-class Annealed:
+class Annealed(StepRule):
     """Steps of a length that falls to zero like a cosine, whatever the values are: for values that are estimates.
 
     Two models are never farther apart than π in the Fisher metric of their transitions (the angle between the roots of
@@ -177,13 +165,10 @@ class Annealed:
     Attributes:
         total: number of steps.
         done: steps so far.
-        improved, level: there is no telling, as :class:`PolyakLevel` does.
     """
 
     total: int
     done: int = 0
-    improved: bool = False
-    level: float = 0.0
 
     def length(self, value: float, slope: float, size: float = 0.0) -> float:
         """The next η, for a direction of this size."""
@@ -191,22 +176,8 @@ class Annealed:
         self.done += 1
         return np.pi / self.total * (1.0 + np.cos(np.pi * share)) / size if size > 0.0 else 0.0
 
-    def retreats(self, value: float, length: float) -> bool:
-        return False
 
-    def exhausted(self, tolerance: float) -> bool:
-        return False
-
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it exactly."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Annealed":
-        """The inverse of :meth:`state`."""
-        return cls(**state)
-
-
+@stored
 @dataclass(frozen=True, eq=False)
 class Cut:
     """The linear model of the distance at one point."""
@@ -217,6 +188,7 @@ class Cut:
     weights: Array  # of the coordinates, broadcast against the gradient
 
 
+@stored
 @dataclass
 class Bundle:
     """The last few cuts, newest first."""
