@@ -72,7 +72,7 @@ class RuleSteps(Resumable):
                 p -= self.length * direction
         return self.length
 
-    def settled(self, at: Evaluation, goal: float) -> bool:
+    def settled(self, goal: float) -> bool:
         return self.rule.exhausted(goal) or (self.length == 0.0 and self.rule.improved)
 
     def facts(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class OptimizerSteps:
             self.scheduler.step()
         return length
 
-    def settled(self, at: Evaluation, goal: float) -> bool:
+    def settled(self, goal: float) -> bool:
         return False
 
     def facts(self) -> dict[str, Any]:

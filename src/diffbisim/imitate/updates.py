@@ -111,7 +111,7 @@ class Walk(Resumable):
         self.iteration += 1
         return moved
 
-    def settled(self, at: Evaluation, goal: float) -> bool:
+    def settled(self, goal: float) -> bool:
         return self.update.settled(self, goal)
 
     @property

@@ -222,7 +222,7 @@ def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, np.random.Generator) and type(value.bit_generator).__name__ in BIT_GENERATORS:
         return {"generator": pack(_generator_state(value), name, arrays)}
     if type(value) is STORED.get(type(value).__name__):
-        names = value._fields if isinstance(value, tuple) else [field.name for field in fields(value)]
+        names = getattr(value, "_fields", None) or [field.name for field in fields(value)]  # of a NamedTuple, or not
         return {"object": [type(value).__name__, pack({k: getattr(value, k) for k in names}, name, arrays)]}
     raise InvalidData(f"a checkpoint cannot hold {name}, a {type(value).__name__}; leave checkpoint out")
 

@@ -8,7 +8,7 @@
 An *objective* knows what is compared and how it is solved: exactly, tracked from step to step, or from samples. An
 *update* knows where to go from there: the natural direction, the gradient by a torch optimizer, a best response. Each
 is a small object that can say all of its state, so a run can be stored between any two steps and goes on to the same
-bits. The objectives and updates of fit are in fit/objectives.py and fit/directions.py, those of imitate in
+bits. The objectives and updates of fit are in fit/objectives.py and fit/updates.py, those of imitate in
 imitate/objective.py and imitate/updates.py; step rules in steps.py, files in checkpoint.py.
 """
 
@@ -64,7 +64,7 @@ class Update(Protocol):
     def step(self, at: Any) -> float:
         """Move, and say how far."""
 
-    def settled(self, at: Any, goal: float) -> bool:
+    def settled(self, goal: float) -> bool:
         """Whether nothing is left to gain, for a run that would be content with the distance ``goal``."""
 
     @property
@@ -95,7 +95,7 @@ class Run:
         self.history.append({**row, self.update.column: moved, **self.objective.account(at)})
         if reached:
             self.status = Status.REACHED
-        elif self.update.settled(at, goal):
+        elif self.update.settled(goal):
             self.status = Status.SETTLED
 
     def until_done(
