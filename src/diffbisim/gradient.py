@@ -104,7 +104,7 @@ def kernel_gradients(coupling: Coupling, m: Array, everywhere: bool) -> tuple[An
     """``∂d/∂P_X`` and ``∂d/∂P_Y``: dense tables with c-transforms off the supports, or on the supports alone (CSR)."""
     problem = coupling.problem
     factor = problem.discount / problem.step  # potentials of U, not of V
-    by_x, by_y = coupling.weighted_potentials(m, everywhere=everywhere)
+    by_x, by_y = coupling.weighted_potentials(coupling.potential_weights(m), everywhere=everywhere)
     return _centered(factor * by_x, problem.x), _centered(factor * by_y, problem.y)
 
 

@@ -42,7 +42,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
-from diffbisim.parallel import CHUNK, stop_flag, taken
+from diffbisim.parallel import CHUNK, stop_flag, thread_map
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -123,7 +123,7 @@ def lump(chain: MarkovChain, *, tol: float = 1e-12, key: Iterable[Hashable] | No
     edges = Incoming(incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
     stop = stop_flag()
     given = edges, initial, int(initial.max()) + 1, float(tol), stop
-    ((blocks, _, scanned, _),) = taken(refine, [given], 1, stop, wait=kernel.nnz > CHUNK)
+    ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=kernel.nnz > CHUNK)
     return _lumping(chain, kernel, _first_appearance(blocks), int(scanned))
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.checks import freeze
-from diffbisim.data.archive import chain_arrays
-from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
-from diffbisim.problem import Coupling, Problem, frozen, lazy, read_only
+from diffbisim.io.files import replacing
+from diffbisim.io.npz import chain_arrays
+from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
 
@@ -140,12 +140,18 @@ class DistanceResult:
 
     @property
     def values(self) -> Array:
-        """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``; NaN where not solved."""
+        """The metric between all pairs of states, shape ``(n_X, n_Y)``; NaN where not solved.
+
+        ``(1-γ) V``; for average cost the least average from each pair, for total cost the least total.
+        """
         return read_only(self.coupling.values)
 
     @lazy
     def occupancy(self) -> Array:
-        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one."""
+        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one.
+
+        For average cost its long-run law from the start, for total cost expected visits. ``value`` is ``<m, c>``.
+        """
         return frozen(self.coupling.occupancy())
 
     @lazy
@@ -181,6 +187,8 @@ class DistanceResult:
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
 
+        For total cost ``V = values``; for average cost the bias in its place (pairs with a transient state: values).
+
         ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
         mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
         """
@@ -208,7 +216,7 @@ class DistanceResult:
             np.savez(file, **self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.saving.result_from_arrays`."""
+        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.io.results.result_from_arrays`."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         for side, chain in (("x", problem.x), ("y", problem.y)):
@@ -216,9 +224,11 @@ class DistanceResult:
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
-            "coupling": type(self.coupling).__name__, "discount": problem.discount,
+            "coupling": type(self.coupling).__name__, "discount": problem.discount, "criterion": problem.criterion,
             "history": [dict(row) for row in self.history], "work": dict(self.work),
         }  # fmt: skip
+        if isinstance(problem, TotalProblem):
+            arrays["terminal"] = problem.terminal
         return {**arrays, "cost": problem.cost, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
 
     def _check_pair(self, x: int, y: int) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
 from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
 from diffbisim.compress.result import CompressResult, SweepResult
@@ -45,7 +45,6 @@ from diffbisim.compress.starts import (
     spread,
 )
 from diffbisim.cost import ground_cost, reward_cost
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, Labels, policy_table
-from diffbisim.data.archive import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.data.reader import entry
+from diffbisim.checks import Floats, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import entry
+from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
+from diffbisim.io.results import part, read_built, write_built
 from diffbisim.mdp import MDP
+from diffbisim.names import Labels
 from diffbisim.problem import lazy
 from diffbisim.results import DistanceResult, Status
-from diffbisim.saving import part, read_built, write_built
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

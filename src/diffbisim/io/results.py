@@ -21,20 +21,11 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.data.archive import chain_from_arrays
-from diffbisim.data.reader import (
-    entry,
-    is_count,
-    is_history,
-    is_number,
-    is_row,
-    read_archive,
-    read_json,
-    refusing,
-)
-from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidData
-from diffbisim.problem import Coupling, Problem
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
+from diffbisim.io.files import refusing, replacing
+from diffbisim.io.npz import chain_from_arrays
+from diffbisim.problem import AverageProblem, Coupling, Problem, TotalProblem
 from diffbisim.results import DistanceResult, Status
 
 #: Of the JSON beside the arrays.
@@ -94,14 +85,23 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
     if "cost" not in arrays:
         raise InvalidData("there is no array 'cost'")
-    discount = check_discount(entry(meta, "discount", is_number, "a number"))
-    problem = Problem(x, y, ground_cost(arrays["cost"], x, y), discount)
+    problem = _problem(meta, arrays, x, y)
     coupling = _coupling(kind, problem, part(arrays, "state."))
     result = DistanceResult(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     check_bounds(result)
     return result
+
+
+def _problem(meta: Any, arrays: dict[str, Any], x: MarkovChain, y: MarkovChain) -> Problem:
+    """What was asked; files from before there was a choice have discounted problems."""
+    cost = ground_cost(arrays["cost"], x, y)
+    if meta.get("criterion") == "average":
+        return AverageProblem.of(x, y, cost)
+    if meta.get("criterion") == "total":
+        return TotalProblem.of(x, y, cost, numbers(arrays, "terminal", cost.shape, np.bool_))
+    return Problem(x, y, cost, check_discount(entry(meta, "discount", is_number, "a number")))
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
@@ -121,6 +121,8 @@ def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
 #: Where the couplings live; a name that is written must be found here.
 _COUPLINGS = {
     "ExactCoupling": "exact.coupling",
+    "AverageCoupling": "exact.average",
+    "TotalCoupling": "exact.total",
     "TrackedCoupling": "exact.tracking",
     "LinearProgramCoupling": "linear_program",
     "LumpedCoupling": "lumped",
@@ -149,7 +151,7 @@ def check_bounds(result: DistanceResult) -> None:
     problem, coupling = result.problem, result.coupling
     if result.lower < 0:
         raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
-    if result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
+    if problem.criterion != "total" and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
     if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
         return
