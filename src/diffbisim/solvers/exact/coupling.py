@@ -20,7 +20,6 @@ from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
-    Side,
     Transport,
     Transports,
     Trees,
@@ -240,8 +239,9 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
     if what:
         z = int(listed[k]) if listed.size else k
         raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
-    sides = [Side.of(Successors.of(chain.initial[None, :]), chain.initial) for chain in (problem.x, problem.y)]
-    start = Transports(Items(pair[:0], sides[0], sides[1], n_y), 1, index=np.int32)
+    initial = problem.x.initial, problem.y.initial
+    rows = [Successors.of(law[None, :]) for law in initial]
+    start = Transports(Items.of(rows[0], rows[1], n_y, initial), 1, index=np.int32)
     _, what = _unfit(start, arrays, "start.", True)
     if what:
         raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
