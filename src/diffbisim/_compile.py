@@ -28,7 +28,8 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
-from numba.core import cgutils, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 import diffbisim

@@ -33,11 +33,10 @@ from diffbisim.checks import as_number, check_count
 from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.parallel import batches, scattered
+from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
 from diffbisim.results import DistanceResult
-from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
 
 
@@ -138,11 +137,11 @@ def estimate(
         )
     base = distance(*chains, cost, discount, solver)
     chosen = make_solver(solver)
-    if isinstance(chosen, Exact) and chosen.threads is None:
+    if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
     seeds = as_generator(rng).spawn(replicates)
     work = partial(_replicate, sources, base.problem, chosen)
-    stars, noise = np.concatenate(scattered(work, batches(seeds, 8), executor, progress, "replicates")).T
+    stars, noise = np.concatenate(executor_map(work, batches(seeds, 8), executor, progress, "replicates")).T
     tail = (1 - confidence) / 2
     low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased for few replicates
     lower = (

@@ -12,10 +12,9 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.distance import make_solver
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.parallel import batches, scattered
+from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
-from diffbisim.solvers import Exact
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
 SYMMETRIC = ("reward", "indicator")
@@ -58,7 +57,7 @@ def pairwise(
         if not isinstance(chain, MarkovChain):
             raise InvalidArgument(f"chains[{k}] is a {type(chain).__name__}, not a MarkovChain")
     check_discount(discount)
-    if isinstance(chosen, Exact) and chosen.threads is None:
+    if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the pairs are the parallel part
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
@@ -66,7 +65,7 @@ def pairwise(
     work = partial(_distances, chains, cost, discount, chosen)
     parts = batches(cells)
     matrix, unfinished = np.zeros((n, n)), 0
-    for part, results in zip(parts, scattered(work, parts, executor, progress, "distances"), strict=True):
+    for part, results in zip(parts, executor_map(work, parts, executor, progress, "distances"), strict=True):
         for (i, j), (value, converged) in zip(part, results, strict=True):
             matrix[i, j] = value
             if symmetric:

@@ -122,7 +122,7 @@ def fit(
         raise InvalidArgument("every is 0; a checkpoint is written every so many steps: give at least 1")
     if not (as_number(tol) > 0 and as_number(inner_gap) >= 0):
         raise InvalidArgument(f"tol = {tol!r} must be positive, and inner_gap = {inner_gap!r} at least 0")
-    if hasattr(inner, "tol"):
+    if inner.tol is not None:
         inner = replace(inner, tol=min(inner.tol, tol / 2))
     if loop == "single" and not isinstance(inner, (Exact, Somcot)):
         raise InvalidArgument(f'loop="single" needs solver="exact" or "somcot", not {solver!r}; use loop="double"')

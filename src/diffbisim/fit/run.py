@@ -123,7 +123,7 @@ class Run:
         self._count(result)
         row = {
             "step": float(len(self.history)), "value": result.value, "lower": result.lower, "upper": result.upper,
-            "level": self.rule.level, "length": length, "tol": getattr(solver, "tol", float("nan")),
+            "level": self.rule.level, "length": length, "tol": float("nan") if solver.tol is None else solver.tol,
             **{k: float(v) for k, v in self.work.items()},
         }  # fmt: skip
         self.history.append(row)
@@ -139,7 +139,7 @@ class Run:
             return self._short_run() if self.single else replace(self.solver, certify=False)
         if self.single:
             return Tracking(self.solver)
-        if not hasattr(self.solver, "tol") or self.inner_gap == 0.0:
+        if self.solver.tol is None or self.inner_gap == 0.0:
             return self.solver
         wanted = LOOSEST
         if self.warm is not None:

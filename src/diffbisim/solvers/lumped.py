@@ -27,7 +27,7 @@ from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.restoring import Arrays
+from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)
 
@@ -40,8 +40,12 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
+    tol: ClassVar[None] = None  # those of the solver inside count
+    threads: ClassVar[int] = 1
 
-    def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
+    def solve(
+        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
         """The distance by way of the quotients."""
         if warm is not None:
             raise InvalidArgument("warm and lump do not go together: the quotient has other states; leave one out")
@@ -62,7 +66,7 @@ class Lumped:
         def widened(row: Mapping[str, float]) -> Row:
             return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
 
-        solver, tol = self.solver, getattr(self.solver, "tol", None)
+        solver, tol = self.solver, self.solver.tol
         if tol is not None and problem.scale > 0:  # the quotient's gap is what lifting leaves of the tolerance
             solver = replace(solver, tol=max(tol - 2.01 * shift / problem.scale, tol / 2))
         watch = None if callback is None else (lambda row: callback(widened(row)))
@@ -72,7 +76,7 @@ class Lumped:
             outcome = Status.ROUNDING
         return replace(
             result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", **last,
-            coupling=LumpedCoupling(problem, result.coupling.values, _epsilon_of(result.coupling), by_x, by_y),
+            coupling=LumpedCoupling(problem, result.coupling.values, result.coupling.epsilon, by_x, by_y),
             history=tuple(map(widened, result.history)),
         )  # fmt: skip
 
@@ -128,15 +132,10 @@ class LumpedCoupling(Coupling):
         return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)))
 
 
-def _epsilon_of(coupling: Coupling) -> float:
-    """The temperature of an entropic coupling, zero for an exact one."""
-    return float(getattr(coupling, "epsilon", 0.0))
-
-
 def _coupling_of(problem: Problem, table: Array, epsilon: float) -> Coupling:
     """The coupling that belongs to a solved table."""
     if epsilon:
-        from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
+        from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling
 
         return SinkhornCoupling.of_table(problem, table, epsilon)
     from diffbisim.solvers.exact.coupling import ExactCoupling

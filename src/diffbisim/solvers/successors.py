@@ -74,9 +74,9 @@ def gather(W, n_y, rows, cols, C):
     """C (a*b,), by rows = the table on the successors of a pair."""
     b = cols.size
     for i in range(rows.size):
-        base = rows[i] * n_y
+        line, into = W[rows[i] * n_y : (rows[i] + 1) * n_y], C[i * b : (i + 1) * b]
         for j in range(b):
-            C[i * b + j] = W[base + cols[j]]
+            into[j] = line[cols[j]]
 
 
 @njit(**LOOSE)

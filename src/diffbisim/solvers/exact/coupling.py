@@ -14,6 +14,7 @@ from scipy import sparse
 from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
+from diffbisim.solvers.base import MARGINALS, Arrays
 from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
@@ -26,7 +27,6 @@ from diffbisim.solvers.exact.transports import (
     first_unfit,
     item_potentials,
 )
-from diffbisim.solvers.restoring import MARGINALS, Arrays
 from diffbisim.stochastic import Successors
 
 #: Reduced costs above minus this count as zero (tables are scaled to at most one).
