@@ -24,11 +24,10 @@ from dataclasses import replace
 from typing import Any
 
 from diffbisim import solvers
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.problem import Problem
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import ALIASES
 from diffbisim.solvers.base import Callback
@@ -42,11 +41,16 @@ def distance(
     solver: Any = "exact",
     tol: float | None = None,
     *,
+    criterion: str = "discounted",
+    horizon: int | None = None,
+    weights: Any = None,
+    terminal: Any = None,
+    actions: str | None = None,
     lump: bool = False,
     warm: DistanceResult | None = None,
     callback: Callback | None = None,
 ) -> DistanceResult:
-    """Distance between two Markov chains, with certified bounds.
+    """Distance between two Markov processes, with certified bounds.
 
     Parameters
     ----------
@@ -55,6 +59,12 @@ def distance(
     discount : weight γ of the next step, strictly between 0 and 1
     solver : "exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot", or an object from :mod:`diffbisim.solvers`
     tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8; Sinkhorn 1e-3)
+    criterion : "discounted"; "average", the long-run mean cost per step; or "total", undiscounted until absorption
+        (neither uses ``discount``)
+    horizon : number of steps of a finite horizon (then ``discount=1`` is allowed)
+    weights : non-negative weights of the costs at times 0 … T, in place of a horizon and the powers of the discount
+    terminal : (n_X, n_Y) booleans, pairs where the total cost ends; default: pairs of absorbing states without cost
+    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default) or "lax"
     lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
     warm : a previous result for chains of the same sizes, to start from
     callback : called with every row of history; returning True stops the run
@@ -83,9 +93,22 @@ def distance(
     if chosen.samples and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
-        result = chosen.solve(Problem.make(X, Y, cost, discount), warm=warm, callback=callback)
+        question = Question(criterion, horizon, weights, terminal, actions)
+        result = solve(question.problem(X, Y, cost, discount), chosen, warm, callback)
     if not result.converged and result.outcome is not Status.ESTIMATE:
         warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
+    return result
+
+
+def solve(
+    problem: Any, solver: Any, warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Any problem by a solver that can: the way of :func:`distance`, the bridges and all that is built on them."""
+    if problem.criterion not in solver.criteria:
+        raise InvalidArgument(
+            f"solver {solver.name!r} does not solve problems of the kind {problem.criterion!r}; use solver='exact'"
+        )
+    result: DistanceResult = solver.solve(problem, warm=warm, callback=callback)
     return result
 
 

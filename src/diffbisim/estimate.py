@@ -28,9 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count
-from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.parallel import batches, executor_map

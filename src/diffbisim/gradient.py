@@ -91,7 +91,7 @@ def gradient_of(coupling: Coupling, m: Array) -> Gradient:
     """All five derivatives from one pass over the pairs that carry occupancy."""
     problem = coupling.problem
     by_x, by_y = coupling.weighted_potentials(m, everywhere=coupling.complete and not problem.is_sparse)
-    factor = problem.discount / (1 - problem.discount)  # potentials of U, not of V
+    factor = problem.discount / problem.step  # potentials of U, not of V
     start = coupling.start
     return Gradient(
         transition_x=_centered(factor * by_x, problem.x),
@@ -131,7 +131,7 @@ def dual_certificates(coupling: Coupling) -> Duals:
     for x in range(n_x):
         for y in range(n_y):
             alpha_x[x, :, y], alpha_y[x, y] = coupling.potentials(x, y)
-    factor = -problem.discount / (1 - problem.discount)
+    factor = -problem.discount / problem.step
     P_x, P_y = (p.toarray() if sparse.issparse(p) else p for p in (problem.x.transition, problem.y.transition))
     alpha_x -= np.einsum("xi,xiy->xy", P_x, alpha_x)[:, None, :]
     alpha_y -= np.einsum("yj,xyj->xy", P_y, alpha_y)[:, :, None]
@@ -143,5 +143,5 @@ def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
     if not coupling.complete:
         raise InvalidArgument("the implicit reward scores all transitions and needs all pairs: use reachable=False")
     _, by_y = coupling.weighted_potentials(np.ascontiguousarray(decoder.T), everywhere=True)
-    factor = -coupling.problem.discount / (1 - coupling.problem.discount)
+    factor = -coupling.problem.discount / coupling.problem.step
     return np.asarray(factor * _centered(by_y, coupling.problem.y))

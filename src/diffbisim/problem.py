@@ -21,7 +21,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,9 @@ class Problem:
     cost: Array
     discount: float
 
+    #: What is asked; a solver says which of these it can answer (:attr:`diffbisim.solvers.base.Solver.criteria`).
+    criterion: ClassVar[str] = "discounted"
+
     def __post_init__(self) -> None:
         self.__dict__["cost"] = frozen(self.cost)
 
@@ -81,13 +84,7 @@ class Problem:
     @classmethod
     def make(cls, x: Any, y: Any, cost: Any, discount: float) -> "Problem":
         """Check every argument once, at the door."""
-        for name, chain in (("X", x), ("Y", y)):
-            if not isinstance(chain, MarkovChain):
-                raise InvalidArgument(
-                    f"{name} is a {type(chain).__name__}, not a MarkovChain: wrap the matrix as "
-                    f"diffbisim.MarkovChain(P, initial=...)"
-                )
-        return cls(x, y, freeze(ground_cost(cost, x, y)), check_discount(discount))
+        return cls(x, y, checked_cost(x, y, cost), check_discount(discount))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -100,9 +97,57 @@ class Problem:
         return float(self.cost.max())
 
     @property
+    def step(self) -> float:
+        """What the cost of one step counts in the table: U = step c + discount OT_U."""
+        return 1 - self.discount
+
+    @property
     def is_sparse(self) -> bool:
         """Whether either chain is sparse; plans then come back sparse too."""
         return self.x.is_sparse or self.y.is_sparse
+
+
+class AverageProblem(Problem):
+    """The least long-run average cost: ``discount`` and ``step`` are one, the table W is a bias."""
+
+    criterion: ClassVar[str] = "average"
+
+    @classmethod
+    def of(cls, x: Any, y: Any, cost: Any) -> "AverageProblem":
+        """Check every argument once, at the door."""
+        return cls(x, y, checked_cost(x, y, cost), 1.0)
+
+    @property
+    def step(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class TotalProblem(Problem):
+    """The least total cost until a terminal pair is reached: ``discount`` and ``step`` are one."""
+
+    terminal: NDArray[np.bool_]  # (n_X, n_Y)
+    criterion: ClassVar[str] = "total"
+
+    @classmethod
+    def of(cls, x: Any, y: Any, cost: Any, terminal: Any = None) -> "TotalProblem":
+        """Check every argument once, at the door."""
+        raise NotImplementedError
+
+    @property
+    def step(self) -> float:
+        return 1.0
+
+
+def checked_cost(x: Any, y: Any, cost: Any) -> Array:
+    """The ground cost of two chains, which must be chains."""
+    for name, chain in (("X", x), ("Y", y)):
+        if not isinstance(chain, MarkovChain):
+            raise InvalidArgument(
+                f"{name} is a {type(chain).__name__}, not a MarkovChain: wrap the matrix as "
+                f"diffbisim.MarkovChain(P, initial=...)"
+            )
+    return freeze(ground_cost(cost, x, y))
 
 
 def frozen(array: Any) -> Array:
@@ -115,7 +160,7 @@ def frozen(array: Any) -> Array:
         and not array.flags.writeable
     ):
         return array
-    return freeze(np.array(array, dtype=np.float64, order="C"))  # type: ignore[no-any-return]
+    return freeze(np.array(array, dtype=np.float64, order="C"))
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

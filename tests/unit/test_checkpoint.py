@@ -18,11 +18,11 @@ import scipy.sparse as sp
 import torch
 
 import diffbisim as db
-from diffbisim.data.tables import remove_abandoned, replacing
 from diffbisim.fit import checkpoint as module
 from diffbisim.fit import kernels as K
 from diffbisim.fit.checkpoint import Checkpoint, digest
 from diffbisim.imitate.environment import Sampling
+from diffbisim.io.files import remove_abandoned, replacing
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.examples.random_chain(5, 0)

@@ -219,7 +219,7 @@ def test_callback_history_and_pickle():
     case, result, _ = solved(8)
     seen = []
     LinearProgram().solve(problem_of(case), callback=seen.append)
-    assert seen == [{"lower": result.lower, "upper": result.upper}]
+    assert seen == [{"value": result.value, "lower": result.lower, "upper": result.upper}]
     assert result.history == tuple(seen)
     assert result.work["variables"] == paper_program(result.coupling.grid).cost.size
     again = pickle.loads(pickle.dumps(result))

@@ -48,6 +48,9 @@ class Solver(Protocol):
     #: Whether it can work from samples alone, by an ``estimate`` method that takes streams in place of the chains.
     samples: bool
 
+    #: The kinds of problems that it can solve (:attr:`diffbisim.problem.Problem.criterion`).
+    criteria: tuple[str, ...]
+
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:

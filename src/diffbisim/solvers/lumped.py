@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import numbers
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
@@ -42,6 +42,7 @@ class Lumped:
     samples: ClassVar[bool] = False
     tol: ClassVar[None] = None  # those of the solver inside count
     threads: ClassVar[int] = 1
+    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None

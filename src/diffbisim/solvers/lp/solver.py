@@ -45,8 +45,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Row, Status, check_warm
 from diffbisim.solvers.base import MARGINALS, Callback

@@ -38,8 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep

@@ -50,9 +50,9 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.data.reader import read_json
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import read_json
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, read_only
 from diffbisim.results import DistanceResult, Status, check_warm, previous_table
 from diffbisim.solvers.base import Callback, deadline_of

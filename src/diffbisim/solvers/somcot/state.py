@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.data.reader import entry, is_count, numbers
 from diffbisim.data.streams import Draws, Stream, generator_from_state
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_count, numbers
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.base import Arrays
 from diffbisim.solvers.somcot.kernels import (
