@@ -90,7 +90,8 @@ def _freeze_fields(parts: Any) -> None:
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:
     """All five derivatives from one pass over the pairs that carry occupancy."""
     problem = coupling.problem
-    by_x, by_y = coupling.weighted_potentials(m, everywhere=coupling.complete and not problem.is_sparse)
+    weights = coupling.potential_weights(m)
+    by_x, by_y = coupling.weighted_potentials(weights, everywhere=coupling.complete and not problem.is_sparse)
     factor = problem.discount / problem.step  # potentials of U, not of V
     start = coupling.start
     return Gradient(

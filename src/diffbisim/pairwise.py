@@ -10,11 +10,12 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
-from diffbisim.distance import make_solver
+from diffbisim.distance import make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.parallel import batches, executor_map
-from diffbisim.problem import Array, Problem
+from diffbisim.problem import Array
 from diffbisim.progress import Progress
+from diffbisim.questions import Question
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
 SYMMETRIC = ("reward", "indicator")
@@ -27,6 +28,9 @@ def pairwise(
     solver: Any = "exact",
     tol: float | None = None,
     *,
+    criterion: str = "discounted",
+    horizon: int | None = None,
+    weights: Any = None,
     executor: Executor | None = None,
     progress: Progress = False,
 ) -> Array:
@@ -37,6 +41,7 @@ def pairwise(
     chains : chains of any sizes
     cost : as for :func:`diffbisim.distance`; "reward" and "indicator" are symmetric and computed once per pair
     discount, solver, tol : as for :func:`diffbisim.distance`
+    criterion, horizon, weights : what is asked, as for :func:`diffbisim.distance`
     executor : any ``concurrent.futures``-like executor (processes, Dask, MPI, ...); None for threads of this process
     progress : True for a bar, or a callable ``(done, total)``
 
@@ -56,13 +61,15 @@ def pairwise(
     for k, chain in enumerate(chains):
         if not isinstance(chain, MarkovChain):
             raise InvalidArgument(f"chains[{k}] is a {type(chain).__name__}, not a MarkovChain")
-    check_discount(discount)
+    question = Question(criterion, horizon, weights)
+    if criterion == "discounted" and horizon is None and weights is None:
+        check_discount(discount)
     if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the pairs are the parallel part
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
     cells = [(i, j) for i in range(n) for j in range(i + 1 if symmetric else 0, n)]
-    work = partial(_distances, chains, cost, discount, chosen)
+    work = partial(_distances, chains, cost, discount, question, chosen)
     parts = batches(cells)
     matrix, unfinished = np.zeros((n, n)), 0
     for part, results in zip(parts, executor_map(work, parts, executor, progress, "distances"), strict=True):
@@ -81,8 +88,9 @@ def pairwise(
 
 
 def _distances(
-    chains: list[MarkovChain], cost: Any, discount: float, solver: Any, cells: Sequence[tuple[int, int]]
-) -> list[tuple[float, bool]]:
+    chains: list[MarkovChain], cost: Any, discount: float, question: Question, solver: Any,
+    cells: Sequence[tuple[int, int]],
+) -> list[tuple[float, bool]]:  # fmt: skip
     """Runs in the worker."""
-    results = [solver.solve(Problem.make(chains[i], chains[j], cost, discount)) for i, j in cells]
+    results = [solve(question.problem(chains[i], chains[j], cost, discount), solver) for i, j in cells]
     return [(r.value, r.converged) for r in results]

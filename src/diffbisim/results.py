@@ -20,7 +20,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import chain_arrays
-from diffbisim.problem import Coupling, Problem, frozen, lazy, read_only
+from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
 
@@ -114,12 +114,18 @@ class DistanceResult:
 
     @property
     def values(self) -> Array:
-        """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``; NaN where not solved."""
+        """The metric between all pairs of states, shape ``(n_X, n_Y)``; NaN where not solved.
+
+        ``(1-γ) V``; for average cost the least average from each pair, for total cost the least total.
+        """
         return read_only(self.coupling.values)
 
     @lazy
     def occupancy(self) -> Array:
-        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one."""
+        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one.
+
+        For average cost its long-run law from the start, for total cost expected visits. ``value`` is ``<m, c>``.
+        """
         return frozen(self.coupling.occupancy())
 
     @lazy
@@ -154,6 +160,8 @@ class DistanceResult:
 
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
+
+        For total cost ``V = values``; for average cost the bias in its place (pairs with a transient state: values).
 
         ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
         mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
@@ -190,9 +198,11 @@ class DistanceResult:
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
-            "coupling": type(self.coupling).__name__, "discount": problem.discount,
+            "coupling": type(self.coupling).__name__, "discount": problem.discount, "criterion": problem.criterion,
             "history": [dict(row) for row in self.history], "work": dict(self.work),
         }  # fmt: skip
+        if isinstance(problem, TotalProblem):
+            arrays["terminal"] = problem.terminal
         return {**arrays, "cost": problem.cost, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
 
     def _check_pair(self, x: int, y: int) -> None:

@@ -21,10 +21,10 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidData
-from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, read_archive, read_json
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
-from diffbisim.problem import Problem
+from diffbisim.problem import AverageProblem, Problem, TotalProblem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import COUPLINGS, restore_coupling
 
@@ -85,14 +85,23 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
     if "cost" not in arrays:
         raise InvalidData("there is no array 'cost'")
-    discount = check_discount(entry(meta, "discount", is_number, "a number"))
-    problem = Problem(x, y, ground_cost(arrays["cost"], x, y), discount)
+    problem = _problem(meta, arrays, x, y)
     coupling = restore_coupling(kind, problem, part(arrays, "state."))
     result = DistanceResult(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     check_bounds(result)
     return result
+
+
+def _problem(meta: Any, arrays: dict[str, Any], x: MarkovChain, y: MarkovChain) -> Problem:
+    """What was asked; files from before there was a choice have discounted problems."""
+    cost = ground_cost(arrays["cost"], x, y)
+    if meta.get("criterion") == "average":
+        return AverageProblem.of(x, y, cost)
+    if meta.get("criterion") == "total":
+        return TotalProblem.of(x, y, cost, numbers(arrays, "terminal", cost.shape, np.bool_))
+    return Problem(x, y, cost, check_discount(entry(meta, "discount", is_number, "a number")))
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
@@ -122,7 +131,7 @@ def check_bounds(result: DistanceResult) -> None:
     problem, coupling = result.problem, result.coupling
     if result.lower < 0:
         raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
-    if result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
+    if problem.criterion != "total" and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
     if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
         return

@@ -232,16 +232,25 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
     if pair is None or pair.dtype != np.int64 or pair.ndim != 1:
         raise InvalidData("array 'pair' must be a list of integers")
     transports = begin(problem, pair.size > 0, 1, None)
-    listed = transports.items.listed
-    if not np.array_equal(pair, listed):
+    if not np.array_equal(pair, transports.items.listed):
         raise InvalidData("array 'pair' does not list the pairs that the starts can reach")
-    k, what = _unfit(transports, arrays, "", feasible)
+    check_trees(transports, arrays, "", n_y, feasible)
+    check_start(problem, arrays)
+
+
+def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, feasible: bool = True) -> None:
+    """The trees of a list of pairs; without ``feasible`` flows may be negative."""
+    k, what = _unfit(transports, arrays, prefix, feasible)
     if what:
-        z = int(listed[k]) if listed.size else k
+        z = int(transports.items.listed[k]) if transports.items.listed.size else k
         raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+
+
+def check_start(problem: Problem, arrays: Arrays) -> None:
+    """The tree of the transport between the two starts."""
     initial = problem.x.initial, problem.y.initial
     rows = [Successors.of(law[None, :]) for law in initial]
-    start = Transports(Items.of(rows[0], rows[1], n_y, initial), 1, index=np.int32)
+    start = Transports(Items.of(rows[0], rows[1], problem.shape[1], initial), 1, index=np.int32)
     _, what = _unfit(start, arrays, "start.", True)
     if what:
         raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")

@@ -172,7 +172,7 @@ class PairChain:
         system = self.system()
         if bicgstab(system, source, U, target, max_iterations=150) <= 2 * target:
             return
-        if self._preconditioned(source, U, target, transposed=False):
+        if self.preconditioned(source, U, target, transposed=False):
             return
         bound = float(np.abs(source).max()) / (1 - self.discount)
         if not float(np.abs(U).max()) <= 2.0 * bound:  # it ran away: begin from what bounds the solution
@@ -189,7 +189,7 @@ class PairChain:
         system, m = self.system(transposed=True), source.copy()
         target = max(accuracy * float(source.max()), 4 * EPS)  # m may have entries near one
         error = 0.0
-        if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not self._preconditioned(
+        if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not self.preconditioned(
             source, m, target, transposed=True
         ):
             np.copyto(m, source)
@@ -210,7 +210,7 @@ class PairChain:
             head, tail = mark_visited(self.plans, seen, queue, head, tail, STRETCH)
         return seen
 
-    def _preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
+    def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
         """The solution where plain Krylov stagnates, into ``guess``; whether the largest residual is below ``target``.
 
         An incomplete LU of bounded fill makes walks, cycles and absorbing chains easy. Refuses (False) matrices whose
