@@ -20,7 +20,6 @@ solver                what it does                                              
 A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,16 +29,8 @@ from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
-
-SOLVERS = {
-    "exact": "Exact",
-    "lp": "LinearProgram",
-    "sinkhorn-policy": "SinkhornPolicy",
-    "sinkhorn-value": "SinkhornValue",
-    "somcot": "Somcot",
-}
-
-Callback = Callable[[Mapping[str, float]], object]
+from diffbisim.solvers import ALIASES
+from diffbisim.solvers.base import Callback
 
 
 def distance(
@@ -124,14 +115,14 @@ def solve(
 def make_solver(solver: Any, tol: float | None = None) -> Any:
     """The solver object behind a string, with its tolerance."""
     if isinstance(solver, str):
-        if solver not in SOLVERS:
-            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, SOLVERS))}")
-        solver = getattr(solvers, SOLVERS[solver])()
+        if solver not in ALIASES:
+            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, ALIASES))}")
+        solver = getattr(solvers, ALIASES[solver])()
     if isinstance(solver, type) or not hasattr(solver, "solve"):
         what = f"the class {solver.__name__}" if isinstance(solver, type) else f"a {type(solver).__name__}"
         raise InvalidArgument(f"solver is {what}; give a name such as 'exact', or an object such as solvers.Exact()")
     if tol is None:
         return solver
-    if not hasattr(solver, "tol"):
+    if solver.tol is None:
         raise InvalidArgument(f"{type(solver).__name__} has no tol; it ends after its number of steps: leave tol out")
     return replace(solver, tol=tol)

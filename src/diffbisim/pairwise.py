@@ -16,7 +16,6 @@ from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
-from diffbisim.solvers import Exact
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
 SYMMETRIC = ("reward", "indicator")
@@ -65,7 +64,7 @@ def pairwise(
     question = Question(criterion, horizon, weights)
     if criterion == "discounted" and horizon is None and weights is None:
         check_discount(discount)
-    if isinstance(chosen, Exact) and chosen.threads is None:
+    if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the pairs are the parallel part
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)

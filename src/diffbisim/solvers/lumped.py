@@ -32,7 +32,7 @@ from diffbisim.io.arrays import numbers
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.restoring import Arrays
+from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)
 
@@ -45,9 +45,13 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
+    tol: ClassVar[None] = None  # those of the solver inside count
+    threads: ClassVar[int] = 1
     criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total")
 
-    def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
+    def solve(
+        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
         """The distance by way of the quotients."""
         if warm is not None:
             raise InvalidArgument("warm and lump do not go together: the quotient has other states; leave one out")
@@ -62,7 +66,7 @@ class Lumped:
         def widened(row: Mapping[str, float]) -> Row:
             return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
 
-        solver, tol = self.solver, getattr(self.solver, "tol", None)
+        solver, tol = self.solver, self.solver.tol
         if tol is not None and problem.scale > 0:  # the quotient's gap is what lifting leaves of the tolerance
             solver = replace(solver, tol=max(tol - 2.01 * shift / problem.scale, tol / 2))
         watch = None if callback is None else (lambda row: callback(widened(row)))
@@ -72,7 +76,7 @@ class Lumped:
             outcome = Status.ROUNDING
         return replace(
             result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", **last,
-            coupling=LumpedCoupling(problem, result.coupling.values, _epsilon_of(result.coupling), by_x, by_y),
+            coupling=LumpedCoupling(problem, result.coupling.values, result.coupling.epsilon, by_x, by_y),
             history=tuple(map(widened, result.history)),
         )  # fmt: skip
 
@@ -188,11 +192,6 @@ class LumpedCoupling(Coupling):
         return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)), bias=bias)
 
 
-def _epsilon_of(coupling: Coupling) -> float:
-    """The temperature of an entropic coupling, zero for an exact one."""
-    return float(getattr(coupling, "epsilon", 0.0))
-
-
 def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | None) -> Coupling:
     """The coupling that belongs to a solved table."""
     if isinstance(problem, AverageProblem) and bias is not None:
@@ -204,7 +203,7 @@ def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | N
 
         return TotalCoupling.of_table(problem, table)
     if epsilon:
-        from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
+        from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling
 
         return SinkhornCoupling.of_table(problem, table, epsilon)
     from diffbisim.solvers.exact.coupling import ExactCoupling

@@ -14,20 +14,19 @@ from scipy import sparse
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
-from diffbisim.solvers.exact.pairs import ALL, begin, bellman, first_table, pair_chain
+from diffbisim.solvers.base import MARGINALS, Arrays
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
-    Side,
     Transport,
     Transports,
     Trees,
     first_unfit,
     item_potentials,
 )
-from diffbisim.solvers.restoring import MARGINALS, Arrays
 from diffbisim.stochastic import Successors
 
 #: Reduced costs above minus this count as zero (tables are scaled to at most one).
@@ -249,8 +248,9 @@ def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, f
 
 def check_start(problem: Problem, arrays: Arrays) -> None:
     """The tree of the transport between the two starts."""
-    sides = [Side.of(Successors.of(chain.initial[None, :]), chain.initial) for chain in (problem.x, problem.y)]
-    start = Transports(Items(ALL, sides[0], sides[1], problem.shape[1]), 1, index=np.int32)
+    initial = problem.x.initial, problem.y.initial
+    rows = [Successors.of(law[None, :]) for law in initial]
+    start = Transports(Items.of(rows[0], rows[1], problem.shape[1], initial), 1, index=np.int32)
     _, what = _unfit(start, arrays, "start.", True)
     if what:
         raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
