@@ -178,7 +178,8 @@ class ModelObjective(Resumable, ABC):
     def evaluate(self, level: float) -> Evaluation:
         solver, made = self._solver_for(level), self.model()
         distance, result = self._solve(made, solver, self.last if self.warm else None)
-        at = Evaluation(result, distance, made, float("nan") if solver.tol is None else solver.tol, self._judged(result))
+        tol = float("nan") if solver.tol is None else solver.tol
+        at = Evaluation(result, distance, made, tol, self._judged(result))
         self.kept.add(at.value, self.model.snapshot)
         self.last, self.evaluations = result, self.evaluations + 1
         return at
