@@ -2,15 +2,20 @@
 
 import itertools
 import pickle
+from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from diffbisim.horizon import TimedProblem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import horizon
-from oracles.horizon import induction, over_paths
+from oracles.adversarial import hostile
+from oracles.horizon import exact_distance_of, induction, over_paths
+from problems import problem_of
 
 
 def rows(rng, n, m, zeros=0.0):
@@ -45,6 +50,23 @@ def test_against_linprog_at_every_step(seed, matrix):
         np.testing.assert_allclose(r.values_at(t), table, rtol=0, atol=1e-9)
     part = db.distance(X, Y, cost=costs, weights=w, solver=Exact(reachable=True))
     assert part.value == pytest.approx(r.value, abs=r.gap + part.gap)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bounds_in_rational_arithmetic(seed):
+    """No tolerance: the bounds include rounding, the oracle has none; crumbs of 1e-308, costs from 1e-18 to 1."""
+    problem = problem_of(hostile(seed), sparse=seed % 2 == 1)
+    rng = np.random.default_rng(seed)
+    scale, weights = 10.0 ** rng.integers(-150, 150), 10.0 ** rng.integers(-20, 20, size=4) * (rng.random(4) > 0.2)
+    weights[-1] += 1e-3
+    timed = TimedProblem.make(problem.x, problem.y, scale * problem.cost, 1.0, weights=weights)
+    d = exact_distance_of(timed)
+    stops = (None, lambda row: row["time"] == 1)
+    for solver, stop in product((Exact(), Exact(reachable=True)), stops):
+        r = solver.solve(timed, callback=stop)
+        assert r.lower <= r.value <= r.upper < np.inf
+        assert Fraction(r.lower) <= d <= Fraction(r.upper)
+        assert stop is not None or r.converged
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,12 +6,14 @@ The program over paths knows nothing of this equation: its variables are the mas
 constraints say that neither process learns anything from the other about its own next step.
 """
 
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
 from scipy.optimize import linprog
 
 from oracles.bellman import transport
+from oracles.rational import distribution, expectation, vertices
 
 
 def induction(Ps, Qs, nu_x, nu_y, costs, weights):
@@ -49,3 +51,22 @@ def over_paths(Ps, Qs, nu_x, nu_y, costs, weights):
     answer = linprog(cost, A_eq=np.array(rows), b_eq=np.array(sides), method="highs")
     assert answer.status == 0, answer.message
     return answer.fun
+
+
+def exact_distance_of(problem):
+    """``d`` of a TimedProblem between two MarkovChains in rational arithmetic: rows divided by their exact sums."""
+    rows_x, rows_y = ([distribution(row) for row in dense(chain)] for chain in (problem.x, problem.y))
+    plans = {(x, y): vertices(p, q) for x, p in enumerate(rows_x) for y, q in enumerate(rows_y)}
+    costs = [
+        {pair: Fraction(w) * Fraction(float(c[pair])) for pair in plans}
+        for w, c in zip(problem.weights.tolist(), problem.costs, strict=True)
+    ]
+    V = costs[-1]
+    for base in costs[-2::-1]:
+        V = {pair: base[pair] + min(expectation(plan, V) for plan in plans[pair]) for pair in plans}
+    starts = vertices(distribution(problem.x.initial), distribution(problem.y.initial))
+    return min(expectation(plan, V) for plan in starts)
+
+
+def dense(chain):
+    return chain.transition.toarray() if chain.is_sparse else chain.transition
