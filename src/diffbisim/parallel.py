@@ -3,7 +3,8 @@
 *Interrupts.* Python lets a signal act when the main thread comes back to the interpreter. So the main thread never
 stays in compiled code for long: it works in small pieces, or waits for others to do a large one. When it is
 interrupted, what has not begun is dropped, a flag tells compiled code that is under way to give up, and all threads are
-joined before the exception goes on: nobody writes to an array afterwards.
+joined before the exception goes on: nobody writes to an array afterwards. Factorizations and linear programs of other
+libraries look at no flag; they are left behind (:func:`left_behind`).
 """
 
 import threading
@@ -123,6 +124,28 @@ def taken(
     if stop[0]:
         raise KeyboardInterrupt
     return results
+
+
+def left_behind(work: Callable[[], Any]) -> Any:
+    """``work()`` in a thread of its own, for code of other libraries that cannot be told to give up.
+
+    An interrupt acts at once and leaves the thread to end by itself: work must write nothing that anybody reads.
+    """
+    results, errors, ended = [], list[BaseException](), threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    _await([ended])
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def _await(ends: Sequence[threading.Event]) -> None:
