@@ -31,6 +31,7 @@ from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
+from diffbisim.timed import TimedChain
 
 SOLVERS = {
     "exact": "Exact",
@@ -44,8 +45,8 @@ Callback = Callable[[Mapping[str, float]], object]
 
 
 def distance(
-    X: MarkovChain | Transitions | Stream,
-    Y: MarkovChain | Transitions | Stream,
+    X: MarkovChain | TimedChain | Transitions | Stream,
+    Y: MarkovChain | TimedChain | Transitions | Stream,
     cost: Any = "reward",
     discount: float = 0.95,
     solver: Any = "exact",
@@ -103,7 +104,7 @@ def distance(
                 "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
             )
     result: DistanceResult
-    if chosen.samples and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
+    if chosen.samples and any(isinstance(side, (Transitions, Stream)) for side in (X, Y)):
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
         question = Question(criterion, horizon, weights, terminal, actions)

@@ -322,6 +322,33 @@ def test_nothing_in_a_result_can_be_written_to():
             array.flat[0] = 1.0
 
 
+def test_quotients_have_the_same_distances_at_every_time():
+    X, Y, small = db.examples.block_chain(3, 4), db.examples.birth_death(5, 0.5, 0.3), db.examples.block_quotient(3)
+    plain, lumped = (db.distance(X, Y, horizon=6, discount=0.9, lump=lump) for lump in (False, True))
+    assert lumped.work["pairs"] < plain.work["pairs"] / 3
+    assert abs(lumped.value - plain.value) <= lumped.gap + plain.gap
+    for t in range(7):
+        np.testing.assert_allclose(lumped.values_at(t), plain.values_at(t), rtol=0, atol=1e-13)
+    assert lumped.value == pytest.approx(np.sum(lumped.occupancy * lumped.problem.cost), abs=1e-13)
+    np.testing.assert_allclose(lumped.plan(0, 0).sum(axis=1), X.transition[0], atol=1e-14)
+    assert db.distance(X, small, horizon=6, lump=True).value == pytest.approx(0.0, abs=1e-14)
+    with pytest.raises(db.InvalidArgument, match="with a TimedChain leave lump out"):
+        db.distance(db.TimedChain.repeat(X, 2), Y, lump=True)
+    with pytest.warns(db.ConvergenceWarning):
+        part = db.distance(X, Y, horizon=6, discount=0.9, lump=True, callback=lambda row: row["time"] == 2)
+    assert part.lower <= plain.value <= part.upper
+
+
+def test_pairwise_asks_the_same_question():
+    chains = [db.examples.random_chain(n, n) for n in (2, 3, 4)]
+    chains.append(db.TimedChain.repeat(db.examples.random_chain(3, 9), 5))
+    matrix = db.pairwise(chains, horizon=4, discount=1)
+    for i, j in product(range(4), repeat=2):
+        assert matrix[i, j] == pytest.approx(db.distance(chains[i], chains[j], horizon=4, discount=1).value, abs=1e-12)
+    weighted = db.pairwise(chains, cost="squared", weights=[0, 0, 1])
+    assert weighted[0, 1] == db.distance(chains[0], chains[1], cost="squared", weights=[0, 0, 1]).value
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,9 @@ Floating point makes the classes agree up to a residual δ (total variation, see
 moves U by at most γ/(1-γ) δ max c, which is added to the bounds. It counts twice, because the rows of the quotient are
 then divided by their sums, and with the roundings of those sums and of the starts.
 
+Over T steps the same holds at every time, for chains that stay the same: there the residual moves V_t by at most
+(T - t) δ times the largest distance (:func:`over_steps`).
+
 If the quotients were solved on their reachable pairs only, the lifted table has NaN, and the full problem's plans and
 potentials are those of its own reachable pairs, as for ``Exact(reachable=True)``.
 """
@@ -22,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.chain import MarkovChain
 from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.horizon import TimedProblem
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
@@ -40,12 +45,14 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
-    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    criteria: ClassVar[tuple[str, ...]] = ("discounted", "horizon")
 
-    def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
+    def solve(self, problem: Any, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
         """The distance by way of the quotients."""
         if warm is not None:
             raise InvalidArgument("warm and lump do not go together: the quotient has other states; leave one out")
+        if problem.criterion == "horizon":
+            return over_steps(problem, self.solver, callback)
         by_x = lump(problem.x, key=_equal_rows(problem.cost))
         by_y = lump(problem.y, key=_equal_rows(problem.cost.T))
         first_x, first_y = (np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y))
@@ -76,6 +83,49 @@ class Lumped:
             coupling=LumpedCoupling(problem, result.coupling.values, _epsilon_of(result.coupling), by_x, by_y),
             history=tuple(map(widened, result.history)),
         )  # fmt: skip
+
+
+def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceResult:
+    """The distance over finitely many steps by way of the quotients of both chains."""
+    if not (isinstance(problem.x, MarkovChain) and isinstance(problem.y, MarkovChain)):
+        raise InvalidArgument("lump merges states of chains that stay the same; with a TimedChain leave lump out")
+    from diffbisim.solvers.exact.horizon import HorizonCoupling, Level
+
+    tables = problem.costs[:1] if problem.one_cost else problem.costs
+    by_x = lump(problem.x, key=_equal_rows(np.concatenate(tables, axis=1)))
+    by_y = lump(problem.y, key=_equal_rows(np.concatenate(tables, axis=0).T))
+    first = np.ix_(*(np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)))
+    costs = {id(c): np.ascontiguousarray(c[first]) for c in tables}
+    quotient = TimedProblem(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
+    shift = problem.n_steps * _moved(problem, by_x, by_y) + sum(problem.shape) * EPS
+
+    def widened(row: Mapping[str, float]) -> Row:
+        apart = shift * problem.scale
+        lower, upper = problem.bounded(row["lower"] - apart, row["upper"] + apart)
+        return Row(row, lower=lower, upper=upper)
+
+    result = solver.solve(quotient, callback=None if callback is None else lambda row: callback(widened(row)))
+    coupling = HorizonCoupling(problem, result.coupling.reachable)
+    for t, level in enumerate(result.coupling.levels):
+        if level is not None:
+            table = by_x.lift(by_y.lift(level.table.reshape(quotient.shape), axis=1)).ravel()
+            coupling.levels[t] = Level(table, level.short + shift, level.excess + shift)
+    last, outcome = widened({name: getattr(result, name) for name in ("value", "lower", "upper")}), result.outcome
+    if coupling.first == 0:
+        last = Row(zip(("value", "lower", "upper"), coupling.finish(), strict=True))
+        fine = last["upper"] - last["lower"] <= solver.tol * problem.scale
+        outcome = Status.CONVERGED if fine else Status.ROUNDING
+    lifted: DistanceResult = replace(
+        result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", coupling=coupling,
+        history=tuple(map(widened, result.history)), **last,
+    )  # fmt: skip
+    return lifted
+
+
+def _moved(problem: Any, by_x: Lumping, by_y: Lumping) -> float:
+    """By how much the rows of the quotients miss those of the chains, in total variation, rounding included."""
+    sides = ((problem.x, by_x), (problem.y, by_y))
+    return float(sum(2 * by.residual + (np.diff(c.successors.indptr).max() + 4) * EPS for c, by in sides))
 
 
 def _equal_rows(cost: Array) -> list[bytes]:
