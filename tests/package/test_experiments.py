@@ -260,6 +260,7 @@ SMALL = {
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
+    "adapted_paths": (adapted_paths, adapted_paths.Settings(grids=(5, 9), paths=(30, 60), seeds=2)),
     "compression": (
         compression,
         compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),

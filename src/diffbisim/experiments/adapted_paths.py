@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TITLE = "Adapted Wasserstein distance of two autoregressions: grids and sample paths against the closed form"
 
-CLAIM = ""
+CLAIM = "Nothing: the paper discounts an infinite future. Over finitely many steps Gaussian paths have a closed form."
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,6 @@ def plot(outcome: Outcome) -> Figure:
         ax.set(xscale="log", yscale="log", ylabel="error of $AW_2^2$")
         ax.set_xticks(sizes, labels=[f"{n:,}" for n in sizes])
         ax.minorticks_off()
-        corner = "lower left" if ax is left else "upper right"
-        ax.legend(framealpha=1, edgecolor="none", fontsize=8, loc=corner)
+        ax.legend(framealpha=1, edgecolor="none", fontsize=8, loc="lower left" if ax is left else "upper right")
     figure.suptitle(f"Two autoregressions, {s.n_steps} steps: the closed form is {known:.5f}", fontsize=11)
     return figure
