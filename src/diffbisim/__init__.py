@@ -22,6 +22,7 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
+    "TimedChain": "timed",
     "distance": "distance",
     "pairwise": "pairwise",
     "estimate": "estimate",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise
     from diffbisim.results import DistanceResult as DistanceResult
+    from diffbisim.timed import TimedChain as TimedChain
 
 
 def __getattr__(name: str) -> Any:
