@@ -125,12 +125,12 @@ class DistanceResult:
     @lazy
     def encoder(self) -> Array:
         """``λ_X(y|x)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
-        return _conditional(self.occupancy, self.values, self.problem.cost)
+        return conditional(self.occupancy, self.values, self.problem.cost)
 
     @lazy
     def decoder(self) -> Array:
         """``λ_Y(x|y)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
-        return _conditional(self.occupancy.T, self.values.T, self.problem.cost.T)
+        return conditional(self.occupancy.T, self.values.T, self.problem.cost.T)
 
     @property
     def unvisited(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -237,7 +237,7 @@ def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Arr
     return np.clip(table, 0.0, 1.0)
 
 
-def _conditional(m: Array, values: Array, cost: Array) -> Array:
+def conditional(m: Array, values: Array, cost: Array) -> Array:
     """Rows of ``m`` normalized; a row without mass falls back to the nearest state.
 
     The nearest in the metric takes all its distances: a row that misses some (NaN) goes by the ground cost.
