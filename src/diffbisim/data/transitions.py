@@ -68,10 +68,16 @@ class Transitions:
     starts: Integers | None = None  # (n_episodes,) first states
     start_weights: Floats | None = None  # (n_episodes,)
     first: int | None = None  # where to start without ``starts``; None: the first state in the data
+    actions: Integers | None = None  # (m,) in 0 … n_actions-1: what was done, where that is known
+    n_actions: int | None = None
+    action_labels: Labels | None = None
+    rewards: Floats | None = None  # (m,) what it gave, where that is known
 
     @classmethod
-    def from_pairs(cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None) -> Transitions:
-        """Transitions ``s[k] → s_next[k]``, each with a weight (default one).
+    def from_pairs(
+        cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None, actions: Any = None, rewards: Any = None
+    ) -> Transitions:
+        """Transitions ``s[k] → s_next[k]``, each with a weight (default one); of an MDP: with its action and reward.
 
         They go by position. A pandas Series ``s_next`` whose index is that of ``s`` in another order goes by index, and
         so do ``weights``, whose index must then be that of ``s``.
@@ -85,7 +91,14 @@ class Transitions:
             raise InvalidData("s is empty; there must be at least one transition")
         encoded = encode(_interleaved(first, second), states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
         a, b = encoded.codes[0::2].copy(), encoded.codes[1::2].copy()
-        return cls(a, b, encoded.n_states, encoded.labels, _weights(weights, m, "transition"))
+        done = None if actions is None else _actions(actions, m)
+        return cls(
+            a, b, encoded.n_states, encoded.labels, _weights(weights, m, "transition"),
+            actions=None if done is None else done.codes,
+            n_actions=None if done is None else done.n_states,
+            action_labels=None if done is None else done.labels,
+            rewards=None if rewards is None else finite_numbers(rewards, (m,), name="rewards", per="transition"),
+        )  # fmt: skip
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
@@ -148,6 +161,10 @@ class Transitions:
             starts=None if self.starts is None else self.starts[chosen],
             start_weights=None if self.start_weights is None else self.start_weights[chosen],
             first=self.first if self.first is not None or self.starts is not None else int(self.states[0]),
+            actions=None if self.actions is None else self.actions[where],
+            n_actions=self.n_actions,
+            action_labels=self.action_labels,
+            rewards=None if self.rewards is None else self.rewards[where],
         )
 
     def chain(
@@ -176,6 +193,58 @@ class Transitions:
             rewards=self._kept_rewards(rewards, kept),
             labels=[self.name(int(k)) for k in kept],
         )
+
+    def mdp(self, *, initial: Any = None, rewards: Any = None, unseen: str = "error") -> MDP:
+        """The empirical MDP: the empirical chain of each action, and the mean reward seen of each state and action.
+
+        ``rewards``, (n,) or (n, n_actions), take the place of those seen. ``unseen`` is about actions that were never
+        taken in a state that was left: "error" refuses, "self-loop" lets them stay, with the lowest reward seen, so that
+        no plan relies on them, "uniform" lets them lead anywhere, with the mean reward. States that were never left are
+        absorbing under both, without reward.
+        """
+        if self.actions is None or self.n_actions is None:
+            raise InvalidData("these transitions have no actions; give Transitions.from_pairs(..., actions=a)")
+        if unseen not in ("error", "self-loop", "uniform"):
+            raise InvalidArgument(f'unseen is {unseen!r}; for an MDP use "error", "self-loop" or "uniform"')
+        if rewards is None and self.rewards is None:
+            raise InvalidData("nothing is known of rewards; give from_pairs(..., rewards=r), or rewards= of the states")
+        n, k = self.n_states, self.n_actions
+        i, j, w = self._pairs()
+        keep = slice(None) if self.weights is None else self.weights > 0.0
+        rows = self.actions[keep] * n + i  # a n + s
+        seen = np.bincount(rows, weights=w, minlength=n * k).reshape(k, n) > 0.0
+        left = seen.any(axis=0)
+        never = np.argwhere(~seen & left)
+        if unseen == "error" and (never.size or not left.all()):
+            raise InvalidData(self._never(never, left))
+        table = self._mean_rewards(rows, w, keep, seen, unseen) if rewards is None else rewards
+        kernels = []
+        for a in range(k):
+            own = rows // n == a
+            known = seen[a] if unseen == "uniform" else np.where(left, seen[a], False)
+            gaps = np.flatnonzero(~known & (~left | (unseen == "self-loop")))
+            step = np.append(i[own], gaps), np.append(j[own], gaps), np.append(w[own], np.ones(gaps.size))
+            kernels.append(kernel(fill(step, n, "uniform", self.name), n, None))
+        start = self._default_start(None) if initial is None else initial
+        return MDP(kernels, initial=start, rewards=table, labels=self.labels, actions=self.action_labels)
+
+    def _never(self, never: Integers, left: Any) -> str:
+        if never.size:
+            a, s = (int(k) for k in never[0])
+            action = a if self.action_labels is None else self.action_labels[a]
+            what = f"action {action!r} was never taken in state {self.name(s)!r} (of {len(never)} such pairs)"
+        else:
+            what = f"state {self.name(int(np.argmin(left)))!r} was never left"
+        return f'{what}; pass unseen="self-loop" (it stays there, no plan relies on it) or "uniform"'
+
+    def _mean_rewards(self, rows: Integers, w: Floats, keep: Any, seen: Any, unseen: str) -> Floats:
+        """Of each state and action, (n, n_actions); see :meth:`mdp` for those never seen."""
+        assert self.rewards is not None
+        r = self.rewards[keep]
+        sums, total = (np.bincount(rows, weights=part, minlength=seen.size).reshape(seen.shape) for part in (w * r, w))
+        guess = float(r.min()) if unseen == "self-loop" else float(np.average(r, weights=w))
+        table = np.where(seen, sums / np.where(seen, total, 1.0), guess)
+        return np.asarray(np.where(seen.any(axis=0), table, 0.0).T, dtype=np.float64)
 
     def name(self, k: int) -> Hashable:
         """The label of state k, or k itself."""
@@ -238,6 +307,14 @@ class Transitions:
             names = {self.name(int(k)) for k in kept}
             return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}
         return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
+
+
+def _actions(actions: Any, m: int) -> Encoded:
+    """What was done, coded as states are."""
+    given = column(actions, "actions")
+    if len(given) != m:
+        raise InvalidData(f"actions has {len(given)} entries for {m} transitions; give one each")
+    return encode(given, None, lambda k: f"actions[{k}]")
 
 
 def _interleaved(first: Any, second: Any) -> Any:
