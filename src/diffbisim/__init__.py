@@ -5,6 +5,7 @@
     X = db.MarkovChain(P, rewards=r)          # also from_transitions, from_trajectories, read_chain("file.csv")
     d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
     D = db.pairwise([X, Y, Z])                # matrix
+    b = db.bisimulation(mdp, discount=0.95)   # Ferns' metric between the states of an MDP, certified
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
@@ -24,6 +25,9 @@ _HOME = {
     "MDP": "mdp",
     "distance": "distance",
     "pairwise": "pairwise",
+    "bisimulation": "metrics",
+    "policy_similarity": "metrics",
+    "mico": "metrics",
     "estimate": "estimate",
     "lump": "lumping",
     "compress": "fit.compress",
@@ -41,6 +45,7 @@ _HOME = {
     "feature_cost": "cost",
     "imitate": "imitate.ilfo",
     "DistanceResult": "results",
+    "MDPResult": "actions",
     "ImitationResult": "imitate.result",
     "DiffbisimError": "errors",
     "InvalidArgument": "errors",
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
     from diffbisim import data as data
     from diffbisim import plot as plot
     from diffbisim import solvers as solvers
+    from diffbisim.actions import MDPResult as MDPResult
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.cost import feature_cost as feature_cost
     from diffbisim.data import examples as examples
@@ -87,6 +93,9 @@ if TYPE_CHECKING:
     from diffbisim.loading import load as load
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
+    from diffbisim.metrics import bisimulation as bisimulation
+    from diffbisim.metrics import mico as mico
+    from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
     from diffbisim.results import DistanceResult as DistanceResult
 

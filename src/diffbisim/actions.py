@@ -6,13 +6,13 @@ Two MDPs with kernels P_a and Q_b are compared state by state. What a pair of ac
 
 and the metric U asks for the worst that can happen:
 
-    "matched"    U = max_a δ_aa                              both take the same action (Ferns, Panangaden & Precup 2004)
-    "lax"        U = max(max_a min_b δ_ab, max_b min_a δ_ab) the other answers with its nearest action (Taylor et al. 2008)
-    "directed"   U = max_a min_b δ_ab, c_ab = (r - r̂)⁺       one half of it: whatever X does, Y can nearly do as well
+    "matched"    U = max_a δ_aa                               both take the same action (Ferns et al. 2004)
+    "lax"        U = max(max_a min_b δ_ab, max_b min_a δ_ab)  the other one answers as it likes (Taylor et al. 2008)
+    "directed"   U = max_a min_b δ_ab, c_ab = (r - r̂)⁺        half of it: whatever X does, Y can nearly do as well
 
-All three are one game: an adversary picks a *line*, i.e. a set of action pairs, the other side picks a pair (a, b) from it
-and a coupling of the successors. Matched lines are the single pairs (a, a); lax ones are the rows and the columns of all
-pairs, directed ones the rows.
+All three are one game: an adversary picks a *line*, i.e. a set of action pairs, the other side picks a pair (a, b) from
+it and a coupling of the successors. Matched lines are the single pairs (a, a); lax ones are the rows and the columns of
+all pairs, directed ones the rows.
 
 *Values.* v* = (1-γ) V* the normalized optimal values: |v*(s) - v̂*(t)| ≤ U(s,t) for the first two, since
 |max_a q_a - max_a q̂_a| ≤ max_a |q_a - q̂_a| and a best reply to the best action loses at most δ; for the same reason
@@ -33,7 +33,9 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount, find_state, freeze, places, unmasked
 from diffbisim.cost import ground_cost
-from diffbisim.errors import InvalidArgument, InvalidCost
+from diffbisim.data.archive import mdp_arrays, mdp_from_arrays
+from diffbisim.data.reader import entry, is_number
+from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.mdp import MDP
 from diffbisim.planning import action_rewards
 from diffbisim.problem import Array, frozen, lazy, read_only
@@ -289,7 +291,7 @@ class MDPResult(DistanceResult):
             return a
         return Move("x", a, b) if line < self.problem.x.n_actions else Move("y", b, a)
 
-    def plan(self, x: Hashable, y: Hashable, action: Any = None) -> Array | sparse.coo_array:  # type: ignore[override]
+    def plan(self, x: Hashable, y: Hashable, action: Any = None) -> Array | sparse.coo_array:
         """Optimal coupling of the next states of a pair under an action, ``(n_X, n_Y)``; sparse if an MDP is.
 
         ``action``: one of X (matched), or a pair (a, b) of actions; default: what :meth:`action` says.
@@ -298,7 +300,7 @@ class MDPResult(DistanceResult):
         plan = self.coupling.plan(*pair, self._choice(action))
         return plan if self.problem.is_sparse else np.asarray(plan.toarray())
 
-    def potentials(self, x: Hashable, y: Hashable, action: Any = None) -> tuple[Array, Array]:  # type: ignore[override]
+    def potentials(self, x: Hashable, y: Hashable, action: Any = None) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of a pair for the cost ``V = values/(1-γ)``."""
         f, g = self.coupling.potentials(*self._pair(x, y), self._choice(action))
         return f / self.problem.step, g / self.problem.step
@@ -360,7 +362,7 @@ class MDPResult(DistanceResult):
 
     def implicit_reward(self) -> Array:
         """Refused: the reward of an imitator belongs to the chains of policies."""
-        raise InvalidArgument("the implicit reward belongs to chains: compare mdp.induced_chain(policy) with the expert")
+        raise InvalidArgument("the implicit reward is for chains: compare mdp.induced_chain(policy) with the expert")
 
     def _pair(self, s: Any, t: Any) -> tuple[int, int]:
         """Two states by label or index."""
@@ -384,6 +386,16 @@ class MDPResult(DistanceResult):
             raise InvalidArgument(f"action is {action!r}; give a pair: an action of X and one of Y")
         return _action(problem.x, action[0]) * problem.y.n_actions + _action(problem.y, action[1])
 
+    def _problem_arrays(self) -> dict[str, Any]:
+        problem = self.problem
+        arrays: dict[str, Any] = {} if problem.by_rewards else {"cost": problem.cost.reshape(problem.public_shape)}
+        for side, mdp in (("x", problem.x), ("y", problem.y)):
+            arrays |= {f"{side}.{k}": v for k, v in mdp_arrays(mdp).items()}
+        return arrays
+
+    def _asked(self) -> dict[str, Any]:
+        return {"criterion": "actions", "actions": self.problem.actions, "by_rewards": self.problem.by_rewards}
+
     def __repr__(self) -> str:
         return super().__repr__().replace("DistanceResult", "MDPResult", 1)
 
@@ -394,6 +406,20 @@ def _action(mdp: MDP, action: Any) -> int:
         known = "a name, or an index" if mdp.actions else "an index"
         raise InvalidArgument(f"action = {action!r} is none: give {known} from 0 to {mdp.n_actions - 1}")
     return k
+
+
+def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> ActionProblem:
+    """The problem of a saved result; all is checked as for :func:`diffbisim.distance`."""
+    actions = entry(meta, "actions", lambda name: name in MODES, f"one of {', '.join(MODES)}")
+    by_rewards = entry(meta, "by_rewards", lambda value: isinstance(value, bool), "true or false")
+    discount = entry(meta, "discount", is_number, "a number")
+    x, y = (
+        mdp_from_arrays({name[2:]: value for name, value in arrays.items() if name.startswith(f"{side}.")})
+        for side in ("x", "y")
+    )
+    if not by_rewards and "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
+    return ActionProblem.make(x, y, "reward" if by_rewards else arrays["cost"], discount, actions)
 
 
 # --- the gradient -------------------------------------------------------------------------------------------------
@@ -434,9 +460,7 @@ def _by_action(rows: Array, mdp: MDP, everywhere: bool) -> Any:
     data = entries - mean[source]
     cuts = [(a, slice(s.indptr[a * n], s.indptr[(a + 1) * n])) for a in range(mdp.n_actions)]
     return tuple(
-        sparse.csr_array(
-            (data[cut], s.indices[cut], s.indptr[a * n : (a + 1) * n + 1] - cut.start), shape=(n, n)
-        )
+        sparse.csr_array((data[cut], s.indices[cut], s.indptr[a * n : (a + 1) * n + 1] - cut.start), shape=(n, n))
         for a, cut in cuts
     )
 

@@ -29,6 +29,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
+from diffbisim.mdp import MDP
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 
@@ -44,8 +45,8 @@ Callback = Callable[[Mapping[str, float]], object]
 
 
 def distance(
-    X: MarkovChain | Transitions | Stream,
-    Y: MarkovChain | Transitions | Stream,
+    X: MarkovChain | MDP | Transitions | Stream,
+    Y: MarkovChain | MDP | Transitions | Stream,
     cost: Any = "reward",
     discount: float = 0.95,
     solver: Any = "exact",
@@ -74,7 +75,8 @@ def distance(
     horizon : number of steps of a finite horizon (then ``discount=1`` is allowed)
     weights : non-negative weights of the costs at times 0 … T, in place of a horizon and the powers of the discount
     terminal : (n_X, n_Y) booleans, pairs where the total cost ends; default: pairs of absorbing states without cost
-    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default) or "lax"
+    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default), "lax" (the other answers
+        with its nearest action) or "directed" (one half of it); costs may then be per action (see docs/mdps)
     lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
     warm : a previous result for chains of the same sizes, to start from
     callback : called with every row of history; returning True stops the run

@@ -185,15 +185,25 @@ class DistanceResult:
         """All of it as named arrays (read-only), the inverse of :func:`diffbisim.saving.result_from_arrays`."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
-        for side, chain in (("x", problem.x), ("y", problem.y)):
-            arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
             "coupling": type(self.coupling).__name__, "discount": problem.discount,
-            "history": [dict(row) for row in self.history], "work": dict(self.work),
+            "history": [dict(row) for row in self.history], "work": dict(self.work), **self._asked(),
         }  # fmt: skip
-        return {**arrays, "cost": problem.cost, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
+        text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+        return {**arrays, **self._problem_arrays(), "meta": text}
+
+    def _problem_arrays(self) -> dict[str, Any]:
+        """The problem as named arrays."""
+        arrays: dict[str, Any] = {"cost": self.problem.cost}
+        for side, chain in (("x", self.problem.x), ("y", self.problem.y)):
+            arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
+        return arrays
+
+    def _asked(self) -> dict[str, Any]:
+        """What else JSON has to say of the problem; nothing for the discounted distance of two chains."""
+        return {}
 
     def _check_pair(self, x: int, y: int) -> None:
         for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):

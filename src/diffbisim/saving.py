@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.actions import MDPResult, problem_from_arrays
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
@@ -91,17 +92,24 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
     kind = entry(meta, "coupling", lambda name: name in _COUPLINGS, f"one of {', '.join(_COUPLINGS)}")
-    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
-    if "cost" not in arrays:
-        raise InvalidData("there is no array 'cost'")
-    discount = check_discount(entry(meta, "discount", is_number, "a number"))
-    problem = Problem(x, y, ground_cost(arrays["cost"], x, y), discount)
+    with_actions = meta.get("criterion") == "actions"
+    if with_actions != (kind == "GameCoupling"):
+        raise InvalidData(f"a {kind} does not belong to this kind of problem")
+    problem: Any = problem_from_arrays(arrays, meta) if with_actions else _chain_problem(arrays, meta)
     coupling = _coupling(kind, problem, part(arrays, "state."))
-    result = DistanceResult(
+    result = (MDPResult if with_actions else DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     check_bounds(result)
     return result
+
+
+def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
+    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
+    if "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
+    discount = check_discount(entry(meta, "discount", is_number, "a number"))
+    return Problem(x, y, ground_cost(arrays["cost"], x, y), discount)
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
@@ -122,6 +130,7 @@ def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
 _COUPLINGS = {
     "ExactCoupling": "exact.coupling",
     "TrackedCoupling": "exact.tracking",
+    "GameCoupling": "exact.game_coupling",
     "LinearProgramCoupling": "linear_program",
     "LumpedCoupling": "lumped",
     "SinkhornCoupling": "sinkhorn_coupling",
@@ -151,6 +160,9 @@ def check_bounds(result: DistanceResult) -> None:
         raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
     if result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
+    if isinstance(result, MDPResult):
+        result.coupling.check_bounds(result, CHECKED)
+        return
     if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
         return
     if type(coupling) is ExactCoupling and result.converged:

@@ -19,7 +19,7 @@ LAYERS = (
     ("problem", "timed", "actions", "questions", "gradient", "results", "progress", "parallel", "steps"),
     ("_refine", "lumping"),
     ("solvers",),
-    ("distance", "pairwise", "saving", "estimate"),
+    ("distance", "metrics", "pairwise", "saving", "estimate"),
     ("plot",),
     ("_bridge", "torch", "jax"),
     ("fit", "imitate"),

@@ -14,7 +14,7 @@ from scipy import sparse
 from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
-from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
+from diffbisim.solvers.exact.pairs import ALL, begin, bellman, first_table, pair_chain
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -236,18 +236,23 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
     listed = transports.items.listed
     if not np.array_equal(pair, listed):
         raise InvalidData("array 'pair' does not list the pairs that the starts can reach")
-    k, what = _unfit(transports, arrays, "", feasible)
+    k, what = unfit(transports, arrays, "", feasible)
     if what:
         z = int(listed[k]) if listed.size else k
         raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+    check_start(problem, arrays)
+
+
+def check_start(problem: Any, arrays: Arrays) -> None:
+    """The tree of the starts."""
     sides = [Side.of(Successors.of(chain.initial[None, :]), chain.initial) for chain in (problem.x, problem.y)]
-    start = Transports(Items(pair[:0], sides[0], sides[1], n_y), 1, index=np.int32)
-    _, what = _unfit(start, arrays, "start.", True)
+    start = Transports(Items(ALL, sides[0], sides[1], problem.shape[1]), 1, index=np.int32)
+    _, what = unfit(start, arrays, "start.", True)
     if what:
         raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
 
 
-def _unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:
+def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:
     """The first item whose tree in the arrays is none, and what is wrong with it; "" if all are as they should be."""
     size, index = (transports.edges,), transports.trees.child.dtype
     child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))

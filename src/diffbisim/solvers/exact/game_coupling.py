@@ -1,8 +1,8 @@
 """Pairs of states of two MDPs, the transports of all their choices, and what is known of them at the end.
 
-The choice c = (a, b) of pair p = (s, t) is the item p C + c: a transport between row a n_X + s of the stacked kernels of X
-and row b n_Y + t of those of Y, over the table of state pairs that all share. One MDP with itself is *folded*: only pairs
-s < t are solved; the diagonal is zero, and (t, s) is (s, t) with plans turned around and the two actions swapped.
+The choice c = (a, b) of pair p = (s, t) is the item p C + c: a transport between row a n_X + s of the stacked kernels
+of X and row b n_Y + t of those of Y, over the table of state pairs that all share. One MDP with itself is *folded*:
+pairs s < t are solved, the diagonal is zero, and (t, s) is (s, t) with plans turned around and the two actions swapped.
 
 Plans of choices that the lazy maximum never looked at again are old; they are solved when somebody asks for them.
 """
@@ -14,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim._compile import njit
 from diffbisim.actions import ActionProblem, MDPResult
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
+from diffbisim.data.reader import numbers
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, StartTransport
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, unfit
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
+from diffbisim.solvers.exact.game_kernels import reach_by_choices
 from diffbisim.solvers.exact.pairs import sort_keys
+from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
@@ -79,31 +81,8 @@ def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
     head, tail = 0, first.size
     x, y = (Side.of(mdp._stacked, np.zeros(mdp.n_states)) for mdp in (problem.x, problem.y))
     while head < tail:
-        head, tail = reach_by_choices(problem.choices, problem.shape, x, y, seen, queue, head, tail)
+        head, tail = reach_by_choices(problem.choices, problem.shape, x, y, seen, queue, head, tail, STRETCH)
     return seen
-
-
-@njit(cache=True, nogil=True)
-def reach_by_choices(choices, shape, x, y, seen, queue, head, tail):
-    """Pairs that some coupling under some choice can reach from those in ``queue[head:tail]``, marked in ``seen``.
-
-    Goes on for a stretch; returns where head and tail are then.
-    """
-    (n_x, n_y), cells = shape, STRETCH
-    while head < tail and cells > 0:
-        s, t = queue[head] // n_y, queue[head] % n_y
-        head += 1
-        for c in range(choices.shape[0]):
-            i, j = choices[c, 0] * n_x + s, choices[c, 1] * n_y + t
-            cells -= (x.indptr[i + 1] - x.indptr[i]) * (y.indptr[j + 1] - y.indptr[j])
-            for e in range(x.indptr[i], x.indptr[i + 1]):
-                for h in range(y.indptr[j], y.indptr[j + 1]):
-                    z = x.indices[e] * n_y + y.indices[h]
-                    if not seen[z]:
-                        seen[z] = True
-                        queue[tail] = z
-                        tail += 1
-    return head, tail
 
 
 def make_items(problem: ActionProblem, listed: Integers) -> Items:
@@ -345,8 +324,62 @@ class GameCoupling(Coupling):
         }  # fmt: skip
 
     @classmethod
-    def restore(cls, problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:  # type: ignore[override]
-        raise NotImplementedError
+    def restore(cls, problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
+        pairs, transports = check_game(problem, arrays)
+        for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
+            part[:] = arrays[name]
+        transports.basis = Basis.FEASIBLE
+        start = StartTransport(problem)  # type: ignore[arg-type]
+        for part, name in zip(start.transport.tree, Tree._fields, strict=True):
+            part[:] = arrays[f"start.{name}"]
+        start.solve(arrays["U"], 0.0)
+        moves = arrays["line"], arrays["chosen"]
+        return cls(problem, pairs, transports, arrays["U"], moves, start, float(arrays["half"]))
+
+    def check_bounds(self, result: MDPResult, cells: float) -> None:
+        """Solve again from the table, if a sweep visits at most so many cells: both intervals must meet everywhere."""
+        if self.transports.cells > cells:
+            return
+        again: Any = Exact(tol=1e-9, max_iterations=30, reachable=not self.complete, threads=1).solve(
+            self.problem,  # type: ignore[arg-type]
+            warm=result,
+        )
+        apart = (again.values_upper < result.values_lower) | (again.values_lower > result.values_upper)
+        if apart.any() or result.lower > again.upper or result.upper < again.lower:
+            raise InvalidData(
+                f"the distance is from {again.lower:.17g} to {again.upper:.17g}, and the table within its own bounds; "
+                "those in the file are others"
+            )
+
+
+def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pairs, Transports]:
+    """Trees, flows, table, pairs and moves from a file, before anything is indexed by them."""
+    n_x, n_y = problem.shape
+    numbers(arrays, "U", (n_x * n_y,))
+    pair, half = arrays.get("pair"), arrays.get("half")
+    if pair is None or pair.dtype != np.int64 or pair.ndim != 1:
+        raise InvalidData("array 'pair' must be a list of integers")
+    if half is None or half.dtype != np.float64 or half.shape != () or not half >= 0:
+        raise InvalidData("array 'half' must be one number of at least 0")
+    pairs, transports = begin(problem, False, None, None)
+    if not np.array_equal(pair, pairs.listed):
+        pairs, transports = begin(problem, True, None, None)
+    if not np.array_equal(pair, pairs.listed):
+        raise InvalidData("array 'pair' lists neither all pairs nor those that the starts can reach")
+    N, C = pairs.size, len(problem.choices)
+    line = numbers(arrays, "line", (N,), np.int64, least=0, most=len(problem.lines) - 1)
+    choice = numbers(arrays, "chosen", (N,), np.int64, least=0) - np.arange(N) * C
+    members = np.zeros((len(problem.lines), C), bool)
+    for k, choices in enumerate(problem.lines):
+        members[k, choices] = True
+    if ((choice < 0) | (choice >= C)).any() or not members[line, choice].all():
+        raise InvalidData("array 'chosen' is not a choice within the lines of every pair")
+    k, what = unfit(transports, arrays, "", True)
+    if what:
+        raise InvalidData(f"the {what.split()[0]} of choice {k % C} of pair {k // C} {what.partition(' ')[2]}")
+    check_start(problem, arrays)
+    return pairs, transports
 
 
 def _supports(items: Items, k: int) -> tuple[Integers, Integers]:
