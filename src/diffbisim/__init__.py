@@ -9,6 +9,7 @@
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
+    A = db.abstract(mdp, n_states=5)          # an MDP with 5 states to plan with, and exactly what that loses
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
 """
@@ -30,6 +31,8 @@ _HOME = {
     "mico": "metrics",
     "estimate": "estimate",
     "lump": "lumping",
+    "abstract": "abstract.search",
+    "AbstractionResult": "abstract.result",
     "compress": "fit.compress",
     "compress_sweep": "fit.sweep",
     "fit": "fit.dbot",
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from diffbisim import data as data
     from diffbisim import plot as plot
     from diffbisim import solvers as solvers
+    from diffbisim.abstract.result import AbstractionResult as AbstractionResult
+    from diffbisim.abstract.search import abstract as abstract
     from diffbisim.actions import MDPResult as MDPResult
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.cost import feature_cost as feature_cost

@@ -22,7 +22,7 @@ LAYERS = (
     ("distance", "metrics", "pairwise", "saving", "estimate"),
     ("plot",),
     ("_bridge", "torch", "jax"),
-    ("fit", "imitate"),
+    ("fit", "imitate", "abstract"),
     ("loading",),
     ("experiments",),
     ("cli",),

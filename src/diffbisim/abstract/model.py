@@ -8,7 +8,8 @@ v* = (1-γ) V* normalized values, which have the scale of the rewards.
     lifted       π(s) = π̂*(φ(s)), the optimal policy of the classes, which sees only the class
     lookahead    π(s) = argmax_a [(1-γ) r(s,a) + γ Σ_s' P_a(s,s') v̂*(φ(s'))]: one step on the ground MDP, then v̂*
 
-Both are evaluated exactly, (I - γP_π) v^π = (1-γ) r_π, and compared with v*: the *loss* v* - v^π, by state.
+Ties are common, since whole neighborhoods may be one class: of actions that are equally good but for rounding the first
+is taken, with lookahead the lifted one. Both are evaluated exactly, (I - γP_π) v^π = (1-γ) r_π, and compared with v*: the *loss* v* - v^π, by state.
 
 **What is known beforehand.** W = v̂*∘φ and one Bellman sweep give (for this reward)
 
@@ -39,6 +40,9 @@ from diffbisim.planning import Values, action_rewards, action_values, chosen_row
 from diffbisim.planning import policy_values as certified_values
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import Successors
+
+#: Actions whose values differ by this share of the largest value are equally good.
+TIE = 1e-10
 
 
 class Losses(NamedTuple):
@@ -90,9 +94,11 @@ class Ground:
         """The optimal policy of the class-mean model, and the one with lookahead; ``rewards`` (n, n_actions) × (1-γ)."""
         r, γ = self.rewards if rewards is None else rewards, self.discount
         P = class_kernels(self.mdp, labels, self.weight) if kernels is None else kernels
-        best = improve(P, class_means(labels, r, self.weight), γ)
-        q = r + γ * action_values(self.mdp, best.values[labels])
-        return Policies(best.actions, best.values, q.argmax(axis=1))
+        r_mean = class_means(labels, r, self.weight)
+        v = improve(P, r_mean, γ).values
+        small = r_mean + γ * np.stack([P_a @ v for P_a in P], axis=1)
+        actions = _best(small)
+        return Policies(actions, v, _best(r + γ * action_values(self.mdp, v[labels]), actions[labels]))
 
     def losses(self, labels: Integers) -> Losses:
         """What is lost by planning on these classes, exact up to rounding."""
@@ -115,6 +121,15 @@ class Ground:
         if isinstance(P, np.ndarray):
             return np.asarray(np.linalg.solve(np.eye(n) - γ * P, r))
         return np.asarray(spsolve(sparse.csc_array(sparse.eye_array(n) - γ * P), r))
+
+
+def _best(q: Floats, otherwise: Integers | None = None) -> Integers:
+    """The best action of every row; of those that are best but for rounding the given one, or else the first."""
+    near = q >= q.max(axis=1, keepdims=True) - TIE * float(np.abs(q).max())
+    first = near.argmax(axis=1)
+    if otherwise is not None:
+        first = np.where(near[np.arange(len(q)), otherwise], otherwise, first)
+    return np.asarray(first, dtype=np.int64)
 
 
 def class_means(labels: Integers, table: Floats, weight: Floats | None = None) -> Floats:

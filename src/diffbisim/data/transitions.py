@@ -45,8 +45,9 @@ from diffbisim.checks import (
     unmasked,
 )
 from diffbisim.data.counting import Pairs, drop, fill, kernel
-from diffbisim.data.states import column, encode, entries
+from diffbisim.data.states import Encoded, column, encode, entries
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.mdp import MDP
 
 HUGE = 1e100  # weights above this are scaled down, lest their sums overflow
 
@@ -221,8 +222,7 @@ class Transitions:
         kernels = []
         for a in range(k):
             own = rows // n == a
-            known = seen[a] if unseen == "uniform" else np.where(left, seen[a], False)
-            gaps = np.flatnonzero(~known & (~left | (unseen == "self-loop")))
+            gaps = np.flatnonzero(~seen[a] & (~left | (unseen == "self-loop")))
             step = np.append(i[own], gaps), np.append(j[own], gaps), np.append(w[own], np.ones(gaps.size))
             kernels.append(kernel(fill(step, n, "uniform", self.name), n, None))
         start = self._default_start(None) if initial is None else initial
