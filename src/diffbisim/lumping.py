@@ -9,9 +9,9 @@ The coarsest such partition exists, and its classes are the pairs at distance ze
 have the law of the original's, seen through the labels; its distance to the original is zero. This is the
 baseline that every learned compression has to beat: if the chain is lumpable, no learning is needed.
 
-States of an *MDP* are bisimilar if that holds for every action: r(s, a) = r(t, a) and P_a(s, C) = P_a(t, C) for all a and
-C (Givan, Dean & Greig 2003). Actions are matched by name: this is the kernel of Ferns' metric. A policy of the quotient
-has the same values as its lift, and the optimal policy of the quotient lifts to an optimal one.
+States of an *MDP* are bisimilar if that holds for every action: r(s, a) = r(t, a) and P_a(s, C) = P_a(t, C) for all a
+and C (Givan, Dean & Greig 2003). Actions are told apart: these are the pairs at distance zero of Ferns' metric. A
+policy of the quotient has the same values as its lift, and the optimal one lifts to an optimal one.
 
 The key is what an observer sees. By default that is the reward. Without rewards and without a key all
 states look alike, every chain is then bisimilar to a single state, and the answer is one class. State labels
@@ -152,7 +152,7 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
     quotients, residual = _quotients(kernels, labels)
     rewards, off = _class_rewards(chain.rewards, labels)
     first = np.unique(labels, return_index=True)[1]
-    names = {
+    names: dict[str, Any] = {
         "initial": np.bincount(labels, weights=chain.initial),
         "rewards": rewards,
         "labels": None if chain.labels is None else [chain.labels[s] for s in first],

@@ -62,7 +62,7 @@ def improve(kernels: Sequence[Any], r: Floats, discount: float) -> Plan:
     γ, actions, everyone = discount, r.argmax(axis=1), np.arange(len(r))
     scale = float(np.abs(r).max()) / (1.0 - γ)
     while True:
-        v = _values(chosen_rows(kernels, actions), r[everyone, actions], γ)
+        v = solved_values(chosen_rows(kernels, actions), r[everyone, actions], γ)
         q = r + γ * np.stack([P @ v for P in kernels], axis=1)
         better = q.max(axis=1) > q[everyone, actions] + 1e-12 * scale
         if not better.any():
@@ -91,7 +91,7 @@ def policy_values(mdp: MDP, policy: Any, discount: float, rewards: Any = None) -
     source = (pi * r).sum(axis=1)
     deterministic = bool((pi.max(axis=1) == 1.0).all())
     P = chosen_rows(mdp.transition, pi.argmax(axis=1)) if deterministic else mdp._mixture(pi)
-    v = _values(P, source, γ)
+    v = solved_values(P, source, γ)
     return _bracket(mdp, (pi * (r + γ * action_values(mdp, v))).sum(axis=1), v, r, γ)
 
 
@@ -146,8 +146,8 @@ def _bare_rewards(mdp: MDP, rewards: Any) -> Any:
     return np.asarray(bare(rewards, axes, "rewards", of=("state", "state" if by_state else "action")))
 
 
-def _values(P: Matrix, r: Floats, discount: float) -> Floats:
-    """``v = r + γ P v``."""
+def solved_values(P: Matrix, r: Floats, discount: float) -> Floats:
+    """``v = r + γ P v``, (n,)."""
     if isinstance(P, np.ndarray):
         return np.asarray(np.linalg.solve(np.eye(len(r)) - discount * P, r), dtype=np.float64)
     return np.asarray(spsolve(sp.csc_array(sp.eye_array(len(r)) - discount * P), r))

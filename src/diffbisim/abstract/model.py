@@ -8,8 +8,9 @@ v* = (1-γ) V* normalized values, which have the scale of the rewards.
     lifted       π(s) = π̂*(φ(s)), the optimal policy of the classes, which sees only the class
     lookahead    π(s) = argmax_a [(1-γ) r(s,a) + γ Σ_s' P_a(s,s') v̂*(φ(s'))]: one step on the ground MDP, then v̂*
 
-Ties are common, since whole neighborhoods may be one class: of actions that are equally good but for rounding the first
-is taken, with lookahead the lifted one. Both are evaluated exactly, (I - γP_π) v^π = (1-γ) r_π, and compared with v*: the *loss* v* - v^π, by state.
+Ties are common, since whole neighborhoods may be one class: of actions that are equally good but for rounding the
+first is taken, with lookahead the lifted one. Both policies are evaluated exactly, (I - γP_π) v^π = (1-γ) r_π, and
+compared with v*: the *loss* v* - v^π, by state.
 
 **What is known beforehand.** W = v̂*∘φ and one Bellman sweep give (for this reward)
 
@@ -36,8 +37,16 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.distance import distance
 from diffbisim.errors import quietly
 from diffbisim.mdp import MDP
-from diffbisim.planning import Values, action_rewards, action_values, chosen_rows, improve, optimal_values
-from diffbisim.planning import policy_values as certified_values
+from diffbisim.planning import (
+    Values,
+    action_rewards,
+    action_values,
+    chosen_rows,
+    improve,
+    optimal_values,
+    policy_values,
+    solved_values,
+)
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import Successors
 
@@ -91,11 +100,11 @@ class Ground:
         return self.rewards + self.discount * action_values(self.mdp, self.optimal)
 
     def plan(self, labels: Integers, kernels: Floats | None = None, rewards: Floats | None = None) -> Policies:
-        """The optimal policy of the class-mean model, and the one with lookahead; ``rewards`` (n, n_actions) × (1-γ)."""
+        """The optimal policy of the class-mean model, and the one with lookahead; ``rewards`` as :attr:`rewards`."""
         r, γ = self.rewards if rewards is None else rewards, self.discount
         P = class_kernels(self.mdp, labels, self.weight) if kernels is None else kernels
         r_mean = class_means(labels, r, self.weight)
-        v = improve(P, r_mean, γ).values
+        v = improve(list(P), r_mean, γ).values
         small = r_mean + γ * np.stack([P_a @ v for P_a in P], axis=1)
         actions = _best(small)
         return Policies(actions, v, _best(r + γ * action_values(self.mdp, v[labels]), actions[labels]))
@@ -104,23 +113,17 @@ class Ground:
         """What is lost by planning on these classes, exact up to rounding."""
         found, γ = self.plan(labels), self.discount
         lifted, W = found.abstract[labels], found.values[labels]
-        lost = [self.optimal - self._evaluated(actions) for actions in (lifted, found.lookahead)]
+        lost, ahead = (self.optimal - self._evaluated(actions) for actions in (lifted, found.lookahead))
+        start = self.mdp.initial
         q = self.rewards + γ * action_values(self.mdp, W)
         up, down = (q.max(axis=1) - W).max(), (W - q[np.arange(labels.size), lifted]).max()
-        return Losses(
-            *(float(f) for v in lost for f in (v.max(), self.mdp.initial @ v)),
-            reward_bound=float(max(up, 0.0) + max(down, 0.0)) / (1 - γ),
-        )
+        bound = float(max(up, 0.0) + max(down, 0.0)) / (1 - γ)
+        return Losses(float(lost.max()), float(start @ lost), float(ahead.max()), float(start @ ahead), bound)
 
     def _evaluated(self, actions: Integers) -> Floats:
         """v^π of a deterministic policy: one linear system."""
-        from scipy.sparse.linalg import spsolve
-
-        P, γ, n = chosen_rows(self.mdp.transition, actions), self.discount, actions.size
-        r = self.rewards[np.arange(n), actions]
-        if isinstance(P, np.ndarray):
-            return np.asarray(np.linalg.solve(np.eye(n) - γ * P, r))
-        return np.asarray(spsolve(sparse.csc_array(sparse.eye_array(n) - γ * P), r))
+        P, r = chosen_rows(self.mdp.transition, actions), self.rewards[np.arange(actions.size), actions]
+        return solved_values(P, r, self.discount)
 
 
 def _best(q: Floats, otherwise: Integers | None = None) -> Integers:
@@ -194,7 +197,7 @@ def encoder_errors(mdp: MDP, b: Floats, discount: float) -> Floats:
 
 def policy_errors(mdp: MDP, b: Floats, policy: Integers, discount: float) -> Floats:
     """Upper bounds on ``e_π = b_π + γ P_π e_π``, (n,)."""
-    return certified_values(mdp, policy, discount, rewards=b).upper
+    return policy_values(mdp, policy, discount, rewards=b).upper
 
 
 def certified_losses(optimal: Values, reached: Values) -> Values:

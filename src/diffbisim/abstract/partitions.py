@@ -122,7 +122,7 @@ def pairs(D: Floats, k: int, rng: np.random.Generator) -> Integers:
     near = (D[np.ix_(order, order)] + D[np.ix_(order, order)].T) / 2
     np.fill_diagonal(near, 0.0)
     labels = np.empty(n, dtype=np.int64)
-    labels[order] = cut_tree(linkage(squareform(near, checks=False), "single"), n_clusters=k)[:, 0]
+    labels[order] = cut_tree(linkage(squareform(near, checks=False), "single"), n_clusters=[k])[:, 0]
     return numbered(labels)
 
 

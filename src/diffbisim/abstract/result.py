@@ -171,7 +171,7 @@ class AbstractionResult:
 
     @property
     def bound(self) -> float:
-        """The encoder bound in the worst state, for this policy and every reward of the family for which it is taken."""
+        """The encoder bound in the worst state, for every reward of the family for which this policy is planned."""
         return float(self.bounds.max())
 
     @property
@@ -202,12 +202,12 @@ class AbstractionResult:
         found = self._ground.plan(self.labels, rewards=r)
         lifted = found.abstract[self.labels]
         best = optimal_values(self.ground, self.discount, rewards=r)
-        lost = [
+        lost, ahead = (
             certified_losses(best, policy_values(self.ground, actions, self.discount, rewards=r)).upper
             for actions in (lifted, found.lookahead)
-        ]
+        )
         e = policy_errors(self.ground, self._step_errors, lifted, self.discount)
-        return Transfer(found.abstract, *lost, self._errors + e)
+        return Transfer(found.abstract, lost, ahead, self._errors + e)
 
     # --- computed once --------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 A partition of the states into k classes and means over the classes make a small MDP; its optimal policy is lifted to
 the states. Which partition is best cannot be read off a metric: the a-priori bounds are vacuous where k is below the
-number of exact classes, and of twenty partitions that a metric suggests the best loses far less than the median. But the
-loss of a given partition is cheap to know exactly (one policy iteration on k states, one linear system on n). So:
+number of exact classes, and of twenty partitions that a metric suggests the best loses far less than the median. But
+what a given partition loses is cheap to know exactly: one policy iteration on k states, one linear system on n. So:
 
     1. merge the states that are exactly equivalent (lumping.py); with at most k classes that is the answer, loss 0
     2. candidates: k-medians from many seeds, for Ferns' metric U, for |Q* - Q*|, for their sum, and for |Q* - Q*| among
@@ -68,15 +68,15 @@ def abstract(
     mdp : an MDP with rewards, or observed ``Transitions`` with actions (then everything is about the empirical MDP)
     n_states : at most so many abstract states
     discount : weight γ of the next step, strictly between 0 and 1
-    method : "best" (all of the following), "bisimulation" (k-medians in Ferns' metric), "q" (k-medians by optimal action
-        values), "balls" (Ferns' ε-balls), "greedy" (closest pairs)
+    method : "best" (all of the following and more), "bisimulation" (k-medians in Ferns' metric), "q" (k-medians by
+        optimal action values), "balls" (Ferns' ε-balls), "greedy" (closest pairs)
     labels : (n,) a partition of your own instead, one label per state
     features : (n, d) or (n, n_actions, d): bounds are then for every reward w₀ r + <w, features>, |w_i| ≤ 1, and the
         metric tells states apart by the features too
     restarts : seeds for each kind of candidate
     score : what the best candidate is best at: "loss", "start_loss", "lookahead_loss" or "lookahead_start_loss"
-    rewards, unseen : for ``Transitions``: rewards of states (and actions), where the data have none; and what to do with
-        actions that were never seen in a state, as for :meth:`Transitions.mdp`
+    rewards, unseen : for ``Transitions``: rewards of states (and actions), where the data have none; and what to do
+        with actions that were never seen in a state, as for :meth:`Transitions.mdp`
     rng : seed; the same seed gives the same answer, unless time was over
     time_limit : seconds after which no candidate is begun
     progress : True for a bar, or a callable ``(done, total)``
@@ -120,7 +120,13 @@ class Search:
         first = np.unique(self.merged.labels, return_index=True)[1]
         weight = np.bincount(self.merged.labels).astype(np.float64)
         self.ground = Ground.of(self.merged.mdp, discount, weight)
-        self.features, self.k, self.method, self.restarts, self.deadline = features[first], k, method, restarts, deadline
+        self.features, self.k, self.method, self.restarts, self.deadline = (
+            features[first],
+            k,
+            method,
+            restarts,
+            deadline,
+        )
 
     def run(self, rng: np.random.Generator, progress: Progress) -> tuple[list[Candidate], bool]:
         """All that there is time for, at least one; and whether that is all."""
@@ -231,7 +237,9 @@ def _partitioned(
     if n_states is not None and count > _positive(n_states, "n_states"):
         raise InvalidArgument(f"labels has {count} classes, more than n_states = {n_states}; leave n_states out")
     losses = Ground.of(mdp, discount).losses(classes)
-    return _result(mdp, classes, discount, features, "labels", (Candidate("labels", -1, count, *losses, classes),), True)
+    return _result(
+        mdp, classes, discount, features, "labels", (Candidate("labels", -1, count, *losses, classes),), True
+    )
 
 
 def _result(

@@ -199,9 +199,9 @@ class Transitions:
         """The empirical MDP: the empirical chain of each action, and the mean reward seen of each state and action.
 
         ``rewards``, (n,) or (n, n_actions), take the place of those seen. ``unseen`` is about actions that were never
-        taken in a state that was left: "error" refuses, "self-loop" lets them stay, with the lowest reward seen, so that
-        no plan relies on them, "uniform" lets them lead anywhere, with the mean reward. States that were never left are
-        absorbing under both, without reward.
+        taken in a state that was left: "error" refuses, "self-loop" lets them stay, with the lowest reward seen, so
+        that no plan relies on them, "uniform" lets them lead anywhere, with the mean reward. States that were never
+        left are absorbing under both, without reward.
         """
         if self.actions is None or self.n_actions is None:
             raise InvalidData("these transitions have no actions; give Transitions.from_pairs(..., actions=a)")
