@@ -41,6 +41,9 @@ EXPERIMENTS = (
     "imitation_literal",
     "imitation_data",
     "imitation_gymnasium",
+    "mdp_metrics",
+    "mdp_values",
+    "mdp_abstraction",
 )
 
 
