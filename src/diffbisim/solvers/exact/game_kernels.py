@@ -1,6 +1,6 @@
 """Kernels of the games on pairs of states (games.py): optimal plans where they matter, and better moves for both sides.
 
-Letters: N pairs p, C choices c at each of them; choice c of pair p stands at place k = p C + c of every list of choices,
+Letters: N pairs p, C choices c at each of them; choice c of pair p stands at place k = p C + c of every list of choices
 and is item k of the transports. Kernels work on the pairs lo…hi-1 and only write what belongs to them.
 """
 

@@ -53,6 +53,9 @@ Integers = NDArray[np.int64]
 #: The game inside is solved to this share of the last change; if the gap does not fall, to a smaller one.
 SHARE, LEAST = 0.05, 1e-3
 
+#: Pivots of the first sweep that gain less than this share of the largest cost wait: most choices are never needed.
+FIRST = 0.2
+
 #: Rounds of the adversary, and of the other side in each, after which plans are improved anyway.
 ROUNDS = 50
 
@@ -92,7 +95,7 @@ class StrategyIteration:
         self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), np.append(np.arange(N) * C, N * C))
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
-        self.price, self.share, self.gap = PRICE, SHARE, np.inf
+        self.price, self.share, self.gap = FIRST if warm is None else PRICE, SHARE, np.inf
 
     @property
     def work(self) -> dict[str, int]:
