@@ -12,6 +12,7 @@ constructors, the state of the solver before compiled code sees it, and on small
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
     meta = read_json(arrays, "meta")
     check_version(meta, "diffbisim-result")
+    if meta.get("criterion") == "horizon":
+        return import_module("diffbisim.solvers.exact.horizon").result_from_arrays(arrays, meta)  # type: ignore[no-any-return]
     lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
     if not -np.inf < lower <= value <= upper < np.inf:
         raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")

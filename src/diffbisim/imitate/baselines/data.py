@@ -18,7 +18,6 @@ occupancy: an episode that ends in a terminal state goes on there, with all the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -28,19 +27,10 @@ from diffbisim.checks import Floats, Integers, check_count, check_discount, dist
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.imitate.expert import observed_chain
 from diffbisim.mdp import MDP
+from diffbisim.results import Status
 from diffbisim.stochastic import Successors, as_generator
 
 NOTHING = 1e-9  # a state with less occupancy than this is one the program does not visit
-
-
-class Outcome(Enum):
-    """How a baseline ended; the value is a sentence, with the remedy where one is needed."""
-
-    SOLVED = "Solved."
-    INACCURATE = (
-        "The solver stopped short of its tolerance: policy and objective are approximate; raise the regularization, "
-        "or give more offline data."
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +40,7 @@ class BaselineResult:
     Attributes:
         policy: (n_states, n_actions), rows sum to one; uniform in states that the method knows nothing about.
         objective: what the method minimizes, at its solution (see the head of its module).
-        status: `Outcome`, a sentence.
+        status: how it ended, a sentence.
         occupancy: (n_states, n_actions), the state-action occupancy that the program chose; None without a program.
         tolerance: by how much the conditions that define the solution may be missed (zero: closed form); what that
             means for the policy is said at the head of the method's module. Digits beyond it are the machine's.
@@ -58,7 +48,7 @@ class BaselineResult:
 
     policy: Floats
     objective: float
-    status: Outcome
+    status: Status
     occupancy: Floats | None = None
     tolerance: float = 0.0
 
@@ -139,7 +129,7 @@ class OfflineData:
         return self.mdp.induced_chain(self.behavior).occupancy(discount)[:, None] * self.behavior
 
 
-def at_the_door(offline: Any, expert: Any, discount: float) -> tuple[OfflineData, Floats]:
+def checked(offline: Any, expert: Any, discount: float) -> tuple[OfflineData, Floats]:
     """The checked offline data and the expert's ``ν_E`` (n, n)."""
     gamma = check_discount(discount)
     if isinstance(offline, MDP):

@@ -5,11 +5,15 @@
     file.write(state)            # all at once or not at all: a kill leaves the file that was there
 
 *State* is any nesting of dictionaries, lists and tuples of plain values, arrays, tensors, chains, results of solvers
-and random generators. What JSON cannot hold is moved to arrays (:func:`pack`), so every bit comes back.
+and random generators, and objects of classes that are marked :func:`stored`. What JSON cannot hold is moved to arrays
+(:func:`pack`), so every bit comes back.
 
 *Facts* say which run it is. Of each the file keeps a digest of its content (:func:`digest`), and a run that differs in
 one of them is another run: to go on from its file would return an answer to another question. What does not change the
 answer (threads, time limits, callbacks, how often to write) is no fact.
+
+*A session* (:class:`Session`) is the checkpoint of a run that trains something in place: a torch module of the caller,
+which comes back as the call before has left it, or as it was given then. With any other values it is another run.
 
 *Temporaries.* A file is written under another name first, and a kill may leave that behind. :meth:`Checkpoint.read`
 removes those of its own file that nobody is writing any more.
@@ -19,17 +23,17 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.streams import Stream
+from diffbisim.data.streams import BIT_GENERATORS, Stream
 from diffbisim.errors import InvalidData
 from diffbisim.io.files import remove_abandoned, replacing
 from diffbisim.io.npz import chain_arrays, chain_from_arrays
@@ -38,18 +42,12 @@ from diffbisim.mdp import MDP
 from diffbisim.results import DistanceResult
 
 #: Format of the file.
-VERSION = 1
+VERSION = 2
 
 #: Options of solvers that do not change where a run goes, only how fast.
 FREE = ("threads", "time_limit")
 
 REMEDY = "name another file, or delete this one to begin anew"
-
-#: Random generators that can be stored; a name in a file stands for one of these, and for nothing else.
-BIT_GENERATORS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
-}
 
 
 class Checkpoint:
@@ -110,6 +108,93 @@ class Checkpoint:
             np.savez(file, checkpoint=text, **arrays)
 
 
+#: Classes whose objects are stored by their fields: a name in a file stands for one of these, and for nothing else.
+STORED: dict[str, Any] = {}
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def stored(kind: Kind) -> Kind:
+    """Decorates a dataclass or NamedTuple whose objects a checkpoint may hold."""
+    STORED[kind.__name__] = kind
+    return kind
+
+
+class Resumable:
+    """Something whose state is the values of a few attributes."""
+
+    changing: ClassVar[tuple[str, ...]]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes from step to step, as a checkpoint can hold it."""
+        return {name: getattr(self, name) for name in self.changing}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        for name in self.changing:
+            setattr(self, name, state[name])
+
+
+class Trained(Protocol):
+    """Parameters that a run trains in place."""
+
+    def state(self) -> list[Any]:
+        """All that changes: parameters, and what a module keeps beside them."""
+
+    def resume(self, state: list[Any]) -> None:
+        """The inverse of :meth:`state`."""
+
+    def identity(self, state: list[Any], best: Any = None) -> Any:
+        """What of a state the caller sees in the module, with ``best`` as its parameters if given; None if nothing."""
+
+
+class Session:
+    """Reads and writes the checkpoint of one run; without a path it does nothing.
+
+    As a context manager it leaves the model as the file has it (as it was given, where there is none yet) when the
+    block is interrupted, so that the same call goes on from there.
+
+    Parameters
+    ----------
+    path, kind, facts : of the :class:`Checkpoint`; ``facts()`` is asked only if there is a path
+    model : what is trained
+    argument : the name by which the caller knows it
+    """
+
+    def __init__(
+        self, path: str | Path | None, kind: str, facts: Callable[[], Mapping[str, Any]], model: Trained, argument: str
+    ) -> None:
+        self.kind, self.model, self.argument, self.held = kind, model, argument, model.state()
+        self.file = None if path is None else Checkpoint(path, kind, facts())
+        self.begun = "" if self.file is None else digest(model.identity(self.held))
+
+    def read(self) -> Any:
+        """What was written last, None if nothing; the model goes on where it stood."""
+        kept = None if self.file is None else self.file.read()
+        if self.file is None or kept is None:
+            return None
+        left = [self.model.identity(kept["model"]), self.model.identity(kept["model"], kept["best"])]
+        if self.begun not in (kept["begun"], *map(digest, left)):
+            raise self.file.of_another_run(f"the values at which the parameters of {self.argument} begin")
+        self.begun, self.held = kept["begun"], kept["model"]
+        self.model.resume(self.held)
+        return kept["state"]
+
+    def write(self, state: Callable[[], Any], best: Callable[[], Any] = lambda: None) -> None:
+        """Keep what ``state()`` says; ``best()`` are the parameters that the run would leave in the model."""
+        if self.file is None:
+            return
+        self.held = self.model.state()
+        self.file.write({"begun": self.begun, "model": self.held, "best": best(), "state": state()})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None and self.file is not None:
+            self.model.resume(self.held)
+
+
 # --- values as JSON and arrays -----------------------------------------------------------------------------
 
 
@@ -136,6 +221,9 @@ def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
         return {"chain": pack(chain_arrays(value), name, arrays)}
     if isinstance(value, np.random.Generator) and type(value.bit_generator).__name__ in BIT_GENERATORS:
         return {"generator": pack(_generator_state(value), name, arrays)}
+    if type(value) is STORED.get(type(value).__name__):
+        names = getattr(value, "_fields", None) or [field.name for field in fields(value)]  # of a NamedTuple, or not
+        return {"object": [type(value).__name__, pack({k: getattr(value, k) for k in names}, name, arrays)]}
     raise InvalidData(f"a checkpoint cannot hold {name}, a {type(value).__name__}; leave checkpoint out")
 
 
@@ -162,6 +250,8 @@ def unpack(value: Any, arrays: Mapping[str, Any]) -> Any:
         return chain_from_arrays(unpack(held, arrays))
     if kind == "generator":
         return _generator(unpack(held, arrays))
+    if kind == "object":
+        return STORED[held[0]](**unpack(held[1], arrays))
     raise InvalidData(f"a value of unknown kind {kind!r}")
 
 

@@ -8,7 +8,7 @@ search with a certificate: the distance of the chain found is exact, that it is 
 case is decided outright: where X has at most k classes of exactly equivalent states the answer is its quotient, d = 0.
 
     1. merge the exactly equivalent states of X (lumping.py): the rest works on the quotient, at the same distances
-    2. starts: partitions into k classes of states that are near in the bisimulation metric (partition.py)
+    2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
        classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter
     4. the nearest of all, with its certified distance to X itself
@@ -19,44 +19,40 @@ would end too late by the pace of the last one. What is kept for the end is the 
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
-from diffbisim.cost import ground_cost, reward_cost
-from diffbisim.errors import InvalidArgument, quietly, warn
-from diffbisim.fit.checkpoint import Checkpoint
-from diffbisim.fit.descent import MOMENT, Search, descend, lloyd
-from diffbisim.fit.partition import (
+from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
+from diffbisim.compress.result import CompressResult, SweepResult
+from diffbisim.compress.starts import (
+    Model,
+    Target,
     aggregate,
-    by_look,
+    by_appearance,
     landmark_distances,
+    matched_to_costs,
     medoid_partition,
-    named,
     random_model,
     spread,
 )
-from diffbisim.fit.target import Model, Target
-from diffbisim.fit.timescales import slowest_timescale
-from diffbisim.io.npz import chain_arrays
-from diffbisim.io.results import fitting_chain, read_built, write_built
+from diffbisim.cost import ground_cost, reward_cost
+from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.lumping import lump
-from diffbisim.problem import Array, Problem, available_threads, lazy
+from diffbisim.optimize.checkpoint import Checkpoint, stored
+from diffbisim.problem import Array, Problem, available_threads
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
-
-#: A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or nothing.
-Start = tuple[Model, str]
 
 #: A restart rests when its steps gain less than these shares of the distance: in the first round, and in the last.
 COARSE, FINE = 1e-2, 1e-4
@@ -67,138 +63,19 @@ SMALL = 50
 #: Rounds of averaging over classes before the descent.
 ROUNDS = 10
 
+#: A distance below this share of the largest cost is as good as zero.
+ZERO = 1e-6
+
 #: Shares of a time limit by which the landmarks, and the starts, have to be found.
 LANDMARKS, STARTS = 0.15, 0.3
 
-#: A small chain that is slower than the target by this factor is called frozen.
-FROZEN = 10.0
 
+@stored
+class Start(NamedTuple):
+    """A model to start from, and what comes before the descent: "average" over classes, "hold" the rewards, or ""."""
 
-@dataclass(frozen=True, eq=False, repr=False)
-class CompressResult:
-    """A small chain, and how it stands for the large one.
-
-    Attributes:
-        chain: the small chain, with its rewards unless a table of costs was given.
-        distance: its certified distance to the target, with plans, gradient and all.
-        history: a row per step of every restart: ``restart``, ``step``, ``value``.
-    """
-
-    chain: MarkovChain
-    distance: DistanceResult
-    history: tuple[Mapping[str, float], ...]
-
-    @property
-    def encoder(self) -> Array:
-        """``λ_X(y|x)``, shape ``(n_X, n_states)``: which small state stands for x, in the optimal coupling."""
-        return self.distance.encoder
-
-    @property
-    def decoder(self) -> Array:
-        """``λ_Y(x|y)``, shape ``(n_states, n_X)``."""
-        return self.distance.decoder
-
-    @property
-    def labels(self) -> NDArray[np.intp]:
-        """Hard encoder, shape ``(n_X,)``."""
-        return self.distance.labels
-
-    @property
-    def unused(self) -> NDArray[np.intp]:
-        """Small states that are never visited: fewer states would have done as well."""
-        return self.distance.unvisited[1]
-
-    @lazy
-    def used(self) -> int:
-        """How many behaviors the small chain shows: its visited states, exactly equivalent ones counted once."""
-        visited = np.setdiff1d(np.arange(self.chain.n_states), self.unused)
-        P = np.asarray(self.chain.transition)[np.ix_(visited, visited)]  # what is visited leads to what is visited
-        seen = [column.tobytes() for column in self.distance.problem.cost.T[visited] + 0.0]
-        return lump(MarkovChain(P / P.sum(axis=1, keepdims=True)), key=seen).n_states
-
-    @lazy
-    def timescales(self) -> tuple[float, float]:
-        """Slowest implied timescales of the target and of the small chain, in steps: -1/log|λ₂|.
-
-        λ₂ is the eigenvalue nearest to 1 besides the leading one, among the states that the start can reach; infinite
-        for a chain of several parts that are never left, NaN where the eigenvalues of a large target were not found.
-        """
-        return slowest_timescale(self.distance.problem.x), slowest_timescale(self.chain)
-
-    @lazy
-    def averaged(self) -> MarkovChain:
-        """The target averaged over the classes of the hard encoder, weighted by occupancy: another chain of this size.
-
-        It is farther than :attr:`chain` as a rule, but it goes from class to class at the rates of the target.
-        """
-        X, cost = self.distance.problem.x, self.distance.problem.cost
-        learned = self.chain.rewards is not None
-        target = Target(X, self.distance.discount, X.rewards if learned else None, None if learned else cost)
-        model = aggregate(target, self.labels, self.chain.n_states)
-        return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards)
-
-    @lazy
-    def frozen(self) -> bool:
-        """Whether the small chain stays put and the target, slow as it may be, does not.
-
-        That is, its slowest timescale is at least ten times that of the target; or it visits one state of several, at
-        a distance that is not zero, of a target with a timescale of at least ten steps.
-        """
-        if self.chain.n_states == 1 or self.distance.lower <= 0:
-            return False
-        if not self._stays and slowest_timescale(self.chain) <= FROZEN:  # then the target need not be asked
-            return False
-        large, small = self.timescales
-        if self._stays:
-            return FROZEN <= large < np.inf
-        return bool(large < np.inf and small >= FROZEN * max(large, 1.0))
-
-    @property
-    def _stays(self) -> bool:
-        return self.chain.reachable_states.size == 1
-
-    @property
-    def status(self) -> str:
-        """How the search ended, in sentences, with what to do where something is wrong."""
-        (large, small), said = self.timescales, self._remark
-        if not self.frozen and large >= FROZEN * max(small, 1.0):
-            said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
-        return f"{said} {self.distance.status}".lstrip()
-
-    @lazy
-    def _remark(self) -> str:
-        """What has to be said of a frozen chain; nothing of others."""
-        if not self.frozen:
-            return ""
-        large, small = self.timescales
-        how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
-        rate = slowest_timescale(self.averaged)
-        keeps = large / FROZEN < rate < large * FROZEN
-        remedy = f"take result.averaged (slowest timescale {_steps(rate)})" if keeps else "try a larger n_states"
-        return (
-            f"The small chain is frozen: {how}, while the slowest timescale of the target is {_steps(large)}. Of the "
-            "chains tried it was the nearest: this distance compares two chains step by step, and does not ask for "
-            f"equal rates. If rates matter, {remedy}."
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
-        meta = {"history": [dict(row) for row in self.history]}
-        chain = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
-        write_built(path, "compression", meta, self.distance, chain)
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Any]) -> "CompressResult":
-        """The inverse of :meth:`save`, from the arrays of the file."""
-        meta, found = read_built(arrays, "compression")
-        return cls(fitting_chain(arrays, found), found, tuple(meta["history"]))
-
-    def __repr__(self) -> str:
-        d = self.distance
-        return (
-            f"CompressResult({d.problem.x.n_states} states to {self.chain.n_states} ({self.used} used), "
-            f"distance {d.value:.6g} in [{d.lower:.6g}, {d.upper:.6g}])"
-        )
+    model: Model
+    before: str = ""
 
 
 def compress(
@@ -380,7 +257,7 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
 
 
 def _aligned(target: Target, labels: NDArray[np.int64], k: int) -> Model:
-    return aggregate(target, named(target, labels, k), k)
+    return aggregate(target, matched_to_costs(target, labels, k), k)
 
 
 def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
@@ -394,10 +271,10 @@ def _all_starts(
     target: Target, k: int, given: list[Model], restarts: int, rng: np.random.Generator, clock: Clock
 ) -> list[Start]:
     """The user's, and our own; only the quotient where that is at distance zero."""
-    models, merged = [(model, "") for model in given], target.chain.n_states
+    models, merged = [Start(model) for model in given], target.chain.n_states
     if merged <= k:
         quotient = _aligned(target, np.arange(merged), k)
-        models.insert(0, (quotient, ""))
+        models.insert(0, Start(quotient))
         exact = target.solve(quotient, callback=lambda row: time.monotonic() > clock.end())
         if exact.upper <= 2 * target.tol * exact.problem.scale:
             return models[:1]
@@ -420,15 +297,16 @@ def _starting_models(target: Target, k: int, restarts: int, rng: np.random.Gener
         if found and time.monotonic() > clock.end(STARTS):
             break
         if n == 1:
-            found.append((by_look(target, k), "hold"))
+            found.append(Start(by_appearance(target, k), "hold"))
         elif kind == "random":
-            found.append((random_model(target, k, child), ""))
+            found.append(Start(random_model(target, k, child)))
         else:
             labels = medoid_partition(features, target.weight, k, child, clock.end(STARTS))
-            found.append((_aligned(target, labels, k), kind))
+            found.append(Start(_aligned(target, labels, k), kind))
     return found
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Ran:
     """What came out of a descent: its last model, all values, the table ``(n, k)`` and the certified distance."""
@@ -455,26 +333,13 @@ class Notes:
         state = None if file is None else file.read()
         if state is None or (state["limited"] and not limited):
             return cls(file, limited, [], ({}, {}))
-        starts = [(Model(*model), first) for model, first in state["starts"]]
-        first, last = ({n: Ran(Model(*model), *rest) for n, model, *rest in heat} for heat in state["heats"])
-        return cls(file, state["limited"], starts, (first, last))
+        return cls(file, **state)
 
     def write(self) -> None:
         """All of it, if there is a file; what was cut short by the clock is not worth keeping."""
-        if self.file is None:
-            return
-        self.file.write({
-            "limited": self.limited,
-            "starts": [(_fields(model), first) for model, first in self.starts],
-            "heats": [
-                [(n, _fields(r.model), r.values, r.table, r.upper, True) for n, r in sorted(heat.items()) if r.complete]
-                for heat in self.heats
-            ],
-        })  # fmt: skip
-
-
-def _fields(model: Model) -> tuple[Any, ...]:
-    return model.transition, model.initial, model.rewards
+        if self.file is not None:
+            heats = tuple({n: ran for n, ran in sorted(heat.items()) if ran.complete} for heat in self.heats)
+            self.file.write({"limited": self.limited, "starts": self.starts, "heats": heats})
 
 
 @dataclass(frozen=True, eq=False)
@@ -500,7 +365,7 @@ class Race:
             more = self._heat(runs, first, COARSE, advance)
             if more:
                 best = sorted(first, key=lambda n: (first[n].upper, n))[:finalists]
-                self._heat({n: (first[n].model, "") for n in best}, last, FINE, advance)
+                self._heat({n: Start(first[n].model) for n in best}, last, FINE, advance)
         found = {**first, **last}
         order = sorted(found, key=lambda n: (found[n].upper, n))
         return found[order[0]], _history(first, last)
@@ -513,7 +378,7 @@ class Race:
         left = self.clock.left()
         futures = {
             self.executor.submit(
-                _run, self.target, *start, small, self.max_steps, self.reserve, left, time.time() + left, n == must
+                _run, Job(self.target, start, small, self.max_steps, self.reserve, left, time.time() + left, n == must)
             ): n
             for n, start in runs.items()
             if n not in done
@@ -548,21 +413,32 @@ def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
     return tuple(rows)
 
 
-def _run(
-    target: Target, model: Model, first: str, small: float, max_steps: int, reserve: float, seconds: float,
-    until: float, must: bool,
-) -> Ran | None:  # fmt: skip
-    """One restart, in a worker: average, descend, and try the hard encoder at the end; None if it is too late.
+class Job(NamedTuple):
+    """One restart, as a worker gets it."""
 
-    It may have waited for its turn: ``until`` is the end by ``time.time``, the clock that workers share.
+    target: Target
+    start: Start
+    small: float  # the share of the distance that a step has to gain
+    max_steps: int
+    reserve: float  # size of the sweep that certifies the result, in sweeps of the search
+    seconds: float  # that are left
+    until: float  # the end by ``time.time``, the clock that workers share
+    must: bool  # however late it is
+
+
+def _run(job: Job) -> Ran | None:
+    """One restart: average, descend, and try the hard encoder at the end; None if it is too late.
+
+    It may have waited for its turn, so the time that is left is asked for here.
     """
-    end = time.monotonic() + min(seconds, until - time.time())
-    search = Search(target, model, max_steps, end, first == "hold", reserve)
-    if search.late and not must:
+    (model, before), small = job.start, job.small
+    end = time.monotonic() + min(job.seconds, job.until - time.time())
+    search = Search(job.target, model, job.max_steps, end, before == "hold", job.reserve)
+    if search.late and not job.must:
         return None
     with quietly():  # an occupancy of a model on the way may be inaccurate, which only costs steps
         search.begin()
-        lloyd(search, ROUNDS if first == "average" else 0)
+        lloyd(search, ROUNDS if before == "average" else 0)
         descend(search, small)
         if search.hold:
             search.hold = False
@@ -573,5 +449,79 @@ def _run(
     return Ran(search.model, search.values, r.values, r.upper, not search.late)
 
 
-def _steps(time: float) -> str:
-    return "infinite" if np.isinf(time) else f"{time:.3g} steps"
+# --- several sizes -----------------------------------------------------------------------------------------
+
+
+def compress_sweep(
+    target: MarkovChain | Transitions,
+    sizes: Iterable[int] = range(2, 11),
+    discount: float = 0.95,
+    *,
+    rewards: Any = "learn",
+    time_limit: float | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
+) -> SweepResult:
+    """Compress to every size in ``sizes`` and recommend one.
+
+    Parameters
+    ----------
+    target, discount : as for :func:`diffbisim.compress`
+    sizes : numbers of states
+    rewards : as for :func:`diffbisim.compress`, or a function of the size that gives them
+    time_limit : seconds for all sizes together, shared out in proportion to them
+    checkpoint : a file, of which each size has its own: ``run-5.npz`` for ``run.npz`` and five states; see
+        :func:`diffbisim.compress`
+    options : everything else that :func:`diffbisim.compress` takes, for every size alike
+
+    With learned rewards each search also starts from the next smaller chain with a state added, so that the curve
+    never rises.
+
+    Examples
+    --------
+    >>> from diffbisim.data.examples import block_chain
+    >>> compress_sweep(block_chain(3, 2), sizes=(2, 3, 4), restarts=2).recommended
+    3
+    """
+    ordered = sorted(set(sizes)) if isinstance(sizes, Iterable) else []
+    if not ordered:
+        raise InvalidArgument(f"sizes is {sizes!r}; give numbers of states, e.g. sizes=range(2, 11)")
+    learned = isinstance(rewards, str) and rewards == "learn" and isinstance(options.get("cost", "reward"), str)
+    results: list[CompressResult] = []
+    began = time.monotonic()
+    for n, k in enumerate(ordered):
+        more = dict(options)
+        if learned and results:
+            more["starts"] = [_padded(results[-1].chain, k), *options.get("starts", ())]
+        if time_limit is not None:
+            left = max(0.0, time_limit - (time.monotonic() - began))
+            more["time_limit"] = left * k / sum(ordered[n:])
+        if checkpoint is not None:
+            path = Path(checkpoint)
+            more["checkpoint"] = path.with_name(f"{path.stem}-{k}{path.suffix}")
+        given = rewards(k) if callable(rewards) else rewards
+        results.append(compress(target, k, discount, rewards=given, **more))
+    scale = max(r.distance.problem.scale for r in results)
+    values = [r.distance.value for r in results]
+    return SweepResult(tuple(ordered), tuple(results), _elbow(ordered, values, ZERO * scale))
+
+
+def _padded(chain: MarkovChain, k: int) -> MarkovChain:
+    """The same chain with copies of its first state that nothing leads to."""
+    n, rewards = chain.n_states, np.asarray(chain.rewards)
+    P = np.zeros((k, k))
+    P[:n, :n] = chain.transition  # type: ignore[assignment]  # dense: compress made it
+    P[n:] = P[0]
+    initial = np.concatenate([chain.initial, np.zeros(k - n)])
+    return MarkovChain(P, initial=initial, rewards=np.concatenate([rewards, np.full(k - n, rewards[0])]))
+
+
+def _elbow(sizes: list[int], values: list[float], zero: float) -> int:
+    for k, value in zip(sizes, values, strict=True):
+        if value <= zero:
+            return k
+    if len(sizes) < 3:
+        return sizes[int(np.argmin(values))]
+    across = (np.array(sizes) - sizes[0]) / (sizes[-1] - sizes[0])
+    below = values[0] + across * (values[-1] - values[0]) - np.array(values)
+    return sizes[int(below.argmax())]

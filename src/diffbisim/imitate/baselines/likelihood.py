@@ -29,7 +29,8 @@ import numpy as np
 
 from diffbisim.checks import Floats, freeze
 from diffbisim.errors import ConvergenceWarning, warn
-from diffbisim.imitate.baselines.frame import BaselineResult, Outcome, at_the_door
+from diffbisim.imitate.baselines.data import BaselineResult, checked
+from diffbisim.results import Status
 
 ACCURATE = 1e-12  # of the optimality conditions; the certificate, in nats, is no larger
 ROUNDING = 1e-15
@@ -47,7 +48,7 @@ def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineRe
 
     Expert transitions that no action makes have no likelihood: they are left out, with a warning.
     """
-    data, nu = at_the_door(offline, expert, discount)
+    data, nu = checked(offline, expert, discount)
     T = data.dynamics
     possible = T.sum(axis=0) > 0.0
     if (lost := nu[~possible].sum()) > 0.0:
@@ -66,8 +67,8 @@ def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineRe
         policy[s], state_gap = proportions(L, q)
         loss -= float(nu[s, seen] @ np.log(L @ policy[s]))
         gap = max(gap, state_gap)
-    status = Outcome.SOLVED if gap <= ACCURATE else Outcome.INACCURATE
-    if status is Outcome.INACCURATE:
+    status = Status.SOLVED if gap <= ACCURATE else Status.INACCURATE
+    if status is Status.INACCURATE:
         warn(status.value, ConvergenceWarning, stacklevel=2)
     return BaselineResult(freeze(policy), loss, status, tolerance=gap)
 

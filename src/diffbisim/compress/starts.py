@@ -1,4 +1,8 @@
-"""Where a compression begins: states that behave almost alike are put together.
+"""What is compressed, and where the search for a small chain begins.
+
+A :class:`Target` is the large chain with what an observer sees of its states: rewards, if those of the small chain are
+free, or a fixed table of costs c(x,y). A :class:`Model` is a small chain while it is being searched for. The search
+begins where states that behave almost alike are put together.
 
 Two states are alike if they are near in the bisimulation metric. The metric between all pairs of a large chain is
 expensive, so states are placed by their distances to *landmarks* z, the states of a chain L with few states:
@@ -10,15 +14,19 @@ occupancy, with k-means++ seeding; every seed gives another one. A partition bec
 """
 
 import time
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
-from diffbisim.fit.target import Model, Target, weighted_median
+from diffbisim.cost import reward_cost
+from diffbisim.optimize.checkpoint import stored
 from diffbisim.problem import Array, Problem
+from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
 #: Pairs of states and landmarks up to which the landmarks are the states themselves.
@@ -33,13 +41,59 @@ CANDIDATES = 40
 ROUNDS = 20
 
 
+@stored
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned."""
+
+    transition: Array
+    initial: Array
+    rewards: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The chain to come close to; exactly one of ``rewards (n,)`` and ``cost (n, k)`` is given."""
+
+    chain: MarkovChain
+    discount: float
+    rewards: Array | None = None
+    cost: Array | None = None
+    tol: float = 1e-8
+
+    @cached_property
+    def weight(self) -> Array:
+        """Discounted occupancy of the states."""
+        return self.chain.occupancy(self.discount)
+
+    @property
+    def appearance(self) -> Array:
+        """What is seen of each state, as coordinates: its reward, or its row of costs."""
+        return self.rewards[:, None] if self.rewards is not None else np.asarray(self.cost)
+
+    def solve(
+        self,
+        model: Model,
+        warm: DistanceResult | None = None,
+        callback: Callable[[Mapping[str, float]], object] | None = None,
+    ) -> DistanceResult:
+        """The distance to a model. One thread: the restarts are the parallel part, and the same bits everywhere."""
+        Y = MarkovChain(model.transition, initial=model.initial)
+        table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
+        problem = Problem.make(self.chain, Y, table, self.discount)
+        return Exact(tol=self.tol, threads=1).solve(problem, warm=warm, callback=callback)
+
+
+# --- states that behave alike ------------------------------------------------------------------------------
+
+
 def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
     """Distances of every state to the landmarks, shape ``(n, n_landmarks)``; less exact where time is short.
 
     The fewer seconds there are, the fewer landmarks; where not even two can be afforded, it is what is seen of the
     states.
     """
-    X, c = target.chain, target.look
+    X, c = target.chain, target.appearance
     n, edges = X.n_states, X.n_transitions
     affordable = seconds * CELLS_PER_SECOND
     if n * n <= MOST_PAIRS and edges * edges <= affordable:
@@ -65,12 +119,12 @@ def _difference(a: Array, b: Array) -> Array:
     return np.asarray(cdist(a, b, "chebyshev"))
 
 
-def _quantiles(look: Array, weight: Array, k: int) -> Integers:
+def _quantiles(appearance: Array, weight: Array, k: int) -> Integers:
     """Classes of about equal weight along the first principal direction of what is seen of the states."""
-    centered = look - np.average(look, axis=0, weights=weight)
+    centered = appearance - np.average(appearance, axis=0, weights=weight)
     order = np.argsort(centered @ np.linalg.svd(centered, full_matrices=False)[2][0], kind="stable")
     share = np.cumsum(weight[order]) - weight[order] / 2
-    labels = np.empty(len(look), dtype=np.int64)
+    labels = np.empty(len(appearance), dtype=np.int64)
     labels[order] = np.minimum((share * k).astype(np.int64), k - 1)
     return np.unique(labels, return_inverse=True)[1]
 
@@ -148,7 +202,7 @@ def spread(rewards: Array, k: int) -> Array:
     return np.linspace(low, high, k) if k > 1 else np.array([(low + high) / 2])
 
 
-def by_look(target: Target, k: int) -> Model:
+def by_appearance(target: Target, k: int) -> Model:
     """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
     if target.rewards is None:
         return aggregate(target, np.asarray(target.cost).argmin(axis=1), k)
@@ -164,7 +218,7 @@ def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:
     return Model(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
 
 
-def named(target: Target, labels: Integers, k: int) -> Integers:
+def matched_to_costs(target: Target, labels: Integers, k: int) -> Integers:
     """The classes renumbered so that they fit the abstract states of a given cost; as they are if it is learned."""
     if target.cost is None:
         return labels
@@ -176,3 +230,10 @@ def named(target: Target, labels: Integers, k: int) -> Integers:
     name = into.argmin(axis=1)
     name[rows] = columns
     return np.asarray(name[labels])
+
+
+def weighted_median(values: Array, weight: Array) -> float:
+    """The least minimizer of Σ w |v - ·|."""
+    order = np.argsort(values, kind="stable")
+    share = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(share, share[-1] / 2)])

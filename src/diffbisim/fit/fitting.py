@@ -2,7 +2,7 @@
 
     repeat    solve      d(X, Y_θ) by the inner solver, from the last solution, no more exactly than the step needs
               gradient   g = ∇_θ d by the envelope theorem (Theorem 1) and backward through the model
-              step       θ ← θ - η n,  n the natural direction (natural.py), η Polyak's length for a level (steps.py)
+              step       θ ← θ - η n,  n the natural direction (updates.py), η Polyak's length for a level (steps.py)
     until     the certified distance is within tol of zero, or the level says that nothing is left to gain
 
 d is sharp at an attainable minimum, where any fixed schedule rattles or crawls; the default rule has nothing to tune.
@@ -16,13 +16,15 @@ by one sweep per step, with pivots only where they matter (exact/tracking.py). T
 becomes exact as the steps become short. So the steps have to become short by themselves: the default there is Adam,
 annealed to zero. The mean of the last iterates is certified at the end.
 
-SOMCOT inside (``solver="somcot"``, the default for streams): the target is known by samples only, and what was seen of
-it is kept from step to step. Values are estimates, so the natural steps have lengths that fall to zero by themselves
-(steps.py, ``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop coupling,
-multipliers and occupancies go on, by few iterations per step at first, and by more as the steps become short.
+SOMCOT inside (the default for streams): the target is known by samples only, and what was seen of it is kept from step
+to step. Values are estimates, so the natural steps have lengths that fall to zero by themselves (steps.py,
+``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop coupling, multipliers
+and occupancies go on, by few iterations per step at first, and by more as the steps become short.
+
+The loop itself is optimize/loop.py; what is evaluated, objectives.py; how the parameters move, updates.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +36,15 @@ from diffbisim.checks import as_number, check_count, check_discount
 from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
 from diffbisim.errors import InvalidArgument
-from diffbisim.fit.checkpoint import Checkpoint
-from diffbisim.fit.result import FitResult, FitStatus
-from diffbisim.progress import Progress, tracking
+from diffbisim.fit.result import FitResult
+from diffbisim.optimize.checkpoint import Session
+from diffbisim.optimize.loop import Callback, Run, Watch
+from diffbisim.optimize.steps import Annealed, PolyakLevel
+from diffbisim.progress import Progress
 from diffbisim.solvers import Exact, Somcot
 
-#: Iterations of SOMCOT per step.
+#: Iterations of SOMCOT per step, where it is chosen for a stream.
 INNER = 4000
-
-Callback = Callable[[Mapping[str, float]], object]
 
 
 def fit(
@@ -78,7 +80,8 @@ def fit(
     discount : weight γ of the next step
     initial : start of the model: a state, a distribution, or a module (learned); default that of the target
     rewards : of the model's states: an array, or a module (learned); default those of the target
-    solver : inner solver, a name or an object of :mod:`diffbisim.solvers`; by default "exact", and "somcot" for streams
+    solver : inner solver, a name or an object of :mod:`diffbisim.solvers`; by default exact, and for streams
+        ``Somcot(4000)``, shorter runs than the 300,000 iterations of "somcot"
     steps : at most so many; by default 200, with SOMCOT 40
     tol : stop when the certified distance, or what is left to gain, is below this, relative to the largest cost
     attainable : True if distance zero can be reached, False if not, None if unknown (the level is then learned)
@@ -106,58 +109,77 @@ def fit(
     >>> round(float(result.parameters["drift"]), 6)
     1.5
     """
-    from diffbisim.fit.run import Run, few_threads
+    from diffbisim.fit.objectives import Model, few_threads, fitted_chain
 
     if loop not in ("double", "single"):
         raise InvalidArgument(f'loop is {loop!r}; use "double" or "single"')
     if scheduler is not None and optimizer is None:
         raise InvalidArgument("scheduler needs an optimizer; the step rule has its own schedule")
-    if solver is None:
-        solver = "somcot" if isinstance(target, Stream) else "exact"
-    inner = Somcot(INNER) if solver == "somcot" else make_solver(solver)
-    sampling = isinstance(inner, Somcot)
-    steps = check_count((40 if sampling else 200) if steps is None else steps, "steps")
-    if check_count(every, "every") == 0:
-        raise InvalidArgument("every is 0; a checkpoint is written every so many steps: give at least 1")
     if not (as_number(tol) > 0 and as_number(inner_gap) >= 0):
         raise InvalidArgument(f"tol = {tol!r} must be positive, and inner_gap = {inner_gap!r} at least 0")
-    if inner.tol is not None:
-        inner = replace(inner, tol=min(inner.tol, tol / 2))
-    if loop == "single" and not isinstance(inner, (Exact, Somcot)):
+    inner = inner_solver(solver, target, tol, loop)
+    steps = check_count((40 if inner.samples else 200) if steps is None else steps, "steps")
+    watch = Watch(steps, callback, progress, checkpoint, every)
+    source = target_of(target, unseen, initial, rewards, inner.samples)
+    model = Model(kernel, initial, rewards, cost)
+    how: dict[str, Any] = {"loop": loop, "inner_gap": inner_gap, "warm": warm or loop == "single"}
+    objective = make_objective(source, model, check_discount(discount), inner, steps, **how)
+    update = make_update(objective, attainable, optimizer, scheduler, loop, steps)
+
+    def facts() -> dict[str, Any]:
+        """All that makes this run another than others, but for where its parameters begin."""
+        named = {"kernel": kernel, "initial": initial, "rewards": rewards, "cost": cost, "target": source}
+        asked = {"discount": discount, "solver": inner, "tol": tol, **how, **update.facts()}
+        return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # their lengths depend on it
+
+    run = Run(objective, update, tol)
+    with few_threads(model.parameters), Session(checkpoint, "fit", facts, model, "the kernel") as session:
+        kept = session.read()
+        status = watch.run(run, session, None if kept is None else kept["run"])
+        result = objective.certify()
+        chain = fitted_chain(objective, result)
+        best = {name: p.detach().numpy().copy() for name, p in zip(model.names, objective.best(), strict=True)}
+        return FitResult(chain, result, best, kernel, status, tuple(run.history), dict(objective.work))
+
+
+def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:
+    """The solver of the steps, tight enough for the goal."""
+    if solver is None:
+        inner: Any = Somcot(INNER) if isinstance(target, Stream) else Exact()
+    else:
+        inner = make_solver(solver)
+    if loop == "single" and not (inner.samples or isinstance(inner, Exact)):
         raise InvalidArgument(f'loop="single" needs solver="exact" or "somcot", not {solver!r}; use loop="double"')
-    if loop == "single" and optimizer is None and not sampling:
+    return replace(inner, tol=min(inner.tol, tol / 2)) if inner.tol is not None else inner
+
+
+def make_objective(
+    target: Any, model: Any, discount: float, solver: Any, steps: int, *, loop: str, inner_gap: float, warm: bool
+) -> Any:
+    """From samples where the solver takes them, tracked in a single loop, else exactly."""
+    from diffbisim.fit.objectives import ExactObjective, Lowest, MeanOfTheLast, SampledObjective, TrackedObjective
+
+    given = target, model, discount, solver
+    if solver.samples:
+        mean = MeanOfTheLast(model.snapshot(), steps)
+        return SampledObjective(*given, mean, warm=warm, single=loop == "single", steps=steps)
+    if loop == "single":
+        return TrackedObjective(*given, MeanOfTheLast(model.snapshot(), steps))
+    return ExactObjective(*given, Lowest(model.snapshot()), warm=warm, inner_gap=inner_gap)
+
+
+def make_update(objective: Any, attainable: bool | None, optimizer: Any, scheduler: Any, loop: str, steps: int) -> Any:
+    """By a rule, unless there is an optimizer, or the values are those of a single loop."""
+    from diffbisim.fit.updates import CAP, OptimizerSteps, RuleSteps
+
+    model, sampled = objective.model, objective.solver.samples
+    few = min(20, 4 + 2 * sum(p.numel() for p in model.parameters))  # more parameters, more kinks to get past
+    rule = Annealed(steps) if sampled else PolyakLevel(attainable=attainable, cap=CAP, patience=few)
+    if loop == "single" and optimizer is None and not sampled:
         optimizer, scheduler = annealed(steps)
-    source = target_of(target, unseen, initial, rewards, sampling)
-    run = Run(
-        source, kernel, cost, check_discount(discount), initial, rewards, inner, attainable, optimizer, scheduler,
-        warm, tol, inner_gap, loop == "single", steps,
-    )  # fmt: skip
-    file = None if checkpoint is None else Checkpoint(checkpoint, "fit", run.facts())
-    if file is not None:
-        run.restore(file)
-    try:
-        with few_threads(run.parameters), tracking(progress, steps, "fit") as advance:
-            advance(len(run.history))
-            for row in _rows(run, steps, file, every):
-                advance(1)
-                if callback is not None and callback(row) and not run.settled:
-                    run.outcome = FitStatus.STOPPED
-                    break
-            if file is not None:
-                run.save(file)
-            return run.finish(inner)
-    except BaseException:
-        if file is not None:
-            run.rewind()
-        raise
-
-
-def _rows(run: Any, steps: int, file: Checkpoint | None, every: int) -> Iterator[Mapping[str, float]]:
-    """Step by step, with checkpoints between steps."""
-    while len(run.history) < steps and not run.settled:
-        yield run.advance()
-        if file is not None and len(run.history) % every == 0:
-            run.save(file)
+    if optimizer is None:
+        return RuleSteps(objective, rule)
+    return OptimizerSteps(model, rule, optimizer, scheduler)
 
 
 def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:

@@ -1,4 +1,18 @@
-"""IOSTOM-style: soft Q-learning on state transitions, after Pham et al. 2025 (a reconstruction, not their code).
+"""Methods that count: no dynamics are estimated and nothing is optimized over policies.
+
+Behavioral cloning from observation (Torabi, Warnell, Stone 2018), tabular, without further interaction: BCO(0).
+
+    inverse dynamics   I(a|s,s') = weights(s,a,s') / Σ_a weights(s,a,s')        by counts in the offline data
+    cloning            π(a|s)    ∝ Σ_s' ν_E(s,s') I(a|s,s')
+
+I is the posterior of the action under the *behavior* policy, ∝ π_I(a|s) T(s'|s,a). Where a successor betrays its action
+this recovers the expert; where actions overlap (slips) it leans towards π_I however many data there are. Expert
+pairs (s, s') that the offline data do not contain are left out; a state with no other pairs gets the uniform policy.
+
+The objective is the mean entropy H(a | s, s') of the inferred actions over the expert's pairs: zero if every action
+was betrayed. Closed form, O(n² n_actions).
+
+IOSTOM-style: soft Q-learning on state transitions, after Pham et al. 2025 (a reconstruction, not their code).
 
 On the transitions (s, s') of the offline data, with ν_I their shares and p_I(s'|s) = ν_I(s,s') / ν_I(s):
 
@@ -18,11 +32,30 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import xlogy
 
 from diffbisim.checks import Floats
-from diffbisim.imitate.baselines.frame import BaselineResult, Outcome, at_the_door, check_positive, normalized
+from diffbisim.imitate.baselines.data import BaselineResult, check_positive, checked, normalized
+from diffbisim.results import Status
 
 LARGEST_WEIGHT = 100.0
+
+
+def behavioral_cloning(offline: Any, expert: Any, discount: float) -> BaselineResult:
+    """The cloned policy; its objective is the ambiguity of the inferred actions, in nats.
+
+    Parameters
+    ----------
+    offline : OfflineData, or an MDP for infinitely many transitions of a uniformly random policy
+    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
+    discount : γ (only weights the expert's states; it does not change the policy)
+    """
+    data, nu = checked(offline, expert, discount)
+    total = data.weights.sum(axis=0)  # (n, n)
+    inverse = data.weights / np.where(total > 0.0, total, 1.0)  # I, (n_actions, n, n); zero where unseen
+    policy = normalized(np.einsum("st,ast->sa", nu, inverse))
+    ambiguity = -float(np.sum(nu * xlogy(inverse, inverse).sum(axis=0)))
+    return BaselineResult(policy, ambiguity, Status.SOLVED)
 
 
 def iostom_style(
@@ -45,7 +78,7 @@ def iostom_style(
     temperature : τ of the soft maximum
     sharpness : β of the advantage weights
     """
-    data, nu = at_the_door(offline, expert, discount)
+    data, nu = checked(offline, expert, discount)
     k, tau, beta = (
         check_positive(value, name)
         for value, name in ((kappa, "kappa"), (temperature, "temperature"), (sharpness, "sharpness"))
@@ -56,7 +89,7 @@ def iostom_style(
     weight = np.exp(np.minimum(beta * advantage, np.log(LARGEST_WEIGHT)))
     table = np.zeros((data.n_states, data.n_actions))
     np.add.at(table, pairs[0], (data.weights[:, pairs[0], pairs[1]] * weight).T)
-    status = Outcome.SOLVED if residual <= 1e-9 else Outcome.INACCURATE
+    status = Status.SOLVED if residual <= 1e-9 else Status.INACCURATE
     return BaselineResult(normalized(table), residual, status, tolerance=residual)
 
 
