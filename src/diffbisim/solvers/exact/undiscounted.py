@@ -37,7 +37,7 @@ from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.coupling import PRICE
-from diffbisim.solvers.exact.evaluation import PairChain, Plans
+from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
 from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
 
@@ -212,7 +212,8 @@ def leaving_chain(transports: Transports, n_pairs: int, discount: float) -> Pair
 def corrected(chain: PairChain, source: Array, target: float, transposed: bool) -> tuple[Array, bool]:
     """(I - γ Π)⁻¹ source, or with the transpose, to a residual; and whether it was reached."""
     u, system = np.zeros_like(source), chain.system(transposed)
-    if target <= 0.0 or krylov.bicgstab(system, source, u, target, max_iterations=150) <= 2 * target:
+    most = 150 if chain.plans.flow.size <= FACTORIZE else 1_500  # beyond, there is no preconditioner
+    if target <= 0.0 or krylov.bicgstab(system, source, u, target, most) <= 2 * target:
         return u, True
     if chain.preconditioned(source, u, target, transposed):
         return u, True
