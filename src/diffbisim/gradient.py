@@ -128,6 +128,11 @@ def dual_certificates(coupling: Coupling) -> Duals:
             f"the dual certificates of {n_x} x {n_y} states would take {n_x * n_y * max(n_x, n_y) * 8 / 1e9:.0f} GB; "
             "use result.potentials(x, y) for single pairs, or result.gradient"
         )
+    if not coupling.complete:
+        raise InvalidArgument(
+            "the dual certificates cover all transitions, and some potentials are only known on the possible ones; use "
+            "result.potentials(x, y) for single pairs, or result.gradient"
+        )
     alpha_x, alpha_y = np.empty((n_x, n_x, n_y)), np.empty((n_x, n_y, n_y))
     for x in range(n_x):
         for y in range(n_y):

@@ -334,6 +334,19 @@ def test_pairwise_and_estimate_take_the_criterion():
     assert found.lower <= found.upper
 
 
+def test_duals_and_the_implicit_reward_need_one_class():
+    rng = np.random.default_rng(16)
+    X, Y = (db.MarkovChain(dense(rng, n), rewards=rng.random(n)) for n in (4, 3))
+    found = average(X, Y)
+    assert found.duals.alpha_y.shape == (4, 3, 3)
+    reward = found.implicit_reward()
+    assert (Y.transition * reward).sum(axis=1) == pytest.approx(np.zeros(3), abs=1e-9)
+    several = average(db.MarkovChain(cycle(4), rewards=np.arange(4)), db.MarkovChain(cycle(2), rewards=[0, 1]))
+    for ask in (lambda: several.duals, several.implicit_reward):
+        with pytest.raises(InvalidArgument, match="all pairs|all transitions"):
+            ask()
+
+
 def test_other_solvers_say_that_they_do_not():
     X = db.MarkovChain([[0.5, 0.5], [0.2, 0.8]], rewards=[0, 1])
     for solver in ("lp", "sinkhorn-policy", "sinkhorn-value", "somcot"):
