@@ -23,11 +23,11 @@ import numpy as np
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.cli.reading import read_cost, read_rewards
 from diffbisim.errors import DiffbisimError
 from diffbisim.fit.compress import CompressResult
 from diffbisim.fit.result import FitResult, FitStatus
 from diffbisim.imitate.result import Ending, ImitationResult
+from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.problem import Problem
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
@@ -143,7 +143,7 @@ def use_rewards(path, rng):
 
 
 def use_cost(path, rng):
-    Problem.make(_chain(0, 3), _chain(1, 4), read_cost(str(path)), 0.9)
+    Problem.make(_chain(0, 3), _chain(1, 4), read_numbers(path), 0.9)
 
 
 def _look(chain):

@@ -31,12 +31,12 @@ _HOME = {
     "fit": "fit.dbot",
     "FitResult": "fit.result",
     "identify": "fit.identify",
-    "load": "loading",
-    "read_chain": "data.files",
-    "read_mdp": "data.files",
-    "read_transitions": "data.files",
-    "write_chain": "data.files",
-    "Transitions": "data.transitions",
+    "load": "io",
+    "read_chain": "io.chains",
+    "read_mdp": "io.chains",
+    "read_transitions": "io.chains",
+    "write_chain": "io.chains",
+    "Transitions": "chain",
     "Stream": "data.streams",
     "feature_cost": "cost",
     "imitate": "imitate.ilfo",
@@ -50,23 +50,27 @@ _HOME = {
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
 }
-_MODULES = {"solvers": "solvers", "data": "data", "examples": "data.examples", "kernels": "fit.kernels", "plot": "plot"}
+_MODULES = {
+    "solvers": "solvers",
+    "data": "data",
+    "io": "io",
+    "examples": "data.examples",
+    "kernels": "fit.kernels",
+    "plot": "plot",
+}
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from diffbisim import data as data
+    from diffbisim import io as io
     from diffbisim import plot as plot
     from diffbisim import solvers as solvers
     from diffbisim.chain import MarkovChain as MarkovChain
+    from diffbisim.chain import Transitions as Transitions
     from diffbisim.cost import feature_cost as feature_cost
     from diffbisim.data import examples as examples
-    from diffbisim.data.files import read_chain as read_chain
-    from diffbisim.data.files import read_mdp as read_mdp
-    from diffbisim.data.files import read_transitions as read_transitions
-    from diffbisim.data.files import write_chain as write_chain
     from diffbisim.data.streams import Stream as Stream
-    from diffbisim.data.transitions import Transitions as Transitions
     from diffbisim.distance import distance as distance
     from diffbisim.errors import ConvergenceWarning as ConvergenceWarning
     from diffbisim.errors import DiffbisimError as DiffbisimError
@@ -84,7 +88,11 @@ if TYPE_CHECKING:
     from diffbisim.fit.sweep import compress_sweep as compress_sweep
     from diffbisim.imitate.ilfo import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
-    from diffbisim.loading import load as load
+    from diffbisim.io import load as load
+    from diffbisim.io.chains import read_chain as read_chain
+    from diffbisim.io.chains import read_mdp as read_mdp
+    from diffbisim.io.chains import read_transitions as read_transitions
+    from diffbisim.io.chains import write_chain as write_chain
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise

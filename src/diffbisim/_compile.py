@@ -33,9 +33,9 @@ from numba.extending import intrinsic
 import diffbisim
 
 try:
-    from numba.core.caching import CompileResultCacheImpl, FunctionCache
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 except ImportError:  # numba has changed: nothing is kept
-    CompileResultCacheImpl = FunctionCache = object
+    CompileResultCacheImpl = FunctionCache = IndexDataCacheFile = object
 
 KEPT = 8
 PREFIX = "diffbisim-"
@@ -89,8 +89,28 @@ class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
         self._locator.get_cache_path = lambda: folder
 
 
+class _KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
+    """Files whose names follow from what is in them.
+
+    numba numbers them. Two processes that compile a function for different types at once may take the same number, and
+    one then runs the code of the other on the wrong types. Here they take different names; the index may lose an entry
+    when both write it, which costs a compilation.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        code = hashlib.sha256(self._dump(key)).hexdigest()[:24]
+        name = f"{self._index_name.removesuffix('.nbi')}.{code}.nbc"
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+
+
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _KernelCacheImpl
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _KernelFiles(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, *args: Any) -> Any:
         try:

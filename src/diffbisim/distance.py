@@ -25,9 +25,8 @@ from dataclasses import replace
 from typing import Any
 
 from diffbisim import solvers
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status

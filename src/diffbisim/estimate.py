@@ -28,12 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count
-from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.parallel import batches, scattered
+from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
 from diffbisim.results import DistanceResult
@@ -146,7 +145,7 @@ def estimate(
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
     seeds = as_generator(rng).spawn(replicates)
     work = partial(_replicate, sources, base.problem, chosen)
-    stars, noise = np.concatenate(scattered(work, batches(seeds, 8), executor, progress, "replicates")).T
+    stars, noise = np.concatenate(executor_map(work, batches(seeds, 8), executor, progress, "replicates")).T
     tail = (1 - confidence) / 2
     low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased for few replicates
     lower = (

@@ -12,7 +12,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.parallel import batches, scattered
+from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
@@ -73,7 +73,7 @@ def pairwise(
     work = partial(_distances, chains, cost, discount, question, chosen)
     parts = batches(cells)
     matrix, unfinished = np.zeros((n, n)), 0
-    for part, results in zip(parts, scattered(work, parts, executor, progress, "distances"), strict=True):
+    for part, results in zip(parts, executor_map(work, parts, executor, progress, "distances"), strict=True):
         for (i, j), (value, converged) in zip(part, results, strict=True):
             matrix[i, j] = value
             if symmetric:

@@ -199,7 +199,7 @@ def checked_cost(x: Any, y: Any, cost: Any) -> Array:
                 f"{name} is a {type(chain).__name__}, not a MarkovChain: wrap the matrix as "
                 f"diffbisim.MarkovChain(P, initial=...)"
             )
-    return freeze(ground_cost(cost, x, y))  # type: ignore[no-any-return]
+    return freeze(ground_cost(cost, x, y))
 
 
 def frozen(array: Any) -> Array:
@@ -212,7 +212,7 @@ def frozen(array: Any) -> Array:
         and not array.flags.writeable
     ):
         return array
-    return freeze(np.array(array, dtype=np.float64, order="C"))  # type: ignore[no-any-return]
+    return freeze(np.array(array, dtype=np.float64, order="C"))
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.checks import freeze
-from diffbisim.data.archive import chain_arrays
-from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
+from diffbisim.io.files import replacing
+from diffbisim.io.npz import chain_arrays
 from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
@@ -190,7 +190,7 @@ class DistanceResult:
             np.savez(file, **self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.saving.result_from_arrays`."""
+        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.io.results.result_from_arrays`."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         for side, chain in (("x", problem.x), ("y", problem.y)):

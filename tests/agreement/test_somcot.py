@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim.data.streams import Stream
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, Somcot
@@ -230,7 +231,7 @@ def test_starts_are_coupled_optimally():
     np.testing.assert_allclose(result.coupling.start.plan.toarray().sum(axis=1), 0.25)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_bounds_contain_the_distance(seed):
     """However early it is stopped."""
     rng = np.random.default_rng(seed)

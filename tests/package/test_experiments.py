@@ -273,10 +273,11 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_leaves_its_files(name, tmp_path):
-    module, settings = SMALL[name]
-    outcome = module.run(settings)
+def test_every_experiment_leaves_its_files(name, tmp_path, monkeypatch):
+    (module, settings), outcomes = SMALL[name], []
+    monkeypatch.setattr(module, "run", lambda settings, run=module.run: outcomes.append(run(settings)) or outcomes[-1])
     finished = finish(module, name, settings, tmp_path)
+    (outcome,) = outcomes
     figure, rows, numbers = finished.files
     assert figure.read_bytes().startswith(b"\x89PNG")
     with rows.open(encoding="utf-8") as file:
@@ -317,7 +318,7 @@ def test_all_are_run_in_their_order_and_unknown_names_refused(tmp_path, monkeypa
 
 def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
     """The second experiment is interrupted; the next run takes the first from its files and runs only the second."""
-    began = []
+    began, small = [], agreement.run(SMALL["agreement"][1])
 
     def watched(settings, run=blocks.run):
         began.append("blocks")
@@ -332,16 +333,13 @@ def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
     reproduce("blocks", "agreement", "--output", tmp_path, code=130)
     assert not (tmp_path / "agreement.json").exists()
     assert "behave like 5" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(agreement, "run", lambda settings: began.append("agreement") or SMALL_AGREEMENT)
+    monkeypatch.setattr(agreement, "run", lambda settings: began.append("agreement") or small)
     report = json.loads(reproduce("blocks", "agreement", "--output", tmp_path, "--json").stdout)
     assert began == ["blocks", "agreement", "agreement"]
     assert [entry["new"] for entry in report["experiments"].values()] == [False, True]
     assert "linear program" in (tmp_path / "report.html").read_text(encoding="utf-8")
     reproduce("blocks", "--output", tmp_path, "--fresh")
     assert began[-1] == "blocks"
-
-
-SMALL_AGREEMENT = agreement.run(agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1))
 
 
 def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import scipy.optimize
 
 import diffbisim as db
+from cases import each
 from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
 from diffbisim.imitate import baselines
@@ -161,7 +162,7 @@ def test_likelihood_solves_the_paper_chain(epsilon, discount):
     assert distance(mdp, expert, policy, discount) <= 1e-11
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_likelihood_recovers_an_identifiable_expert(seed):
     rng = np.random.default_rng(seed)
     mdp = random_mdp(rng)
@@ -171,7 +172,7 @@ def test_likelihood_recovers_an_identifiable_expert(seed):
     assert policy == pytest.approx(pi, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_proportions_satisfy_the_optimality_conditions(seed):
     """Concave over the simplex: g(a) ≤ 1, with equality where π(a) > 0. And EM cannot do better."""
     rng = np.random.default_rng(seed)
@@ -188,7 +189,7 @@ def test_proportions_satisfy_the_optimality_conditions(seed):
     assert q @ np.log(L @ pi) >= q @ np.log(L @ em) - 1e-12
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_proportions_are_those_of_the_problem_and_not_of_the_machine(seed, monkeypatch):
     """Steps that end elsewhere, by 1e-6 of each entry, lead to the same mixture, and to q itself where that is one."""
     rng = np.random.default_rng(seed)

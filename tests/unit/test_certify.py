@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cases import each
 from diffbisim.chain import MarkovChain
 from diffbisim.solvers.certify import (
     Edges,
@@ -42,7 +43,7 @@ def each_pair(ex, ey):
             )
 
 
-@pytest.mark.parametrize("seed", range(25))
+@each(seed=range(25))
 def test_edges_are_the_positive_entries(seed):
     case = instance(seed, largest=6)
     ex, _ = edges(seed)
@@ -56,7 +57,7 @@ def test_edges_are_the_positive_entries(seed):
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-16, 1e-12, 1e-6, 0.1, 1.0, 1e3])
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_rounding_gives_exact_marginals_and_moves_little(seed, noise):
     ex, ey = edges(seed)
     rng = np.random.default_rng(seed)
@@ -92,7 +93,7 @@ def test_rounding_survives_tiny_masses(tiny):
         np.testing.assert_allclose(rounded.sum(axis=1), 0.5, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_conditional_blocks_sum_to_one_or_zero(seed):
     ex, ey = edges(seed)
     rng = np.random.default_rng(seed)
@@ -102,7 +103,7 @@ def test_conditional_blocks_sum_to_one_or_zero(seed):
     np.testing.assert_allclose(total, np.where(np.arange(total.shape[0]) == 0, 0, 1)[:, None] + 0 * total)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_conjugates_are_feasible_and_tight(seed):
     ex, ey = edges(seed)
     rng = np.random.default_rng(seed)
@@ -118,7 +119,7 @@ def test_conjugates_are_feasible_and_tight(seed):
     assert np.all(dual_values(f, g, ex, ey) <= plan_costs(product, W, ex, ey) + 1e-15)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_any_table_any_plans_any_potentials_bound_the_value(seed):
     """The bounds hold for random tables with random plans and potentials, and for the true table."""
     case = instance(seed, largest=3)
@@ -140,7 +141,7 @@ def test_any_table_any_plans_any_potentials_bound_the_value(seed):
         assert lower_distance(lower, rng.random((sx.source.size, 1)), sx, sy) <= oracle.value + 1e-13
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_optimal_plans_and_potentials_close_the_gap(seed):
     case = instance(seed, largest=3)
     oracle, γ = bellman(*case), case.discount
@@ -156,7 +157,7 @@ def test_optimal_plans_and_potentials_close_the_gap(seed):
     assert np.max(upper - lower) <= (2 * slack + 1e-12) / (1 - γ)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@each(seed=range(25))
 def test_marginal_error_is_the_definition(seed):
     ex, ey = edges(seed)
     plans = np.random.default_rng(seed).random((ex.source.size, ey.source.size))
@@ -169,7 +170,7 @@ def test_marginal_error_is_the_definition(seed):
     assert marginal_error(round_plans(plans, ex, ey), ex, ey).max() <= 1e-14
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_parts_give_the_rows_of_the_whole(seed):
     ex, ey = edges(seed)
     plans = np.random.default_rng(seed).random((ex.source.size, ey.source.size))

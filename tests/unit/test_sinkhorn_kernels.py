@@ -6,6 +6,7 @@ from numba import njit
 from scipy.special import logsumexp
 
 import diffbisim as db
+from cases import each
 from diffbisim.problem import Problem
 from diffbisim.solvers import SinkhornPolicy
 from diffbisim.solvers import sinkhorn_kernels as kernels
@@ -178,7 +179,7 @@ def test_threads_give_the_same_bits():
 # --- bounds ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_separable_minimum_is_below_the_transport_and_above_the_minimum(seed):
     rng = np.random.default_rng(seed)
     delta, p, q = rng.standard_normal((6, 5)), rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(5))

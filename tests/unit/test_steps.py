@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cases import each
 from diffbisim.errors import InvalidArgument
 from diffbisim.steps import PolyakLevel, natural_direction
 
@@ -31,17 +32,17 @@ def test_absolute_value_is_solved_in_one_step():
     assert theta == 1.5
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_attainable_minimum_is_reached_linearly(seed):
     assert minimize(sharp(seed), PolyakLevel(attainable=True), 300) <= 1e-9
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_attainable_minimum_is_reached_without_being_told(seed):
     assert minimize(sharp(seed), PolyakLevel(), 300) <= 1e-9
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_unknown_minimum_is_reached_by_the_level(seed):
     rule = PolyakLevel()
     found = minimize(sharp(seed, floor=0.3), rule, 600)

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from diffbisim.chain import MarkovChain
-    from diffbisim.data.transitions import Transitions
+    from diffbisim.chain import MarkovChain, Transitions
     from diffbisim.mdp import MDP
 
 TITLE = "Gymnasium, tables known, experts who show states only"

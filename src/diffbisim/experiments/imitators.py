@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.chain import Transitions
 from diffbisim.checks import Floats
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidData, MissingExtra, quietly
 from diffbisim.imitate import baselines
 from diffbisim.imitate.ilfo import make_task

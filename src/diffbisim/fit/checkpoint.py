@@ -29,13 +29,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.archive import chain_arrays, chain_from_arrays
 from diffbisim.data.streams import Stream
-from diffbisim.data.tables import remove_abandoned, replacing
 from diffbisim.errors import InvalidData
+from diffbisim.io.files import remove_abandoned, replacing
+from diffbisim.io.npz import chain_arrays, chain_from_arrays
+from diffbisim.io.results import opened, result_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.results import DistanceResult
-from diffbisim.saving import opened, result_from_arrays
 
 #: Format of the file.
 VERSION = 1

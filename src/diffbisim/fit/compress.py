@@ -29,11 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
 from diffbisim.cost import ground_cost, reward_cost
-from diffbisim.data.archive import chain_arrays
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.fit.checkpoint import Checkpoint
 from diffbisim.fit.descent import MOMENT, Search, descend, lloyd
@@ -47,12 +45,13 @@ from diffbisim.fit.partition import (
     spread,
 )
 from diffbisim.fit.target import Model, Target
-from diffbisim.fit.timescales import reachable_part, slowest_timescale
+from diffbisim.fit.timescales import slowest_timescale
+from diffbisim.io.npz import chain_arrays
+from diffbisim.io.results import fitting_chain, read_built, write_built
 from diffbisim.lumping import lump
 from diffbisim.problem import Array, Problem, available_threads, lazy
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
-from diffbisim.saving import fitting_chain, read_built, write_built
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
 
@@ -156,7 +155,7 @@ class CompressResult:
 
     @property
     def _stays(self) -> bool:
-        return reachable_part(self.chain).shape[0] == 1
+        return self.chain.reachable_states.size == 1
 
     @property
     def status(self) -> str:

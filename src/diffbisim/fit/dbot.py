@@ -29,10 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import as_number, check_count, check_discount
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
 from diffbisim.distance import make_solver
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.checkpoint import Checkpoint

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.archive import chain_arrays
-from diffbisim.data.reader import entry, is_row
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_row
+from diffbisim.io.npz import chain_arrays
+from diffbisim.io.results import fitting_chain, part, read_built, write_built
 from diffbisim.results import DistanceResult
-from diffbisim.saving import fitting_chain, part, read_built, write_built
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
-from diffbisim.data.transitions import Transitions
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.compress import CompressResult, compress
 from diffbisim.problem import Array

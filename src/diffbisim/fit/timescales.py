@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from diffbisim.chain import MarkovChain
 
@@ -26,13 +25,10 @@ DIRECT, SHIFT = 3_000, 1.0 + 1e-6
 
 def slowest_timescale(chain: MarkovChain) -> float:
     """``t₂`` in steps; NaN where the eigenvalues could not be found."""
-    P = reachable_part(chain)
-    n, classes = connected_components(P, connection="strong")
-    leaving = sparse.coo_array(P)
-    left = classes[leaving.coords[0]] != classes[leaving.coords[1]]
-    closed = n - np.unique(classes[leaving.coords[0][left]]).size
-    if closed > 1:
+    reachable = chain.reachable_states
+    if np.isin([states[0] for states in chain.recurrent_classes], reachable).sum() > 1:
         return np.inf
+    P = sparse.csr_array(chain.successors.matrix[reachable][:, reachable])
     if P.shape[0] == 1:
         return 0.0
     λ = _second(P)
@@ -40,16 +36,6 @@ def slowest_timescale(chain: MarkovChain) -> float:
         return 0.0 if λ == λ else np.nan
     size = min(abs(λ), 1.0)
     return np.inf if size == 1.0 else float(-1 / np.log(size))
-
-
-def reachable_part(chain: MarkovChain) -> sparse.csr_array:
-    """The kernel among the states that can be reached from the start, which is stochastic again."""
-    matrix = chain.successors.matrix
-    seen = np.zeros(chain.n_states, dtype=bool)
-    for x in np.flatnonzero(chain.initial):
-        if not seen[x]:
-            seen[breadth_first_order(matrix, int(x), return_predecessors=False)] = True
-    return sparse.csr_array(matrix[seen][:, seen])
 
 
 def _second(P: sparse.csr_array) -> complex:

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidData, warn
 from diffbisim.mdp import MDP
 

@@ -27,11 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, as_number, check_count, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.gymnasium import first_states, is_env, sizes
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.environment import Model, Sampling, explore
 from diffbisim.imitate.expert import expert_chain, observations, steps_seen, warn_if_elsewhere, warn_if_impossible

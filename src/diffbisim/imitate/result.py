@@ -12,14 +12,14 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, policy_table
-from diffbisim.data.archive import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.data.reader import entry
 from diffbisim.errors import InvalidData
 from diffbisim.imitate.reward import ImplicitReward
+from diffbisim.io.arrays import entry
+from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
+from diffbisim.io.results import part, read_built, write_built
 from diffbisim.mdp import MDP
 from diffbisim.problem import lazy
 from diffbisim.results import DistanceResult
-from diffbisim.saving import part, read_built, write_built
 
 
 class Ending(Enum):

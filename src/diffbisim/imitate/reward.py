@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.checks import Floats, Labels
+from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument
+from diffbisim.names import Labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

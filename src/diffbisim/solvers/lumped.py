@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import numbers
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status

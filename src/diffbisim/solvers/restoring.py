@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.data.reader import entry, is_count, numbers
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_count, numbers
 from diffbisim.problem import Problem
 from diffbisim.solvers.certify import Edges, over_x, over_y
 

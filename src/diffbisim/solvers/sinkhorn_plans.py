@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.parallel import taken
+from diffbisim.parallel import thread_map
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import sinkhorn_kernels as kernels
 from diffbisim.solvers import sinkhorn_potentials as potentials
@@ -73,7 +73,7 @@ class GibbsPlans:
         alone = self.threads == 1 or self.cells * work < CHUNK
         step = step or -(-self.size // (1 if alone else 8 * self.threads))
         pieces = [(k, lo, min(lo + step, self.size)) for k, lo in enumerate(range(0, self.size, step))]
-        return taken(run, pieces, 1 if alone else self.threads)
+        return thread_map(run, pieces, 1 if alone else self.threads)
 
     def heat(self, W: Array, beta: float, keep: bool = False) -> None:
         """Another table and temperature; the potentials stay as they are, or (``keep``) β times them does."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.reader import read_json
 from diffbisim.data.streams import Stream
+from diffbisim.io.arrays import read_json
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, check_warm, previous_table
 from diffbisim.solvers.certify import Edges, distance_bounds, round_plans

@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers, check_count, check_discount, distribution, freeze
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.imitate.expert import observed_chain
 from diffbisim.mdp import MDP
@@ -167,7 +166,7 @@ def policy_of(rho: Floats) -> Floats:
 
 def normalized(table: Floats) -> Floats:
     """Rows divided by their sums, uniform where the sum is zero."""
-    return freeze(_shares(table, table.sum(axis=1, keepdims=True), table.shape[1]))  # type: ignore[no-any-return]
+    return freeze(_shares(table, table.sum(axis=1, keepdims=True), table.shape[1]))
 
 
 def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:

@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidArgument
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy, on_support
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Limits, iterate

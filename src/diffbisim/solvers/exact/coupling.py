@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
 from diffbisim.solvers.exact.pairs import ALL, begin, bellman, first_table, pair_chain
 from diffbisim.solvers.exact.simplex import Tree

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import CHUNK, STRETCH, Stop, split, stretch, stretches
+from diffbisim.parallel import CHUNK, STRETCH, Stop, left_behind, split, stretch, stretches
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import krylov
 from diffbisim.solvers.krylov import Operator, bicgstab, sweep
@@ -228,7 +228,7 @@ class PairChain:
         system = (sparse.eye_array(self.size) - self.discount * self.matrix()).tocsc()
         system = system.T.tocsc() if transposed else system
         try:
-            factors = spilu(system, drop_tol=1e-6, fill_factor=20)
+            factors = left_behind(lambda: spilu(system, drop_tol=1e-6, fill_factor=20))
         except RuntimeError:  # exactly singular after dropping
             return False
         inverse = LinearOperator(system.shape, matvec=factors.solve, dtype=np.float64)

@@ -40,8 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import numbers
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, check_warm

@@ -27,8 +27,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, taken
+from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.simplex import (
     Costs,
@@ -501,7 +501,7 @@ class Transport:
         """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
         stop, costs = stop_flag(), np.ascontiguousarray(C)
         given = costs, self.p, self.q, self.tree, self.pot, price, stop
-        (found,) = taken(solve_one, [given], 1, stop, wait=costs.size > LARGE)
+        (found,) = thread_map(solve_one, [given], 1, stop, wait=costs.size > LARGE)
         value, self.solved, self.price, clipped = found
         self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
         return float(value)

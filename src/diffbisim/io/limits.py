@@ -1,7 +1,7 @@
 """How large a file may be: what goes beyond is refused, quickly, instead of filling the memory.
 
 A file is somebody else's: a few bytes can promise a petabyte. Every reader checks these before it allocates anything.
-Who has larger files raises the limit for the process, such as ``diffbisim.data.limits.BYTES = 2**36``.
+Who has larger files raises the limit for the process, such as ``diffbisim.io.limits.BYTES = 2**36``.
 """
 
 BYTES = 2**32  # of an .npz or .npy file, and of what an archive unpacks to

@@ -17,10 +17,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data import limits
-from diffbisim.data.reader import read_archive, read_json, refusing
-from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.arrays import read_archive, read_json
+from diffbisim.io.files import refusing, replacing
 
 VERSION = 1
 CSR = ("data", "indices", "indptr")

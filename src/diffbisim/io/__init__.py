@@ -1,9 +1,21 @@
-"""Reading back what ``result.save(path)`` wrote, whichever result it was."""
+"""Files: chains, data and results, in and out.
+
+chains.py    read_chain, read_mdp, read_transitions, write_chain: which format a file has
+tables.py    .csv, .tsv: edges, transitions, trajectories, rewards, costs
+prism.py     .tra and what stands beside it, as PRISM and Storm write it
+npz.py       .npz: a chain, exactly
+results.py   .npz: a result, so that it can be gone on from
+arrays.py    the one reader of binary files, which believes nothing
+files.py     opening with limits, replacing all at once, and errors that name file and line
+limits.py    how large a file may be
+"""
 
 from pathlib import Path
 from typing import Any
 
-from diffbisim.saving import opened, result_from_arrays
+from diffbisim.io import limits
+
+__all__ = ["limits", "load"]
 
 
 def load(path: str | Path) -> Any:
@@ -14,6 +26,8 @@ def load(path: str | Path) -> Any:
     DistanceResult, FitResult, CompressResult or ImitationResult : what was saved. A distance can be the ``warm=`` of a
         new solve. A fit comes without its torch module, but with its parameters.
     """
+    from diffbisim.io.results import opened, result_from_arrays
+
     with opened(path) as arrays:
         if "fit" in arrays:
             from diffbisim.fit.result import FitResult

@@ -43,20 +43,11 @@ import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.checks import Floats, Integers
-from diffbisim.data import limits
-from diffbisim.data.counting import MOST_FILLED
-from diffbisim.data.reader import within_memory
-from diffbisim.data.tables import (
-    Table,
-    broken,
-    chain_of_edges,
-    check_rows,
-    check_states,
-    is_integer,
-    opened,
-    replacing,
-)
+from diffbisim.counting import MOST_FILLED
 from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.files import broken, open_text, replacing, within_memory
+from diffbisim.io.tables import Table, chain_of_edges, check_rows, check_states, is_integer
 from diffbisim.mdp import MDP
 
 REWARDS = r"(?P<number>\d*)\.(?P<kind>srew|rews|rew|trew|rewt)"
@@ -98,7 +89,7 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     if a is None:
         raise InvalidData(f"{path} holds a Markov chain; read it with read_chain")
     if model.n_actions > limits.CHOICES:
-        table.fault(int(a.argmax()), f"more than {limits.CHOICES:,} choices; raise diffbisim.data.limits.CHOICES")
+        table.fault(int(a.argmax()), f"more than {limits.CHOICES:,} choices; raise diffbisim.io.limits.CHOICES")
     check_states(path, model.n_actions * n, a.size, f"choices ({model.n_actions:,} of each of {n:,} states)")
     stacked = a * n + i
     check_rows(table, stacked, j, p, lambda row: f"choice {row // n} of state {row % n}")
@@ -141,7 +132,7 @@ def _storm_labels(path: Path) -> dict[str, list[int]]:
     """#DECLARATION, names, #END, and then lines of a state and the names that hold in it."""
     members: dict[str, list[int]] = {}
     declaring = False
-    with opened(path) as file:
+    with open_text(path) as file:
         for line, row in enumerate(file, start=1):
             text = row.strip()
             if text in ("#DECLARATION", "#END"):
@@ -221,7 +212,7 @@ class RewardFiles:
     def name(self) -> str:
         """What PRISM's comment calls it, else its number or Storm's name."""
         for file in self.files:
-            with opened(file) as lines:
+            with open_text(file) as lines:
                 for line in islice(lines, 2):
                     if found := re.match(r'#\s*Reward structure:?\s+"([^"]*)"', line):
                         return found[1]
@@ -472,7 +463,7 @@ def _numbered(path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, 
         expected = " or ".join(COUNTS[k] for k in shapes)
         raise broken(path, line, header, f"the first line must hold the counts {expected}")
     if counts[0] > limits.STATES:
-        why = f"more than {limits.STATES:,} states; raise diffbisim.data.limits.STATES"
+        why = f"more than {limits.STATES:,} states; raise diffbisim.io.limits.STATES"
         raise broken(path, line, header, why)
     if len(texts) != counts[-1]:
         why = f"the header promises {counts[-1]} lines, {len(texts)} follow; is the file complete?"
@@ -500,7 +491,7 @@ def _columns(texts: list[str], names: tuple[str, ...]) -> dict[str, Sequence[str
 
 def _first_line(path: Path, comments: bool = False) -> tuple[int, str]:
     """Number and text of the first line that is neither blank nor (unless asked for) a comment."""
-    with opened(path) as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if (text := line.strip()) and (comments or not text.startswith("#")):
                 return number, text
@@ -510,7 +501,7 @@ def _first_line(path: Path, comments: bool = False) -> tuple[int, str]:
 def _lines(path: Path) -> tuple[list[int], list[str]]:
     """Numbers and texts of the lines that are neither blank nor comments."""
     numbers, texts = [], []
-    with opened(path) as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             text = line.strip()
             if text and not text.startswith("#"):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffbisim.cli.common import Json, app, reporting
+from diffbisim.cli import common as cli
+
+if TYPE_CHECKING:
+    from diffbisim.experiments import Finished
 
 
-@app.command(epilog="Example: diffbisim reproduce blocks landscape --output results")
-@reporting
+@cli.app.command(epilog="Example: diffbisim reproduce blocks landscape --output results")
+@cli.reports_errors
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Experiments (default: all)", show_default=False)
@@ -21,18 +24,17 @@ def reproduce(
     ),
     full: Annotated[bool, typer.Option("--full", help="All seeds and sizes; takes much longer")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there")] = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Run the experiments: tables on screen; figures, tables, numbers and report.html in a folder.
 
     Interrupted and started again, it goes on where it stopped.
     """
-    from diffbisim.cli.showing import as_text, bar, show_experiment
     from diffbisim.experiments import chosen, run_all
     from diffbisim.progress import steps
 
     wanted, reports = chosen(names or []), {}
-    with steps(bar() and not as_json, len(wanted)) as begin:
+    with steps(cli.somebody_watches() and not as_json, len(wanted)) as begin:
         for name, finished in run_all(output, wanted, full=full, fresh=fresh):
             if finished is None:
                 begin(name)
@@ -43,9 +45,24 @@ def reproduce(
                 "files": [str(file) for file in finished.files], "seconds": finished.seconds, "new": finished.new,
             }  # fmt: skip
             if not as_json:
-                show_experiment(finished)
+                _show(finished)
     page = output / "report.html"
-    if as_json:
-        typer.echo(as_text({"experiments": reports, "page": str(page)}))
-    else:
-        typer.echo(f"All on one page: {page}")
+    cli.emit({"experiments": reports, "page": str(page)}, f"All on one page: {page}", as_json=as_json)
+
+
+def _show(finished: Finished) -> None:
+    """A table of what was measured, and where the files are."""
+    table = cli.columns(*finished.header)
+    for row in finished.rows:
+        table.add_row(*row)
+    lines = [*finished.findings, *([f"the paper: {finished.claim}"] if finished.claim else [])]
+    made = f"{finished.seconds:.1f} s" if finished.new else "made by an earlier run; --fresh to run it again"
+    lines += [
+        f"verdict: {finished.verdict}. {finished.why}",
+        f"files: {', '.join(map(str, finished.files))} ({made})\n",
+    ]
+    out = cli.console()
+    out.print(finished.title, style="bold")
+    out.print(table)
+    for line in lines:
+        out.print(f"  {line}", soft_wrap=True)

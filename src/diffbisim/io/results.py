@@ -21,20 +21,10 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.data.archive import chain_from_arrays
-from diffbisim.data.reader import (
-    entry,
-    is_count,
-    is_history,
-    is_number,
-    is_row,
-    numbers,
-    read_archive,
-    read_json,
-    refusing,
-)
-from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
+from diffbisim.io.files import refusing, replacing
+from diffbisim.io.npz import chain_from_arrays
 from diffbisim.problem import AverageProblem, Coupling, Problem, TotalProblem
 from diffbisim.results import DistanceResult, Status
 

@@ -1,6 +1,6 @@
 """The one reader of binary files: arrays and JSON, as if an enemy had written them.
 
-Nothing in a file is believed before it is checked. Sizes are compared with `diffbisim.data.limits`, in the zip
+Nothing in a file is believed before it is checked. Sizes are compared with `diffbisim.io.limits`, in the zip
 directory and in the header of every array, before anything is unpacked; headers are matched, never evaluated; types are
 real numbers, never objects; JSON is shallow and short. What does not fit raises `InvalidData` with the name of the file
 and of the array. Only files that cannot be opened at all raise OSError, as everywhere in Python.
@@ -11,21 +11,19 @@ from __future__ import annotations
 import json
 import math
 import re
-import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.data import limits
-from diffbisim.errors import DiffbisimError, InvalidData
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.files import open_file, sentence
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +34,6 @@ DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, KeyError, IndexError, AttributeError, ValueError,
     TypeError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError,
 )  # fmt: skip
-
-#: What checks and conversions raise for content that nobody foresaw; the message says which file it was.
-UNFIT = (KeyError, IndexError, AttributeError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError)
 
 MAGIC = re.compile(rb"\x93NUMPY([\x01-\x03])\x00")
 DESCR = re.compile(r"""['"]descr['"]: *['"]([^'"]{1,16})['"]""")
@@ -51,19 +46,6 @@ HEADER = 10_000  # bytes of the header of an array, as in numpy
 CHUNK = 2**22  # bytes unpacked at a time
 
 
-def within_memory(read: Callable[P, T]) -> Callable[P, T]:
-    """A reader whose first argument is a file: what does not fit into memory is refused like all that does not fit."""
-
-    @wraps(read)
-    def run(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return read(*args, **options)
-        except MemoryError as error:
-            raise InvalidData(f"{args[0]}: {_sentence(error)}") from None
-
-    return run
-
-
 def read_archive(path: str | Path, what: str, remedy: str) -> Arrays:
     """The arrays of an .npz file by name; ``what`` and ``remedy`` are for the message if it is none."""
     with open_file(path, limits.BYTES) as (file, size):
@@ -73,7 +55,7 @@ def read_archive(path: str | Path, what: str, remedy: str) -> Arrays:
         except InvalidData as error:
             raise InvalidData(f"{path} is not a {what} ({error}); {remedy}") from None
         except DAMAGE as error:
-            raise InvalidData(f"{path} is not a {what} ({_sentence(error)}); {remedy}") from None
+            raise InvalidData(f"{path} is not a {what} ({sentence(error)}); {remedy}") from None
 
 
 def read_array(path: str | Path) -> NDArray[Any]:
@@ -83,22 +65,8 @@ def read_array(path: str | Path) -> NDArray[Any]:
             return _array(file, size, "the array")
         except DAMAGE as error:
             raise InvalidData(
-                f"{path} is not an array of numbers ({_sentence(error)}); write it with numpy.save"
+                f"{path} is not an array of numbers ({sentence(error)}); write it with numpy.save"
             ) from None
-
-
-@contextmanager
-def open_file(path: str | Path, most: int, **options: Any) -> Iterator[tuple[IO[Any], int]]:
-    """A file of at most so many bytes, and its size; pipes and devices, whose end nobody knows, are refused."""
-    about = Path(path).stat()
-    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):  # open() says what is wrong with a folder
-        raise InvalidData(f"{path} is a pipe or a device; write its content to a file first")
-    if about.st_size > most:
-        raise InvalidData(
-            f"{path} has {about.st_size:,} bytes, more than {most:,}; raise the limit in diffbisim.data.limits"
-        )
-    with Path(path).open(**options) if options else Path(path).open("rb") as file:
-        yield file, about.st_size
 
 
 def _directory(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
@@ -109,7 +77,7 @@ def _directory(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo
     total, most = sum(info.file_size for info in members), min(limits.BYTES, size + limits.INFLATED)
     if total > most:
         raise InvalidData(
-            f"its {size:,} bytes unpack to {total:,}, more than {most:,}; raise the limits in diffbisim.data.limits"
+            f"its {size:,} bytes unpack to {total:,}, more than {most:,}; raise the limits in diffbisim.io.limits"
         )
     found = {}
     for info in members:
@@ -173,7 +141,7 @@ def read_json(arrays: Mapping[str, NDArray[Any]], name: str) -> Any:
     if array.dtype != np.uint8 or array.ndim != 1:
         raise InvalidData(f"array {name!r} must hold JSON as bytes, not {array.dtype} of shape {array.shape}")
     if array.size > limits.JSON:
-        most = f"{limits.JSON:,}; raise diffbisim.data.limits.JSON"
+        most = f"{limits.JSON:,}; raise diffbisim.io.limits.JSON"
         raise InvalidData(f"the JSON in {name!r} has {array.size:,} bytes, more than {most}")
     text = array.tobytes()
     bare = np.frombuffer(STRINGS.sub(b"", text), np.uint8)
@@ -254,25 +222,6 @@ def is_row(value: Any) -> bool:
 def is_history(value: Any) -> bool:
     """Whether a JSON value is a list of rows."""
     return isinstance(value, list) and all(map(is_row, value))
-
-
-@contextmanager
-def refusing(path: str | Path, what: str, remedy: str) -> Iterator[None]:
-    """Whatever is wrong with the content of a file is `InvalidData`, and the message names the file."""
-    try:
-        yield
-    except DiffbisimError as error:
-        raise InvalidData(f"{path}: {error}") from None
-    except UNFIT as error:
-        raise InvalidData(f"{path} is not a {what} ({_sentence(error)}); {remedy}") from None
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, KeyError) and error.args:
-        return f"there is no {error.args[0]!r}"
-    if isinstance(error, MemoryError):
-        return f"there is not enough memory for it: {error}" if str(error) else "there is not enough memory for it"
-    return str(error) or type(error).__name__
 
 
 def _short(value: Any) -> str:
