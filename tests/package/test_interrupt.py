@@ -13,7 +13,7 @@ import time
 import pytest
 
 #: Seconds of every thread: what a sweep is given to get under way, and what an interrupt may take to act.
-UNDER_WAY, LIMIT = 0.4, 1.0
+UNDER_WAY, LIMIT = 0.25, 1.0
 
 PRELUDE = """
 import threading, time, warnings
@@ -73,7 +73,7 @@ RUNS = {
         interruptible(lambda: db.distance(X, Y, solver=Exact(threads=THREADS)))
     """,
     "improve, sparse": """
-        X, Y = sparse(1500, 6), sparse(1500, 6)
+        X, Y = sparse(1000, 6), sparse(1000, 6)
         interruptible(lambda: db.distance(X, Y, "reward", 0.999, solver=Exact(threads=THREADS)))
     """,
     "occupancy": """
