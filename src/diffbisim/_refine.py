@@ -30,6 +30,14 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+class Incoming(NamedTuple):
+    """The predecessors of every state t: ``sources[indptr[t]:indptr[t + 1]]``, and their probabilities."""
+
+    indptr: Integers
+    sources: Integers
+    probabilities: Floats
+
+
 class Partition(NamedTuple):
     elements: Integers
     place: Integers
@@ -41,11 +49,11 @@ class Partition(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def refine(
-    indptr: Integers, sources: Integers, probabilities: Floats, block: Integers, n_blocks: int, tol: float
+    incoming: Incoming, block: Integers, n_blocks: int, tol: float, stop: NDArray[np.bool_]
 ) -> tuple[Integers, int, int, int]:
     """Blocks of the fixed point, their number, edges looked at, and passes.
 
-    ``sources[indptr[t]:indptr[t + 1]]`` are the predecessors of t; ``block`` is the partition to start from.
+    ``block`` is the partition to start from; ``stop (1,)`` tells whether to give up.
     """
     part = _partition(block, n_blocks)
     n = block.size
@@ -56,10 +64,10 @@ def refine(
         n_before, n_waiting = n_blocks, n_blocks
         for b in range(n_blocks):
             waiting[b] = b
-        while n_waiting > 0:
+        while n_waiting > 0 and not stop[0]:
             n_waiting -= 1
             splitter = waiting[n_waiting]
-            reached, edges = _accumulate(part, splitter, indptr, sources, probabilities, weight)
+            reached, edges = _accumulate(part, splitter, incoming, weight)
             scanned += edges
             for b in reached:
                 n_old = n_blocks
@@ -90,11 +98,10 @@ def _partition(block: Integers, n_blocks: int) -> Partition:
 
 
 @njit(cache=True, nogil=True)
-def _accumulate(
-    part: Partition, splitter: int, indptr: Integers, sources: Integers, probabilities: Floats, weight: Floats
-) -> tuple[list[int], int]:
+def _accumulate(part: Partition, splitter: int, incoming: Incoming, weight: Floats) -> tuple[list[int], int]:
     """Add up the probability of every predecessor into the splitter and mark it; the blocks reached."""
     members = part.elements[part.first[splitter] : part.last[splitter]].copy()  # marking may reorder them
+    indptr, sources, probabilities = incoming
     reached = [0 for _ in range(0)]
     edges = 0
     for t in members:

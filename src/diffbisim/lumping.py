@@ -42,6 +42,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
+from diffbisim.parallel import CHUNK, stop_flag, thread_map
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -110,7 +111,7 @@ def lump(chain: MarkovChain, *, tol: float = 1e-12, key: Iterable[Hashable] | No
             exactly. Default: the rewards, and without rewards nothing (one class). With a key the rewards
             do not separate; they are averaged over each class.
     """
-    from diffbisim._refine import refine  # numba, loaded when needed
+    from diffbisim._refine import Incoming, refine  # numba, loaded when needed
 
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
@@ -119,8 +120,10 @@ def lump(chain: MarkovChain, *, tol: float = 1e-12, key: Iterable[Hashable] | No
     initial = _observed(chain, tol) if key is None else _keyed(key, chain.n_states)
     kernel = chain.successors.matrix
     incoming = kernel.tocsc()
-    edges = (incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
-    blocks, _, scanned, _ = refine(*edges, initial, int(initial.max()) + 1, float(tol))
+    edges = Incoming(incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
+    stop = stop_flag()
+    given = edges, initial, int(initial.max()) + 1, float(tol), stop
+    ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=kernel.nnz > CHUNK)
     return _lumping(chain, kernel, _first_appearance(blocks), int(scanned))
 
 

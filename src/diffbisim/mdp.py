@@ -23,26 +23,28 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import (
     Floats,
     Integers,
-    Labels,
     Matrix,
-    axis_names,
-    bare,
     check_count,
-    distinct_labels,
     finite_numbers,
     freeze,
-    is_frame,
     is_sparse,
     mixed_rows,
-    named_kernel,
-    ordered,
-    places,
     policy_table,
     start_distribution,
     state_rewards,
     stochastic_matrix,
 )
 from diffbisim.errors import InvalidChain
+from diffbisim.names import (
+    Labels,
+    axis_names,
+    distinct_labels,
+    in_order,
+    is_frame,
+    kernel_in_order,
+    ordered_names,
+    positions,
+)
 from diffbisim.stochastic import Successors, as_generator
 
 
@@ -81,8 +83,8 @@ class MDP:
         labels: Sequence[Hashable] | None = None,
         actions: Sequence[Hashable] | None = None,
     ) -> None:
-        tables, action_names = _by_action(transition, ordered(actions, "actions"))
-        kernels, state_names = _kernels(tables, action_names, ordered(labels, "labels"))
+        tables, action_names = _by_action(transition, ordered_names(actions, "actions"))
+        kernels, state_names = _kernels(tables, action_names, ordered_names(labels, "labels"))
         n = int(kernels[0].shape[0])
         names = distinct_labels(state_names, n)
         known = distinct_labels(action_names, len(kernels), name="actions", per="action")
@@ -169,12 +171,12 @@ def _by_action(transition: Any, actions: Any) -> tuple[Any, Any]:
     if isinstance(transition, Mapping):
         keys = list(transition)
         names = keys if actions is None else actions
-        order = places(keys, names, "transition", of="action")
+        order = positions(keys, names, "transition", of="action")
         return [transition[keys[k]] for k in order or ()], names
     names = axis_names(transition)[0] if len(axis_names(transition)) == 3 else None
     if names is None:
         return transition, actions
-    order = places(names, names if actions is None else actions, "the first axis of transition", of="action")
+    order = positions(names, names if actions is None else actions, "the first axis of transition", of="action")
     return [transition[k] for k in order or ()], names if actions is None else actions
 
 
@@ -186,12 +188,12 @@ def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[tuple[Matrix, 
     names = list(range(len(transition))) if actions is None else list(actions)
     titles = [f"transition of action {names[a] if a < len(names) else a!r}" for a in range(len(transition))]
     if labels is None:  # those of the first table that has any
-        found = (named_kernel(P, None, name)[1] for P, name in zip(transition, titles, strict=True))
+        found = (kernel_in_order(P, None, name)[1] for P, name in zip(transition, titles, strict=True))
         labels = next((own for own in found if own is not None), None)
     sparse = any(is_sparse(P) for P in transition)
     kernels = []
     for a, (table, name) in enumerate(zip(transition, titles, strict=True)):
-        P, _ = named_kernel(table, labels, name)
+        P, _ = kernel_in_order(table, labels, name)
         kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, labels=labels))
         if kernels[a].shape != kernels[0].shape:
             raise InvalidChain(f"{name} has shape {kernels[a].shape}, the first {kernels[0].shape}; make them equal")
@@ -206,7 +208,7 @@ def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
 def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None, actions: Labels | None) -> Floats | None:
     if rewards is not None and not isinstance(rewards, Mapping) and np.ndim(rewards) == 2:
         axes = [range(n) if labels is None else labels, range(n_actions) if actions is None else actions]
-        rewards = bare(rewards, axes, "rewards", of=("state", "action"))
+        rewards = in_order(rewards, axes, "rewards", of=("state", "action"))
         table = finite_numbers(rewards, (n, n_actions), name="rewards", per="state and action")
-        return freeze(table)  # type: ignore[no-any-return]
+        return freeze(table)
     return state_rewards(rewards, n, labels)

@@ -3,7 +3,8 @@
 *Interrupts.* Python lets a signal act when the main thread comes back to the interpreter. So the main thread never
 stays in compiled code for long: it works in small pieces, or waits for others to do a large one. When it is
 interrupted, what has not begun is dropped, a flag tells compiled code that is under way to give up, and all threads are
-joined before the exception goes on: nobody writes to an array afterwards.
+joined before the exception goes on: nobody writes to an array afterwards. Factorizations and linear programs of other
+libraries look at no flag; they are left behind (:func:`left_behind`).
 """
 
 import threading
@@ -19,7 +20,7 @@ from diffbisim.problem import available_threads
 from diffbisim.progress import Progress, tracking
 
 
-def scattered(
+def executor_map(
     work: Callable[[Any], Any], pieces: Sequence[Any], executor: Executor | None, progress: Progress, what: str
 ) -> list[Any]:
     """``[work(piece) for piece in pieces]``, in the order of the pieces whoever finishes first.
@@ -32,7 +33,7 @@ def scattered(
         stop = stop_flag()
         with ThreadPoolExecutor(available_threads(), initializer=_obey, initargs=(stop,)) as threads:
             try:
-                return scattered(work, pieces, threads, progress, what)
+                return executor_map(work, pieces, threads, progress, what)
             except BaseException:
                 stop[0] = True
                 raise
@@ -64,7 +65,7 @@ def _obey(stop: NDArray[np.bool_]) -> None:
     _here.stop = stop
 
 
-def taken(
+def thread_map(
     work: Callable[..., Any],
     pieces: Sequence[tuple[Any, ...]],
     threads: int,
@@ -125,6 +126,28 @@ def taken(
     return results
 
 
+def left_behind(work: Callable[[], Any]) -> Any:
+    """``work()`` in a thread of its own, for code of other libraries that cannot be told to give up.
+
+    An interrupt acts at once and leaves the thread to end by itself: work must write nothing that anybody reads.
+    """
+    results, errors, ended = [], list[BaseException](), threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    _await([ended])
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
 def _await(ends: Sequence[threading.Event]) -> None:
     """Wait for all, and wake up for signals on every platform.
 
@@ -151,7 +174,7 @@ def split(
     """``run(piece, lo, hi, stop)`` over 0 … size-1, in as many pieces as the work is worth; results in their order.
 
     A given number of pieces may make them long: then ``run`` goes in :func:`stretches` that look at ``stop``. ``wait``:
-    as for :func:`taken`.
+    as for :func:`thread_map`.
     """
     stop = stop_flag()
     if pieces is None:
@@ -160,7 +183,7 @@ def split(
     if pieces == 1 and not wait and not stop[0]:
         return [run(0, 0, size, stop)]
     cuts = np.linspace(0, size, pieces + 1).astype(np.int64).tolist()
-    return taken(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
+    return thread_map(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
 
 
 def stretch(size: int, work: float) -> int:

@@ -188,6 +188,23 @@ def test_without_compilation_kernels_are_python(copy):
 # --- what the digest has to know -----------------------------------------------------------------------------
 
 
+def test_two_processes_that_compile_at_once_do_not_take_each_other_for_themselves(tmp_path, monkeypatch):
+    """Both have read the index before either writes it, and one writes its code while the other is at it."""
+    one, other, reader = (_compile._KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(3))
+    for files in (one, other):
+        monkeypatch.setattr(files, "_load_index", dict)
+    write = one._save_data
+
+    def interrupted(name, data):
+        other.save("its types", "its code")
+        write(name, data)
+
+    monkeypatch.setattr(one, "_save_data", interrupted)
+    one.save("my types", "my code")
+    assert reader.load("my types") == "my code"
+    assert reader.load("its types") in (None, "its code")
+
+
 def test_kernels_are_compiled_through_this_door_only():
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -105,6 +105,21 @@ RUNS = {
     """,
 }
 
+# What other libraries do cannot be told to stop; it is left behind.
+LEFT_BEHIND = {
+    "incomplete factorization": """
+        from scipy.sparse.linalg import spilu
+        n = 1200
+        A = sp.diags([np.ones(n * n), np.full(n * n - 1, -0.4), np.full(n * n - n, -0.3)], [0, 1, -n], format="csc")
+        interruptible(lambda: parallel.left_behind(lambda: spilu(A, drop_tol=1e-9, fill_factor=40)))
+    """,
+    "lumping": """
+        db.lump(sparse(50, 3))
+        X = sparse(300_000, 3)
+        interruptible(lambda: db.lump(X))
+    """,
+}
+
 
 def processor_seconds(process):
     """All threads, so far: the clock that ``time.process_time`` reads in that process (clock_getcpuclockid)."""
@@ -114,7 +129,7 @@ def processor_seconds(process):
 def latency(nursery, run, threads):
     """Seconds of work from the signal to the exception, and how many threads are then left."""
     nursery.load(PRELUDE)
-    child = nursery.fork(textwrap.dedent(RUNS[run]).replace("THREADS", str(threads)))
+    child = nursery.fork(textwrap.dedent({**RUNS, **LEFT_BEHIND}[run]).replace("THREADS", str(threads)))
     assert nursery.line() == "running"
     enough = processor_seconds(child) + UNDER_WAY * threads
     while processor_seconds(child) < enough:
@@ -136,3 +151,9 @@ def test_an_interrupt_acts_within_a_second(run, threads, nursery):
     seconds, threads_left = latency(nursery, run, threads)
     assert seconds < LIMIT * threads
     assert threads_left == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the clock of another process")
+@pytest.mark.parametrize("run", LEFT_BEHIND)
+def test_an_interrupt_acts_within_a_second_inside_other_libraries(run, nursery):
+    assert latency(nursery, run, 1)[0] < LIMIT

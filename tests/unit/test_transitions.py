@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidChain, InvalidData
 from oracles.kernels import counted, dense
 
@@ -191,10 +190,10 @@ def test_states_fix_the_space_and_its_order():
         (["a", "b"], ["b", "a"], {"states": 2}, "s[0] = 'a' is no state number; states = 2 asks for 0 to 1"),
         ([0], [0], {"states": 0}, "states = 0; there must be at least one state"),
         ([0], [0], {"states": []}, "states is empty; list at least one state"),
-        ([0, 1], [1, 0], {"weights": [1.0]}, "weights has shape (1,); expected (2,), one per transition"),
-        ([0, 1], [1, 0], {"weights": [1.0, -2.0]}, "weights[1] is -2; weights must be finite and at least 0"),
-        ([0, 1], [1, 0], {"weights": [np.nan, 1.0]}, "weights[0] is nan; weights must be finite"),
-        ([0, 1], [1, 0], {"weights": [np.inf, 1.0]}, "weights[0] is inf; weights must be finite"),
+        ([0, 1], [1, 0], {"weights": [1.0]}, "weights has shape (1,); expected (2,), one number per transition"),
+        ([0, 1], [1, 0], {"weights": [1.0, -2.0]}, "weights[1] is -2; weights must be at least 0"),
+        ([0, 1], [1, 0], {"weights": [np.nan, 1.0]}, "weights[0] is nan; every transition needs a finite number"),
+        ([0, 1], [1, 0], {"weights": [np.inf, 1.0]}, "weights[0] is inf; every transition needs a finite number"),
         ([0, 1], [1, 0], {"weights": ["x", 1.0]}, "weights is not an array of numbers"),
         (["a", "b"], ["b", "a"], {"weights": [1, 0]}, "every transition out of state 'b' has weight 0"),
     ],
@@ -219,7 +218,7 @@ def test_refused_transitions(s, s_next, options, message):
         ([[0, 1], [1, [0]]], {}, "trajectories[1][1] = [0] is not hashable"),
         ([[0, 1], [1, 0, 7]], {"states": 2}, "trajectories[1][2] = 7 is outside states"),
         ([["a", "b"], ["b", "c"]], {"states": ["a", "b"]}, "trajectories[1][1] = 'c' is not in states"),
-        ([[0, 1, 0]], {"weights": [1, 2]}, "weights has shape (2,); expected (1,), one per trajectory"),
+        ([[0, 1, 0]], {"weights": [1, 2]}, "weights has shape (2,); expected (1,), one number per trajectory"),
         ([[0, 1, 0]], {"weights": [0.0]}, "every transition out of state 0 has weight 0"),
     ],
 )

@@ -11,6 +11,7 @@ numba is loaded when a solver runs, not before.
 """
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import ClassVar
 
 from diffbisim.checks import as_number
@@ -20,6 +21,15 @@ from diffbisim.results import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
 __all__ = ["Exact"]
+
+#: Which file answers which question; each has ``solve(problem, options, warm, callback)``.
+HOMES = {
+    "discounted": "solver",
+    "average": "average",
+    "total": "total",
+    "horizon": "horizon",
+    "actions": "games",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,7 @@ class Exact:
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    criteria: ClassVar[tuple[str, ...]] = tuple(HOMES)
 
     def __post_init__(self) -> None:
         check_options(self, "tol", "max_iterations", "threads")
@@ -52,6 +63,6 @@ class Exact:
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Run to the certified gap, from a previous result if given; ``callback(row of history)`` true stops."""
-        from diffbisim.solvers.exact.solver import solve
-
-        return solve(problem, self, warm, callback)
+        home = import_module(f"diffbisim.solvers.exact.{HOMES[problem.criterion]}")
+        result: DistanceResult = home.solve(problem, self, warm, callback)
+        return result
