@@ -45,7 +45,7 @@ from diffbisim.checks import (
     unmasked,
 )
 from diffbisim.data.counting import Pairs, drop, fill, kernel
-from diffbisim.data.states import Encoded, column, encode, entries
+from diffbisim.data.states import column, encode, entries
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.mdp import MDP
 
@@ -92,18 +92,18 @@ class Transitions:
             raise InvalidData("s is empty; there must be at least one transition")
         encoded = encode(_interleaved(first, second), states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
         a, b = encoded.codes[0::2].copy(), encoded.codes[1::2].copy()
-        done = None if actions is None else _actions(actions, m)
-        return cls(
-            a, b, encoded.n_states, encoded.labels, _weights(weights, m, "transition"),
-            actions=None if done is None else done.codes,
-            n_actions=None if done is None else done.n_states,
-            action_labels=None if done is None else done.labels,
-            rewards=None if rewards is None else finite_numbers(rewards, (m,), name="rewards", per="transition"),
-        )  # fmt: skip
+        w = _weights(weights, m, "transition")
+        return cls(a, b, encoded.n_states, encoded.labels, w, **_acted(actions, rewards, m))
 
     @classmethod
-    def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
-        """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
+    def from_trajectories(
+        cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
+        rewards: Any = None,
+    ) -> Transitions:  # fmt: skip
+        """All steps of several state sequences; the starts are kept, and each sequence is an episode.
+
+        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step.
+        """
         if not isinstance(trajectories, Iterable):
             raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
         if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
@@ -132,6 +132,7 @@ class Transitions:
             episodes=episodes,
             starts=codes[starts[:-1]],
             start_weights=w,
+            **_acted(_joined(actions, lengths, "actions"), _joined(rewards, lengths, "rewards"), here.size),
         )
 
     def __len__(self) -> int:
@@ -309,12 +310,31 @@ class Transitions:
         return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
 
 
-def _actions(actions: Any, m: int) -> Encoded:
-    """What was done, coded as states are."""
-    given = column(actions, "actions")
-    if len(given) != m:
-        raise InvalidData(f"actions has {len(given)} entries for {m} transitions; give one each")
-    return encode(given, None, lambda k: f"actions[{k}]")
+def _acted(actions: Any, rewards: Any, m: int) -> dict[str, Any]:
+    """The fields of m transitions that say what was done, coded as states are, and what it gave."""
+    known: dict[str, Any] = {}
+    if actions is not None:
+        given = column(actions, "actions")
+        if len(given) != m:
+            raise InvalidData(f"actions has {len(given)} entries for {m} transitions; give one each")
+        done = encode(given, None, lambda k: f"actions[{k}]")
+        known |= {"actions": done.codes, "n_actions": done.n_states, "action_labels": done.labels}
+    if rewards is not None:
+        known["rewards"] = finite_numbers(rewards, (m,), name="rewards", per="transition")
+    return known
+
+
+def _joined(values: Any, lengths: Integers, name: str) -> Any:
+    """Sequences with an entry for every step of the trajectories, one after the other."""
+    if values is None:
+        return None
+    parts = [list(part) for part in values]
+    if len(parts) != lengths.size:
+        raise InvalidData(f"{name} has {len(parts)} sequences for {lengths.size} trajectories; give one each")
+    for k, (part, length) in enumerate(zip(parts, lengths.tolist(), strict=True)):
+        if len(part) != length - 1:
+            raise InvalidData(f"{name}[{k}] has {len(part)} entries for {length - 1} steps; give one per step")
+    return list(concatenated.from_iterable(parts))
 
 
 def _interleaved(first: Any, second: Any) -> Any:
