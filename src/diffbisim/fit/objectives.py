@@ -178,7 +178,8 @@ class ModelObjective(Resumable, ABC):
     def evaluate(self, level: float) -> Evaluation:
         solver, made = self._solver_for(level), self.model()
         distance, result = self._solve(made, solver, self.last if self.warm else None)
-        at = Evaluation(result, distance, made, getattr(solver, "tol", float("nan")), self._judged(result))
+        tol = float("nan") if solver.tol is None else solver.tol
+        at = Evaluation(result, distance, made, tol, self._judged(result))
         self.kept.add(at.value, self.model.snapshot)
         self.last, self.evaluations = result, self.evaluations + 1
         return at
@@ -228,7 +229,7 @@ class ExactObjective(ModelObjective):
 
     def _solver_for(self, level: float) -> Any:
         """A step that expects to gain d - level is no better for a gap far below that."""
-        if not hasattr(self.solver, "tol") or self.inner_gap == 0.0:
+        if self.solver.tol is None or self.inner_gap == 0.0:
             return self.solver
         wanted = LOOSEST
         if self.last is not None:

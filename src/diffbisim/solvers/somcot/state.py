@@ -1,7 +1,7 @@
 """The state of a SOMCOT run: supports as discovered, iterates, windows of averages; to be saved and resumed.
 
 *Supports.* Draws are taken in chunks, and the transitions that a chunk shows for the first time enter together before
-its first iteration (somcot_kernels.py, ``enter_x``). So memory grows with what was seen.
+its first iteration (kernels.py, ``enter_x``). So memory grows with what was seen.
 
 *Averages.* They run over a window that begins at a power of two, between a half and three quarters of all iterations
 back, whatever the planned number of steps; at 2^j steps it is exactly the last half. The averages of α and V cost
@@ -19,15 +19,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.data.streams import Draws, Stream, generator_from_state
-from diffbisim.problem import Array
-from diffbisim.solvers.somcot_kernels import Index, Iterates, Rules, Side, enter_x, enter_y, iterate
-from diffbisim.solvers.somcot_marginals import Live
+from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_count, numbers
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers.base import Arrays
+from diffbisim.solvers.somcot.kernels import (
+    Batches,
+    Index,
+    Iterates,
+    Live,
+    Marginals,
+    Progress,
+    Rules,
+    Seen,
+    enter_x,
+    enter_y,
+    iterate,
+)
 
 CHUNK = 1024
 FIRST = 64
 
 #: Entries of μ per call of the compiled loop, so that it can be interrupted.
 PATIENCE = 2e8
+
+#: No iterate is larger than this: beyond, sums overflow.
+LARGE = 1e100
 
 
 def chunk_after(k: int) -> int:
@@ -47,6 +64,11 @@ class Snapshot:
     L: Array
     sums: Array
 
+    @classmethod
+    def of(cls, weight: float, it: Iterates) -> "Snapshot":
+        """As they are now."""
+        return cls(weight, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
+
 
 @dataclass(frozen=True, eq=False)
 class Averages:
@@ -65,8 +87,8 @@ class Averages:
 class State:
     """All that a run needs to go on."""
 
-    x: Side
-    y: Side
+    x: Seen
+    y: Seen
     it: Iterates
     done: Index  # (1,) iterations
     weight: Array  # (1,) Σ η
@@ -84,7 +106,7 @@ class State:
     def fresh(cls, streams: tuple[Stream, Stream], rng: np.random.Generator, full: bool) -> "State":
         """Before the first iteration: no transitions, or all of them with ``full`` (the paper's dense coupling)."""
         x, y = (_side(s.frame.initial, full) for s in streams)
-        n_x, n_y, none = x.rho.size, y.rho.size, (np.zeros(1, np.int64), np.empty(0, np.int64))
+        n_x, n_y = x.rho.size, y.rho.size
         shape, flat = (n_x, n_y), (n_y * x.to.size, n_x * y.to.size)
         size = float(x.to.size) * y.to.size or 1.0
         it = Iterates(
@@ -93,11 +115,10 @@ class State:
             logit_y=np.zeros(shape[::-1]), start=np.zeros(shape), log_start=np.zeros(shape),
             sums=np.zeros((4, *shape)), cold=np.zeros(1, np.int64),
         )  # fmt: skip
-        begin = Snapshot(0.0, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
-        nothing: Draws = (none[0], none[1], none[1], np.empty(0))
+        begin = Snapshot.of(0.0, it)
         return cls(
-            x, y, it, np.zeros(1, np.int64), np.zeros(1), begin, begin, (nothing, nothing), 0, list(rng.spawn(2)),
-            [s.fingerprint for s in streams],
+            x, y, it, np.zeros(1, np.int64), np.zeros(1), begin, begin, (_nothing(), _nothing()), 0,
+            list(rng.spawn(2)), [s.fingerprint for s in streams],
         )  # fmt: skip
 
     def copy(self) -> "State":
@@ -116,8 +137,8 @@ class State:
         new = self.copy()
         for i, (side, stream) in enumerate(((new.x, streams[0]), (new.y, streams[1]))):
             if stream.fingerprint == self.fingerprints[i]:
-                _, edges, weights = _edges(side, self.pending[i], *self._unused)
-                np.add.at(side.counts, edges, weights)  # drawn, and not to be drawn again
+                unused = _batches(side, self.pending[i], *self._unused)
+                np.add.at(side.counts, unused.edges, unused.weights)  # drawn, and not to be drawn again
             else:
                 side.counts[:] = 0.0
                 side.rho[:] = side.rho if carry else stream.frame.initial
@@ -126,11 +147,10 @@ class State:
         coupling = ("U", "W", "L", "S", "logit_x", "logit_y", "start", "log_start")
         for name in ("sums",) if carry else (*coupling, "sums"):
             getattr(new.it, name)[:] = 0.0
-        begin = Snapshot(0.0, new.it.U.copy(), new.it.W.copy(), new.it.L.copy(), new.it.sums.copy())
-        none = np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+        begin = Snapshot.of(0.0, new.it)
         return replace(
-            new, done=np.zeros(1, np.int64), weight=np.zeros(1), older=begin, newer=begin, pending=(none, none),
-            chunk=0, fingerprints=[s.fingerprint for s in streams],
+            new, done=np.zeros(1, np.int64), weight=np.zeros(1), older=begin, newer=begin, chunk=0,
+            pending=(_nothing(), _nothing()), fingerprints=[s.fingerprint for s in streams],
         )  # fmt: skip
 
     @property
@@ -144,7 +164,7 @@ class State:
     def iterations(self) -> int:
         return int(self.done[0])
 
-    def take(self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules) -> bool:
+    def draw(self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules) -> bool:
         """Draw the next chunk, if this one is used up; False if a stream has ended."""
         k = self.iterations
         if k < self.chunk + self.pending[0][0].size - 1:
@@ -181,21 +201,18 @@ class State:
         """Iterate to the end of the chunk or to ``until``; the cost of the last coupling."""
         begin = self.iterations - self.chunk
         end = min(until - self.chunk, self.pending[0][0].size - 1)
-        MA, MB = np.empty_like(self.it.U), np.empty_like(self.it.W)
-        live = Live.empty(self.x.at, self.y.at)
+        marginals, live = Marginals.empty(self.it), Live.empty(self.x.at, self.y.at)
+        progress = Progress(self.done, self.weight)
         entries = max(1.0, float(self.x.to.size) * self.y.to.size)
         slice_, value = max(1, int(PATIENCE / entries)), np.nan
         for first in range(begin, end, slice_):
             last = min(first + slice_, end)
-            x, y = (
-                _edges(side, draws, first, last) for side, draws in zip((self.x, self.y), self.pending, strict=True)
-            )
-            value = iterate(self.done, self.weight, x, y, c, self.x, self.y, self.it, live, rules, MA, MB)
+            x, y = (_batches(*both, first, last) for both in zip((self.x, self.y), self.pending, strict=True))
+            value = iterate(progress, x, y, c, self.x, self.y, self.it, live, marginals, rules)
         k = self.iterations
         if k >= FIRST and k & (k - 1) == 0:
-            it, now = self.it, float(self.weight[0])
             self.older = self.newer  # first, so that there are never three
-            self.newer = Snapshot(now, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
+            self.newer = Snapshot.of(float(self.weight[0]), self.it)
         return value
 
     def mean_cost(self, c: Array) -> float:
@@ -289,25 +306,30 @@ class State:
         pending = tuple(tuple(part(f"pending{i}")[str(k)] for k in range(4)) for i in (0, 1))
         generators = [generator_from_state(state) for state in meta["generators"]]
         return cls(
-            Side(**part("x")), Side(**part("y")), Iterates(**part("it")), arrays["done"], arrays["weight"],
+            Seen(**part("x")), Seen(**part("y")), Iterates(**part("it")), arrays["done"], arrays["weight"],
             shots[0], shots[-1], pending, meta["chunk"], generators, list(meta["fingerprints"]), list(meta["drawn"]),  # type: ignore[arg-type]
         )  # fmt: skip
 
 
-def _side(initial: Array, full: bool) -> Side:
+def _side(initial: Array, full: bool) -> Seen:
     n = initial.size
     at = np.arange(n + 1) * (n if full else 0)
     to = np.tile(np.arange(n), n) if full else np.empty(0, np.int64)
     source = np.repeat(np.arange(n), np.diff(at))
-    return Side(at.astype(np.int64), to, source, np.zeros(to.size), np.zeros(to.size), initial.copy(), initial.copy())
+    return Seen(at.astype(np.int64), to, source, np.zeros(to.size), np.zeros(to.size), initial.copy(), initial.copy())
 
 
-def _edges(side: Side, draws: Draws, first: int, last: int) -> tuple[Index, Index, Array]:
+def _nothing() -> Draws:
+    none = np.empty(0, np.int64)
+    return np.zeros(1, np.int64), none, none, np.empty(0)
+
+
+def _batches(side: Seen, draws: Draws, first: int, last: int) -> Batches:
     """The minibatches of iterations first … last-1 as numbers of edges."""
     at, s, after, w = draws
     take, n = slice(at[first], at[last]), side.rho.size
     keys = side.source * n + side.to
-    return at[first : last + 1] - at[first], np.searchsorted(keys, s[take] * n + after[take]), w[take]
+    return Batches(at[first : last + 1] - at[first], np.searchsorted(keys, s[take] * n + after[take]), w[take])
 
 
 def _spread(v: Array, places: Index, size: int) -> Array:
@@ -329,3 +351,77 @@ def _spread_columns(v: Array, places: Index, rows: int, size: int) -> Array:
     out = np.zeros((rows, size))
     out[:, places] = v.reshape(rows, -1)
     return out.ravel()
+
+
+# --- what comes from a file ---------------------------------------------------------------------------------------
+
+
+def check_state(problem: Problem, arrays: Arrays, meta: Any) -> None:
+    """All that a run needs to go on; ``meta`` is the JSON beside the arrays."""
+    n_x, n_y = shape = problem.shape
+    edges = [_check_side(arrays, side, n) for side, n in (("x", n_x), ("y", n_y))]
+    flat = {"U": (n_y * edges[0].size,), "W": (n_x * edges[1].size,)}
+    sizes: dict[str, tuple[int, ...]] = {**flat, "A": flat["U"], "B": flat["W"], "logit_y": (n_y, n_x)}
+    sizes |= dict.fromkeys(("L", "S", "V", "logit_x", "start", "log_start"), shape)
+    for name, size in {**sizes, "sums": (4, *shape)}.items():
+        numbers(arrays, f"it.{name}", size, least=0.0 if name in ("start", "sums") else -LARGE, most=LARGE)
+    numbers(arrays, "it.cold", (1,), np.int64, least=0, most=1)
+    weight = float(numbers(arrays, "weight", (1,), least=0.0, most=LARGE)[0])
+    done = int(numbers(arrays, "done", (1,), np.int64, least=0, most=2**62)[0])
+    for shot in ("older", "newer"):
+        if shot == "newer" and not any(name.startswith("newer.") for name in arrays):
+            continue
+        weight_then = float(numbers(arrays, f"{shot}.weight", (), least=0.0, most=LARGE))
+        if weight_then > weight or (shot == "older" and weight_then == weight and done):
+            raise InvalidData(f"array '{shot}.weight' is from after the end")
+        for name, size in {**flat, "L": shape, "sums": (4, *shape)}.items():
+            numbers(arrays, f"{shot}.{name}", size, least=-LARGE, most=LARGE)
+    lengths = [_check_draws(arrays, f"pending{i}", n, edges[i]) for i, n in enumerate(shape)]
+    chunk = entry(meta, "chunk", is_count, "an iteration")
+    if lengths[0] != lengths[1] or not chunk <= done <= chunk + lengths[0]:
+        raise InvalidData(f"the draws of iterations {chunk} to {chunk + lengths[0]} do not go on from iteration {done}")
+    for name in ("fingerprints", "drawn"):
+        entry(meta, name, lambda two: isinstance(two, list) and len(two) == 2 and all(map(is_count, two)), "two counts")
+    entry(meta, "generators", lambda two: isinstance(two, list) and len(two) == 2, "two generators")
+
+
+def check_averages(state: State, discount: float) -> None:
+    """The averages that everything is read off: finite, and an occupancy."""
+    if state.iterations == 0:
+        return
+    with np.errstate(all="ignore"):
+        mean = state.averages(discount)
+    if not all(np.abs(getattr(mean, part.name)).max(initial=0.0) <= LARGE for part in fields(Averages)):
+        raise InvalidData("the averages overflow")
+    for name, mass in (("m", mean.m), ("start", mean.start)):
+        if mass.min() < -1e-6 or not abs(float(mass.sum()) - 1.0) <= 1e-3:
+            raise InvalidData(f"the average of {name} sums to {mass.sum():g}, with entries from {mass.min():g}")
+
+
+def _check_side(arrays: Arrays, side: str, n: int) -> NDArray[np.int64]:
+    """The transitions of one chain as seen so far, as sorted keys ``source * n + to``."""
+    at = numbers(arrays, f"{side}.at", (n + 1,), np.int64, least=0)
+    size = int(at[-1])
+    if at[0] != 0 or (np.diff(at) < 0).any() or size > n * n:
+        raise InvalidData(f"array '{side}.at' does not ascend from 0")
+    to = numbers(arrays, f"{side}.to", (size,), np.int64, least=0, most=n - 1)
+    source = numbers(arrays, f"{side}.source", (size,), np.int64, least=0, most=n - 1)
+    keys = np.asarray(source * n + to, dtype=np.int64)
+    if not np.array_equal(source, np.repeat(np.arange(n), np.diff(at))) or (np.diff(keys) <= 0).any():
+        raise InvalidData(f"the transitions of {side} are not in order")
+    for name, length in (("counts", size), ("q", size), ("rho", n), ("initial", n)):
+        numbers(arrays, f"{side}.{name}", (length,), least=0.0, most=LARGE)
+    return keys
+
+
+def _check_draws(arrays: Arrays, name: str, n: int, keys: NDArray[np.int64]) -> int:
+    """The minibatches of a chunk, all of them transitions that are known; how many there are."""
+    at = arrays.get(f"{name}.0")
+    if at is None or at.dtype != np.int64 or at.ndim != 1 or at.size == 0 or at[0] != 0 or (np.diff(at) < 0).any():
+        raise InvalidData(f"array '{name}.0' does not ascend from 0")
+    size = (int(at[-1]),)
+    s, after = (numbers(arrays, f"{name}.{k}", size, np.int64, least=0, most=n - 1) for k in (1, 2))
+    numbers(arrays, f"{name}.3", size, least=0.0, most=LARGE)
+    if not np.isin(s * n + after, keys).all():
+        raise InvalidData(f"array '{name}.1' has transitions that are not among those seen")
+    return int(at.size - 1)

@@ -32,24 +32,19 @@ d_ε(X, X) is positive: the entropic metric is a loss, not a metric.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.errors import ConvergenceWarning, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
-from diffbisim.solvers import sinkhorn_potentials as potentials
-from diffbisim.solvers.exact.transports import Transport
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep
-from diffbisim.solvers.restoring import check_sinkhorn
-from diffbisim.solvers.sinkhorn_kernels import scratch
-from diffbisim.solvers.sinkhorn_operator import plan_operator
-from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain, rows_of_start
-
-if TYPE_CHECKING:
-    from diffbisim.solvers.sinkhorn_run import Run
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans, plan_operator
+from diffbisim.stochastic import Successors
 
 EPS = float(np.finfo(float).eps)
 
@@ -62,15 +57,9 @@ class SinkhornCoupling(Coupling):
         self.scale = problem.scale or 1.0
 
     @classmethod
-    def of_run(cls, run: "Run") -> "SinkhornCoupling":
-        """The table is shifted to the middle of the certified bounds; potentials do not notice."""
-        low, high = run.start.bounds(run.U)
-        return cls(run.problem, run.plans, run.U + (run.value / run.scale - (low + high) / 2), run.epsilon)
-
-    @classmethod
     def of_table(cls, problem: Problem, values: Array, epsilon: float) -> "SinkhornCoupling":
         """The entropic coupling that belongs to a solved table; ``epsilon`` as inside, positive."""
-        plans = GibbsPlans(rows_of_chain(problem.x), rows_of_chain(problem.y), problem.shape)
+        plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape)
         U = values.ravel() / (problem.scale or 1.0)
         plans.settle(U, 1 / epsilon, 1e-14)
         return cls(problem, plans, U, epsilon)
@@ -82,13 +71,17 @@ class SinkhornCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "SinkhornCoupling":
-        """The inverse of :meth:`state`."""
-        check_sinkhorn(problem, arrays)
-        plans = GibbsPlans(rows_of_chain(problem.x), rows_of_chain(problem.y), problem.shape)
-        plans.F, plans.G = arrays["F"], arrays["G"]
-        plans.heat(arrays["W"], float(arrays["beta"]))
+        """The inverse of :meth:`state`: tables, potentials and temperatures."""
+        (n_x, n_y), x, y = problem.shape, problem.x, problem.y
+        sizes = {"U": n_x * n_y, "W": n_x * n_y, "F": n_y * x.n_transitions, "G": n_x * y.n_transitions}
+        U, W, F, G = (numbers(arrays, name, (size,)) for name, size in sizes.items())
+        beta = float(numbers(arrays, "beta", (), least=np.finfo(float).tiny))
+        epsilon = float(numbers(arrays, "epsilon", (), least=0.0))
+        plans = GibbsPlans(x.successors, y.successors, problem.shape)
+        plans.F, plans.G = F, G
+        plans.heat(W, beta)
         plans.coldest = plans.beta
-        return cls(problem, plans, arrays["U"], float(arrays["epsilon"]))
+        return cls(problem, plans, U, epsilon)
 
     @property
     def values(self) -> Array:
@@ -96,17 +89,14 @@ class SinkhornCoupling(Coupling):
 
     @lazy
     def start(self) -> Start:
-        solver = SoftStart(self.problem, self.epsilon) if self.epsilon else SharpStart(self.problem)
-        start = solver.start(self.U)
+        start = start_of(self.problem, self.epsilon).start(self.U)
         return Start(start.plan, self.scale * start.f, self.scale * start.g)
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
         return self.plans.plan(x * self.plans.m_y + y)
 
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
-        (n_x, n_y), plans = self.problem.shape, self.plans
-        f, g, work = np.empty(n_x), np.empty(n_y), scratch(plans.xs, plans.ys, 1)
-        potentials.potentials(x * n_y + y, plans.xs, plans.ys, n_y, self.U, self.epsilon, plans.G, work, f, g)
+        f, g = self.plans.potentials(x * self.plans.m_y + y, self.U, self.epsilon)
         return self.scale * f, self.scale * g
 
     def occupancy(self) -> Array:
@@ -134,17 +124,11 @@ class SinkhornCoupling(Coupling):
         return np.asarray(m / m.sum()).reshape(self.problem.shape)
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
-        (n_x, n_y), plans, flat = self.problem.shape, self.plans, np.ascontiguousarray(m.ravel())
-        kernel = potentials.sum_potentials if everywhere else potentials.sum_own_potentials
-        shapes = ((n_x, n_x), (n_y, n_y)) if everywhere else (plans.xs[1].shape, plans.ys[1].shape)
-
-        def run(piece: int, lo: int, hi: int) -> tuple[Array, Array]:
-            parts = np.zeros(shapes[0]), np.zeros(shapes[1])
-            kernel(lo, hi, plans.xs, plans.ys, n_y, self.U, self.epsilon, plans.G, flat, *parts)
-            return parts
-
-        parts = plans.split(run, 10, step=-(-plans.size // plans.threads))
-        by_x, by_y = (self.scale * np.sum(side, axis=0) for side in zip(*parts, strict=True))
+        (n_x, n_y), weights = self.problem.shape, np.ascontiguousarray(m.ravel())
+        shapes = ((n_x, n_x), (n_y, n_y)) if everywhere else None
+        by_x, by_y = self.plans.weighted_potentials(self.U, self.epsilon, weights, shapes)
+        by_x *= self.scale
+        by_y *= self.scale
         if everywhere:
             return by_x, by_y
         return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
@@ -154,34 +138,27 @@ class SharpStart:
     """The optimal coupling of the starts by the exact transport; tables are flat and scaled."""
 
     def __init__(self, problem: Problem) -> None:
-        self.shape = problem.shape
-        self.rows, self.cols = np.flatnonzero(problem.x.initial), np.flatnonzero(problem.y.initial)
-        self.transport = Transport(problem.x.initial[self.rows], problem.y.initial[self.cols])
+        self.exact, self.shape = StartTransport(problem), problem.shape
 
     def bounds(self, U: Array) -> tuple[float, float]:
         """Around OT_U(ν_X, ν_Y), rounding included."""
-        cost = U.reshape(self.shape)[np.ix_(self.rows, self.cols)]
-        value = self.transport.solve(cost, 1e-14)
-        slack = 2 * (self.rows.size + self.cols.size + 4) * EPS * float(np.abs(cost).max()) + 1e-14
+        cost = U[self.exact.cells]
+        value = self.exact.transport.solve(cost, PRICE)
+        slack = 2 * (sum(cost.shape) + 4) * EPS * float(np.abs(cost).max()) + PRICE
         return value - slack, value + slack
 
     def start(self, U: Array) -> Start:
         """Plan and potentials for a table."""
         self.bounds(U)
-        i, j, mass = self.transport.cells()
-        f, g = self.transport.potentials()
-        table = U.reshape(self.shape)
-        full_f, full_g = (table[:, self.cols] - g).min(axis=1), (table[self.rows] - f[:, None]).min(axis=0)
-        full_f[self.rows], full_g[self.cols] = f, g
-        return Start(sparse.coo_array((mass.copy(), (self.rows[i], self.cols[j])), shape=self.shape), full_f, full_g)
+        return Start(self.exact.plan(), *self.exact.potentials(U.reshape(self.shape)))
 
 
 class SoftStart:
     """The entropic coupling of the starts at temperature ``epsilon`` (of U)."""
 
     def __init__(self, problem: Problem, epsilon: float) -> None:
-        xs, ys = rows_of_start(problem.x.initial), rows_of_start(problem.y.initial)
-        self.epsilon, self.plans = epsilon, GibbsPlans(xs, ys, problem.shape, threads=1)
+        x, y = (Successors.of(chain.initial[None, :]) for chain in (problem.x, problem.y))
+        self.epsilon, self.plans = epsilon, GibbsPlans(x, y, problem.shape, threads=1)
 
     def bounds(self, U: Array) -> tuple[float, float]:
         """Around the entropic transport of the starts, rounding included."""
@@ -189,13 +166,15 @@ class SoftStart:
         plans.settle(U, 1 / self.epsilon, 1e-14)
         upper, (lower, size) = plans.soft_costs(U, self.epsilon), plans.dual_bounds(U, self.epsilon)
         largest = max(size, float(np.abs(U).max())) + plans.largest_information(self.epsilon)
-        slack = 4 * (plans.xs[1].size + plans.ys[1].size + 8) * EPS * largest
+        slack = 4 * (plans.pairs.x.longest + plans.pairs.y.longest + 8) * EPS * largest
         return float(lower[0]) - slack, float(upper[0]) + slack
 
     def start(self, U: Array) -> Start:
         """Plan and potentials for a table."""
         self.bounds(U)
-        (n_x, n_y), plans = self.plans.shape, self.plans
-        f, g, work = np.empty(n_x), np.empty(n_y), np.empty((1, plans.xs[1].size * plans.ys[1].size))
-        potentials.potentials(0, plans.xs, plans.ys, n_y, U, self.epsilon, plans.G, work, f, g)
-        return Start(plans.plan(0), f, g)
+        return Start(self.plans.plan(0), *self.plans.potentials(0, U, self.epsilon))
+
+
+def start_of(problem: Problem, epsilon: float) -> SharpStart | SoftStart:
+    """The coupling of the starts: entropic, or for ε = 0 exact."""
+    return SoftStart(problem, epsilon) if epsilon else SharpStart(problem)
