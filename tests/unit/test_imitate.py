@@ -270,7 +270,7 @@ def test_standard_error_is_the_spread_over_samples():
     assert standard_error(db.distance(sparse, Y, cost, 0.9), counts) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("n", [200, 500, 2_000, 5_000])
+@pytest.mark.parametrize("n", [200, 5_000])
 def test_noise_of_a_deterministic_expert_is_not_followed(n):
     data = db.Transitions.from_pairs(*EXPERT.sample_transitions(n, 0.9, rng=0), states=5)
     best, simple = (db.imitate(MDP, data, discount=0.9, tol=1e-5, simplest=rule) for rule in (False, True))
