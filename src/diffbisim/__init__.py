@@ -22,13 +22,14 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
+    "TimedChain": "timed",
     "distance": "distance",
     "pairwise": "pairwise",
     "estimate": "estimate",
     "lump": "lumping",
-    "compress": "fit.compress",
-    "compress_sweep": "fit.sweep",
-    "fit": "fit.dbot",
+    "compress": "compress.compression",
+    "compress_sweep": "compress.compression",
+    "fit": "fit.fitting",
     "FitResult": "fit.result",
     "identify": "fit.identify",
     "load": "io",
@@ -39,7 +40,7 @@ _HOME = {
     "Transitions": "chain",
     "Stream": "data.streams",
     "feature_cost": "cost",
-    "imitate": "imitate.ilfo",
+    "imitate": "imitate.imitation",
     "DistanceResult": "results",
     "ImitationResult": "imitate.result",
     "DiffbisimError": "errors",
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
     from diffbisim import solvers as solvers
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.chain import Transitions as Transitions
+    from diffbisim.compress.compression import compress as compress
+    from diffbisim.compress.compression import compress_sweep as compress_sweep
     from diffbisim.cost import feature_cost as feature_cost
     from diffbisim.data import examples as examples
     from diffbisim.data.streams import Stream as Stream
@@ -81,12 +84,10 @@ if TYPE_CHECKING:
     from diffbisim.errors import MissingExtra as MissingExtra
     from diffbisim.estimate import estimate as estimate
     from diffbisim.fit import kernels as kernels
-    from diffbisim.fit.compress import compress as compress
-    from diffbisim.fit.dbot import fit as fit
+    from diffbisim.fit.fitting import fit as fit
     from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
-    from diffbisim.fit.sweep import compress_sweep as compress_sweep
-    from diffbisim.imitate.ilfo import imitate as imitate
+    from diffbisim.imitate.imitation import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
     from diffbisim.io import load as load
     from diffbisim.io.chains import read_chain as read_chain
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from diffbisim.mdp import MDP as MDP
     from diffbisim.pairwise import pairwise as pairwise
     from diffbisim.results import DistanceResult as DistanceResult
+    from diffbisim.timed import TimedChain as TimedChain
 
 
 def __getattr__(name: str) -> Any:
@@ -115,7 +117,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """``distance`` and ``fit`` are functions and submodules; importing the submodule must not hide the function."""
+    """``distance``, ``fit`` and others are functions and modules; an import of the latter must not hide the former."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

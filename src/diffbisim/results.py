@@ -29,23 +29,49 @@ FAR = 1e3
 
 
 class Status(Enum):
-    """How a run ended; the value is a sentence, with the remedy where one is needed."""
+    """How a run ended, of a solver or of anything built on one; the value is a sentence, with a remedy if need be.
 
+    A second name of the same sentence is an older one, which files may still hold.
+    """
+
+    # of a distance
     CONVERGED = "Converged: the certified gap is within tol."
     ROUNDING = (
         "Stopped at the limit of double precision: the certified gap is as small as rounding allows but above tol; "
         "ask for a larger tol or a smaller discount."
     )
-    ITERATIONS = "Stopped after max_iterations: the bounds are true but wide; raise max_iterations or tol."
     TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
-    INTERRUPTED = "Interrupted: the bounds are true but wide; go on with warm=result."
     FAILED = "The underlying solver gave up: the bounds are true but wide; use solver='exact'."
     ESTIMATE = "An estimate from samples; more steps make it better. Bounds are certified where the kernels are known."
     ENDED = "A stream ended early: an estimate from what it gave; go on with warm=result and more data."
 
+    # of any of them
+    ITERATIONS = "Stopped after max_iterations: the bounds are true, more would be better; raise max_iterations or tol."
+    INTERRUPTED = "Interrupted: the bounds are true, more would be better; go on with warm=result or a checkpoint."
+
+    # of a fit or an imitation
+    REACHED = "Reached: the certified distance is within tol of zero."
+    SETTLED = (
+        "Settled: nothing closer was found, which does not prove that there is nothing: other starting parameters "
+        "(of kernel= or policy=) may settle lower."
+    )
+    STEPS = "Stopped after steps: raise steps, or go on from a checkpoint."
+    ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
+
+    # of a program or a fixed point of another method
+    SOLVED = "Solved."
+    INACCURATE = (
+        "The solver stopped short of its tolerance: policy and objective are approximate; raise the regularization, "
+        "or give more offline data."
+    )
+
+    STALLED = SETTLED
+    STOPPED = INTERRUPTED
+
     @property
     def converged(self) -> bool:
-        return self is Status.CONVERGED
+        """Whether the run found what it was asked for, or all that it can find."""
+        return self in (Status.CONVERGED, Status.REACHED, Status.SETTLED, Status.ESTIMATED, Status.SOLVED)
 
 
 class Row(dict[str, Any]):

@@ -221,11 +221,11 @@ def solve(data, name, option="full", end="to the end", threads=1, warm=None, cos
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
     from diffbisim import parallel
-    from diffbisim.solvers import sinkhorn_plans
     from diffbisim.solvers.exact import evaluation, transports
+    from diffbisim.solvers.sinkhorn import plans
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, evaluation, transports, sinkhorn_plans) if threads > 1 else ():
+        for module in (parallel, evaluation, transports, plans) if threads > 1 else ():
             patch.setattr(module, "CHUNK", 1)
         yield
 

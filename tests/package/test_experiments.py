@@ -13,6 +13,7 @@ from diffbisim.cli import app
 from diffbisim.errors import MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
+    adapted_paths,
     agreement,
     blocks,
     chosen,
@@ -46,6 +47,15 @@ def test_landscape_against_closed_form_and_differences():
     assert found["slope_left_of_kink"] == pytest.approx(-found["slope_right_of_kink"], abs=1e-3)
     kink = outcome.derivative[outcome.drift == 1.5]
     assert found["slope_left_of_kink"] - 1e-3 <= kink[0] <= found["slope_right_of_kink"] + 1e-3
+
+
+def test_adapted_distances_meet_the_closed_form():
+    outcome = adapted_paths.run(adapted_paths.Settings(grids=(11, 21), paths=(100, 3_000), seeds=2))
+    found = adapted_paths.summary(outcome)
+    assert found["known"] == pytest.approx(1.58015, abs=1e-5)
+    assert found["error_of_richardson"] <= 0.02 < found["error_of_finest_grid"]  # order n^-4 and n^-2
+    assert found["error_of_most_paths"] < np.abs(outcome.from_paths[0] - outcome.known).mean() / 2
+    assert [row["from"] for row in adapted_paths.table(outcome)][1::2] == ["grid of 21", "3,000 paths"]
 
 
 def test_blocks_are_found():
@@ -250,6 +260,7 @@ SMALL = {
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
+    "adapted_paths": (adapted_paths, adapted_paths.Settings(grids=(5, 9), paths=(30, 60), seeds=2)),
     "compression": (
         compression,
         compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),

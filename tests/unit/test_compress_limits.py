@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from diffbisim.compress.result import CompressResult, slowest_timescale
 from diffbisim.errors import InvalidData
-from diffbisim.fit.compress import CompressResult
-from diffbisim.fit.timescales import slowest_timescale
 
 # --- time ----------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import diffbisim as db
 from cases import each
 from diffbisim import examples
 from diffbisim.data.gymnasium import as_env
-from diffbisim.imitate.bundle import Bundle, Cut, least_distance
 from diffbisim.imitate.environment import Sampling
-from diffbisim.imitate.simplest import standard_error
+from diffbisim.imitate.expert import standard_error
+from diffbisim.optimize.steps import Bundle, Cut, least_distance
 from diffbisim.solvers import Exact
 
 MDP = examples.imitation_chain()
@@ -343,7 +343,7 @@ def test_where_the_expert_is_out_of_reach_nothing_is_claimed_beyond_what_was_tri
     assert found.outcome.name == "SETTLED"
     for word in ("cannot", "can not", "can probably", "impossible"):
         assert word not in found.status
-    assert "no closer policy was found" in found.status
+    assert "nothing closer was found" in found.status
 
 
 def test_settled_at_the_limit_is_settled():

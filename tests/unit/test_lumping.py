@@ -13,7 +13,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import lump
 from diffbisim.problem import Problem
-from diffbisim.solvers.linear_program import LinearProgram
+from diffbisim.solvers import LinearProgram
 from oracles.bisimilarity import coarsest_bisimulation, is_bisimulation, random_rationals
 
 

@@ -6,7 +6,7 @@ knows it.
 
 What is read is checked as if an enemy had written it (arrays.py): chains, cost and discount as by the
 constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
-(solvers/restoring.py, exact/coupling.py).
+(the ``restore`` of its coupling).
 """
 
 import json
@@ -25,8 +25,9 @@ from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
-from diffbisim.problem import AverageProblem, Coupling, Problem, TotalProblem
+from diffbisim.problem import AverageProblem, Problem, TotalProblem
 from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers import COUPLINGS, restore_coupling
 
 #: Of the JSON beside the arrays.
 VERSION = 1
@@ -73,6 +74,8 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
     meta = read_json(arrays, "meta")
     check_version(meta, "diffbisim-result")
+    if meta.get("criterion") == "horizon":
+        return import_module("diffbisim.solvers.exact.horizon").result_from_arrays(arrays, meta)  # type: ignore[no-any-return]
     lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
     if not -np.inf < lower <= value <= upper < np.inf:
         raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")
@@ -81,12 +84,12 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
-    kind = entry(meta, "coupling", lambda name: name in _COUPLINGS, f"one of {', '.join(_COUPLINGS)}")
+    kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
     x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
     if "cost" not in arrays:
         raise InvalidData("there is no array 'cost'")
     problem = _problem(meta, arrays, x, y)
-    coupling = _coupling(kind, problem, part(arrays, "state."))
+    coupling = restore_coupling(kind, problem, part(arrays, "state."))
     result = DistanceResult(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
@@ -118,26 +121,6 @@ def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-#: Where the couplings live; a name that is written must be found here.
-_COUPLINGS = {
-    "ExactCoupling": "exact.coupling",
-    "AverageCoupling": "exact.average",
-    "TotalCoupling": "exact.total",
-    "TrackedCoupling": "exact.tracking",
-    "LinearProgramCoupling": "linear_program",
-    "LumpedCoupling": "lumped",
-    "SinkhornCoupling": "sinkhorn_coupling",
-    "SomcotCoupling": "somcot_coupling",
-}
-
-
-def _coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
-    """Rebuild the solver's own coupling, so that plans and potentials come back as they were."""
-    module = import_module(f"diffbisim.solvers.{_COUPLINGS[kind]}")
-    restored: Coupling = getattr(module, kind).restore(problem, state)
-    return restored
-
-
 def check_bounds(result: DistanceResult) -> None:
     """Whether the distance is within the bounds, on problems that are small enough to find out.
 
@@ -163,10 +146,9 @@ def check_bounds(result: DistanceResult) -> None:
                 f"upper = {result.upper!r}"
             )
         return
-    epsilon = float(getattr(coupling, "epsilon", 0.0))
     solver: Any = Exact(tol=1e-9, max_iterations=30, reachable=not coupling.complete, threads=1)
-    if epsilon:
-        temperature = epsilon * (problem.scale or 1.0) / (1 - problem.discount)
+    if coupling.epsilon:
+        temperature = coupling.epsilon * (problem.scale or 1.0) / (1 - problem.discount)
         solver = SinkhornPolicy(tol=1e-6, epsilon=temperature, max_iterations=5, threads=1)
     again = solver.solve(problem, warm=result)
     if result.lower > again.upper or result.upper < again.lower:
