@@ -70,6 +70,7 @@ from diffbisim.counting import (
     check_weights,
     drop_unseen,
     empirical_kernel,
+    encode_actions,
     encode_pairs,
     encode_paths,
     fill_unseen,
@@ -396,10 +397,16 @@ class Transitions:
     starts: Integers | None = None  # (n_episodes,) first states
     start_weights: Floats | None = None  # (n_episodes,)
     first: int | None = None  # where to start without ``starts``; None: the first state in the data
+    actions: Integers | None = None  # (m,) in 0 … n_actions-1: what was done, where that is known
+    n_actions: int | None = None
+    action_labels: Labels | None = None
+    rewards: Floats | None = None  # (m,) what it gave, where that is known
 
     @classmethod
-    def from_pairs(cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None) -> Transitions:
-        """Transitions ``s[k] → s_next[k]``, each with a weight (default one).
+    def from_pairs(
+        cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None, actions: Any = None, rewards: Any = None
+    ) -> Transitions:
+        """Transitions ``s[k] → s_next[k]``, each with a weight (default one); of an MDP: with its action and reward.
 
         They go by position. A pandas Series ``s_next`` whose index is that of ``s`` in another order goes by index, and
         so do ``weights``, whose index must then be that of ``s``.
@@ -407,7 +414,15 @@ class Transitions:
         encoded = encode_pairs(s, by_index_of(s_next, s, "s_next", "s"), states)
         steps = encoded.codes.reshape(-1, 2)
         w = check_weights(by_index_of(weights, s, "weights", "s"), len(steps), "transition")
-        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w)
+        done = None if actions is None else encode_actions(actions, len(steps))
+        gained = None if rewards is None else finite_numbers(rewards, (len(steps),), name="rewards", per="transition")
+        return cls(
+            steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w,
+            actions=None if done is None else done.codes,
+            n_actions=None if done is None else done.n_states,
+            action_labels=None if done is None else done.labels,
+            rewards=gained,
+        )  # fmt: skip
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
@@ -465,6 +480,10 @@ class Transitions:
             starts=None if self.starts is None else self.starts[chosen],
             start_weights=None if self.start_weights is None else self.start_weights[chosen],
             first=self.first if self.first is not None or self.starts is not None else int(self.states[0]),
+            actions=None if self.actions is None else self.actions[where],
+            n_actions=self.n_actions,
+            action_labels=self.action_labels,
+            rewards=None if self.rewards is None else self.rewards[where],
         )
 
     def chain(

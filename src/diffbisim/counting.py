@@ -78,6 +78,14 @@ def encode_pairs(s: Any, s_next: Any, states: Any) -> Encoded:
     return _encode(entries, states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
 
 
+def encode_actions(actions: Any, m: int) -> Encoded:
+    """Number what was done in m transitions, as states are numbered."""
+    entries = _column(actions, "actions")
+    if len(entries) != m:
+        raise InvalidData(f"actions has {len(entries)} entries for {m} transitions; give one each")
+    return _encode(entries, None, lambda k: f"actions[{k}]")
+
+
 def encode_paths(trajectories: Sequence[Any], states: Any) -> tuple[Encoded, Integers]:
     """Number the states of several trajectories, one after the other; and how many states each has, (k,)."""
     paths = [_as_path(path) for path in trajectories]

@@ -27,7 +27,17 @@ class Entry(NamedTuple):
 
 
 REGISTRY = {
-    "Exact": Entry("exact", "exact", {"ExactCoupling": "exact.coupling", "TrackedCoupling": "exact.tracking"}),
+    "Exact": Entry(
+        "exact",
+        "exact",
+        {
+            "ExactCoupling": "exact.coupling",
+            "TrackedCoupling": "exact.tracking",
+            "AverageCoupling": "exact.average",
+            "TotalCoupling": "exact.total",
+            "GameCoupling": "exact.game_coupling",
+        },
+    ),  # fmt: skip
     "LinearProgram": Entry("lp", "lp", {"LinearProgramCoupling": "lp.solver"}),
     "Lumped": Entry("lumped", None, {"LumpedCoupling": "lumped"}),
     "SinkhornPolicy": Entry("sinkhorn", "sinkhorn-policy", {"SinkhornCoupling": "sinkhorn.coupling"}),
