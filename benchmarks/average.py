@@ -3,16 +3,16 @@
     python benchmarks/average.py               both tables; pyotc takes minutes to hours
     python benchmarks/average.py --quick       smaller graphs, and no longer than LIMIT for pyotc on each
 
-pyotc (https://pypi.org/project/pyotc) is the reference implementation of optimal transition coupling: policy iteration
-with POT's ``ot.emd`` for every pair, and the average cost of a coupling from a linear system with three unknowns per
-pair. Its dense backend writes out that system, (3N)² numbers for N pairs: 180 MB for 40 × 40 states, 7 GB for
-100 × 100. There its sparse backend is run, as its authors do. It prints, and returns None where it does not converge.
+pyotc is the reference implementation of optimal transition coupling: policy iteration with POT's ``ot.emd`` for every
+pair, and the average cost of a coupling from a linear system with three unknowns per pair. Its dense backend writes out
+that system, (3N)² numbers for N pairs: 180 MB for 40 × 40 states, 7 GB for 100 × 100, where its sparse backend is run
+instead. It returns None where it does not converge ("nan" in the table).
 
 Both walk on the same graphs: two dense ones with random weights, and two draws of its own stochastic block model, four
-blocks with edges of probability 0.9 within and 0.1 between them, cost the squared difference of degrees. Each run of
-pyotc is a process of its own, which is stopped after LIMIT seconds: its ratio is then "at least". Ours is certified to
-1e-11 of the largest cost, which is 1e-8 of the value or better, and must not be above pyotc's value ("nan": it gave up); its time is the best of three, with
-compiled kernels.
+blocks with edges of probability 0.9 within and 0.1 between them; the cost is the squared difference of degrees. Each
+run of pyotc is a process of its own, which is stopped after LIMIT seconds: its ratio is then "at least". Ours is
+certified to 1e-11 of the largest cost, here 1e-8 of the value or better, and must not be above pyotc's value; its time is
+the best of three, with compiled kernels.
 """
 
 import argparse
