@@ -11,8 +11,8 @@ instead. It returns None where it does not converge ("nan" in the table).
 Both walk on the same graphs: two dense ones with random weights, and two draws of its own stochastic block model, four
 blocks with edges of probability 0.9 within and 0.1 between them; the cost is the squared difference of degrees. Each
 run of pyotc is a process of its own, which is stopped after LIMIT seconds: its ratio is then "at least". Ours is
-certified to 1e-11 of the largest cost, here 1e-8 of the value or better, and must not be above pyotc's value; its time is
-the best of three, with compiled kernels.
+certified to 1e-11 of the largest cost, here 1e-8 of the value or better, and must not be above pyotc's value; its time
+is the best of three, with compiled kernels.
 """
 
 import argparse
