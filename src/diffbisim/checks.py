@@ -102,11 +102,18 @@ def _first(bad: Any) -> str:
 
 def stochastic_matrix(value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None) -> Matrix:
     """A read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
+    return stochastic_rows(value, square=True, name=name, labels=labels)
+
+
+def stochastic_rows(value: Any, *, name: str, labels: Sequence[Hashable] | None = None, square: bool = False) -> Matrix:
+    """The same for a kernel (n, m) from one state space into another."""
     matrix, tolerance = _as_floats(value, name)
     if 0 in matrix.shape:
         raise InvalidChain(f"{name} is empty; a chain needs at least one state")
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+    if square and (matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]):
         raise InvalidChain(f"{name} has shape {matrix.shape}; it must be square, (n_states, n_states)")
+    if matrix.ndim != 2:
+        raise InvalidChain(f"{name} has shape {matrix.shape}; it must be a table, (states now, states next)")
     return _stochastic(matrix, tolerance, name, labels)
 
 

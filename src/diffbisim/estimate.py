@@ -36,7 +36,6 @@ from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
 from diffbisim.results import DistanceResult
-from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
 
 
@@ -141,7 +140,7 @@ def estimate(
         )
     base = distance(*chains, cost, discount, solver, criterion=criterion)
     chosen = make_solver(solver)
-    if isinstance(chosen, Exact) and chosen.threads is None:
+    if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
     seeds = as_generator(rng).spawn(replicates)
     work = partial(_replicate, sources, base.problem, chosen)

@@ -242,6 +242,9 @@ class Coupling(ABC):
 
     problem: Problem
 
+    #: Temperature (of U, scaled) where the coupling is that of the entropic metric; zero for the distance itself.
+    epsilon: float = 0.0
+
     #: Whether every pair was solved; if not, potentials are only known on the possible transitions.
     complete: bool = True
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -77,20 +76,26 @@ def _sparse_occupancy(matrix: sp.csr_array, start: Floats, discount: float) -> F
     return np.asarray(rho, dtype=np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class Successors:
+class _Arrays(NamedTuple):
+    """What compiled code reads of :class:`Successors`."""
+
+    indptr: Integers  # (m + 1,)
+    indices: Integers  # (E,)
+    probabilities: Floats  # (E,), all positive
+
+
+class Successors(_Arrays):
     """The positive entries of a stochastic matrix by row (CSR), columns ascending; all arrays read-only.
 
-    The successors of x are ``indices[indptr[x]:indptr[x + 1]]``, with ``probabilities`` at the same places.
+    The successors of x are ``indices[indptr[x]:indptr[x + 1]]``, with ``probabilities`` at the same places. It is a
+    tuple of three arrays, so that kernels take it as it is.
     """
 
-    indptr: Integers  # (n + 1,)
-    indices: Integers  # (n_transitions,)
-    probabilities: Floats  # (n_transitions,), all positive
+    __eq__, __hash__ = object.__eq__, object.__hash__  # tuples of arrays cannot be compared
 
     @classmethod
     def of(cls, matrix: Any) -> Successors:
-        """Those of a dense or canonical CSR matrix."""
+        """Those of a dense or canonical CSR matrix; of one distribution ``p``: ``Successors.of(p[None, :])``."""
         if isinstance(matrix, np.ndarray):
             places = np.flatnonzero(matrix)
             probabilities = matrix.ravel()[places]
@@ -103,8 +108,13 @@ class Successors:
 
     @property
     def sources(self) -> Integers:
-        """The row of every entry, (n_transitions,)."""
+        """The row of every entry, (E,)."""
         return np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
+
+    @property
+    def longest(self) -> int:
+        """Most successors of one row."""
+        return int(np.diff(self.indptr).max())
 
     @property
     def matrix(self) -> sp.csr_array:

@@ -11,7 +11,6 @@ from cases import each
 from diffbisim.problem import Problem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
-from diffbisim.solvers.sinkhorn_rounding import pair_plan
 from oracles.bellman import bellman
 from oracles.instances import KINDS, instance
 from oracles.literal_sinkhorn import iterate
@@ -29,13 +28,7 @@ def solved(seed):
 def raw_plan(result, x, y):
     """The plan before rounding, (n_X, n_Y)."""
     plans = result.coupling.plans
-    a, b = (np.diff(rows[0]).max() for rows in (plans.xs, plans.ys))
-    K = pair_plan(x * plans.m_y + y, *plans.arguments, False, np.empty((2, a * b)), np.empty(a), np.empty(b))
-    full = np.zeros(plans.shape)
-    rows = plans.xs[1][slice(*plans.xs[0][x : x + 2])]
-    cols = plans.ys[1][slice(*plans.ys[0][y : y + 2])]
-    full[np.ix_(rows, cols)] = K
-    return full
+    return plans.plan(x * plans.m_y + y, rounded=False).toarray()
 
 
 # --- bounds ----------------------------------------------------------------------------------------------

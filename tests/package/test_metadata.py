@@ -75,13 +75,20 @@ def test_every_dependency_is_pinned(project):
     assert names - {"diffbisim"} <= pins.keys()  # an extra may name the others
 
 
+def test_gymnasium_comes_alone(project):
+    """Stable-Baselines3, which brings torch, is an extra of its own."""
+    extras = project["project"]["optional-dependencies"]
+    assert [re.match(r"[\w-]+", name)[0] for name in extras["gym"]] == ["gymnasium"]
+    assert [re.match(r"[\w-]+", name)[0] for name in extras["rl"]] == ["stable-baselines3"]
+
+
 def test_the_oldest_versions_are_those_that_are_allowed(project):
     """What make test-oldest installs is the floor of every requirement of the package and its tests, but torch's."""
     parts = project["project"]
     extras = parts["optional-dependencies"]
     wanted = [
         *parts["dependencies"],
-        *(name for extra in ("torch", "jax", "gym", "baselines", "test") for name in extras[extra]),
+        *(name for extra in ("torch", "jax", "gym", "rl", "baselines", "test") for name in extras[extra]),
     ]
     wanted += [name.partition(";")[0] for name in extras["storm"]]
     floors = dict(name.lower().split(">=") for name in wanted if not name.startswith("diffbisim["))

@@ -14,9 +14,9 @@ from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_r
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
 from diffbisim.imitate import baselines
 from diffbisim.imitate.baselines import OfflineData, Outcome
-from diffbisim.imitate.baselines.frame import at_the_door
+from diffbisim.imitate.baselines.data import checked
 
-likelihood = importlib.import_module("diffbisim.imitate.baselines.maximum_likelihood")  # the name is the function's
+likelihood = importlib.import_module("diffbisim.imitate.baselines.likelihood")
 proportions = likelihood.proportions
 
 METHODS = [
@@ -95,7 +95,7 @@ def test_all_forms_of_an_expert_are_one():
     s, s_next = np.nonzero(table)
     pairs = db.Transitions.from_pairs(s, s_next, weights=table[s, s_next], states=5)
     for expert in (trajectories, db.MarkovChain(P), pairs, table):
-        assert at_the_door(mdp, expert, GAMMA)[1] == pytest.approx(table, abs=1e-14)
+        assert checked(mdp, expert, GAMMA)[1] == pytest.approx(table, abs=1e-14)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -116,7 +116,7 @@ def test_an_episode_goes_on_in_its_terminal_state():
     nu[0, 0], nu[0, 1], nu[1, 2] = (1 - share) * rho_0, share * rho_0, rho_1
     nu[2, 2] = GAMMA * rho_1 / (1 - GAMMA)
     assert nu.sum() == pytest.approx(1, abs=1e-12)
-    assert at_the_door(mdp, expert, GAMMA)[1] == pytest.approx(nu, abs=1e-14)
+    assert checked(mdp, expert, GAMMA)[1] == pytest.approx(nu, abs=1e-14)
     target = mdp.induced_chain(np.array([[1 - share, share], [0, 1], [0, 1]]))
     for method in (baselines.maximum_likelihood, baselines.state_matching):
         learned = mdp.induced_chain(method(mdp, expert, GAMMA).policy)
@@ -127,7 +127,7 @@ def test_an_episode_cut_short_ends_nowhere():
     """Its last state is left elsewhere: what the other episodes do there is what follows."""
     mdp = db.MDP([np.eye(3), np.eye(3)[[1, 2, 2]]])
     whole, cut = ([[0, 1, 2]], [[0, 1, 2], [0, 1]])
-    one, two = (at_the_door(mdp, db.Transitions.from_trajectories(paths), GAMMA)[1] for paths in (whole, cut))
+    one, two = (checked(mdp, db.Transitions.from_trajectories(paths), GAMMA)[1] for paths in (whole, cut))
     assert one == pytest.approx(two, abs=1e-15)
 
 

@@ -18,11 +18,11 @@ import scipy.sparse as sp
 import torch
 
 import diffbisim as db
-from diffbisim.fit import checkpoint as module
 from diffbisim.fit import kernels as K
-from diffbisim.fit.checkpoint import Checkpoint, digest
 from diffbisim.imitate.environment import Sampling
 from diffbisim.io.files import remove_abandoned, replacing
+from diffbisim.optimize import checkpoint as module
+from diffbisim.optimize.checkpoint import Checkpoint, digest
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.examples.random_chain(5, 0)
@@ -138,7 +138,7 @@ def test_digests_tell_values_apart_by_content():
 
 def test_digests_are_the_same_in_another_process():
     code = (
-        "import numpy as np, diffbisim as db; from diffbisim.fit.checkpoint import digest; "
+        "import numpy as np, diffbisim as db; from diffbisim.optimize.checkpoint import digest; "
         "print(digest([db.examples.random_chain(5, 0), {'a', }, 'é', len, db.solvers.Exact(), 1.5, np.eye(2)]))"
     )
     code = code.replace("{'a', }", "{'a': 1}")
@@ -349,7 +349,7 @@ def test_the_status_is_that_of_the_end(tmp_path):
     path, walk = tmp_path / "run.npz", db.examples.drift_walk(1.5, 6)
     straight = db.fit(walk, K.DriftWalk(-1.0, 6))
     stopped = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, callback=stop_at(2, error=False))
-    assert stopped.outcome.name == "STOPPED"
+    assert stopped.outcome.name == "INTERRUPTED"
     again = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, steps=4)
     assert again.outcome.name == "STEPS"
     ended = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path)
@@ -361,7 +361,7 @@ def test_the_status_is_that_of_the_end(tmp_path):
     short = db.fit(
         X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz", callback=stop_at(3, False)
     )
-    assert short.outcome.name == "STOPPED"
+    assert short.outcome.name == "INTERRUPTED"
     ended = db.fit(X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz")
     assert ended.outcome.name == "ESTIMATED"
 

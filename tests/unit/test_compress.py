@@ -9,10 +9,9 @@ from scipy.optimize import linprog
 
 import diffbisim as db
 from cases import each
+from diffbisim.compress.descent import Gibbs, barycenters
+from diffbisim.compress.starts import Target, aggregate, landmark_distances, medoid_partition, weighted_median
 from diffbisim.errors import InvalidArgument
-from diffbisim.fit.barycenter import Gibbs, barycenters
-from diffbisim.fit.partition import aggregate, landmark_distances, medoid_partition
-from diffbisim.fit.target import Target, weighted_median
 
 
 def random_blocks(seed, n_blocks=5, size=5):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.fit.result import FitStatus
+from diffbisim.optimize.steps import Annealed
+from diffbisim.results import Status
 from diffbisim.solvers import Somcot
-from diffbisim.steps import Annealed
 
 K = db.kernels
 WALK = db.examples.drift_walk(1.5)
@@ -32,7 +32,7 @@ def stream(chain, seed, length=None):
 def test_drift_is_found_from_a_stream():
     result = db.fit(stream(WALK, 0), K.DriftWalk(-2.0), loop="single", solver=Somcot(4000, certify=False))
     assert abs(result.parameters["drift"] - 1.5) <= 0.1
-    assert result.outcome is FitStatus.ESTIMATED
+    assert result.outcome is Status.ESTIMATED
     assert result.distance.upper == 15  # nothing is certified
     assert result.work["transitions"] >= result.work["iterations"]  # in whole chunks, each read once
     often = WALK.occupancy(0.95) > 0.02  # a thousand visits each

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cases import each
-from diffbisim.solvers.certify import over_x, over_y
-from diffbisim.solvers.linear_program import LinearProgram
+from diffbisim.solvers import LinearProgram
+from diffbisim.solvers.lp.program import over_x, over_y
 from oracles.bellman import bellman
 from oracles.instances import Instance, instance
 from problems import problem_of

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain, InvalidData
 from diffbisim.solvers import Exact
 from oracles.bellman import transport
@@ -73,7 +74,7 @@ def posed(kind, seed=0):
     return db.MarkovChain(P, initial=nu_x), db.MarkovChain(Q, initial=nu_y), cost, terminal
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 @pytest.mark.parametrize("kind", CASES)
 def test_value_is_that_of_the_linear_program(kind, seed):
     X, Y, cost, terminal = posed(kind, seed)

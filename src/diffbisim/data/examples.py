@@ -9,11 +9,13 @@ discount, ρ the normalized discounted occupancy, d the distance with cost |r(x)
     imitation_chain            a corridor with four actions, for imitation from observations
     equal_marginals_mdp        a ring on which policies differ in how they move, not in where they are
     four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
+    autoregression             Gaussian paths on grids; the adapted distance of two is `gaussian_distance`
     random_chain, …            no structure, any size
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,11 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import as_generator
+from diffbisim.timed import TimedChain
 
 __all__ = [
+    "autoregression",
+    "autoregression_covariance",
     "birth_death",
     "block_chain",
     "block_quotient",
@@ -34,6 +39,7 @@ __all__ = [
     "equal_marginals_mdp",
     "four_rooms",
     "four_rooms_walk",
+    "gaussian_distance",
     "imitation_chain",
     "random_chain",
     "random_sparse_chain",
@@ -136,16 +142,27 @@ def equal_marginals_mdp(n_states: int = 5) -> MDP:
     return MDP(moves, initial=uniform, actions=("forward", "backward", "stay"))
 
 
-def four_rooms(size: int = 11, slip: float = 0.1, goal: tuple[int, int] | None = None) -> MDP:
+def four_rooms(
+    size: int = 11,
+    slip: float = 0.1,
+    goal: tuple[int, int] | None = None,
+    *,
+    irrelevant: int = 1,
+    influence: float = 0.0,
+) -> MDP:
     """The four-rooms grid (Sutton, Precup, Singh 1999): ``size`` × ``size`` cells, two walls, four doors.
 
     Labels are (row, col); the actions up, down, left and right stay where a wall is; with probability
     ``slip`` the action is replaced by a uniformly random one of the four. Start (0, 0), reward 1 at ``goal``
-    (default the opposite corner), which is not absorbing. Known: 104 cells at size 11.
+    (default the opposite corner), which is not absorbing. Known: 104 cells at size 11, 40 at size 7.
+
+    With ``irrelevant`` > 1 a state is (row, col, z): z, one of so many values, is drawn anew in every step and means
+    nothing, so lumping gives the cells back. With ``influence`` ν > 0 it means a little: before it slips, the
+    action is turned clockwise with probability ``ν z / (irrelevant - 1)``.
     """
     free = _four_rooms_map(size)
     cells = np.argwhere(free)  # (n, 2), row by row
-    labels = [(int(row), int(col)) for row, col in cells]
+    labels: list[Any] = [(int(row), int(col)) for row, col in cells]
     end = (size - 1, size - 1) if goal is None else (int(goal[0]), int(goal[1]))
     if end not in labels:
         raise InvalidArgument(f"goal = {end} is a wall or outside the {size} x {size} grid")
@@ -154,7 +171,21 @@ def four_rooms(size: int = 11, slip: float = 0.1, goal: tuple[int, int] | None =
     moves = [_moves(cells, number, step) for step in ((-1, 0), (1, 0), (0, -1), (0, 1))]
     rewards = [float(cell == end) for cell in labels]
     actions = ("up", "down", "left", "right")
-    return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
+    _at_least(irrelevant, 1, "irrelevant")
+    if irrelevant == 1:
+        return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
+    m, n = irrelevant, len(labels)
+    _probability(influence, "influence")
+    turned = [moves[k] for k in (3, 2, 0, 1)]  # up to right, down to left, left to up, right to down
+    share = influence * np.arange(m) / (m - 1)
+    by_value = [_slipping([(1 - p) * a + p * b for a, b in zip(moves, turned, strict=True)], slip) for p in share]
+    anew = np.full((1, m), 1.0 / m)
+    at = np.add.outer(np.arange(n), np.arange(m) * n).ravel()  # state (cell, z) among the rows stacked by z
+    kernels = [
+        sp.csr_array(sp.vstack([sp.kron(by_value[z][a], anew) for z in range(m)], format="csr")[at]) for a in range(4)
+    ]
+    named = [(*cell, z) for cell in labels for z in range(m)]
+    return MDP(kernels, initial=(0, 0, 0), rewards=np.repeat(rewards, m), labels=named, actions=actions)
 
 
 def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> MarkovChain:
@@ -165,6 +196,61 @@ def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> Mark
     """
     mdp = four_rooms(size, 0.0, goal)
     return mdp.induced_chain(mdp.uniform_policy())
+
+
+def autoregression(
+    coefficient: float, noise: float, n_steps: int, n_states: int = 31, width: float = 4.0
+) -> TimedChain:
+    """The path ``x_0 = 0, x_{t+1} = a x_t + σ ε_t`` with Gaussian ε, on a grid of ``n_states`` points for each time.
+
+    The grid at time t reaches ``width`` standard deviations to both sides; a point stands for the values that are
+    nearer to it than to others. Rewards are the positions. Known: with cost "squared" and weights one the distance of
+    two such paths tends to `gaussian_distance` of their covariances (`autoregression_covariance`), with an error of
+    order n_states^-2, so that Richardson's extrapolation gains digits.
+    """
+    from scipy.special import ndtr
+
+    a, σ = float(coefficient), float(noise)
+    _at_least(n_steps, 1, "n_steps")
+    _at_least(n_states, 2, "n_states")
+    if not (σ > 0.0 and width > 0.0):
+        raise InvalidArgument(f"noise = {noise}, width = {width}: both must be positive")
+    spread = np.sqrt(np.diag(autoregression_covariance(a, σ, n_steps)))
+    grids = [np.zeros(1), *(np.linspace(-width, width, n_states) * sd for sd in spread)]
+    kernels = []
+    for now, after in itertools.pairwise(grids):
+        edges = (after[1:] + after[:-1]) / 2
+        below = ndtr((edges - a * now[:, None]) / σ)
+        kernels.append(np.diff(below, axis=1, prepend=0.0, append=1.0))
+    return TimedChain(kernels, rewards=grids)
+
+
+def autoregression_covariance(coefficient: float, noise: float, n_steps: int) -> Floats:
+    """Covariance (T, T) of ``x_1 … x_T`` in `autoregression`: L Lᵀ with ``L[t, s] = σ a^(t-s)`` for s ≤ t."""
+    lag = np.subtract.outer(np.arange(n_steps), np.arange(n_steps))
+    L = np.where(lag >= 0, float(noise) * float(coefficient) ** np.maximum(lag, 0), 0.0)
+    return np.asarray(L @ L.T, dtype=np.float64)
+
+
+def gaussian_distance(cov_x: Any, cov_y: Any, mean_x: Any = 0.0, mean_y: Any = 0.0, dimension: int = 1) -> float:
+    """The squared adapted 2-Wasserstein distance of two Gaussian paths, in closed form (Gunasingam & Wong 2025).
+
+    ``|a - b|² + tr A + tr B - 2 Σ_t ‖(LᵀM)_tt‖_*`` with ``A = L Lᵀ``, ``B = M Mᵀ`` (Cholesky) and the nuclear norm of
+    the diagonal blocks of size ``dimension``; for paths on the line these are the absolute values of the diagonal.
+    Weights w_t of the times: scale the coordinates of time t by sqrt(w_t) in both.
+    """
+    A, B = np.asarray(cov_x, dtype=np.float64), np.asarray(cov_y, dtype=np.float64)
+    if A.ndim != 2 or A.shape != B.shape or A.shape[0] != A.shape[1] or A.shape[0] % dimension:
+        raise InvalidArgument(f"covariances of shapes {A.shape} and {B.shape}: give two squares of one size")
+    try:
+        crossed = np.linalg.cholesky(A).T @ np.linalg.cholesky(B)
+    except np.linalg.LinAlgError:
+        raise InvalidArgument("a covariance is not positive definite; leave out coordinates that are fixed") from None
+    n, d = A.shape[0] // dimension, dimension
+    blocks = [crossed[t * d : (t + 1) * d, t * d : (t + 1) * d] for t in range(n)]
+    gained = sum(float(np.linalg.norm(block, "nuc")) for block in blocks)
+    apart = np.broadcast_to(np.subtract(mean_x, mean_y), A.shape[:1])
+    return float(apart @ apart + np.trace(A) + np.trace(B) - 2.0 * gained)
 
 
 def random_chain(n: int, rng: int | np.random.Generator, concentration: float = 1.0) -> MarkovChain:

@@ -17,7 +17,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import check_count, state_rewards
 from diffbisim.errors import InvalidArgument
-from diffbisim.fit.dbot import empirical_chain, fit
+from diffbisim.fit.fitting import empirical_chain, fit
 from diffbisim.fit.result import Array, FitResult
 from diffbisim.progress import Progress, tracking
 from diffbisim.stochastic import as_generator

@@ -34,7 +34,7 @@ def load(path: str | Path) -> Any:
 
             return FitResult.from_arrays(arrays)
         if "compression" in arrays:
-            from diffbisim.fit.compress import CompressResult
+            from diffbisim.compress.result import CompressResult
 
             return CompressResult.from_arrays(arrays)
         if "imitation" in arrays:

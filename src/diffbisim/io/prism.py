@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -105,69 +105,66 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
 
 def read_prism_labels(path: str | Path) -> dict[str, Integers]:
     """The propositions of a .lab file: name -> the states (ascending) in which it holds."""
-    path = Path(path)
-    read = _storm_labels if _first_line(path, comments=True)[1] == "#DECLARATION" else _prism_labels
-    return {name: np.unique(np.array(states, dtype=np.int64)) for name, states in read(path).items()}
+    lines = _read_lines(Path(path), comments=True)
+    members = _storm_labels(lines) if lines.texts[0] == "#DECLARATION" else _prism_labels(_read_lines(Path(path)))
+    return {name: np.unique(np.array(states, dtype=np.int64)) for name, states in members.items()}
 
 
-def _prism_labels(path: Path) -> dict[str, list[int]]:
-    numbers, texts = _lines(path)
-    header = texts[0]
+def _prism_labels(lines: Lines) -> dict[str, list[int]]:
+    header = lines.texts[0]
     if not re.fullmatch(r'(\d{1,18}="[^"]*"\s*)+', header):
-        raise broken(path, numbers[0], header, 'expected a header such as 0="init" 1="deadlock"')
+        raise lines.broken(0, 'expected a header such as 0="init" 1="deadlock"')
     names = dict(re.findall(r'(\d+)="([^"]*)"', header))
     members: dict[str, list[int]] = {name: [] for name in names.values()}
-    for line, text in zip(numbers[1:], texts[1:], strict=True):
+    for k, text in enumerate(lines.texts[1:], start=1):
         match = re.fullmatch(r"(\d{1,18})\s*:([\d\s]*)", text)
         if match is None:
-            raise broken(path, line, text, 'expected "state: label numbers", such as 3: 0 2')
+            raise lines.broken(k, 'expected "state: label numbers", such as 3: 0 2')
         for number in match[2].split():
             if number not in names:
-                raise broken(path, line, text, f"label {number} is not in the header")
+                raise lines.broken(k, f"label {number} is not in the header")
             members[names[number]].append(int(match[1]))
     return members
 
 
-def _storm_labels(path: Path) -> dict[str, list[int]]:
+def _storm_labels(lines: Lines) -> dict[str, list[int]]:
     """#DECLARATION, names, #END, and then lines of a state and the names that hold in it."""
     members: dict[str, list[int]] = {}
     declaring = False
-    with open_text(path) as file:
-        for line, row in enumerate(file, start=1):
-            text = row.strip()
-            if text in ("#DECLARATION", "#END"):
-                declaring = text == "#DECLARATION"
-            elif declaring:
-                members.update((name, []) for name in text.split())
-            elif text:
-                state, *names = text.split()
-                if not (state.isdecimal() and len(state) <= 18):
-                    raise broken(path, line, text, 'expected "state names", such as 3 init goal')
-                for name in names:
-                    if name not in members:
-                        raise broken(path, line, text, f"{name} is not declared between #DECLARATION and #END")
-                    members[name].append(int(state))
+    for k, text in enumerate(lines.texts):
+        if text in ("#DECLARATION", "#END"):
+            declaring = text == "#DECLARATION"
+            continue
+        if declaring:
+            members.update((name, []) for name in text.split())
+            continue
+        state, *names = text.split()
+        if not (state.isdecimal() and len(state) <= 18):
+            raise lines.broken(k, 'expected "state names", such as 3 init goal')
+        for name in names:
+            if name not in members:
+                raise lines.broken(k, f"{name} is not declared between #DECLARATION and #END")
+            members[name].append(int(state))
     return members
 
 
 def read_prism_states(path: str | Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The names of the variables in a .sta file, and their values in each state: integers, booleans, else text."""
-    path = Path(path)
-    numbers, texts = _lines(path)
-    header = re.fullmatch(r"\((.*)\)", texts[0])
+    lines = _read_lines(Path(path))
+    header = re.fullmatch(r"\((.*)\)", lines.texts[0])
     if header is None:
-        raise broken(path, numbers[0], texts[0], "expected the names of the variables, such as (x,y)")
+        raise lines.broken(0, "expected the names of the variables, such as (x,y)")
     names = [name.strip() for name in header[1].split(",")]
     states: dict[tuple[Any, ...], int] = {}
-    for k, (line, text) in enumerate(zip(numbers[1:], texts[1:], strict=True)):
+    for k, text in enumerate(lines.texts[1:]):
         match = re.fullmatch(r"(\d+)\s*:\s*\((.*)\)", text)
         values = tuple(map(_value, match[2].split(","))) if match is not None else ()
         if match is None or len(values) != len(names):
-            raise broken(path, line, text, f"expected a state and its {len(names)} values, such as {k}:(0,true)")
+            raise lines.broken(k + 1, f"expected a state and its {len(names)} values, such as {k}:(0,true)")
         if match[1] != str(k):
-            raise broken(path, line, text, f"expected state {k}; the states must be listed in order, none left out")
+            raise lines.broken(k + 1, f"expected state {k}; the states must be listed in order, none left out")
         if states.setdefault(values, k) != k:
-            raise broken(path, line, text, f"repeats the values of state {states[values]}; they tell the states apart")
+            raise lines.broken(k + 1, f"repeats the values of state {states[values]}; they tell the states apart")
     return names, list(states)
 
 
@@ -180,8 +177,7 @@ def _value(text: str) -> Any:
 
 def read_prism_rewards(path: str | Path) -> Floats:
     """The state rewards (n,) of a .srew file; states that are not listed have reward 0."""
-    path = Path(path)
-    (n, _), table = _numbered(path, ("state", "reward"), {2: ("state", "reward")})
+    n, table = _counted_table(_read_lines(Path(path)), {2: ("state", "reward")})
     return _state_rewards(table, n)
 
 
@@ -325,7 +321,7 @@ def _expected(model: Model, structure: RewardFiles) -> Floats:
     r = np.zeros(n)
     if structure.state is not None:
         if model.storm:
-            r = _state_rewards(_headerless(structure.state, ("state", "reward")), n)
+            r = _state_rewards(_table(_read_lines(structure.state), ("state", "reward")), n)
         else:
             r = read_prism_rewards(structure.state)
         if r.size != n:
@@ -345,9 +341,9 @@ def _transition_rewards(model: Model, file: Path) -> tuple[Integers, Integers, F
     """Rows (choice · n + source), targets and rewards of a file of transition rewards, each of a transition."""
     short, long = ("source", "target", "reward"), ("source", "choice", "target", "reward")
     if model.storm:
-        table = _headerless(file, short if model.choice is None else long)
+        table = _table(_read_lines(file), short if model.choice is None else long)
     else:
-        (n, *_), table = _numbered(file, short, {2: short, 3: long})
+        n, table = _counted_table(_read_lines(file), {2: short, 3: long})
         if n != model.n:
             raise InvalidData(f"{file} is for {n} states, {model.table.path.name} has {model.n}; they belong apart")
     i, j = _below(table, "source", model.n), _below(table, "target", model.n)
@@ -423,15 +419,14 @@ class Model:
 
 def _read_transitions(path: Path) -> Model:
     """A .tra file, checked against its header."""
-    line, text = _first_line(path)
-    word = text.lower()
+    lines = _read_lines(path)
+    word = lines.texts[0].lower()
     if word in OTHER_MODELS:
-        raise broken(path, line, text, "only dtmc and mdp can be read")
+        raise lines.broken(0, "only dtmc and mdp can be read")
     if storm := word in STORM:
-        table = _headerless(path, STORM[word], skip=1)
-        n = 0
+        n, table = 0, _table(lines.after_header(), STORM[word])
     else:
-        (n, *_), table = _numbered(path, CHAIN, {2: CHAIN, 3: CHOICES})
+        n, table = _counted_table(lines, {2: CHAIN, 3: CHOICES}, optional=("action",))
     if not table.columns["source"]:
         raise broken(path, 1, "", "the file holds no transitions")
     if storm:
@@ -444,72 +439,71 @@ def _read_transitions(path: Path) -> Model:
     return Model(table, n, source, target, table.floats("probability"), choice, storm)
 
 
-def _headerless(path: Path, names: tuple[str, ...], skip: int = 0) -> Table:
-    """A file of Storm's without counts: its rows as a table."""
-    numbers, texts = _lines(path)
-    numbers, texts = numbers[skip:], texts[skip:]
-    for line, text in zip(numbers, texts, strict=True):
-        if (found := len(text.split())) != len(names):
-            raise broken(path, line, text, f"expected {' '.join(names)}, found {found} fields")
-    return Table(path, _columns(texts, names), numbers.__getitem__, " ")
+class Lines(NamedTuple):
+    """The lines of a file that say something, with their numbers."""
+
+    path: Path
+    numbers: list[int]
+    texts: list[str]
+
+    def broken(self, k: int, why: str) -> InvalidData:
+        return broken(self.path, self.numbers[k], self.texts[k], why)
+
+    def after_header(self) -> Lines:
+        return Lines(self.path, self.numbers[1:], self.texts[1:])
 
 
-def _numbered(path: Path, fields: tuple[str, ...], shapes: dict[int, tuple[str, ...]]) -> tuple[list[int], Table]:
-    """A file whose first line counts states … rows: these counts, and its rows as a table."""
-    numbers, texts = _lines(path)
-    line, header = numbers.pop(0), texts.pop(0)
-    counts = [int(word) if word.isdecimal() and len(word) <= 18 else -1 for word in header.split()]
-    if len(counts) not in shapes or min(counts) < 0:
-        expected = " or ".join(COUNTS[k] for k in shapes)
-        raise broken(path, line, header, f"the first line must hold the counts {expected}")
-    if counts[0] > limits.STATES:
-        why = f"more than {limits.STATES:,} states; raise diffbisim.io.limits.STATES"
-        raise broken(path, line, header, why)
-    if len(texts) != counts[-1]:
-        why = f"the header promises {counts[-1]} lines, {len(texts)} follow; is the file complete?"
-        raise broken(path, line, header, why)
-    widths = set(map(len, map(str.split, texts)))
-    names = fields if widths == {len(fields)} else shapes[len(counts)]
-    most = len(names) + (names[-1] == "probability")
-    for k in range(len(texts)) if widths - {len(names), most} else ():
-        if (found := len(texts[k].split())) not in (len(names), most):
-            raise broken(path, numbers[k], texts[k], f"expected {' '.join(names)}, found {found} fields")
-    if max(widths, default=0) > len(names):
-        names = (*names, "action")
-    return counts, Table(path, _columns(texts, names), numbers.__getitem__, " ")
-
-
-def _columns(texts: list[str], names: tuple[str, ...]) -> dict[str, Sequence[str]]:
-    """Columns of lines with one word per name; a line that lacks the last word has "" there."""
-    width = len(names)
-    words = " ".join(texts).split()
-    if len(words) != width * len(texts):
-        padded = [text.split() for text in texts]
-        words = [word for row in padded for word in (*row, *[""] * (width - len(row)))]
-    return {name: words[k::width] for k, name in enumerate(names)}
-
-
-def _first_line(path: Path, comments: bool = False) -> tuple[int, str]:
-    """Number and text of the first line that is neither blank nor (unless asked for) a comment."""
-    with open_text(path) as file:
-        for number, line in enumerate(file, start=1):
-            if (text := line.strip()) and (comments or not text.startswith("#")):
-                return number, text
-    raise broken(path, 1, "", "the file is empty")
-
-
-def _lines(path: Path) -> tuple[list[int], list[str]]:
-    """Numbers and texts of the lines that are neither blank nor comments."""
-    numbers, texts = [], []
+def _read_lines(path: Path, comments: bool = False) -> Lines:
+    """Those that are neither blank nor (unless asked for) comments; at least one."""
+    lines = Lines(path, [], [])
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             text = line.strip()
-            if text and not text.startswith("#"):
-                numbers.append(number)
-                texts.append(text)
-    if not texts:
+            if text and (comments or not text.startswith("#")):
+                lines.numbers.append(number)
+                lines.texts.append(text)
+    if not lines.texts:
         raise broken(path, 1, "", "the file is empty")
-    return numbers, texts
+    return lines
+
+
+def _counted_table(
+    lines: Lines, shapes: dict[int, tuple[str, ...]], optional: tuple[str, ...] = ()
+) -> tuple[int, Table]:
+    """The number of states and the rows of a file whose first line counts states, perhaps choices, and rows.
+
+    ``shapes``: the names of the columns by how many counts there are.
+    """
+    header, rows = lines.texts[0], lines.after_header()
+    counts = [int(word) if word.isdecimal() and len(word) <= 18 else -1 for word in header.split()]
+    if len(counts) not in shapes or min(counts) < 0:
+        expected = " or ".join(COUNTS[k] for k in shapes)
+        raise lines.broken(0, f"the first line must hold the counts {expected}")
+    if counts[0] > limits.STATES:
+        raise lines.broken(0, f"more than {limits.STATES:,} states; raise diffbisim.io.limits.STATES")
+    if len(rows.texts) != counts[-1]:
+        why = f"the header promises {counts[-1]} lines, {len(rows.texts)} follow; is the file complete?"
+        raise lines.broken(0, why)
+    short = shapes[2]
+    alike = set(map(len, map(str.split, rows.texts))) == {len(short)}
+    return counts[0], _table(rows, short if alike else shapes[len(counts)], optional)
+
+
+def _table(lines: Lines, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> Table:
+    """Lines of one word per name; at the end of some there may be an optional one, which else is ""."""
+    widths = set(map(len, map(str.split, lines.texts)))
+    allowed = {len(names), len(names) + len(optional)}
+    for k in range(len(lines.texts)) if widths - allowed else ():
+        if (found := len(lines.texts[k].split())) not in allowed:
+            raise lines.broken(k, f"expected {' '.join(names)}, found {found} fields")
+    if max(widths, default=0) > len(names):
+        names = (*names, *optional)
+    width, words = len(names), " ".join(lines.texts).split()
+    if len(words) != width * len(lines.texts):
+        padded = [text.split() for text in lines.texts]
+        words = [word for row in padded for word in (*row, *[""] * (width - len(row)))]
+    columns: dict[str, Sequence[str]] = {name: words[k::width] for k, name in enumerate(names)}
+    return Table(lines.path, columns, lines.numbers.__getitem__, " ")
 
 
 def _below(table: Table, name: str, n: int) -> Integers:

@@ -4,9 +4,9 @@ A distance is its own file. A result that is built on a distance (fit, compressi
 distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
 knows it.
 
-What is read is checked as if an enemy had written it (data/reader.py): chains, cost and discount as by the
+What is read is checked as if an enemy had written it (arrays.py): chains, cost and discount as by the
 constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
-(solvers/restoring.py, exact/coupling.py).
+(the ``restore`` of its coupling).
 """
 
 import json
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.actions import MDPResult, problem_from_arrays
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
@@ -25,8 +26,9 @@ from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
-from diffbisim.problem import AverageProblem, Coupling, Problem, TotalProblem
+from diffbisim.problem import AverageProblem, Problem, TotalProblem
 from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers import COUPLINGS, restore_coupling
 
 #: Of the JSON beside the arrays.
 VERSION = 1
@@ -73,6 +75,8 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
     meta = read_json(arrays, "meta")
     check_version(meta, "diffbisim-result")
+    if meta.get("criterion") == "horizon":
+        return import_module("diffbisim.solvers.exact.horizon").result_from_arrays(arrays, meta)  # type: ignore[no-any-return]
     lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
     if not -np.inf < lower <= value <= upper < np.inf:
         raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")
@@ -81,21 +85,24 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
-    kind = entry(meta, "coupling", lambda name: name in _COUPLINGS, f"one of {', '.join(_COUPLINGS)}")
-    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
-    if "cost" not in arrays:
-        raise InvalidData("there is no array 'cost'")
-    problem = _problem(meta, arrays, x, y)
-    coupling = _coupling(kind, problem, part(arrays, "state."))
-    result = DistanceResult(
+    kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
+    with_actions = meta.get("criterion") == "actions"
+    if with_actions != (kind == "GameCoupling"):
+        raise InvalidData(f"a {kind} does not belong to this kind of problem")
+    problem: Any = problem_from_arrays(arrays, meta) if with_actions else _chain_problem(arrays, meta)
+    coupling = restore_coupling(kind, problem, part(arrays, "state."))
+    result = (MDPResult if with_actions else DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     check_bounds(result)
     return result
 
 
-def _problem(meta: Any, arrays: dict[str, Any], x: MarkovChain, y: MarkovChain) -> Problem:
+def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
     """What was asked; files from before there was a choice have discounted problems."""
+    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
+    if "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
     cost = ground_cost(arrays["cost"], x, y)
     if meta.get("criterion") == "average":
         return AverageProblem.of(x, y, cost)
@@ -118,26 +125,6 @@ def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-#: Where the couplings live; a name that is written must be found here.
-_COUPLINGS = {
-    "ExactCoupling": "exact.coupling",
-    "AverageCoupling": "exact.average",
-    "TotalCoupling": "exact.total",
-    "TrackedCoupling": "exact.tracking",
-    "LinearProgramCoupling": "linear_program",
-    "LumpedCoupling": "lumped",
-    "SinkhornCoupling": "sinkhorn_coupling",
-    "SomcotCoupling": "somcot_coupling",
-}
-
-
-def _coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
-    """Rebuild the solver's own coupling, so that plans and potentials come back as they were."""
-    module = import_module(f"diffbisim.solvers.{_COUPLINGS[kind]}")
-    restored: Coupling = getattr(module, kind).restore(problem, state)
-    return restored
-
-
 def check_bounds(result: DistanceResult) -> None:
     """Whether the distance is within the bounds, on problems that are small enough to find out.
 
@@ -153,6 +140,9 @@ def check_bounds(result: DistanceResult) -> None:
         raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
     if problem.criterion != "total" and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
+    if isinstance(result, MDPResult):
+        result.coupling.check_bounds(result, CHECKED)
+        return
     if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
         return
     if type(coupling) is ExactCoupling and result.converged:
@@ -163,10 +153,9 @@ def check_bounds(result: DistanceResult) -> None:
                 f"upper = {result.upper!r}"
             )
         return
-    epsilon = float(getattr(coupling, "epsilon", 0.0))
     solver: Any = Exact(tol=1e-9, max_iterations=30, reachable=not coupling.complete, threads=1)
-    if epsilon:
-        temperature = epsilon * (problem.scale or 1.0) / (1 - problem.discount)
+    if coupling.epsilon:
+        temperature = coupling.epsilon * (problem.scale or 1.0) / (1 - problem.discount)
         solver = SinkhornPolicy(tol=1e-6, epsilon=temperature, max_iterations=5, threads=1)
     again = solver.solve(problem, warm=result)
     if result.lower > again.upper or result.upper < again.lower:

@@ -12,6 +12,8 @@ then divided by their sums, and with the roundings of those sums and of the star
 Average and total cost see only the classes, too, but which states recur must not hang on a probability that the
 tolerance takes for zero. So the quotient must have the possible transitions of the chain there (else equal means equal
 to the bit), and δ is a *blur* of the rows that the solver itself adds to its rounding.
+Over T steps the same holds at every time, for chains that stay the same: there the residual moves V_t by at most
+(T - t) δ times the largest distance (:func:`over_steps`).
 
 If the quotients were solved on their reachable pairs only, the lifted table has NaN, and the full problem's plans and
 potentials are those of its own reachable pairs, as for ``Exact(reachable=True)``.
@@ -28,11 +30,12 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.horizon import TimedProblem
 from diffbisim.io.arrays import numbers
 from diffbisim.lumping import Lumping, lump
 from diffbisim.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.restoring import Arrays
+from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)
 
@@ -45,12 +48,18 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
-    criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total")
+    tol: ClassVar[None] = None  # those of the solver inside count
+    threads: ClassVar[int] = 1
+    criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total", "horizon")
 
-    def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
+    def solve(
+        self, problem: Any, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
         """The distance by way of the quotients."""
         if warm is not None:
             raise InvalidArgument("warm and lump do not go together: the quotient has other states; leave one out")
+        if problem.criterion == "horizon":
+            return over_steps(problem, self.solver, callback)
         if isinstance(problem, (AverageProblem, TotalProblem)):
             return self._undiscounted(problem, callback)
         by_x, by_y = lump(problem.x, key=_equal_rows(problem.cost)), lump(problem.y, key=_equal_rows(problem.cost.T))
@@ -62,7 +71,7 @@ class Lumped:
         def widened(row: Mapping[str, float]) -> Row:
             return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
 
-        solver, tol = self.solver, getattr(self.solver, "tol", None)
+        solver, tol = self.solver, self.solver.tol
         if tol is not None and problem.scale > 0:  # the quotient's gap is what lifting leaves of the tolerance
             solver = replace(solver, tol=max(tol - 2.01 * shift / problem.scale, tol / 2))
         watch = None if callback is None else (lambda row: callback(widened(row)))
@@ -72,7 +81,7 @@ class Lumped:
             outcome = Status.ROUNDING
         return replace(
             result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", **last,
-            coupling=LumpedCoupling(problem, result.coupling.values, _epsilon_of(result.coupling), by_x, by_y),
+            coupling=LumpedCoupling(problem, result.coupling.values, result.coupling.epsilon, by_x, by_y),
             history=tuple(map(widened, result.history)),
         )  # fmt: skip
 
@@ -98,11 +107,11 @@ def _of_classes(table: NDArray[Any], by_x: Lumping, by_y: Lumping) -> NDArray[An
     return np.ascontiguousarray(table[np.ix_(*first)])
 
 
-def _moved(problem: Problem, by_x: Lumping, by_y: Lumping) -> float:
+def _moved(problem: Any, by_x: Lumping, by_y: Lumping) -> float:
     """How far the rows of the quotients may be from those of the chains, times the discount; both together."""
     sides = (problem.x, by_x), (problem.y, by_y)
     rounding = sum(int(np.diff(chain.successors.indptr).max()) + 4 + chain.n_states for chain, _ in sides) * EPS
-    return 2 * problem.discount * (by_x.residual + by_y.residual) + rounding
+    return float(2 * problem.discount * (by_x.residual + by_y.residual) + rounding)
 
 
 def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
@@ -117,6 +126,43 @@ def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
     of_class.sort_indices()
     same = np.array_equal(possible.indptr, of_class.indptr) and np.array_equal(possible.indices, of_class.indices)
     return found if same else lump(chain, key=key, tol=0.0)
+
+
+def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceResult:
+    """The distance over finitely many steps by way of the quotients of both chains."""
+    if not (isinstance(problem.x, MarkovChain) and isinstance(problem.y, MarkovChain)):
+        raise InvalidArgument("lump merges states of chains that stay the same; with a TimedChain leave lump out")
+    from diffbisim.solvers.exact.horizon import HorizonCoupling, Level
+
+    tables = problem.costs[:1] if problem.one_cost else problem.costs
+    by_x = lump(problem.x, key=_equal_rows(np.concatenate(tables, axis=1)))
+    by_y = lump(problem.y, key=_equal_rows(np.concatenate(tables, axis=0).T))
+    first = np.ix_(*(np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)))
+    costs = {id(c): np.ascontiguousarray(c[first]) for c in tables}
+    quotient = TimedProblem(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
+    shift = problem.n_steps * _moved(problem, by_x, by_y) + sum(problem.shape) * EPS
+
+    def widened(row: Mapping[str, float]) -> Row:
+        apart = shift * problem.scale
+        lower, upper = problem.bounded(row["lower"] - apart, row["upper"] + apart)
+        return Row(row, lower=lower, upper=upper)
+
+    result = solver.solve(quotient, callback=None if callback is None else lambda row: callback(widened(row)))
+    coupling = HorizonCoupling(problem, result.coupling.reachable)
+    for t, level in enumerate(result.coupling.levels):
+        if level is not None:
+            table = by_x.lift(by_y.lift(level.table.reshape(quotient.shape), axis=1)).ravel()
+            coupling.levels[t] = Level(table, level.short + shift, level.excess + shift)
+    last, outcome = widened({name: getattr(result, name) for name in ("value", "lower", "upper")}), result.outcome
+    if coupling.first == 0:
+        last = Row(zip(("value", "lower", "upper"), coupling.finish(), strict=True))
+        fine = last["upper"] - last["lower"] <= solver.tol * problem.scale
+        outcome = Status.CONVERGED if fine else Status.ROUNDING
+    lifted: DistanceResult = replace(
+        result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", coupling=coupling,
+        history=tuple(map(widened, result.history)), **last,
+    )  # fmt: skip
+    return lifted
 
 
 def _equal_rows(cost: Array) -> list[bytes]:
@@ -188,11 +234,6 @@ class LumpedCoupling(Coupling):
         return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)), bias=bias)
 
 
-def _epsilon_of(coupling: Coupling) -> float:
-    """The temperature of an entropic coupling, zero for an exact one."""
-    return float(getattr(coupling, "epsilon", 0.0))
-
-
 def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | None) -> Coupling:
     """The coupling that belongs to a solved table."""
     if isinstance(problem, AverageProblem) and bias is not None:
@@ -204,7 +245,7 @@ def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | N
 
         return TotalCoupling.of_table(problem, table)
     if epsilon:
-        from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
+        from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling
 
         return SinkhornCoupling.of_table(problem, table, epsilon)
     from diffbisim.solvers.exact.coupling import ExactCoupling

@@ -14,20 +14,19 @@ from scipy import sparse
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
-from diffbisim.solvers.exact.pairs import ALL, begin, bellman, first_table, pair_chain
+from diffbisim.solvers.base import MARGINALS, Arrays
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
-    Side,
     Transport,
     Transports,
     Trees,
     first_unfit,
     item_potentials,
 )
-from diffbisim.solvers.restoring import MARGINALS, Arrays
 from diffbisim.stochastic import Successors
 
 #: Reduced costs above minus this count as zero (tables are scaled to at most one).
@@ -241,22 +240,23 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
 
 def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, feasible: bool = True) -> None:
     """The trees of a list of pairs; without ``feasible`` flows may be negative."""
-    k, what = _unfit(transports, arrays, prefix, feasible)
+    k, what = unfit(transports, arrays, prefix, feasible)
     if what:
         z = int(transports.items.listed[k]) if transports.items.listed.size else k
         raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
 
 
-def check_start(problem: Problem, arrays: Arrays) -> None:
+def check_start(problem: Any, arrays: Arrays) -> None:
     """The tree of the transport between the two starts."""
-    sides = [Side.of(Successors.of(chain.initial[None, :]), chain.initial) for chain in (problem.x, problem.y)]
-    start = Transports(Items(ALL, sides[0], sides[1], problem.shape[1]), 1, index=np.int32)
-    _, what = _unfit(start, arrays, "start.", True)
+    initial = problem.x.initial, problem.y.initial
+    rows = [Successors.of(law[None, :]) for law in initial]
+    start = Transports(Items.of(rows[0], rows[1], problem.shape[1], initial), 1, index=np.int32)
+    _, what = unfit(start, arrays, "start.", True)
     if what:
         raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
 
 
-def _unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:
+def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:
     """The first item whose tree in the arrays is none, and what is wrong with it; "" if all are as they should be."""
     size, index = (transports.edges,), transports.trees.child.dtype
     child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))

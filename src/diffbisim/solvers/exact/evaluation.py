@@ -48,15 +48,10 @@ class System(NamedTuple):
     count: Any
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _borrowed(plans):
-    return Plans(borrowed(plans.indptr), borrowed(plans.target), borrowed(plans.flow), borrowed(plans.chosen))
-
-
 @njit(cache=True, nogil=True)
 def apply_system(lo, hi, plans, discount, v, out):
     """out = (I - γ Π) v at the pairs lo…hi-1."""
-    plans, v, out = _borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
     for z in range(lo, hi):
         k = plans.chosen[z] if plans.chosen.size else z
         total = 0.0
@@ -68,7 +63,7 @@ def apply_system(lo, hi, plans, discount, v, out):
 @njit(cache=True, nogil=True)
 def push_system(lo, hi, plans, discount, v, out):
     """out += the part of (I - γ Π)ᵀ v that comes from the pairs lo…hi-1; every thread needs an ``out`` of its own."""
-    plans, v, out = _borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
     for z in range(lo, hi):
         if v[z] == 0.0:
             continue

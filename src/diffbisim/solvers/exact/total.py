@@ -49,8 +49,8 @@ from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
-from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_items
-from diffbisim.solvers.exact.transports import EPS, Basis, Items, Side, Transports, reach
+from diffbisim.solvers.exact.pairs import begin_with, pair_items
+from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, reach
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -123,9 +123,9 @@ def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> Non
             "pairs): the total is not unique; add them to terminal, or give them a cost"
         )
     backward = [Successors.of(sparse.csr_array(chain.successors.matrix.T)) for chain in (problem.x, problem.y)]
-    x, y = (Side.of(s, np.zeros(s.indptr.size - 1)) for s in backward)
+    keys = np.zeros(problem.shape[0]), np.zeros(n_y)  # first bases are not needed
     seen = np.zeros(problem.cost.size, bool)
-    _flood(Items(ALL, x, y, n_y), seen, np.flatnonzero(problem.terminal.ravel()))
+    _flood(Items.of(backward[0], backward[1], n_y, keys), seen, np.flatnonzero(problem.terminal.ravel()))
     stuck = pairs[~seen[pairs]]
     if stuck.size:
         raise InvalidArgument(
