@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, bare, unmasked
+from diffbisim.checks import Floats, refuse_masked
 from diffbisim.errors import InvalidCost
+from diffbisim.names import in_order
 
 Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 
@@ -42,7 +43,7 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
             f'cost {cost!r} is unknown; use "reward", "squared", "indicator", an array or a function (X, Y)'
         )
     shape = (X.n_states, Y.n_states)
-    return _checked(_bare(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
+    return _checked(_in_order_of_states(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
 
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:
@@ -110,20 +111,19 @@ def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
         return _checked(np.square(table), table.shape) if squared else table
 
 
-def _bare(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
+def _in_order_of_states(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
     """A table with names in the order of the states of both chains."""
     states = [range(chain.n_states) if chain.labels is None else chain.labels for chain in (X, Y)]
-    return bare(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
+    return in_order(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
 
 
 def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Floats:
     """A table of the right shape with finite entries >= 0; the message names the first bad entry."""
+    refuse_masked(table, "cost", InvalidCost)
     try:
         if np.iscomplexobj(table):
             raise TypeError("its entries are complex")
-        c = np.array(unmasked(table, "cost", InvalidCost), dtype=np.float64, order="C", copy=copy)
-    except InvalidCost:
-        raise
+        c = np.array(table, dtype=np.float64, order="C", copy=copy)
     except (TypeError, ValueError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
     if c.shape != shape:

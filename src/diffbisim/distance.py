@@ -20,33 +20,24 @@ solver                what it does                                              
 A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from diffbisim import solvers
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
+from diffbisim.mdp import MDP
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers import ALIASES
+from diffbisim.solvers.base import Callback
 from diffbisim.timed import TimedChain
-
-SOLVERS = {
-    "exact": "Exact",
-    "lp": "LinearProgram",
-    "sinkhorn-policy": "SinkhornPolicy",
-    "sinkhorn-value": "SinkhornValue",
-    "somcot": "Somcot",
-}
-
-Callback = Callable[[Mapping[str, float]], object]
 
 
 def distance(
-    X: MarkovChain | TimedChain | Transitions | Stream,
-    Y: MarkovChain | TimedChain | Transitions | Stream,
+    X: MarkovChain | MDP | TimedChain | Transitions | Stream,
+    Y: MarkovChain | MDP | TimedChain | Transitions | Stream,
     cost: Any = "reward",
     discount: float = 0.95,
     solver: Any = "exact",
@@ -78,7 +69,8 @@ def distance(
         ``discount=1`` is allowed. The default for a ``TimedChain`` is its own number of steps
     weights : non-negative weights of the costs at times 0 … T, as they are, in place of the powers of the discount
     terminal : (n_X, n_Y) booleans, pairs where the total cost ends; default: pairs of absorbing states without cost
-    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default) or "lax"
+    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default), "lax" (the other answers
+        with its nearest action) or "directed" (one half of it); costs may then be per action (see docs/mdps)
     lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
     warm : a previous result for chains of the same sizes, to start from
     callback : called with every row of history; returning True stops the run
@@ -129,14 +121,14 @@ def solve(
 def make_solver(solver: Any, tol: float | None = None) -> Any:
     """The solver object behind a string, with its tolerance."""
     if isinstance(solver, str):
-        if solver not in SOLVERS:
-            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, SOLVERS))}")
-        solver = getattr(solvers, SOLVERS[solver])()
+        if solver not in ALIASES:
+            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, ALIASES))}")
+        solver = getattr(solvers, ALIASES[solver])()
     if isinstance(solver, type) or not hasattr(solver, "solve"):
         what = f"the class {solver.__name__}" if isinstance(solver, type) else f"a {type(solver).__name__}"
         raise InvalidArgument(f"solver is {what}; give a name such as 'exact', or an object such as solvers.Exact()")
     if tol is None:
         return solver
-    if not hasattr(solver, "tol"):
+    if solver.tol is None:
         raise InvalidArgument(f"{type(solver).__name__} has no tol; it ends after its number of steps: leave tol out")
     return replace(solver, tol=tol)

@@ -96,17 +96,23 @@ def _frozen(value: Any) -> Any:
 
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:
     """All five derivatives from one pass over the pairs that carry occupancy."""
-    problem = coupling.problem
-    by_x, by_y = coupling.weighted_potentials(m, everywhere=coupling.complete and not problem.is_sparse)
-    factor = problem.discount / problem.step  # potentials of U, not of V
-    start = coupling.start
+    problem, start = coupling.problem, coupling.start
+    transition_x, transition_y = kernel_gradients(coupling, m, coupling.complete and not problem.is_sparse)
     return Gradient(
-        transition_x=_centered(factor * by_x, problem.x),
-        transition_y=_centered(factor * by_y, problem.y),
+        transition_x=transition_x,
+        transition_y=transition_y,
         cost=m,
         initial_x=centered_start(start.f, problem.x.initial),
         initial_y=centered_start(start.g, problem.y.initial),
     )
+
+
+def kernel_gradients(coupling: Coupling, m: Array, everywhere: bool) -> tuple[Any, Any]:
+    """``∂d/∂P_X`` and ``∂d/∂P_Y``: dense tables with c-transforms off the supports, or on the supports alone (CSR)."""
+    problem = coupling.problem
+    factor = problem.discount / problem.step  # potentials of U, not of V
+    by_x, by_y = coupling.weighted_potentials(coupling.potential_weights(m), everywhere=everywhere)
+    return _centered(factor * by_x, problem.x), _centered(factor * by_y, problem.y)
 
 
 def centered_start(f: Array, initial: Array) -> Array:

@@ -34,9 +34,9 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number, check_count, freeze
 from diffbisim.cost import ground_cost
-from diffbisim.data.archive import chain_arrays, label_array
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.gradient import centered_start, freeze_fields, own_matrix
+from diffbisim.io.npz import chain_arrays, label_array
 from diffbisim.problem import frozen, lazy, read_only
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import Successors
@@ -288,7 +288,7 @@ def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, 
 
 def _cost_at(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, t: int) -> Array:
     try:
-        return freeze(ground_cost(cost, _moment(X, t), _moment(Y, t)))  # type: ignore[no-any-return]
+        return freeze(ground_cost(cost, _moment(X, t), _moment(Y, t)))
     except InvalidCost as error:
         raise InvalidCost(f"at time {t}: {error}") from None
 

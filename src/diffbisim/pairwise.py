@@ -12,11 +12,10 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.parallel import batches, scattered
+from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
-from diffbisim.solvers import Exact
 from diffbisim.timed import TimedChain
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
@@ -67,7 +66,7 @@ def pairwise(
     plain = criterion == "discounted" and horizon is None and weights is None
     if plain and all(isinstance(chain, MarkovChain) for chain in chains):
         check_discount(discount)
-    if isinstance(chosen, Exact) and chosen.threads is None:
+    if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the pairs are the parallel part
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
@@ -75,7 +74,7 @@ def pairwise(
     work = partial(_distances, chains, question, cost, discount, chosen)
     parts = batches(cells)
     matrix, unfinished = np.zeros((n, n)), 0
-    for part, results in zip(parts, scattered(work, parts, executor, progress, "distances"), strict=True):
+    for part, results in zip(parts, executor_map(work, parts, executor, progress, "distances"), strict=True):
         for (i, j), (value, converged) in zip(part, results, strict=True):
             matrix[i, j] = value
             if symmetric:

@@ -35,14 +35,9 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import (
     Floats,
     Integers,
-    Labels,
     Matrix,
     as_number,
-    axis_names,
-    bare,
     check_count,
-    distinct_labels,
-    find_state,
     finite_numbers,
     freeze,
     is_sparse,
@@ -50,6 +45,7 @@ from diffbisim.checks import (
     stochastic_rows,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.names import Labels, axis_names, distinct_labels, find_state, in_order
 from diffbisim.stochastic import Successors, as_generator
 
 #: The spread of values on the line, from which their cells are chosen, is between these shares of them.
@@ -305,7 +301,7 @@ def _kernel(P: Any, t: int, names: list[Any] | None) -> Matrix:
     """One kernel, checked; a labeled table is put in the order of the labels."""
     table, name = P, f"transitions[{t}]"
     if axis_names(P):
-        table = np.asarray(P) if names is None else bare(P, (names[t], names[t + 1]), name)
+        table = np.asarray(P) if names is None else in_order(P, (names[t], names[t + 1]), name)
     return stochastic_rows(table, name=name, labels=None if names is None else names[t])
 
 
@@ -327,10 +323,10 @@ def _is_vector(rewards: Any) -> bool:
 
 def _rewards_at(rewards: Any, t: int, n: int, labels: tuple[Labels, ...] | None) -> Floats:
     """The rewards (n,) or (n, d) of one time."""
-    bare_part = bare(rewards, [range(n) if labels is None else labels[t]], f"rewards[{t}]")
+    bare_part = in_order(rewards, [range(n) if labels is None else labels[t]], f"rewards[{t}]")
     shape = np.shape(bare_part)
     wanted = (n, shape[1]) if len(shape) == 2 else (n,)
-    return freeze(finite_numbers(bare_part, wanted, name=f"rewards[{t}]", per="state"))  # type: ignore[no-any-return]
+    return freeze(finite_numbers(bare_part, wanted, name=f"rewards[{t}]", per="state"))
 
 
 # --- sample paths --------------------------------------------------------------------------------------------------

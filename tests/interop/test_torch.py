@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import diffbisim as db
+from cases import each
 from diffbisim.torch import distance, distance_and_result
 
 TIGHT = {"discount": 0.8, "tol": 1e-13}
@@ -37,7 +38,7 @@ def test_gradcheck_in_both_kernels_both_starts_and_the_cost(parts):
 
 
 @pytest.mark.parametrize("discount", [0.5, 0.95, 0.999])
-@pytest.mark.parametrize("seed", range(8))
+@each(seed=range(8))
 def test_gradcheck_passes_with_the_defaults_of_both_sides(seed, discount):
     rng = np.random.default_rng([5, seed])
     X = db.MarkovChain(rng.dirichlet(np.ones(4), 4), initial=rng.dirichlet(np.ones(4)), rewards=rng.random(4))

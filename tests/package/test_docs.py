@@ -25,16 +25,6 @@ NUMBERED = [
 ]
 
 
-def test_text_comes_before_navigation_and_tables_scroll_smoke():
-    """Below its page width the theme puts the navigation above the text; the style sheet of ours turns that around."""
-    conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
-    style = (ROOT / "docs" / "_static" / "custom.css").read_text(encoding="utf-8")
-    width = re.search(r'"page_width": "(\d+px)"', conf)[1]
-    narrow = style.split(f"@media screen and (max-width: {width})")[1]
-    assert "flex-direction: column-reverse" in narrow
-    assert re.search(r"table.docutils,[^}]*overflow-x: auto", style)
-
-
 def described(entry):
     """What an entry of the reference stands for."""
     module, _, name = f"diffbisim.{entry}".rpartition(".")

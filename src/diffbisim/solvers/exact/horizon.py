@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.archive import chain_from_arrays, labels_from_array
-from diffbisim.data.reader import entry, is_count, is_history, is_number, is_row, numbers
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers
+from diffbisim.io.npz import chain_from_arrays, labels_from_array
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback
@@ -43,7 +43,6 @@ from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
-    Side,
     Transports,
     Trees,
     item_potentials,
@@ -148,9 +147,8 @@ class BackwardInduction:
         same = _same(items.x.probabilities, x.probabilities) and _same(items.y.probabilities, y.probabilities)
         if same and not self.keep and old is self.transports:
             return old  # nobody else has them
-        of_x, of_y = (s._replace(probabilities=r.probabilities) for s, r in ((items.x, x), (items.y, y)))
         trees = Trees(old.trees.at, *(np.array(part) for part in old.trees[1:]))
-        new = Transports(Items(listed, of_x, of_y, n_y), self.threads, trees)
+        new = Transports(items._replace(listed=listed, x=x, y=y), self.threads, trees)
         new.basis, new.clipped = old.basis if same else min(old.basis, Basis.OTHER), old.clipped
         return new
 
@@ -206,7 +204,7 @@ def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return a is b or np.array_equal(a, b)
 
 
-def _fits(side: Side, rows: Successors) -> bool:
+def _fits(side: Successors, rows: Successors) -> bool:
     """Whether the rows have the successors that they have on this side."""
     return _same(side.indptr, rows.indptr) and _same(side.indices, rows.indices)
 
@@ -254,9 +252,8 @@ class HorizonCoupling(Coupling):
         """The transports of step t, not solved yet; those of ``listed`` pairs only, if given."""
         x, y = self.problem.rows(t)
         n_y = self.problem.shape_at(t + 1)[1]
-        keys = sort_keys(W.reshape(-1, n_y))
-        sides = Side.of(x, keys[0]), Side.of(y, keys[1])
-        return Transports(Items(self.listed[t] if listed is None else listed, *sides, n_y), threads)
+        items = Items.of(x, y, n_y, sort_keys(W.reshape(-1, n_y)))
+        return Transports(items._replace(listed=self.listed[t] if listed is None else listed), threads)
 
     def transports(self, t: int) -> Transports:
         """The solved transports of step t."""
