@@ -7,6 +7,9 @@
     coupling.py     what is known at the end: plans, potentials, occupancies
     games.py        strategy iteration for MDPs with actions; game_kernels.py, game_coupling.py: its parts
     tracking.py     one step at a time along a chain that moves (single loops)
+    undiscounted.py what recurs, and Newton's steps without a discount
+    average.py      the least average cost, by closed classes of pairs
+    total.py        the least total cost until terminal pairs
 
 numba is loaded when a solver runs, not before.
 """
