@@ -57,7 +57,7 @@ def pytest_configure(config):
 def compile_by_turns(file):
     """What is not in numba's cache is compiled under a lock, a byte of the file for each kernel, and looked up again.
 
-    All signatures of a kernel have one lock, because numba keeps them in one index, which two writers would garble.
+    All signatures of a kernel have one lock, because numba keeps them in one index, in which two writers lose entries.
     """
     from diffbisim._compile import _KernelCache
 

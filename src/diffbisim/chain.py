@@ -67,13 +67,14 @@ from diffbisim.checks import (
 from diffbisim.counting import (
     Pairs,
     by_index_of,
+    by_step,
     check_weights,
     drop_unseen,
     empirical_kernel,
-    encode_actions,
     encode_pairs,
     encode_paths,
     fill_unseen,
+    what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.names import (
@@ -414,19 +415,18 @@ class Transitions:
         encoded = encode_pairs(s, by_index_of(s_next, s, "s_next", "s"), states)
         steps = encoded.codes.reshape(-1, 2)
         w = check_weights(by_index_of(weights, s, "weights", "s"), len(steps), "transition")
-        done = None if actions is None else encode_actions(actions, len(steps))
-        gained = None if rewards is None else finite_numbers(rewards, (len(steps),), name="rewards", per="transition")
-        return cls(
-            steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w,
-            actions=None if done is None else done.codes,
-            n_actions=None if done is None else done.n_states,
-            action_labels=None if done is None else done.labels,
-            rewards=gained,
-        )  # fmt: skip
+        acted = what_was_done(actions, rewards, len(steps))
+        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w, **acted)
 
     @classmethod
-    def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
-        """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
+    def from_trajectories(
+        cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
+        rewards: Any = None,
+    ) -> Transitions:  # fmt: skip
+        """All steps of several state sequences; the starts are kept, and each sequence is an episode.
+
+        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step.
+        """
         if not isinstance(trajectories, Iterable):
             raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
         if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
@@ -450,6 +450,7 @@ class Transitions:
             episodes=episodes,
             starts=codes[ends - lengths],
             start_weights=w,
+            **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
         )
 
     def __len__(self) -> int:

@@ -508,7 +508,7 @@ def source_of(source, kind, name, option):
     return SOURCES[source](KINDS[kind], name, option)
 
 
-CASES = sample()
+CASES = {case: k for k, case in enumerate(sample())}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -524,11 +524,13 @@ def test_contract(case):
         buffer = buffer_of(case.kind)
         buffer[:] = data.cost
         how["cost"] = lambda X, Y: buffer
-    results = [solve(data, case.solver, case.option, case.end, case.threads, **how) for _ in range(2)]
+    result = solve(data, case.solver, case.option, case.end, case.threads, **how)
     ended = {Status.ESTIMATE} if solver.estimate else {*solver.unfinished}
-    assert results[0].outcome in ENDS[case.end] | ended
-    Checks(results[0], data, case.kind, solver, case.option, case.end == "to the end").all()
-    assert bits(results[0]) == bits(results[1]), "asked twice, answered differently"
+    assert result.outcome in ENDS[case.end] | ended
+    Checks(result, data, case.kind, solver, case.option, case.end == "to the end").all()
+    if CASES[case] % 3 == 0:
+        again = solve(data, case.solver, case.option, case.end, case.threads, **how)
+        assert bits(again) == bits(result), "asked twice, answered differently"
     assert warm is None or bits(warm) == before, "the source was written to"
 
 
@@ -561,7 +563,7 @@ def test_a_result_is_the_same_after_every_passage(name, option):
                 alike(again, result)
                 Checks(again, data, kind, SOLVERS[name], option, True).all()
             else:
-                assert bits(again) == told, (kind, passage)
+                assert bits(again) == told, f"{kind}, {passage}"
 
 
 def alike(one, other):

@@ -13,7 +13,7 @@ import time
 import pytest
 
 #: Seconds of every thread: what a sweep is given to get under way, and what an interrupt may take to act.
-UNDER_WAY, LIMIT = 0.4, 1.0
+UNDER_WAY, LIMIT = 0.25, 1.0
 
 PRELUDE = """
 import threading, time, warnings
@@ -53,14 +53,14 @@ def warm_up():
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
     parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = before
 
-def interruptible(run):
+def interruptible(run, patience=5.0):
     print("running", flush=True)
     try:
         while True:
             run()
     except KeyboardInterrupt:
         used, ended = time.process_time(), time.monotonic()
-        while threading.active_count() > 1 and time.monotonic() < ended + 5:
+        while threading.active_count() > 1 and time.monotonic() < ended + patience:
             time.sleep(0.01)  # one that has done its last work may still be on its way out
         print("interrupted", used, threading.active_count(), flush=True)
 
@@ -73,7 +73,7 @@ RUNS = {
         interruptible(lambda: db.distance(X, Y, solver=Exact(threads=THREADS)))
     """,
     "improve, sparse": """
-        X, Y = sparse(1500, 6), sparse(1500, 6)
+        X, Y = sparse(1000, 6), sparse(1000, 6)
         interruptible(lambda: db.distance(X, Y, "reward", 0.999, solver=Exact(threads=THREADS)))
     """,
     "occupancy": """
@@ -111,12 +111,12 @@ LEFT_BEHIND = {
         from scipy.sparse.linalg import spilu
         n = 1200
         A = sp.diags([np.ones(n * n), np.full(n * n - 1, -0.4), np.full(n * n - n, -0.3)], [0, 1, -n], format="csc")
-        interruptible(lambda: parallel.left_behind(lambda: spilu(A, drop_tol=1e-9, fill_factor=40)))
+        interruptible(lambda: parallel.left_behind(lambda: spilu(A, drop_tol=1e-9, fill_factor=40)), patience=0)
     """,
     "lumping": """
         db.lump(sparse(50, 3))
         X = sparse(300_000, 3)
-        interruptible(lambda: db.lump(X))
+        interruptible(lambda: db.lump(X), patience=0)
     """,
 }
 

@@ -11,6 +11,7 @@ import diffbisim as db
 from diffbisim.abstract.model import Family, class_means, step_errors
 from diffbisim.abstract.partitions import Metric, balls, medians, pairs
 from diffbisim.data.examples import four_rooms
+from diffbisim.data.gymnasium import as_env, rollouts
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.planning import optimal_values, policy_values
 from oracles import games
@@ -260,7 +261,7 @@ def test_the_best_candidate_wins_and_every_method_runs():
         assert row.loss <= row.reward_bound + 1e-11
     again = db.abstract(rooms, labels=found.candidates[4].labels)
     assert again.loss == pytest.approx(found.candidates[4].loss, abs=1e-11)
-    assert "12 by 'action'" in repr(found)
+    assert repr(found).startswith(f"AbstractionResult(120 states to 12 by {found.method!r}, loss ")
 
 
 def test_same_seed_same_answer_dense_as_sparse():
@@ -323,6 +324,21 @@ def test_abstraction_from_data_is_that_of_the_empirical_mdp():
     assert db.abstract(data, n_states=40, rewards=rooms.rewards).loss <= 1e-11
 
 
+def test_episodes_with_actions_and_what_gymnasium_gives():
+    paths, actions, rewards = [[0, 1, 2], [1, 1]], [["go", "go"], ["stay"]], [[0.0, 1.0], [0.5]]
+    data = db.Transitions.from_trajectories(paths, actions=actions, rewards=rewards)
+    assert (data.actions.tolist(), data.action_labels) == ([0, 0, 1], ("go", "stay"))
+    mdp = db.MDP.from_transitions(data, unseen="self-loop")
+    assert mdp.initial.tolist() == [0.5, 0.5, 0]
+    assert mdp.rewards.tolist() == [[0, 0], [1, 0.5], [0, 0]]
+    rooms = four_rooms(7)
+    seen = rollouts(as_env(rooms, 100), rooms.uniform_policy(), 2_000, 0)
+    whole = seen.transitions(actions=True)
+    assert db.MDP.from_transitions(whole, unseen="self-loop").n_states == 40
+    assert np.array_equal(whole.actions, seen.actions)
+    assert seen.transitions().actions is None
+
+
 def test_actions_never_seen():
     data = db.Transitions.from_pairs(list("aab"), list("bac"), actions=["go", "stay", "go"], rewards=[1, -2.0, 4])
     with pytest.raises(InvalidData, match=re.escape("action 'stay' was never taken in state 'b' (of 1 such pairs)")):
@@ -377,6 +393,16 @@ def test_actions_never_seen():
             lambda M: db.abstract(db.Transitions.from_pairs([0], [0], actions=[0]), 1),
             InvalidData,
             "nothing is known of rewards",
+        ),
+        (
+            lambda M: db.Transitions.from_trajectories([[0, 1], [1, 0, 1]], actions=[[0], [1]]),
+            InvalidData,
+            "actions[1] has 1 entries for 2 steps",
+        ),
+        (
+            lambda M: db.Transitions.from_trajectories([[0, 1]], rewards=[[0], [1]]),
+            InvalidData,
+            "rewards has 2 sequences for 1 trajectories",
         ),
         (
             lambda M: db.Transitions.from_pairs([0], [0], actions=[0, 1]),

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 from diffbisim import stochastic
 from diffbisim.errors import InvalidChain
 
@@ -37,7 +38,7 @@ def as_lists(classes):
     return [states.tolist() for states in classes]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each(seed=range(30))
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_against_powers_of_the_kernel(seed, form):
     P = random_graph(seed)
@@ -56,7 +57,7 @@ def test_against_powers_of_the_kernel(seed, form):
     assert chain.reachable_states.tolist() == np.flatnonzero(R[n - 1]).tolist()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each(seed=range(30))
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_stationary_laws_are_stationary_and_live_on_one_class(seed, form):
     """π = π P, sums to one, zero off its class: these define it."""

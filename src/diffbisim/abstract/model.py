@@ -53,6 +53,9 @@ from diffbisim.stochastic import Successors
 #: Actions whose values differ by this share of the largest value are equally good.
 TIE = 1e-10
 
+#: More than the rounding of a few sums and products.
+ROUNDING = 1e-14
+
 
 class Losses(NamedTuple):
     """What two policies of an abstraction lose, in normalized values."""
@@ -70,6 +73,7 @@ class Policies(NamedTuple):
     abstract: Integers  # (k,) the optimal action of every class
     values: Floats  # (k,) v̂*
     lookahead: Integers  # (n,) of every state
+    short: float  # how far the values of the policy may be from v̂*: ties that are not quite, and rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +110,10 @@ class Ground:
         r_mean = class_means(labels, r, self.weight)
         v = improve(list(P), r_mean, γ).values
         small = r_mean + γ * np.stack([P_a @ v for P_a in P], axis=1)
-        actions = _best(small)
-        return Policies(actions, v, _best(r + γ * action_values(self.mdp, v[labels]), actions[labels]))
+        actions = best_actions(small)
+        off = np.abs(v - small.max(axis=1)) + small.max(axis=1) - small[np.arange(len(v)), actions]
+        ahead = best_actions(r + γ * action_values(self.mdp, v[labels]), actions[labels])
+        return Policies(actions, v, ahead, float(off.max()) / (1 - γ))
 
     def losses(self, labels: Integers) -> Losses:
         """What is lost by planning on these classes, exact up to rounding."""
@@ -126,7 +132,7 @@ class Ground:
         return solved_values(P, r, self.discount)
 
 
-def _best(q: Floats, otherwise: Integers | None = None) -> Integers:
+def best_actions(q: Floats, otherwise: Integers | None = None) -> Integers:
     """The best action of every row; of those that are best but for rounding the given one, or else the first."""
     near = q >= q.max(axis=1, keepdims=True) - TIE * float(np.abs(q).max())
     first = near.argmax(axis=1)
@@ -187,7 +193,7 @@ def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, fami
     transports.solve(np.ascontiguousarray(metric / scale).ravel(), moved, 1e-14)
     moved += transport_rounding(transports.nodes, transports.unbalanced, transports.clipped)
     seen = np.abs(family.ground - ψ[labels]).sum(axis=-1)
-    return np.asarray((1 - γ) * seen + γ * scale * moved.reshape(mdp.n_actions, n).T)
+    return np.asarray(((1 - γ) * seen + γ * scale * moved.reshape(mdp.n_actions, n).T) * (1 + ROUNDING))
 
 
 def encoder_errors(mdp: MDP, b: Floats, discount: float) -> Floats:

@@ -167,7 +167,8 @@ class AbstractionResult:
     @property
     def bounds(self) -> Floats:
         """The encoder bound e + e_π on :attr:`losses`, by state, ``(n,)``: known without solving the ground MDP."""
-        return np.asarray(self._errors + policy_errors(self.ground, self._step_errors, self._lifted, self.discount))
+        e = policy_errors(self.ground, self._step_errors, self.policy[self.labels], self.discount)
+        return np.asarray(self._errors + e + self._planned.short)
 
     @property
     def bound(self) -> float:
@@ -207,17 +208,13 @@ class AbstractionResult:
             for actions in (lifted, found.lookahead)
         )
         e = policy_errors(self.ground, self._step_errors, lifted, self.discount)
-        return Transfer(found.abstract, lost, ahead, self._errors + e)
+        return Transfer(found.abstract, lost, ahead, self._errors + e + found.short)
 
     # --- computed once --------------------------------------------------------------------------------------------
 
     @lazy
     def _ground(self) -> Ground:
         return Ground.of(self.ground, self.discount)
-
-    @property
-    def _lifted(self) -> Integers:
-        return self.policy[self.labels]
 
     @lazy
     def _planned(self) -> "_Planned":
@@ -227,7 +224,7 @@ class AbstractionResult:
             certified_losses(self.values, policy_values(self.ground, actions, self.discount, rewards=r))
             for actions in (found.abstract[self.labels], found.lookahead)
         )
-        return _Planned(freeze(found.abstract), freeze(found.lookahead), *lost)
+        return _Planned(freeze(found.abstract), freeze(found.lookahead), found.short, *lost)
 
     @lazy
     def _step_errors(self) -> Floats:
@@ -255,6 +252,7 @@ class AbstractionResult:
 class _Planned(NamedTuple):
     policy: Integers
     lookahead: Integers
+    short: float
     losses: Values
     lookahead_losses: Values
 

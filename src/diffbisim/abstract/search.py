@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.abstract.model import Ground, class_kernels, class_means
+from diffbisim.abstract.model import Ground, best_actions, class_kernels, class_means
 from diffbisim.abstract.partitions import Metric, balls, medians, numbered, pairs
 from diffbisim.abstract.result import AbstractionResult, Candidate
 from diffbisim.chain import Transitions
@@ -183,7 +183,7 @@ class Search:
         """The same, with all states that have another best action farther away than any that has the same."""
         q = self.ground.action_values
         far = 2 * float(np.ptp(q)) or 1.0
-        return Metric.of_features(np.hstack([q, far * np.eye(q.shape[1])[q.argmax(axis=1)]]))
+        return Metric.of_features(np.hstack([q, far * np.eye(q.shape[1])[best_actions(q)]]))
 
     @lazy
     def bisimulation(self) -> Metric:

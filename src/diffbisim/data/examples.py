@@ -157,8 +157,8 @@ def four_rooms(
     (default the opposite corner), which is not absorbing. Known: 104 cells at size 11, 40 at size 7.
 
     With ``irrelevant`` > 1 a state is (row, col, z): z, one of so many values, is drawn anew in every step and means
-    nothing, so lumping gives the cells back. With ``influence`` ν > 0 it means a little: the action slips with
-    probability ``slip + ν z / (irrelevant - 1)``.
+    nothing, so lumping gives the cells back. With ``influence`` ν > 0 it means a little: before it slips, the
+    action is turned clockwise with probability ``ν z / (irrelevant - 1)``.
     """
     free = _four_rooms_map(size)
     cells = np.argwhere(free)  # (n, 2), row by row
@@ -175,7 +175,10 @@ def four_rooms(
     if irrelevant == 1:
         return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
     m, n = irrelevant, len(labels)
-    by_value = [_slipping(moves, slip + influence * z / (m - 1)) for z in range(m)]
+    _probability(influence, "influence")
+    turned = [moves[k] for k in (3, 2, 0, 1)]  # up to right, down to left, left to up, right to down
+    share = influence * np.arange(m) / (m - 1)
+    by_value = [_slipping([(1 - p) * a + p * b for a, b in zip(moves, turned, strict=True)], slip) for p in share]
     anew = np.full((1, m), 1.0 / m)
     at = np.add.outer(np.arange(n), np.arange(m) * n).ravel()  # state (cell, z) among the rows stacked by z
     kernels = [

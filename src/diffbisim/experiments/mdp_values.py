@@ -1,8 +1,8 @@
 """Value bounds: the metric between two states against the difference of their optimal values.
 
 ``|v*(s) - v*(t)| ≤ U(s,t)`` for Ferns' and the lax metric, and ``v*(s) - v*(t) ≤ S(s,t)`` for the directed one, with
-v* = (1-γ) V*. Every point is a pair of states of a random MDP (dense, sparse or deterministic) or of four rooms; the bound
-is the diagonal. A tight metric has points near it.
+v* = (1-γ) V*. Every point is a pair of states of a random MDP (dense, sparse or deterministic) or of four rooms; the
+bound is the diagonal. A tight metric has points near it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Value bounds of MDP metrics against true differences"
-CLAIM = "Nothing; for chains the metric bounds differences of values in the same way."
+CLAIM = "The paper's chains have no actions; there the metric bounds differences of values in the same way."
 
 KINDS = {"dense": BLUE, "sparse": ORANGE, "deterministic": GREEN, "four rooms": VERMILION}
 METRICS = {"matched": "Ferns (matched)", "lax": "lax", "directed": "directed"}

@@ -4,7 +4,7 @@ A distance is its own file. A result that is built on a distance (fit, compressi
 distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
 knows it.
 
-What is read is checked as if an enemy had written it (data/reader.py): chains, cost and discount as by the
+What is read is checked as if an enemy had written it (arrays.py): chains, cost and discount as by the
 constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
 (the ``restore`` of its coupling).
 """
