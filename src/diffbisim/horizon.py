@@ -271,7 +271,7 @@ def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, 
     timed = isinstance(X, TimedChain) or isinstance(Y, TimedChain)
     if isinstance(cost, str) and timed:
         return tuple(_cost_at(cost, X, Y, t) for t in times)
-    if (isinstance(cost, (list, tuple)) and all(np.ndim(part) == 2 for part in cost)) or np.ndim(cost) == 3:
+    if _is_list_of_tables(cost):
         if len(cost) != n_steps + 1:
             raise InvalidCost(
                 f"cost has {len(cost)} tables; give one for each of the {n_steps + 1} times 0 … {n_steps}"
@@ -284,6 +284,15 @@ def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, 
             'or rewards and cost="reward"'
         )
     return (_cost_at(cost, X, Y, 0),) * (n_steps + 1)
+
+
+def _is_list_of_tables(cost: Any) -> bool:
+    if not isinstance(cost, (list, tuple)):
+        return getattr(cost, "ndim", 0) == 3
+    try:
+        return all(np.ndim(table) == 2 for table in cost)
+    except ValueError:  # rows of different lengths: the check of one table says so
+        return False
 
 
 def _cost_at(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, t: int) -> Array:
@@ -446,7 +455,8 @@ def timed_arrays(chain: TimedChain) -> dict[str, Any]:
 def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
     """All derivatives from one pass over the steps."""
     laws, start = coupling.laws, coupling.start
-    by_x, by_y = zip(*(coupling.weighted_potentials(laws[t], t) for t in range(problem.n_steps)), strict=True)
+    everywhere = coupling.complete and not problem.is_sparse
+    by_x, by_y = zip(*(coupling.step_potentials(t, everywhere) for t in range(problem.n_steps)), strict=True)
     costs = [w * m for w, m in zip(problem.weights, laws, strict=True)]
     rows = [problem.rows(t) for t in range(problem.n_steps)]
     return TimedGradient(

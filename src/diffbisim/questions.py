@@ -52,6 +52,8 @@ class Question:
             self._only_discounted("MDPs")
             return ActionProblem.make(X, Y, cost, discount, self.actions or "matched")
         if timed or isinstance(X, TimedChain) or isinstance(Y, TimedChain):
+            if self.criterion != "discounted":
+                raise InvalidArgument(f"criterion={self.criterion!r} has no end, a TimedChain has one: leave it out")
             return TimedProblem.make(X, Y, cost, discount, self.horizon, self.weights)
         if self.criterion == "average":
             return AverageProblem.of(X, Y, cost)

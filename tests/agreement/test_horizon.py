@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from diffbisim.gradient import kernel_gradients
 from diffbisim.horizon import TimedProblem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import horizon
@@ -226,6 +227,10 @@ def test_gradients_of_chains_are_added_up_over_time():
     assert slope(lambda c: value(c=c), c, F) == pytest.approx((r.gradient.cost * F).sum(), abs=1e-6)
     np.testing.assert_allclose(r.gradient.cost, r.occupancy, atol=1e-14)  # weights sum to one
     assert r.encoder.shape == (4, 3)
+    for side, everywhere in product("xy", (True, False)):  # what the bridges ask for
+        rows = kernel_gradients(r.coupling, r.occupancy, everywhere)["xy".index(side)]
+        rows = rows if everywhere else rows.toarray()
+        np.testing.assert_allclose(rows, getattr(r.gradient, f"transition_{side}"), atol=1e-13)
     timed = db.distance(db.TimedChain.repeat(X, 6), Y, cost=c, discount=0.9)
     np.testing.assert_allclose(sum(timed.gradient.transition_x), r.gradient.transition_x, atol=1e-13)
 
@@ -395,6 +400,10 @@ def test_processes_and_costs_that_do_not_fit():
         db.distance(X, Y, cost=[np.ones((1, 2))] * 3)
     with pytest.raises(db.InvalidCost, match="at time 0: "):
         db.distance(X, Y, cost="indicator")
+    with pytest.raises(db.InvalidCost, match="not an array of numbers"):
+        db.distance(Y, Y, cost=[[1.0, 2.0], [3.0]], horizon=2)
+    with pytest.raises(db.InvalidArgument, match="has no end"):
+        db.distance(X, Y, criterion="average")
     with pytest.raises(db.InvalidArgument, match="X is a list"):
         db.distance([[1.0]], Y, horizon=2)
     r = db.distance(X, Y, cost=lambda x, y: [np.full((n, 2), 0.5) for n in x.n_states])

@@ -32,7 +32,7 @@ from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers
 from diffbisim.io.npz import chain_from_arrays, labels_from_array
-from diffbisim.problem import Array, Coupling, Start, frozen, lazy
+from diffbisim.problem import Array, Coupling, Start, frozen, lazy, on_support
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback
 from diffbisim.solvers.exact import Exact
@@ -349,16 +349,25 @@ class HorizonCoupling(Coupling):
     def occupancy(self) -> Array:
         raise InvalidArgument("there is a law of pairs for every time: use occupancy_at(time)")
 
-    def weighted_potentials(self, m: Array, t: int) -> tuple[Array, Array]:
-        """``Σ_y m(x,y) f_xy`` and ``Σ_x m(x,y) g_xy`` of step t: by row and state, or by stored entry if sparse."""
-        transports, listed = self.transports(t), self.listed[t]
+    def step_potentials(self, t: int, everywhere: bool) -> tuple[Array, Array]:
+        """``Σ_y m_t(x,y) f_xy`` and ``Σ_x m_t(x,y) g_xy`` of step t: by row and state, or by stored entry."""
+        transports, listed, m = self.transports(t), self.listed[t], self.laws[t].ravel()
         now, after = self.problem.shape_at(t), self.problem.shape_at(t + 1)
-        shapes = ((now[0], after[0]), (now[1], after[1])) if self.complete and not self.problem.is_sparse else None
-        weights = np.array(m, dtype=np.float64, order="C").ravel()
+        shapes = ((now[0], after[0]), (now[1], after[1])) if everywhere else None
         by_x, by_y = transports.weighted_potentials(
-            self.levels[t + 1].table, weights[listed] if listed.size else weights, shapes
+            self.levels[t + 1].table, m[listed] if listed.size else m.copy(), shapes
         )
         return self.problem.scale * by_x, self.problem.scale * by_y
+
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        """The sums over all steps, for two chains that stay the same; pairs count by their law at each time, not m."""
+        if everywhere and not self.complete:
+            raise InvalidArgument("potentials off the supports need all pairs: use Exact(reachable=False)")
+        parts = [self.step_potentials(t, everywhere) for t in range(self.problem.n_steps)]
+        by_x, by_y = (sum(side[1:], start=side[0]) for side in zip(*parts, strict=True))
+        if everywhere:
+            return by_x, by_y
+        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
 
     # --- on disk ---------------------------------------------------------------------------------------------------
 
