@@ -9,6 +9,7 @@ discounted (the default)          U = (1-γ) c + γ OT_U(P_X, P_Y)              
 ``horizon=T`` or ``weights=``     V_t = w_t c + OT_{V_{t+1}}, T steps                   horizon.py
 two MDPs, ``actions="matched"``   U = max_a [(1-γ) c_a + γ OT_U(P_a, Q_a)]              actions.py
 two MDPs, ``actions="lax"``       U = max(max_a min_b, max_b min_a) of the same         actions.py
+two MDPs, ``actions="directed"``  U = max_a min_b of the same                           actions.py
 ================================  ====================================================  ==============================
 """
 
@@ -32,7 +33,7 @@ class Question:
         horizon: number of steps T of a finite horizon; None for none.
         weights: non-negative weights of the costs at times 0 … T, in place of the powers of the discount.
         terminal: pairs where the total cost ends, (n_X, n_Y) booleans; None for pairs of absorbing states without cost.
-        actions: "matched" or "lax", for two MDPs; None for the former.
+        actions: "matched", "lax" or "directed", for two MDPs; None for the first.
     """
 
     criterion: str = "discounted"

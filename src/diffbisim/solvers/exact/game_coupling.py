@@ -141,10 +141,13 @@ class GameCoupling(Coupling):
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
-    def _user_table(self, scaled: Array) -> Array:
-        """Within the range of the costs; NaN where a pair was not solved."""
+    def _user_table(self, scaled: Array, to: float | None = None) -> Array:
+        """Within the range of the costs, rounded ``to`` plus or minus infinity; NaN where a pair was not solved."""
         problem, pairs = self.problem, self.pairs
-        table = np.clip(problem.scale * np.minimum(scaled, 1.0), float(problem.cost.min()), problem.scale)
+        table = problem.scale * np.clip(scaled, 0.0, 1.0)
+        if to is not None:
+            table = np.nextafter(table, to)
+        table = np.clip(table, float(problem.cost.min()), problem.scale)
         unknown = pairs.numbers == pairs.size
         if pairs.folded:
             unknown[:: problem.shape[1] + 1] = False
@@ -158,9 +161,9 @@ class GameCoupling(Coupling):
 
     @lazy
     def bounds(self) -> tuple[Array, Array]:
-        """Certified lower and upper bounds on the metric; scaling rounds twice, which counts."""
+        """Certified lower and upper bounds on the metric; the roundings of scaling and of the sum count."""
         wide = self.half + 4 * EPS
-        return self._user_table(self.U - wide), self._user_table(self.U + wide)
+        return self._user_table(self.U - wide, -np.inf), self._user_table(self.U + wide, np.inf)
 
     @property
     def start(self) -> Start:
