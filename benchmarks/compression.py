@@ -12,9 +12,15 @@ import time
 import numpy as np
 
 import diffbisim as db
-from diffbisim.fit.descent import Search, descend
-from diffbisim.fit.partition import aggregate, by_look, landmark_distances, medoid_partition, random_model
-from diffbisim.fit.target import Target
+from diffbisim.compress.descent import Search, descend
+from diffbisim.compress.starts import (
+    Target,
+    aggregate,
+    by_appearance,
+    landmark_distances,
+    medoid_partition,
+    random_model,
+)
 
 
 def enough():
@@ -43,7 +49,7 @@ def small(starts=200):
 
 def large(chain, name, restarts):
     target = Target(chain, 0.95, rewards=chain.rewards)
-    rewards_only = target.solve(by_look(target, 20))
+    rewards_only = target.solve(by_appearance(target, 20))
     labels = medoid_partition(landmark_distances(target), target.weight, 20, np.random.default_rng(0))
     lumped = target.solve(aggregate(target, labels, 20))
     began = time.perf_counter()

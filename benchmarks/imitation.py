@@ -100,7 +100,7 @@ def speed(args):
     """
     for name, mdp, expert in tasks():
         times, runs = {}, {}
-        for key, solver, repeats in (("exact", "exact", 20), ("somcot", db.solvers.Somcot(10_000, certify=False), 1)):
+        for key, solver, repeats in (("exact", None, 20), ("somcot", db.solvers.Somcot(10_000, certify=False), 1)):
             steps = []
             for _ in range(repeats):
                 marks = []

@@ -34,8 +34,7 @@ import numpy as np
 import diffbisim as db
 from diffbisim.problem import Problem
 from diffbisim.solvers import Exact, SinkhornPolicy, SinkhornValue
-from diffbisim.solvers.sinkhorn_run import Run
-from diffbisim.solvers.sinkhorn_schedules import Annealing
+from diffbisim.solvers.sinkhorn.solver import Annealing
 
 DISCOUNT, SAMPLE, BATCHES, ENOUGH = 0.95, 8, (20, 40, 100), 200
 METHODS = ("sinkhorn", "sinkhorn_stabilized", "sinkhorn_log")
@@ -57,21 +56,20 @@ class PotAnnealing(Annealing):
     seconds, batch = 0.0, 40
 
     def improve(self, iteration: int) -> None:
-        run, plans = self.run, self.run.plans
-        target = 0.1 / (self.beta * run.spread)
-        plans.heat(run.U, self.beta)
+        target = 0.1 / (self.beta * self.spread)
+        self.plans.heat(self.U, self.beta)
         self.seconds += self.pot_seconds(np.random.default_rng(iteration), target)
         for _ in range(self.batch // 5):  # too few at a time for over-relaxation to begin
-            plans.scale(5, target)
+            self.plans.scale(5, target)
 
     def pot_seconds(self, rng: np.random.Generator, target: float) -> float:
         """Time of ``ot.sinkhorn`` for all pairs, from a sample, by its fastest method that works here."""
-        return min(self.method_seconds(name, rng.choice(self.run.plans.size, SAMPLE), target) for name in METHODS)
+        return min(self.method_seconds(name, rng.choice(self.plans.size, SAMPLE), target) for name in METHODS)
 
     def method_seconds(self, method: str, sample: np.ndarray, target: float) -> float:
         import ot
 
-        plans, problem = self.run.plans, self.run.problem
+        plans, problem = self.plans, self.problem
         (n_x, n_y), W = plans.shape, plans.W.reshape(plans.shape)
         F, G = plans.F.reshape(-1, n_x), plans.G.reshape(-1, n_y)
         middle, elapsed = (W.max() + W.min()) / 2, 0.0  # taken out: "sinkhorn" then works twice as far down
@@ -91,15 +89,14 @@ class PotAnnealing(Annealing):
 
 def peer(problem: Problem, gap: float, batch: int, limit: float) -> tuple[float, int, bool]:
     """Seconds and outer iterations of the peer, and whether it came to the gap before the limit."""
-    run = Run(problem, 0.0, None, None)
-    schedule = PotAnnealing(run, True, None, gap)
-    schedule.batch = batch
+    run = PotAnnealing(problem, SinkhornPolicy(tol=gap))
+    run.batch = batch
     for iteration in count(1):
-        schedule.improve(iteration)
-        run.check(iteration)
-        if run.gap <= gap or schedule.seconds > limit:
-            return schedule.seconds, iteration, run.gap <= gap
-        schedule.evaluate()
+        run.improve(iteration)
+        reached = run.check(iteration).gap
+        if reached <= gap or run.seconds > limit:
+            return run.seconds, iteration, reached <= gap
+        run.evaluate()
     raise AssertionError("count never ends")
 
 

@@ -18,7 +18,7 @@ order = np.random.default_rng(0).permutation(25)
 truth = db.examples.block_chain().permuted(order)
 s, s_next = truth.sample_transitions(20_000, 0.95, 1)
 X = db.Transitions.from_pairs(s, s_next, states=25).chain(rewards=truth.rewards, initial=int(truth.initial.argmax()))
-small = db.compress(X, n_states=5, discount=0.95, rng=0)
+small = db.compress(X, n_states=5, discount=0.95, restarts=2, rng=0)
 print(small)
 
 # %%

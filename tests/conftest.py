@@ -1,11 +1,22 @@
-"""Where everything that the tests need is there, none may be skipped: with DIFFBISIM_NO_SKIPS set a skip is a failure.
+"""What all tests share: a rule on skips, a source of processes, and kernels that only one worker compiles.
 
-``.ci/run`` sets it. Without it, only the page in a browser (no Chromium) and forked processes (no fork) are skipped.
+Where everything that the tests need is there, none may be skipped: with DIFFBISIM_NO_SKIPS set a skip is a failure.
+``.ci/run`` sets it. Without it, only the page in a browser (no Chromium), forked processes (no fork) and interrupts
+(where this is not Linux) are skipped.
 """
 
 import os
+import zlib
+from pathlib import Path
 
 import pytest
+
+from nursery import Nursery
+
+try:
+    import fcntl
+except ImportError:  # Windows: both workers compile
+    fcntl = None
 
 
 def strict(report):
@@ -23,3 +34,55 @@ def pytest_runtest_makereport():
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report():
     return strict((yield))
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    """Where processes come from that are to be killed or interrupted."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
+# --- kernels: two workers that need the same one do not both compile it ---------------------------------------------
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput") and fcntl and "NUMBA_CACHE_DIR" in os.environ:
+        folder = Path(os.environ["NUMBA_CACHE_DIR"])
+        folder.mkdir(parents=True, exist_ok=True)
+        compile_by_turns(os.open(folder / "compiling", os.O_RDWR | os.O_CREAT))
+
+
+def compile_by_turns(file):
+    """What is not in numba's cache is compiled under a lock, a byte of the file for each kernel, and looked up again.
+
+    All signatures of a kernel have one lock, because numba keeps them in one index, in which two writers lose entries.
+    """
+    from diffbisim._compile import _KernelCache
+
+    load, save, held = _KernelCache.load_overload, _KernelCache.save_overload, set()
+
+    def place(self):
+        return zlib.crc32(repr((self._py_func.__module__, self._py_func.__qualname__)).encode())
+
+    def load_or_wait(self, signature, target):
+        found, at = load(self, signature, target), place(self)
+        if found is None and at not in held:
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, at)
+            held.add(at)
+            found = load(self, signature, target)
+            if found is not None:
+                release(at)
+        return found
+
+    def save_and_release(self, signature, data):
+        save(self, signature, data)
+        release(place(self))
+
+    def release(at):
+        if at in held:
+            held.discard(at)
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, at)
+
+    _KernelCache.load_overload, _KernelCache.save_overload = load_or_wait, save_and_release

@@ -23,11 +23,11 @@ import numpy as np
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.cli.reading import read_cost, read_rewards
+from diffbisim.compress.result import CompressResult
 from diffbisim.errors import DiffbisimError
-from diffbisim.fit.compress import CompressResult
-from diffbisim.fit.result import FitResult, FitStatus
-from diffbisim.imitate.result import Ending, ImitationResult
+from diffbisim.fit.result import FitResult
+from diffbisim.imitate.result import ImitationResult
+from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.problem import Problem
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
@@ -69,9 +69,9 @@ def samples() -> dict[str, Sample]:
     }
     learner = db.distance(X, mdp.induced_chain(policy), solver=Exact())
     history = ({"value": 1.0, "step": 0.5},)
-    results["fit"] = FitResult(Y, start, {"logits": np.ones((4, 4))}, None, FitStatus.STEPS, history, {"pivots": 3})
+    results["fit"] = FitResult(Y, start, {"logits": np.ones((4, 4))}, None, Status.STEPS, history, {"pivots": 3})
     results["compression"] = CompressResult(Y, start, history)
-    results["imitation"] = ImitationResult(policy, learner, history, mdp, Ending.ITERATIONS)
+    results["imitation"] = ImitationResult(policy, learner, history, mdp, Status.ITERATIONS)
     found = [
         Sample(name, {f"{name}.npz": _written(result.save, ".npz")}, use_result) for name, result in results.items()
     ]
@@ -143,7 +143,7 @@ def use_rewards(path, rng):
 
 
 def use_cost(path, rng):
-    Problem.make(_chain(0, 3), _chain(1, 4), read_cost(str(path)), 0.9)
+    Problem.make(_chain(0, 3), _chain(1, 4), read_numbers(path), 0.9)
 
 
 def _look(chain):

@@ -24,6 +24,7 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
+    "TimedChain": "timed",
     "distance": "distance",
     "pairwise": "pairwise",
     "bisimulation": "metrics",
@@ -33,20 +34,20 @@ _HOME = {
     "lump": "lumping",
     "abstract": "abstract.search",
     "AbstractionResult": "abstract.result",
-    "compress": "fit.compress",
-    "compress_sweep": "fit.sweep",
-    "fit": "fit.dbot",
+    "compress": "compress.compression",
+    "compress_sweep": "compress.compression",
+    "fit": "fit.fitting",
     "FitResult": "fit.result",
     "identify": "fit.identify",
-    "load": "loading",
-    "read_chain": "data.files",
-    "read_mdp": "data.files",
-    "read_transitions": "data.files",
-    "write_chain": "data.files",
-    "Transitions": "data.transitions",
+    "load": "io",
+    "read_chain": "io.chains",
+    "read_mdp": "io.chains",
+    "read_transitions": "io.chains",
+    "write_chain": "io.chains",
+    "Transitions": "chain",
     "Stream": "data.streams",
     "feature_cost": "cost",
-    "imitate": "imitate.ilfo",
+    "imitate": "imitate.imitation",
     "DistanceResult": "results",
     "MDPResult": "actions",
     "ImitationResult": "imitate.result",
@@ -58,26 +59,32 @@ _HOME = {
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
 }
-_MODULES = {"solvers": "solvers", "data": "data", "examples": "data.examples", "kernels": "fit.kernels", "plot": "plot"}
+_MODULES = {
+    "solvers": "solvers",
+    "data": "data",
+    "io": "io",
+    "examples": "data.examples",
+    "kernels": "fit.kernels",
+    "plot": "plot",
+}
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from diffbisim import data as data
+    from diffbisim import io as io
     from diffbisim import plot as plot
     from diffbisim import solvers as solvers
     from diffbisim.abstract.result import AbstractionResult as AbstractionResult
     from diffbisim.abstract.search import abstract as abstract
     from diffbisim.actions import MDPResult as MDPResult
     from diffbisim.chain import MarkovChain as MarkovChain
+    from diffbisim.chain import Transitions as Transitions
+    from diffbisim.compress.compression import compress as compress
+    from diffbisim.compress.compression import compress_sweep as compress_sweep
     from diffbisim.cost import feature_cost as feature_cost
     from diffbisim.data import examples as examples
-    from diffbisim.data.files import read_chain as read_chain
-    from diffbisim.data.files import read_mdp as read_mdp
-    from diffbisim.data.files import read_transitions as read_transitions
-    from diffbisim.data.files import write_chain as write_chain
     from diffbisim.data.streams import Stream as Stream
-    from diffbisim.data.transitions import Transitions as Transitions
     from diffbisim.distance import distance as distance
     from diffbisim.errors import ConvergenceWarning as ConvergenceWarning
     from diffbisim.errors import DiffbisimError as DiffbisimError
@@ -88,14 +95,16 @@ if TYPE_CHECKING:
     from diffbisim.errors import MissingExtra as MissingExtra
     from diffbisim.estimate import estimate as estimate
     from diffbisim.fit import kernels as kernels
-    from diffbisim.fit.compress import compress as compress
-    from diffbisim.fit.dbot import fit as fit
+    from diffbisim.fit.fitting import fit as fit
     from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
-    from diffbisim.fit.sweep import compress_sweep as compress_sweep
-    from diffbisim.imitate.ilfo import imitate as imitate
+    from diffbisim.imitate.imitation import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
-    from diffbisim.loading import load as load
+    from diffbisim.io import load as load
+    from diffbisim.io.chains import read_chain as read_chain
+    from diffbisim.io.chains import read_mdp as read_mdp
+    from diffbisim.io.chains import read_transitions as read_transitions
+    from diffbisim.io.chains import write_chain as write_chain
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
     from diffbisim.metrics import bisimulation as bisimulation
@@ -103,6 +112,7 @@ if TYPE_CHECKING:
     from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
     from diffbisim.results import DistanceResult as DistanceResult
+    from diffbisim.timed import TimedChain as TimedChain
 
 
 def __getattr__(name: str) -> Any:
@@ -121,7 +131,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """``distance`` and ``fit`` are functions and submodules; importing the submodule must not hide the function."""
+    """``distance``, ``fit`` and others are functions and modules; an import of the latter must not hide the former."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

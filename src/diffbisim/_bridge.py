@@ -9,7 +9,6 @@ gradient of gradient.py divided by the row sums. Starts alike. A kernel is a den
 sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same layout.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import cleandoc
@@ -22,10 +21,12 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers
 from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain
-from diffbisim.gradient import _centered
-from diffbisim.problem import Problem
+from diffbisim.distance import solve as solve_problem
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain, warn
+from diffbisim.gradient import kernel_gradients
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers import Exact
 
 #: What a second derivative is told. The distance is piecewise smooth: a Hessian would miss what happens at the kinks.
 ONCE = (
@@ -39,7 +40,7 @@ REVERSE = (
     "and a loop for a batch; forward mode, vmap and Hessians do not go through it"
 )
 
-#: What the exact solver is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
+#: The gap that is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
 #: slopes to 1e-5). It costs one iteration more than the 1e-8 of :func:`diffbisim.distance`.
 TOL = 1e-10
 
@@ -58,7 +59,8 @@ discount : weight γ of the next step, strictly between 0 and 1; a plain number
 initial : start of Y, a state or an (n_Y,) {array} (default: that of X if both have as many states, else state 0)
 initial_x : start of X where it is no MarkovChain
 rewards : (n_Y,) {array} for cost "reward" (default: those of X if both have as many states)
-solver, tol, warm : as for :func:`diffbisim.distance`; "exact" without ``tol`` goes to 1e-10 where digits allow
+solver, tol, warm : as for :func:`diffbisim.distance`; by default exact, to 1e-10 where digits allow
+asked : what else :func:`diffbisim.distance` takes to say what is computed: ``criterion``, ``horizon``, ...
 
 Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards."""
 
@@ -113,25 +115,31 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> MarkovChain:
     return MarkovChain(kernel / sums[:, None], initial=initial)
 
 
-def solve(
-    x: MarkovChain | Stream, y: MarkovChain, cost: Floats, discount: float, solver: Any, tol: float | None, warm: Any,
-    warn: bool = True,
-) -> DistanceResult:  # fmt: skip
-    """As :func:`diffbisim.distance`, which it cannot call: a bridge is deeper in the stack when it warns.
+class Asked(NamedTuple):
+    """What a caller of a bridge wants, beside the two chains and the cost."""
 
-    From a stream x, the kernel of y is known and not sampled, unless the solver sees one minibatch at a time.
-    """
-    usual = solver == "exact" and tol is None
-    chosen = make_solver(solver, TOL if usual else tol)
+    discount: float
+    solver: Any = None  # None: exact, to TOL where digits allow
+    tol: float | None = None
+    warm: DistanceResult | None = None
+    question: Question = Question()
+    warn: bool = True  # of a solve that did not converge
+
+
+def solve(x: MarkovChain | Stream, y: MarkovChain, cost: Floats, asked: Asked) -> DistanceResult:
+    """As :func:`diffbisim.distance` does; from a stream x, the kernel of y is known and sampled only if it must be."""
+    usual = asked.solver is None and asked.tol is None
+    solver = make_solver("exact" if asked.solver is None else asked.solver, TOL if usual else asked.tol)
     result: DistanceResult
     if isinstance(x, Stream):
-        result = chosen.estimate(x, Stream(y, sampled=not chosen.memory), cost, discount, warm=warm)
+        known = Stream(y, sampled=not solver.memory)
+        result = solver.estimate(x, known, cost, asked.discount, warm=asked.warm)
     else:
-        result = chosen.solve(Problem.make(x, y, cost, discount), warm=warm)
-    if usual and result.outcome is Status.ROUNDING and result.gap <= make_solver(solver).tol * result.problem.scale:
+        result = solve_problem(asked.question.problem(x, y, cost, asked.discount), solver, asked.warm)
+    if usual and result.outcome is Status.ROUNDING and result.gap <= Exact().tol * result.problem.scale:
         result = replace(result, outcome=Status.CONVERGED)  # as far as digits go, and far enough for everybody else
-    if warn and not result.converged and result.outcome is not Status.ESTIMATE:
-        warnings.warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=6)
+    if asked.warn and not result.converged and result.outcome is not Status.ESTIMATE:
+        warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=6)
     return result
 
 
@@ -142,7 +150,7 @@ def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floa
         dense = G if isinstance(G, np.ndarray) else G.toarray()
         return np.asarray(dense / kernel.sum(axis=1, keepdims=True))
     if (kernel.data == 0.0).any() and result.coupling.complete:  # stored zeros: what if mass entered there
-        G = _everywhere(result, side)
+        G = kernel_gradients(result.coupling, result.occupancy, everywhere=True)["xy".index(side)]
     picked = G[kernel.rows, kernel.columns] if isinstance(G, np.ndarray) else _picked(G, kernel)
     return np.asarray(picked / row_sums(kernel, "P")[kernel.rows])
 
@@ -153,14 +161,6 @@ def _picked(G: sparse.csr_array, kernel: Entries) -> Floats:
     have, want = source * kernel.n + G.indices, kernel.rows * kernel.n + kernel.columns
     at = np.minimum(np.searchsorted(have, want), have.size - 1)
     return np.where(have[at] == want, G.data[at], 0.0)
-
-
-def _everywhere(result: DistanceResult, side: str) -> Floats:
-    """The gradient of a kernel as a dense table, with c-transforms off the support."""
-    γ = result.discount
-    tables = result.coupling.weighted_potentials(result.occupancy, everywhere=True)
-    chain = getattr(result.problem, side)
-    return np.asarray(_centered(γ / (1 - γ) * tables["xy".index(side)], chain))
 
 
 def start_derivative(result: DistanceResult, side: str, initial: Floats) -> Floats:

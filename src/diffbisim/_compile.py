@@ -5,7 +5,8 @@ from another file, or a constant it takes from there, may have changed meanwhile
 word. (Older versions of numba look at time and size of the file only, which some installers normalize.) Here the
 machine code lies one folder deeper, in a folder named by a digest of
 
-    the text of every file of this package that compiles anything, and the versions of diffbisim, numba, llvmlite, numpy
+    the text of every file of this package that compiles anything or has the tuples that kernels read,
+    and the versions of diffbisim, numba, llvmlite, numpy
 
 so code of other sources is never even looked at, not by accident and not after a kill between two writes. Everything
 else is numba's: ``NUMBA_CACHE_DIR``, ``__pycache__`` or the user's own cache folder, whichever can be written.
@@ -27,18 +28,20 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 import diffbisim
 
 try:
-    from numba.core.caching import CompileResultCacheImpl, FunctionCache
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 except ImportError:  # numba has changed: nothing is kept
-    CompileResultCacheImpl = FunctionCache = object
+    CompileResultCacheImpl = FunctionCache = IndexDataCacheFile = object
 
 KEPT = 8
 PREFIX = "diffbisim-"
+LAYOUTS = ("stochastic.py",)  # compile nothing, and have the tuples that kernels read
 COMPILES = re.compile(rb"^from (?:numba|llvmlite|diffbisim\._compile)\b", re.MULTILINE)
 
 
@@ -63,7 +66,7 @@ def digest() -> str:
     seen = hashlib.sha256(
         repr((diffbisim.__version__, numba.__version__, llvmlite.__version__, np.__version__)).encode()
     )
-    for path in kernel_files():
+    for path in (*kernel_files(), *(root / name for name in LAYOUTS if (root / name).exists())):
         text = path.read_bytes()
         seen.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
     return seen.hexdigest()[:16]
@@ -89,8 +92,28 @@ class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
         self._locator.get_cache_path = lambda: folder
 
 
+class _KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
+    """Files whose names follow from what is in them.
+
+    numba numbers them. Two processes that compile a function for different types at once may take the same number, and
+    one then runs the code of the other on the wrong types. Here they take different names; the index may lose an entry
+    when both write it, which costs a compilation.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        code = hashlib.sha256(self._dump(key)).hexdigest()[:24]
+        name = f"{self._index_name.removesuffix('.nbi')}.{code}.nbc"
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+
+
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _KernelCacheImpl
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _KernelFiles(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, *args: Any) -> Any:
         try:
@@ -124,17 +147,23 @@ def _forget(parent: Path) -> None:
 
 
 @intrinsic
-def borrowed(typingctx: Any, array: Any) -> Any:
-    """The same array without a reference count, for the length of a call whose caller holds the array.
+def borrowed(typingctx: Any, value: Any) -> Any:
+    """The same array, or tuple of arrays, without reference counts, for the length of a call whose caller holds it.
 
     numba counts a reference, by an atomic operation, whenever an array is sliced, unpacked from a tuple or handed to a
     function. In loops over millions of small problems that takes longer than the work: a sweep over transports of 4 × 4
-    cells takes two thirds of the time without. Only for arrays that came as arguments.
+    cells takes two thirds of the time without. Only for what came as an argument.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        view = context.make_array(array)(context, builder, value=args[0])
+    def uncounted(context: Any, builder: Any, kind: Any, llvm: Any) -> Any:
+        if isinstance(kind, types.BaseTuple):
+            parts = cgutils.unpack_tuple(builder, llvm, kind.count)
+            parts = [uncounted(context, builder, *part) for part in zip(kind.types, parts, strict=True)]
+            return context.make_tuple(builder, kind, parts)
+        if not isinstance(kind, types.Array):
+            return llvm
+        view = context.make_array(kind)(context, builder, value=llvm)
         view.meminfo = cgutils.get_null_value(view.meminfo.type)
         return view._getvalue()
 
-    return array(array), codegen
+    return value(value), lambda context, builder, signature, args: uncounted(context, builder, value, args[0])

@@ -31,12 +31,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount, find_state, freeze, places, unmasked
+from diffbisim.checks import check_discount, freeze, refuse_masked
 from diffbisim.cost import ground_cost
-from diffbisim.data.archive import mdp_arrays, mdp_from_arrays
-from diffbisim.data.reader import entry, is_number
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
+from diffbisim.io.arrays import entry, is_number
+from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
+from diffbisim.names import find_state, positions
 from diffbisim.planning import action_rewards
 from diffbisim.problem import Array, frozen, lazy, read_only
 from diffbisim.results import DistanceResult, conditional
@@ -161,7 +162,7 @@ def _choices(x: MDP, y: MDP, actions: str) -> Integers:
     if x.actions is not None and y.actions is not None:
         if extra := [name for name in x.actions if name not in set(y.actions)]:
             raise InvalidArgument(f"action {extra[0]!r} of X is none of Y; {remedy}")
-        order = places(y.actions, x.actions, "Y", of="action")
+        order = positions(y.actions, x.actions, "Y", of="action")
     return np.stack([np.arange(n), np.asarray(order)], axis=1)
 
 
@@ -213,7 +214,8 @@ def _numbers(cost: Any) -> Array:
     try:
         if np.iscomplexobj(cost):
             raise TypeError("its entries are complex")
-        table = np.array(unmasked(cost, "cost", InvalidCost), dtype=np.float64, order="C")
+        refuse_masked(cost, "cost", InvalidCost)
+        table = np.array(cost, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
     if not (table.size and table.min() >= 0.0 and table.max() < np.inf):

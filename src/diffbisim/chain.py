@@ -17,14 +17,36 @@ matrix becomes CSR. Chains pickle, and are compared by identity.
 Naming a state. Wherever a state is asked for and the chain has labels, the value is looked up among them
 first, and only then taken as an index: with ``labels=("b", "a")``, ``initial="a"`` and ``initial=1`` are the
 same start; with ``labels=(7, 0)``, ``initial=0`` is the *second* state. Indices never count from the end.
+
+**Observed transitions**, and the chain they suggest. From m observed steps
+``s_k → s'_k`` with weights ``w_k`` (one each, unless given) the empirical chain is
+
+    P[x, x'] = Σ_k w_k 1{s_k = x, s'_k = x'} / Σ_k w_k 1{s_k = x},
+
+the maximum-likelihood estimate. It says nothing about a state that was never left: one never seen (a gap in
+the numbers), or seen only as the last of an episode. Such *unseen* states must be decided on, not guessed:
+
+    "error"       refuse, and name them (the default)
+    "self-loop"   absorbing: right for terminal states
+    "uniform"     anything can follow
+    "drop"        leave them out, then those that led only to them, until every state left has a way on;
+                  transitions into them are forgotten and the rows renormalized
+
+**The start.** Episodes say where they begin, and the chain starts with the law of their first states. Pairs say
+nothing of it; the chain then starts in the first state seen, the source of the first transition (of positive weight,
+and not dropped). That is a guess: give ``initial`` where the start matters. Resampling does not change it.
+
+What "drop" keeps are the states from which a cycle can be reached (those have an infinite path), found by
+strongly connected components instead of by repeated peeling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import lcm
 from typing import Any, Literal
 
 import numpy as np
@@ -33,23 +55,52 @@ import scipy.sparse as sp
 from diffbisim.checks import (
     Floats,
     Integers,
-    Labels,
     Matrix,
     check_count,
     check_discount,
-    distinct_labels,
-    find_state,
+    finite_numbers,
     freeze,
-    named_kernel,
-    ordered,
     start_distribution,
     state_rewards,
     stochastic_matrix,
 )
-from diffbisim.errors import InvalidArgument, InvalidChain
-from diffbisim.stochastic import Successors, as_generator, discounted_occupancy
+from diffbisim.counting import (
+    Pairs,
+    by_index_of,
+    by_step,
+    check_weights,
+    drop_unseen,
+    empirical_kernel,
+    encode_pairs,
+    encode_paths,
+    fill_unseen,
+    what_was_done,
+)
+from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.names import (
+    Labels,
+    distinct_labels,
+    entries_and_names,
+    find_state,
+    is_frame,
+    kernel_in_order,
+    ordered_names,
+)
+from diffbisim.stochastic import (
+    Classes,
+    Successors,
+    as_generator,
+    communicating_classes,
+    discounted_occupancy,
+    fewest_steps,
+    recurrent_periods,
+    stationary_law,
+    submatrix,
+)
 
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
+
+HUGE = 1e100  # weights above this are scaled down, lest their sums overflow
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -87,7 +138,7 @@ class MarkovChain:
         rewards: Any = None,
         labels: Sequence[Hashable] | None = None,
     ) -> None:
-        table, names = named_kernel(transition, ordered(labels, "labels"))
+        table, names = kernel_in_order(transition, ordered_names(labels, "labels"))
         self._set(transition=stochastic_matrix(table, labels=names))
         self._set(labels=distinct_labels(names, self.n_states))
         self._set(initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels))
@@ -118,8 +169,6 @@ class MarkovChain:
         Pairs go by position. Only a pandas Series ``s_next`` with the index of ``s`` in another order, and
         ``weights`` as a Series, go by index.
         """
-        from diffbisim.data.transitions import Transitions
-
         data = Transitions.from_pairs(s, s_next, weights=weights, states=states)
         return data.chain(initial=initial, rewards=rewards, unseen=unseen, sparse=sparse)
 
@@ -140,8 +189,6 @@ class MarkovChain:
         ``initial`` defaults to the (weighted) law of the first states. A trajectory of one state says only
         where it starts.
         """
-        from diffbisim.data.transitions import Transitions
-
         data = Transitions.from_trajectories(trajectories, weights=weights, states=states)
         return data.chain(initial=initial, rewards=rewards, unseen=unseen, sparse=sparse)
 
@@ -191,6 +238,73 @@ class MarkovChain:
         extras = [name for name in ("rewards", "labels") if getattr(self, name) is not None]
         counts = f"{n} state{'s' * (n != 1)}, {m} transition{'s' * (m != 1)}"
         return f"MarkovChain({', '.join([counts, f'start {start}', *extras])})"
+
+    # --- its structure -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return communicating_classes(self.successors)
+
+    @cached_property
+    def communicating_classes(self) -> tuple[Integers, ...]:
+        """The classes of states that can reach each other, each ascending, in the order of their smallest states."""
+        return self._classes.members(np.arange(self._classes.recurrent.size))
+
+    @cached_property
+    def recurrent_classes(self) -> tuple[Integers, ...]:
+        """The communicating classes that are never left; at least one. All other states are transient."""
+        return self._classes.members(np.flatnonzero(self._classes.recurrent))
+
+    @property
+    def is_irreducible(self) -> bool:
+        """Whether every state can reach every other: one communicating class."""
+        return self._classes.recurrent.size == 1
+
+    @cached_property
+    def periods(self) -> tuple[int, ...]:
+        """Of each recurrent class, the greatest common divisor of the lengths of its cycles."""
+        return tuple(recurrent_periods(self.successors, self._classes).tolist())
+
+    @property
+    def period(self) -> int:
+        """The least common multiple of the ``periods``: how many steps until all recurrent classes are where they were.
+
+        Of an irreducible chain the greatest common divisor of the lengths of its cycles.
+        """
+        return lcm(*self.periods)
+
+    @property
+    def is_aperiodic(self) -> bool:
+        """Whether ``period`` is one, so that the law of the state converges from every start."""
+        return self.period == 1
+
+    @cached_property
+    def stationary_distributions(self) -> Floats:
+        """The laws π = π P that live on one recurrent class, (n_recurrent, n): all others are mixtures of these."""
+        laws = np.zeros((len(self.recurrent_classes), self.n_states))
+        for law, states in zip(laws, self.recurrent_classes, strict=True):
+            law[states] = stationary_law(submatrix(self.transition, states))
+        return freeze(laws)
+
+    @property
+    def stationary_distribution(self) -> Floats:
+        """The law π = π P, (n,), of a chain with one recurrent class: the share of time spent in each state."""
+        if (n := len(self.recurrent_classes)) != 1:
+            raise InvalidChain(
+                f"the chain has {n} recurrent classes, so its stationary distribution is not unique; "
+                "stationary_distributions has one row for each"
+            )
+        return self.stationary_distributions[0]  # type: ignore[no-any-return]
+
+    @property
+    def absorbing_states(self) -> Integers:
+        """The states that are never left, ascending: the recurrent classes of one state."""
+        return np.array([states[0] for states in self.recurrent_classes if states.size == 1], dtype=np.int64)
+
+    @property
+    def reachable_states(self) -> Integers:
+        """The states that can be reached from the start, ascending."""
+        return np.flatnonzero(np.isfinite(fewest_steps(self.successors.matrix, np.flatnonzero(self.initial))))
 
     # --- what it does --------------------------------------------------------------------------------------
 
@@ -265,3 +379,199 @@ class MarkovChain:
             if state[name] is not None:
                 freeze(state[name])
         self._set(**state)
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """m observed transitions on a fixed state space; make it with ``from_pairs`` or ``from_trajectories``.
+
+    Without ``episodes`` every transition counts as an episode of its own. Without ``starts`` the chain starts in
+    ``first``, the first state seen.
+    """
+
+    states: Integers  # (m,) in 0 … n_states-1
+    next_states: Integers  # (m,)
+    n_states: int
+    labels: Labels | None = None
+    weights: Floats | None = None  # (m,)
+    episodes: Integers | None = None  # (m,), ascending, in 0 … n_episodes-1
+    starts: Integers | None = None  # (n_episodes,) first states
+    start_weights: Floats | None = None  # (n_episodes,)
+    first: int | None = None  # where to start without ``starts``; None: the first state in the data
+    actions: Integers | None = None  # (m,) in 0 … n_actions-1: what was done, where that is known
+    n_actions: int | None = None
+    action_labels: Labels | None = None
+    rewards: Floats | None = None  # (m,) what it gave, where that is known
+
+    @classmethod
+    def from_pairs(
+        cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None, actions: Any = None, rewards: Any = None
+    ) -> Transitions:
+        """Transitions ``s[k] → s_next[k]``, each with a weight (default one); of an MDP: with its action and reward.
+
+        They go by position. A pandas Series ``s_next`` whose index is that of ``s`` in another order goes by index, and
+        so do ``weights``, whose index must then be that of ``s``.
+        """
+        encoded = encode_pairs(s, by_index_of(s_next, s, "s_next", "s"), states)
+        steps = encoded.codes.reshape(-1, 2)
+        w = check_weights(by_index_of(weights, s, "weights", "s"), len(steps), "transition")
+        acted = what_was_done(actions, rewards, len(steps))
+        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w, **acted)
+
+    @classmethod
+    def from_trajectories(
+        cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
+        rewards: Any = None,
+    ) -> Transitions:  # fmt: skip
+        """All steps of several state sequences; the starts are kept, and each sequence is an episode.
+
+        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step.
+        """
+        if not isinstance(trajectories, Iterable):
+            raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
+        if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
+            raise InvalidData(
+                f"trajectories is a {type(trajectories).__name__}; pass a list with one sequence of states per "
+                "trajectory, such as list(trajectories.values()) of a mapping, or [group for _, group in "
+                'table.groupby("episode")["state"]]'
+            )
+        weights = by_index_of(weights, trajectories, "weights", "trajectories")
+        encoded, lengths = encode_paths(list(trajectories), states)
+        codes, ends = encoded.codes, np.cumsum(lengths)
+        here = np.delete(np.arange(ends[-1]), ends - 1)  # the last state of a path has no successor
+        w = check_weights(weights, lengths.size, "trajectory")
+        episodes = np.repeat(np.arange(lengths.size), lengths - 1)
+        return cls(
+            states=codes[here],
+            next_states=codes[here + 1],
+            n_states=encoded.n_states,
+            labels=encoded.labels,
+            weights=None if w is None else w[episodes],
+            episodes=episodes,
+            starts=codes[ends - lengths],
+            start_weights=w,
+            **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
+        )
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self) if self.starts is None else len(self.starts)
+
+    def take(self, episodes: Any) -> Transitions:
+        """The chosen episodes, in this order and as often as named: one bootstrap replicate, or a split."""
+        chosen = np.asarray(episodes, dtype=np.int64)
+        if chosen.ndim != 1 or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= self.n_episodes:
+            raise InvalidData(f"episodes must be numbers from 0 to {self.n_episodes - 1}, at least one")
+        where, renumbered = chosen, None
+        if self.episodes is not None:
+            begin = np.searchsorted(self.episodes, chosen, side="left")
+            lengths = np.searchsorted(self.episodes, chosen, side="right") - begin
+            renumbered = np.repeat(np.arange(chosen.size), lengths)
+            where = np.arange(renumbered.size) + np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+        return Transitions(
+            states=self.states[where],
+            next_states=self.next_states[where],
+            n_states=self.n_states,
+            labels=self.labels,
+            weights=None if self.weights is None else self.weights[where],
+            episodes=renumbered,
+            starts=None if self.starts is None else self.starts[chosen],
+            start_weights=None if self.start_weights is None else self.start_weights[chosen],
+            first=self.first if self.first is not None or self.starts is not None else int(self.states[0]),
+            actions=None if self.actions is None else self.actions[where],
+            n_actions=self.n_actions,
+            action_labels=self.action_labels,
+            rewards=None if self.rewards is None else self.rewards[where],
+        )
+
+    def chain(
+        self,
+        *,
+        initial: Any = None,
+        rewards: Any = None,
+        unseen: Unseen = "error",
+        sparse: bool | None = None,
+    ) -> MarkovChain:
+        """The empirical chain; ``initial`` and ``rewards`` are over the states before any is dropped.
+
+        Without ``initial`` it starts as the episodes do; without episodes, in the first state seen.
+        """
+        if unseen not in ("error", "self-loop", "uniform", "drop"):
+            raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
+        if unseen != "drop":
+            P = empirical_kernel(fill_unseen(self._pairs(), self.n_states, unseen, self.name), self.n_states, sparse)
+            start = self._default_start(None) if initial is None else initial
+            return MarkovChain(P, initial=start, rewards=rewards, labels=self.labels)
+        pairs, kept = drop_unseen(self._pairs(), self.n_states)
+        start = self._default_start(kept) if initial is None else self._kept_start(initial, kept)
+        return MarkovChain(
+            empirical_kernel(pairs, kept.size, sparse),
+            initial=start,
+            rewards=self._kept_rewards(rewards, kept),
+            labels=[self.name(int(k)) for k in kept],
+        )
+
+    def name(self, k: int) -> Hashable:
+        """The label of state k, or k itself."""
+        return k if self.labels is None else self.labels[k]
+
+    def _pairs(self) -> Pairs:
+        """Sources, targets and weights, without those of weight zero."""
+        if self.weights is None:
+            return Pairs(self.states, self.next_states, np.ones(len(self)))
+        positive = self.weights > 0.0
+        i, j, w = self.states[positive], self.next_states[positive], self.weights[positive]
+        lost = np.setdiff1d(self.states, i)
+        if lost.size:
+            raise InvalidData(
+                f"weights: every transition out of state {self.name(int(lost[0]))!r} has weight 0; "
+                "give one a positive weight or remove these transitions"
+            )
+        return Pairs(i, j, w / w.max() if w.max(initial=0.0) > HUGE else w)
+
+    def _default_start(self, kept: Integers | None = None) -> Floats:
+        """The law of the first states of the episodes; without episodes, the first state seen (and kept)."""
+        n = self.n_states if kept is None else kept.size
+        at, w = self.starts, self.start_weights
+        if at is None:
+            seen = self.states if self.weights is None else self.states[self.weights > 0.0]
+            seen = seen if self.first is None else np.append(self.first, seen)
+            at, w = (seen if kept is None else seen[np.isin(seen, kept)])[:1], None
+        w = np.ones(at.size) if w is None else w
+        if kept is not None:
+            stays = np.isin(at, kept)
+            at, w = np.searchsorted(kept, at[stays]), w[stays]
+        if not w.max(initial=0.0) > 0.0:
+            raise InvalidData("weights are all zero, so nothing is known of the start; pass initial=")
+        w = w / w.max()  # so that the sum cannot overflow
+        return np.asarray(np.bincount(at, w / w.sum(), minlength=n), dtype=np.float64)
+
+    def _kept_start(self, initial: Any, kept: Integers) -> Floats:
+        """A start given over all states, over those that are kept; it must not need the others."""
+        numbers = {label: k for k, label in enumerate(self.labels or ())}
+        state = find_state(initial, self.n_states, numbers)
+        if state is not None:
+            support, mass = np.array([state]), np.asarray(kept == state, dtype=np.float64)
+        else:
+            vector = start_distribution(initial, self.n_states, numbers)
+            support, mass = np.flatnonzero(vector), vector[kept]
+        gone = np.setdiff1d(support, kept)
+        if gone.size:
+            raise InvalidData(
+                f"initial: state {self.name(int(gone[0]))!r} was dropped, it has no infinite path; "
+                'start elsewhere or use unseen="self-loop"'
+            )
+        return mass
+
+    def _kept_rewards(self, rewards: Any, kept: Integers) -> Any:
+        """Rewards given over all states, over those that are kept."""
+        if rewards is None:
+            return None
+        values, axes = entries_and_names(rewards)
+        if axes and axes[0] is not None:
+            names = {self.name(int(k)) for k in kept}
+            return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}
+        return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]

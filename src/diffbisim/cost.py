@@ -4,6 +4,7 @@
 ``V(x,y) = c(x,y) + γ OT_V(P_X(·|x), P_Y(·|y))``, so the choice of c says what counts as the same behavior:
 
     "reward"      c = |r_X(x) - r_Y(y)|        the classical bisimulation metric
+    "squared"     c = |r_X(x) - r_Y(y)|²       the (adapted) 2-Wasserstein distance, squared
     "indicator"   c = 1{x ≠ y}                 the same states, named alike: imitation
     features      c = ‖φ_X(x) - φ_Y(y)‖        positions, embeddings (`feature_cost`)
     an array      anything non-negative and finite
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, bare, unmasked
+from diffbisim.checks import Floats, refuse_masked
 from diffbisim.errors import InvalidCost
+from diffbisim.names import in_order
 
 Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 
@@ -28,18 +30,20 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
     """The (n_X, n_Y) cost table, float64 and C-contiguous, of which nobody else has a reference.
 
-    ``cost`` is "reward", "indicator", an array, or a function ``(X, Y) -> array``; both arrays are copied, since a
-    function may well return the same one again and again, with other numbers. A table with names (a pandas DataFrame)
-    has the labels of X along its rows and those of Y along its columns, in any order.
+    ``cost`` is "reward", "squared", "indicator", an array, or a function ``(X, Y) -> array``; both arrays are copied,
+    since a function may well return the same one again and again, with other numbers. A table with names (a pandas
+    DataFrame) has the labels of X along its rows and those of Y along its columns, in any order.
     """
     if isinstance(cost, str):
-        if cost == "reward":
-            return _chain_rewards(X, Y)
+        if cost in ("reward", "squared"):
+            return _chain_rewards(X, Y, squared=cost == "squared")
         if cost == "indicator":
             return indicator_cost(X, Y)
-        raise InvalidCost(f'cost {cost!r} is unknown; use "reward", "indicator", an array or a function (X, Y)')
+        raise InvalidCost(
+            f'cost {cost!r} is unknown; use "reward", "squared", "indicator", an array or a function (X, Y)'
+        )
     shape = (X.n_states, Y.n_states)
-    return _checked(_bare(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
+    return _checked(_in_order_of_states(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
 
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:
@@ -90,30 +94,36 @@ def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") ->
     return _checked(table, (a.shape[0], b.shape[0]))
 
 
-def _chain_rewards(X: MarkovChain, Y: MarkovChain) -> Floats:
+def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
+    """Distances of the rewards, Euclidean where a state has several (timed chains)."""
     for name, chain in (("X", X), ("Y", Y)):
         if chain.rewards is None:
             raise InvalidCost(
                 f'cost "reward": chain {name} has no rewards; make it with MarkovChain(..., rewards=r), '
                 'or use cost="indicator" or an array'
             )
-    return reward_cost(X.rewards, Y.rewards)
+    r_x, r_y = np.asarray(X.rewards), np.asarray(Y.rewards)
+    if max(r_x.ndim, r_y.ndim) > 1:
+        metric = "sqeuclidean" if squared else "euclidean"
+        return feature_cost(r_x.reshape(len(r_x), -1), r_y.reshape(len(r_y), -1), metric)
+    table = reward_cost(r_x, r_y)
+    with np.errstate(over="ignore"):
+        return _checked(np.square(table), table.shape) if squared else table
 
 
-def _bare(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
+def _in_order_of_states(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
     """A table with names in the order of the states of both chains."""
     states = [range(chain.n_states) if chain.labels is None else chain.labels for chain in (X, Y)]
-    return bare(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
+    return in_order(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
 
 
 def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Floats:
     """A table of the right shape with finite entries >= 0; the message names the first bad entry."""
+    refuse_masked(table, "cost", InvalidCost)
     try:
         if np.iscomplexobj(table):
             raise TypeError("its entries are complex")
-        c = np.array(unmasked(table, "cost", InvalidCost), dtype=np.float64, order="C", copy=copy)
-    except InvalidCost:
-        raise
+        c = np.array(table, dtype=np.float64, order="C", copy=copy)
     except (TypeError, ValueError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
     if c.shape != shape:

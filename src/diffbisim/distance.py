@@ -20,33 +20,24 @@ solver                what it does                                              
 A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from diffbisim import solvers
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.mdp import MDP
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
-
-SOLVERS = {
-    "exact": "Exact",
-    "lp": "LinearProgram",
-    "sinkhorn-policy": "SinkhornPolicy",
-    "sinkhorn-value": "SinkhornValue",
-    "somcot": "Somcot",
-}
-
-Callback = Callable[[Mapping[str, float]], object]
+from diffbisim.solvers import ALIASES
+from diffbisim.solvers.base import Callback
+from diffbisim.timed import TimedChain
 
 
 def distance(
-    X: MarkovChain | MDP | Transitions | Stream,
-    Y: MarkovChain | MDP | Transitions | Stream,
+    X: MarkovChain | MDP | TimedChain | Transitions | Stream,
+    Y: MarkovChain | MDP | TimedChain | Transitions | Stream,
     cost: Any = "reward",
     discount: float = 0.95,
     solver: Any = "exact",
@@ -65,15 +56,18 @@ def distance(
 
     Parameters
     ----------
-    X, Y : the chains, of any two sizes; with ``solver="somcot"`` also datasets (``Transitions``) and ``Stream`` objects
-    cost : "reward" (|r(x) - r(y)|), "indicator" (1 where the states differ), an (n_X, n_Y) array, or a callable
+    X, Y : the chains (or timed chains), of any two sizes; with ``solver="somcot"`` also datasets (``Transitions``) and
+        ``Stream`` objects
+    cost : "reward" (|r(x) - r(y)|), "squared" (its square), "indicator" (1 where the states differ), an (n_X, n_Y)
+        array, or a callable; with a horizon also a list of arrays, one per time
     discount : weight γ of the next step, strictly between 0 and 1
     solver : "exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot", or an object from :mod:`diffbisim.solvers`
     tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8; Sinkhorn 1e-3)
     criterion : "discounted"; "average", the long-run mean cost per step; or "total", undiscounted until absorption
         (neither uses ``discount``)
-    horizon : number of steps of a finite horizon (then ``discount=1`` is allowed)
-    weights : non-negative weights of the costs at times 0 … T, in place of a horizon and the powers of the discount
+    horizon : number of steps T of a finite horizon: costs count by powers of the discount, which sum to one, and
+        ``discount=1`` is allowed. The default for a ``TimedChain`` is its own number of steps
+    weights : non-negative weights of the costs at times 0 … T, as they are, in place of the powers of the discount
     terminal : (n_X, n_Y) booleans, pairs where the total cost ends; default: pairs of absorbing states without cost
     actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default), "lax" (the other answers
         with its nearest action) or "directed" (one half of it); costs may then be per action (see docs/mdps)
@@ -102,7 +96,7 @@ def distance(
                 "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
             )
     result: DistanceResult
-    if chosen.samples and not (isinstance(X, MarkovChain) and isinstance(Y, MarkovChain)):
+    if chosen.samples and any(isinstance(side, (Transitions, Stream)) for side in (X, Y)):
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
         question = Question(criterion, horizon, weights, terminal, actions)
@@ -127,14 +121,14 @@ def solve(
 def make_solver(solver: Any, tol: float | None = None) -> Any:
     """The solver object behind a string, with its tolerance."""
     if isinstance(solver, str):
-        if solver not in SOLVERS:
-            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, SOLVERS))}")
-        solver = getattr(solvers, SOLVERS[solver])()
+        if solver not in ALIASES:
+            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, ALIASES))}")
+        solver = getattr(solvers, ALIASES[solver])()
     if isinstance(solver, type) or not hasattr(solver, "solve"):
         what = f"the class {solver.__name__}" if isinstance(solver, type) else f"a {type(solver).__name__}"
         raise InvalidArgument(f"solver is {what}; give a name such as 'exact', or an object such as solvers.Exact()")
     if tol is None:
         return solver
-    if not hasattr(solver, "tol"):
+    if solver.tol is None:
         raise InvalidArgument(f"{type(solver).__name__} has no tol; it ends after its number of steps: leave tol out")
     return replace(solver, tol=tol)

@@ -28,16 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count
-from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.parallel import batches, scattered
+from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.progress import Progress
 from diffbisim.results import DistanceResult
-from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
 
 
@@ -79,6 +77,7 @@ def estimate(
     discount: float = 0.95,
     solver: Any = "exact",
     *,
+    criterion: str = "discounted",
     rewards: Any = None,
     initial: Any = None,
     unseen: Unseen = "self-loop",
@@ -94,6 +93,7 @@ def estimate(
     ----------
     X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled
     cost, discount, solver : as for :func:`diffbisim.distance`
+    criterion : "discounted" or "average"; the total cost of a replicate may be infinite, and is refused
     rewards, initial : for chains made from data; one for both, or a tuple ``(for X, for Y)``. Without ``initial`` a
         dataset starts as its episodes do; pairs without episodes start in the first state seen, which is a guess: if
         the two sides then start differently, a warning says so
@@ -112,6 +112,8 @@ def estimate(
     >>> e.lower < e.value < e.upper
     True
     """
+    if criterion not in ("discounted", "average"):
+        raise InvalidArgument(f"criterion is {criterion!r}; an estimate has 'discounted' or 'average'")
     if not 0 < as_number(confidence) < 1:
         raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
     if check_count(replicates, "replicates") < 20:
@@ -136,13 +138,13 @@ def estimate(
             category=UserWarning,
             stacklevel=2,
         )
-    base = distance(*chains, cost, discount, solver)
+    base = distance(*chains, cost, discount, solver, criterion=criterion)
     chosen = make_solver(solver)
-    if isinstance(chosen, Exact) and chosen.threads is None:
+    if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
     seeds = as_generator(rng).spawn(replicates)
     work = partial(_replicate, sources, base.problem, chosen)
-    stars, noise = np.concatenate(scattered(work, batches(seeds, 8), executor, progress, "replicates")).T
+    stars, noise = np.concatenate(executor_map(work, batches(seeds, 8), executor, progress, "replicates")).T
     tail = (1 - confidence) / 2
     low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased for few replicates
     lower = (
@@ -187,15 +189,15 @@ class Source:
 
 def _replicate(sources: Sequence[Source], base: Problem, solver: Any, seeds: Sequence[np.random.Generator]) -> Array:
     """(distance, noise) of some bootstrap replicates; runs in a worker."""
-    rows, γ = [], base.discount
+    rows = []
     within = _within(base.cost), _within(base.cost.T)
     for generator in seeds:
         X, Y = (source.chain(generator) for source in sources)
         noise = 0.0
         for source, new, old, cost in zip(sources, (X, Y), (base.x, base.y), within, strict=True):
             if not source.known:
-                noise += solver.solve(Problem(new, old, cost, γ)).value
-        rows.append((solver.solve(Problem(X, Y, base.cost, γ)).value, noise))
+                noise += solver.solve(replace(base, x=new, y=old, cost=cost)).value
+        rows.append((solver.solve(replace(base, x=X, y=Y)).value, noise))
     return np.array(rows)
 
 

@@ -51,18 +51,14 @@ class Gradient:
     initial_y: Array  # (n_Y,)
 
     def __post_init__(self) -> None:
-        _freeze_fields(self)
+        freeze_fields(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _freeze_fields(self)
+        freeze_fields(self)
 
     def __getattribute__(self, name: str) -> Any:
-        value: Any = object.__getattribute__(self, name)
-        if not isinstance(value, sparse.csr_array):
-            return value
-        # a matrix whose buffers are read-only can still be resized or handed others: everybody gets one of their own
-        return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
+        return own_matrix(object.__getattribute__(self, name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,36 +69,53 @@ class Duals:
     alpha_y: Array  # (n_X, n_Y, n_Y): α_Y(x, y, y')
 
     def __post_init__(self) -> None:
-        _freeze_fields(self)
+        freeze_fields(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _freeze_fields(self)
+        freeze_fields(self)
 
 
-def _freeze_fields(parts: Any) -> None:
-    """Every array read-only; what somebody else can still write to is copied first."""
+def own_matrix(value: Any) -> Any:
+    """A sparse matrix as one of the caller's own: with read-only buffers it can still be resized or handed others."""
+    if not isinstance(value, sparse.csr_array):
+        return value
+    return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
+
+
+def freeze_fields(parts: Any) -> None:
+    """Every array, also in tuples, read-only; what somebody else can still write to is copied first."""
     for name, value in list(vars(parts).items()):
-        shared = isinstance(value, np.ndarray) and value.base is not None
-        parts.__dict__[name] = freeze(value.copy() if shared and value.flags.writeable else value)
+        parts.__dict__[name] = tuple(map(_frozen, value)) if isinstance(value, tuple) else _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    shared = isinstance(value, np.ndarray) and value.base is not None
+    return freeze(value.copy() if shared and value.flags.writeable else value)
 
 
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:
     """All five derivatives from one pass over the pairs that carry occupancy."""
-    problem = coupling.problem
-    by_x, by_y = coupling.weighted_potentials(m, everywhere=coupling.complete and not problem.is_sparse)
-    factor = problem.discount / problem.step  # potentials of U, not of V
-    start = coupling.start
+    problem, start = coupling.problem, coupling.start
+    transition_x, transition_y = kernel_gradients(coupling, m, coupling.complete and not problem.is_sparse)
     return Gradient(
-        transition_x=_centered(factor * by_x, problem.x),
-        transition_y=_centered(factor * by_y, problem.y),
+        transition_x=transition_x,
+        transition_y=transition_y,
         cost=m,
-        initial_x=_centered_start(start.f, problem.x.initial),
-        initial_y=_centered_start(start.g, problem.y.initial),
+        initial_x=centered_start(start.f, problem.x.initial),
+        initial_y=centered_start(start.g, problem.y.initial),
     )
 
 
-def _centered_start(f: Array, initial: Array) -> Array:
+def kernel_gradients(coupling: Coupling, m: Array, everywhere: bool) -> tuple[Any, Any]:
+    """``∂d/∂P_X`` and ``∂d/∂P_Y``: dense tables with c-transforms off the supports, or on the supports alone (CSR)."""
+    problem = coupling.problem
+    factor = problem.discount / problem.step  # potentials of U, not of V
+    by_x, by_y = coupling.weighted_potentials(coupling.potential_weights(m), everywhere=everywhere)
+    return _centered(factor * by_x, problem.x), _centered(factor * by_y, problem.y)
+
+
+def centered_start(f: Array, initial: Array) -> Array:
     """Minus its mean under the start; states outside it do not count, and may be unknown (NaN)."""
     support = initial > 0
     return f - float(initial[support] @ f[support])
@@ -127,6 +140,11 @@ def dual_certificates(coupling: Coupling) -> Duals:
             f"the dual certificates of {n_x} x {n_y} states would take {n_x * n_y * max(n_x, n_y) * 8 / 1e9:.0f} GB; "
             "use result.potentials(x, y) for single pairs, or result.gradient"
         )
+    if not coupling.complete:
+        raise InvalidArgument(
+            "the dual certificates cover all transitions, and some potentials are only known on the possible ones: use "
+            "reachable=False (for average cost an irreducible, aperiodic chain), or result.gradient"
+        )
     alpha_x, alpha_y = np.empty((n_x, n_x, n_y)), np.empty((n_x, n_y, n_y))
     for x in range(n_x):
         for y in range(n_y):
@@ -141,7 +159,10 @@ def dual_certificates(coupling: Coupling) -> Duals:
 def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
     """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense: every transition is scored, possible today or not."""
     if not coupling.complete:
-        raise InvalidArgument("the implicit reward scores all transitions and needs all pairs: use reachable=False")
+        raise InvalidArgument(
+            "the implicit reward scores all transitions and needs all pairs: use reachable=False (for average cost an "
+            "irreducible, aperiodic chain)"
+        )
     _, by_y = coupling.weighted_potentials(np.ascontiguousarray(decoder.T), everywhere=True)
     factor = -coupling.problem.discount / coupling.problem.step
     return np.asarray(factor * _centered(by_y, coupling.problem.y))

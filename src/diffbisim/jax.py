@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Entries, Kernel
+from diffbisim._bridge import Asked, Entries, Kernel
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 
 try:
@@ -45,9 +46,10 @@ def distance(
     initial: Any = None,
     initial_x: Any = None,
     rewards: Any = None,
-    solver: Any = "exact",
+    solver: Any = None,
     tol: float | None = None,
     warm: DistanceResult | None = None,
+    **asked: Any,
 ) -> jax.Array:
     """The distance between two chains as a scalar array.
 
@@ -62,7 +64,7 @@ def distance(
         cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, discount, solver, tol, warm)
+    run = partial(_run, X, Y, Asked(discount, solver, tol, warm, Question(**asked)))
     return _differentiable(run, dtype)(parts)
 
 
@@ -107,10 +109,10 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
     return call
 
 
-def _run(X: Any, Y: Any, discount: float, solver: Any, tol: Any, warm: Any, parts: Parts) -> DistanceResult:
+def _run(X: Any, Y: Any, asked: Asked, parts: Parts) -> DistanceResult:
     x = X if "x" not in parts else _bridge.make_chain(_kernel(parts, "x"), _start(parts, "x"), "X")
     y = Y if "y" not in parts else _bridge.make_chain(_kernel(parts, "y"), _start(parts, "y"), "Y")
-    return _bridge.solve(x, y, np.asarray(parts["cost"], dtype=np.float64), discount, solver, tol, warm)
+    return _bridge.solve(x, y, np.asarray(parts["cost"], dtype=np.float64), asked)
 
 
 def _derivatives(result: DistanceResult, parts: Parts) -> Parts:

@@ -47,7 +47,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
-from diffbisim.parallel import CHUNK, stop_flag, taken
+from diffbisim.parallel import CHUNK, stop_flag, thread_map
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -178,7 +178,7 @@ def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tupl
     edges = Incoming(incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
     stop = stop_flag()
     given = edges, start, int(start.max()) + 1, tol, stop
-    ((blocks, _, scanned, _),) = taken(refine, [given], 1, stop, wait=incoming.nnz > CHUNK)
+    ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=incoming.nnz > CHUNK)
     return _first_appearance(blocks), int(scanned)
 
 

@@ -20,7 +20,7 @@ from diffbisim.problem import available_threads
 from diffbisim.progress import Progress, tracking
 
 
-def scattered(
+def executor_map(
     work: Callable[[Any], Any], pieces: Sequence[Any], executor: Executor | None, progress: Progress, what: str
 ) -> list[Any]:
     """``[work(piece) for piece in pieces]``, in the order of the pieces whoever finishes first.
@@ -33,7 +33,7 @@ def scattered(
         stop = stop_flag()
         with ThreadPoolExecutor(available_threads(), initializer=_obey, initargs=(stop,)) as threads:
             try:
-                return scattered(work, pieces, threads, progress, what)
+                return executor_map(work, pieces, threads, progress, what)
             except BaseException:
                 stop[0] = True
                 raise
@@ -65,7 +65,7 @@ def _obey(stop: NDArray[np.bool_]) -> None:
     _here.stop = stop
 
 
-def taken(
+def thread_map(
     work: Callable[..., Any],
     pieces: Sequence[tuple[Any, ...]],
     threads: int,
@@ -174,7 +174,7 @@ def split(
     """``run(piece, lo, hi, stop)`` over 0 … size-1, in as many pieces as the work is worth; results in their order.
 
     A given number of pieces may make them long: then ``run`` goes in :func:`stretches` that look at ``stop``. ``wait``:
-    as for :func:`taken`.
+    as for :func:`thread_map`.
     """
     stop = stop_flag()
     if pieces is None:
@@ -183,7 +183,7 @@ def split(
     if pieces == 1 and not wait and not stop[0]:
         return [run(0, 0, size, stop)]
     cuts = np.linspace(0, size, pieces + 1).astype(np.int64).tolist()
-    return taken(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
+    return thread_map(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
 
 
 def stretch(size: int, work: float) -> int:

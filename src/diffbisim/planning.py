@@ -22,9 +22,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import spsolve
 
-from diffbisim.checks import Floats, Integers, Matrix, bare, check_count, check_discount, finite_numbers, labeled
+from diffbisim.checks import Floats, Integers, Matrix, check_count, check_discount, finite_numbers
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
+from diffbisim.names import entries_and_names, in_order
 
 
 def action_values(mdp: MDP, v: Floats) -> Floats:
@@ -142,8 +143,8 @@ def _bare_rewards(mdp: MDP, rewards: Any) -> Any:
     n, k = mdp.n_states, mdp.n_actions
     states, actions = mdp.labels or range(n), mdp.actions or range(k)
     by_state = np.shape(rewards) == (n, n) and n != k
-    axes = [states] if len(labeled(rewards)[1]) == 1 else [states, states if by_state else actions]
-    return np.asarray(bare(rewards, axes, "rewards", of=("state", "state" if by_state else "action")))
+    axes = [states] if len(entries_and_names(rewards)[1]) == 1 else [states, states if by_state else actions]
+    return np.asarray(in_order(rewards, axes, "rewards", of=("state", "state" if by_state else "action")))
 
 
 def solved_values(P: Matrix, r: Floats, discount: float) -> Floats:

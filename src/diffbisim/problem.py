@@ -107,9 +107,15 @@ class Problem:
         return self.x.is_sparse or self.y.is_sparse
 
 
+@dataclass(frozen=True, eq=False)
 class AverageProblem(Problem):
-    """The least long-run average cost: ``discount`` and ``step`` are one, the table W is a bias."""
+    """The least long-run average cost: ``discount`` and ``step`` are one, the table W is a bias.
 
+    ``blur``: by how much rows and starts may differ, in total variation of both together, from those whose distance is
+    certified (lumping leaves that much; else zero).
+    """
+
+    blur: float = 0.0
     criterion: ClassVar[str] = "average"
 
     @classmethod
@@ -124,19 +130,60 @@ class AverageProblem(Problem):
 
 @dataclass(frozen=True, eq=False)
 class TotalProblem(Problem):
-    """The least total cost until a terminal pair is reached: ``discount`` and ``step`` are one."""
+    """The least total cost until a terminal pair is reached: ``discount`` and ``step`` are one; ``blur`` as above."""
 
-    terminal: NDArray[np.bool_]  # (n_X, n_Y)
+    terminal: NDArray[np.bool_]  # (n_X, n_Y), read-only
+    blur: float = 0.0
     criterion: ClassVar[str] = "total"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.__dict__["terminal"] = freeze(np.array(self.terminal, dtype=np.bool_))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        freeze(self.terminal)
 
     @classmethod
     def of(cls, x: Any, y: Any, cost: Any, terminal: Any = None) -> "TotalProblem":
         """Check every argument once, at the door."""
-        raise NotImplementedError
+        table = checked_cost(x, y, cost)
+        if terminal is None:
+            ends = np.zeros(table.shape, np.bool_)
+            ends[np.ix_(x.absorbing_states, y.absorbing_states)] = True
+            ends &= table == 0
+            remedy = "there is no pair of absorbing states without cost: name the pairs where it ends by terminal="
+        else:
+            ends = _terminal_pairs(terminal, x, y)
+            remedy = "terminal has no pair: name the pairs where the cost ends"
+        if not ends.any():
+            raise InvalidArgument(f"criterion='total' needs an end, and {remedy}, or use criterion='average'")
+        if ends.all():
+            raise InvalidArgument("terminal has all pairs, so that nothing costs anything: leave some out")
+        return cls(x, y, table, 1.0, ends)
 
     @property
     def step(self) -> float:
         return 1.0
+
+
+def _terminal_pairs(terminal: Any, x: MarkovChain, y: MarkovChain) -> NDArray[np.bool_]:
+    """``(n_X, n_Y)`` booleans from such an array, or from a list of pairs of states."""
+    shape = x.n_states, y.n_states
+    if isinstance(terminal, np.ndarray) or (len(terminal) and isinstance(terminal[0], (list, np.ndarray))):
+        array = np.asarray(terminal)
+        if array.dtype == np.bool_:
+            if array.shape != shape:
+                raise InvalidArgument(f"terminal has shape {array.shape}; give {shape} booleans, or a list of pairs")
+            return array
+        if array.ndim != 2 or array.shape[1] != 2:
+            raise InvalidArgument(f"terminal is an array of {array.dtype}; give {shape} booleans, or a list of pairs")
+    ends = np.zeros(shape, np.bool_)
+    for k, pair in enumerate(terminal):
+        if not isinstance(pair, (tuple, list, np.ndarray)) or len(pair) != 2:
+            raise InvalidArgument(f"terminal[{k}] is {pair!r}; give a pair (state of X, state of Y)")
+        ends[x.index(pair[0]), y.index(pair[1])] = True
+    return ends
 
 
 def checked_cost(x: Any, y: Any, cost: Any) -> Array:
@@ -147,7 +194,7 @@ def checked_cost(x: Any, y: Any, cost: Any) -> Array:
                 f"{name} is a {type(chain).__name__}, not a MarkovChain: wrap the matrix as "
                 f"diffbisim.MarkovChain(P, initial=...)"
             )
-    return freeze(ground_cost(cost, x, y))  # type: ignore[no-any-return]
+    return freeze(ground_cost(cost, x, y))
 
 
 def frozen(array: Any) -> Array:
@@ -160,7 +207,7 @@ def frozen(array: Any) -> Array:
         and not array.flags.writeable
     ):
         return array
-    return freeze(np.array(array, dtype=np.float64, order="C"))  # type: ignore[no-any-return]
+    return freeze(np.array(array, dtype=np.float64, order="C"))
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -194,6 +241,9 @@ class Coupling(ABC):
     """
 
     problem: Problem
+
+    #: Temperature (of U, scaled) where the coupling is that of the entropic metric; zero for the distance itself.
+    epsilon: float = 0.0
 
     #: Whether every pair was solved; if not, potentials are only known on the possible transitions.
     complete: bool = True
@@ -252,6 +302,10 @@ class Coupling(ABC):
         source[: start.nnz] = (1 - γ) * start.data
         m = np.zeros((n_x, n_y))
         m[tuple(np.array(queue).T)] = np.maximum(spsolve(flow.tocsc(), source), 0)
+        return m
+
+    def potential_weights(self, m: Array) -> Array:
+        """What the potentials of each pair count in the gradient, for the occupancy ``m (n_X, n_Y)``."""
         return m
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ asked                             the table U (or V, W) solves                  
 discounted (the default)          U = (1-γ) c + γ OT_U(P_X, P_Y)                        problem.py
 ``criterion="average"``           g + W = c + OT_W, g constant on every closed class    problem.py
 ``criterion="total"``             V = c + OT_V, V = 0 at terminal pairs                 problem.py
-``horizon=T`` or ``weights=``     V_t = w_t c + OT_{V_{t+1}}, T steps                   timed.py
+``horizon=T`` or ``weights=``     V_t = w_t c + OT_{V_{t+1}}, T steps                   horizon.py
 two MDPs, ``actions="matched"``   U = max_a [(1-γ) c_a + γ OT_U(P_a, Q_a)]              actions.py
 two MDPs, ``actions="lax"``       U = max(max_a min_b, max_b min_a) of the same         actions.py
 ================================  ====================================================  ==============================
@@ -17,9 +17,10 @@ from typing import Any
 
 from diffbisim.actions import ActionProblem
 from diffbisim.errors import InvalidArgument
+from diffbisim.horizon import TimedProblem
 from diffbisim.mdp import MDP
 from diffbisim.problem import AverageProblem, Problem, TotalProblem
-from diffbisim.timed import TimedChain, TimedProblem
+from diffbisim.timed import TimedChain
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.checks import freeze
-from diffbisim.data.archive import chain_arrays
-from diffbisim.data.tables import replacing
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
-from diffbisim.problem import Coupling, Problem, frozen, lazy, read_only
+from diffbisim.io.files import replacing
+from diffbisim.io.npz import chain_arrays
+from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
 
@@ -29,23 +29,49 @@ FAR = 1e3
 
 
 class Status(Enum):
-    """How a run ended; the value is a sentence, with the remedy where one is needed."""
+    """How a run ended, of a solver or of anything built on one; the value is a sentence, with a remedy if need be.
 
+    A second name of the same sentence is an older one, which files may still hold.
+    """
+
+    # of a distance
     CONVERGED = "Converged: the certified gap is within tol."
     ROUNDING = (
         "Stopped at the limit of double precision: the certified gap is as small as rounding allows but above tol; "
         "ask for a larger tol or a smaller discount."
     )
-    ITERATIONS = "Stopped after max_iterations: the bounds are true but wide; raise max_iterations or tol."
     TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
-    INTERRUPTED = "Interrupted: the bounds are true but wide; go on with warm=result."
     FAILED = "The underlying solver gave up: the bounds are true but wide; use solver='exact'."
     ESTIMATE = "An estimate from samples; more steps make it better. Bounds are certified where the kernels are known."
     ENDED = "A stream ended early: an estimate from what it gave; go on with warm=result and more data."
 
+    # of any of them
+    ITERATIONS = "Stopped after max_iterations: the bounds are true, more would be better; raise max_iterations or tol."
+    INTERRUPTED = "Interrupted: the bounds are true, more would be better; go on with warm=result or a checkpoint."
+
+    # of a fit or an imitation
+    REACHED = "Reached: the certified distance is within tol of zero."
+    SETTLED = (
+        "Settled: nothing closer was found, which does not prove that there is nothing: other starting parameters "
+        "(of kernel= or policy=) may settle lower."
+    )
+    STEPS = "Stopped after steps: raise steps, or go on from a checkpoint."
+    ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
+
+    # of a program or a fixed point of another method
+    SOLVED = "Solved."
+    INACCURATE = (
+        "The solver stopped short of its tolerance: policy and objective are approximate; raise the regularization, "
+        "or give more offline data."
+    )
+
+    STALLED = SETTLED
+    STOPPED = INTERRUPTED
+
     @property
     def converged(self) -> bool:
-        return self is Status.CONVERGED
+        """Whether the run found what it was asked for, or all that it can find."""
+        return self in (Status.CONVERGED, Status.REACHED, Status.SETTLED, Status.ESTIMATED, Status.SOLVED)
 
 
 class Row(dict[str, Any]):
@@ -114,12 +140,18 @@ class DistanceResult:
 
     @property
     def values(self) -> Array:
-        """The metric between all pairs of states, ``(1-γ) V``, shape ``(n_X, n_Y)``; NaN where not solved."""
+        """The metric between all pairs of states, shape ``(n_X, n_Y)``; NaN where not solved.
+
+        ``(1-γ) V``; for average cost the least average from each pair, for total cost the least total.
+        """
         return read_only(self.coupling.values)
 
     @lazy
     def occupancy(self) -> Array:
-        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one."""
+        """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one.
+
+        For average cost its long-run law from the start, for total cost expected visits. ``value`` is ``<m, c>``.
+        """
         return frozen(self.coupling.occupancy())
 
     @lazy
@@ -155,6 +187,8 @@ class DistanceResult:
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
 
+        For total cost ``V = values``; for average cost the bias in its place (pairs with a transient state: values).
+
         ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
         mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
         """
@@ -182,13 +216,13 @@ class DistanceResult:
             np.savez(file, **self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.saving.result_from_arrays`."""
+        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.io.results.result_from_arrays`."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
-            "coupling": type(self.coupling).__name__, "discount": problem.discount,
+            "coupling": type(self.coupling).__name__, "discount": problem.discount, "criterion": problem.criterion,
             "history": [dict(row) for row in self.history], "work": dict(self.work), **self._asked(),
         }  # fmt: skip
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
@@ -199,10 +233,12 @@ class DistanceResult:
         arrays: dict[str, Any] = {"cost": self.problem.cost}
         for side, chain in (("x", self.problem.x), ("y", self.problem.y)):
             arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
+        if isinstance(self.problem, TotalProblem):
+            arrays["terminal"] = self.problem.terminal
         return arrays
 
     def _asked(self) -> dict[str, Any]:
-        """What else JSON has to say of the problem; nothing for the discounted distance of two chains."""
+        """What else JSON has to say of the problem; nothing for chains."""
         return {}
 
     def _check_pair(self, x: int, y: int) -> None:

@@ -11,15 +11,16 @@ unrolled. The result has the dtype and device of P. First derivatives, in revers
 docs/gradients.md on kinks and on what the gap means.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Entries, Kernel
+from diffbisim._bridge import Asked, Entries, Kernel
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 
 try:
@@ -45,56 +46,72 @@ def distance_and_result(
     initial: Any = None,
     initial_x: Any = None,
     rewards: Any = None,
-    solver: Any = "exact",
+    solver: Any = None,
     tol: float | None = None,
     warm: DistanceResult | None = None,
+    **asked: Any,
 ) -> tuple[torch.Tensor, DistanceResult]:
     """The distance as a scalar tensor, and the full result behind it (bounds, plans, encoder).
 
     {arguments}
     Stored zeros of a sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
     """
-    return evaluate(X, Y, cost, discount, initial, initial_x, rewards, solver, tol, warm, warn=True)
+    how = Asked(discount, solver, tol, warm, Question(**asked))
+    return evaluate(X, Y, cost, how, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
 def evaluate(
-    X: Any, Y: Any, cost: Any, discount: float, initial: Any, initial_x: Any, rewards: Any, solver: Any,
-    tol: float | None, warm: DistanceResult | None, warn: bool,
-) -> tuple[torch.Tensor, DistanceResult]:  # fmt: skip
-    """:func:`distance_and_result` with the choice whether an unfinished solve warns; X may be a stream as well."""
+    X: Any, Y: Any, cost: Any, asked: Asked, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
+) -> tuple[torch.Tensor, DistanceResult]:
+    """:func:`distance_and_result`; X may be a stream as well."""
     like = next((v for v in (Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
     if like is None:
         raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
-    kernel_x, P_x, start_x = _side(X, initial_x, None, "X")
-    kernel_y, P_y, start_y = _side(Y, initial, X, "Y")
+    x, y = _side(X, initial_x, None, "X"), _side(Y, initial, X, "Y")
     if isinstance(cost, str):
         n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
         cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
-    parts = [_double(part) for part in (P_x, P_y, start_x, start_y, _tensor(cost))]
-    how = (X, Y, kernel_x, kernel_y, start_x, start_y, discount, solver, tol, warm, warn)
-    solve = _Solve(*how)
+    solve = _Solve(x, y, asked)
     apply: Any = _Distance.apply
-    value: torch.Tensor = apply(solve, *parts)
+    value: torch.Tensor = apply(solve, *map(_double, (x.values, y.values, x.start, y.start, _tensor(cost))))
     assert solve.result is not None
     return value.to(like), solve.result
 
 
-class _Solve:
-    """One evaluation: how to solve, and what was found."""
+class _Side(NamedTuple):
+    """One of the two chains: a constant, or a kernel of which the values are a tensor."""
 
-    def __init__(self, *how: Any) -> None:
-        self.how = how
+    name: str
+    constant: MarkovChain | Stream | None = None
+    values: torch.Tensor | None = None
+    places: tuple[Any, Any, int] | None = None  # rows and columns of the stored values, if sparse; number of states
+    start: Any = None
+
+    def kernel(self, values: Any) -> Kernel | None:
+        if values is None or self.places is None:
+            return None if values is None else np.asarray(values)
+        return Entries(values, *self.places)
+
+    def chain(self, kernel: Kernel | None, start: Any) -> Any:
+        if kernel is None:
+            return self.constant
+        return _bridge.make_chain(kernel, self.start if start is None else start, self.name)
+
+
+class _Solve:
+    """One evaluation: what is asked, and what was found."""
+
+    def __init__(self, x: _Side, y: _Side, asked: Asked) -> None:
+        self.x, self.y, self.asked = x, y, asked
         self.result: DistanceResult | None = None
         self.kernels: tuple[Kernel | None, Kernel | None] = (None, None)
 
     def __call__(self, parts: tuple[torch.Tensor | None, ...]) -> float:
-        X, Y, places_x, places_y, start_x, start_y, discount, solver, tol, warm, warn = self.how
         P_x, P_y, nu_x, nu_y, c = self.arrays = [None if part is None else part.detach().numpy() for part in parts]
-        kernel_x, kernel_y = self.kernels = _filled(P_x, places_x), _filled(P_y, places_y)
-        x = X if kernel_x is None else _bridge.make_chain(kernel_x, start_x if nu_x is None else nu_x, "X")
-        y = Y if kernel_y is None else _bridge.make_chain(kernel_y, start_y if nu_y is None else nu_y, "Y")
+        kernel_x, kernel_y = self.kernels = self.x.kernel(P_x), self.y.kernel(P_y)
         assert c is not None
-        self.result = _bridge.solve(x, y, c, discount, solver, tol, warm, warn)
+        x, y = self.x.chain(kernel_x, nu_x), self.y.chain(kernel_y, nu_y)
+        self.result = _bridge.solve(x, y, c, self.asked)
         return self.result.value
 
     def derivative(self, k: int) -> torch.Tensor:
@@ -166,26 +183,20 @@ class _Derivative(torch.autograd.Function):
         raise InvalidArgument(_bridge.ONCE)
 
 
-def _side(chain: Any, initial: Any, other: Any, name: str) -> tuple[Any, torch.Tensor | None, Any]:
-    """Places of the stored entries (None if dense), the tensor of values (None: constant chain), and the start."""
+def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:
+    """``other``: the chain whose start it has by default, if both have as many states."""
     if isinstance(chain, (MarkovChain, Stream)):
         _bridge.no_start(initial, name)
-        return None, None, None
+        return _Side(name, chain)
     if not isinstance(chain, torch.Tensor):
         raise InvalidArgument(f"{name} is a {type(chain).__name__}; give a MarkovChain or a tensor of its kernel")
     start = _bridge.default_start(other, chain.shape[0]) if initial is None else initial
     if chain.layout == torch.strided:
-        return None, chain, start
+        return _Side(name, values=chain, start=start)
     stored: Any = chain
     flat = (stored if stored.layout == torch.sparse_coo else stored.to_sparse_coo()).coalesce()
     rows, columns = flat.indices().numpy()
-    return (rows, columns, int(chain.shape[0])), flat.values(), start
-
-
-def _filled(values: Any, places: Any) -> Kernel | None:
-    if values is None or places is None:
-        return None if values is None else np.asarray(values)
-    return Entries(values, *places)
+    return _Side(name, values=flat.values(), places=(rows, columns, int(chain.shape[0])), start=start)
 
 
 def _floating(value: Any) -> bool:

@@ -7,6 +7,7 @@ from scipy.optimize import linprog, minimize
 from scipy.special import rel_entr, softmax
 
 import diffbisim as db
+from cases import each
 from diffbisim.imitate.baselines import OfflineData, lobs_dice, pw_dice, smodice, state_matching
 
 GAMMA, N, M = 0.8, 3, 2
@@ -40,7 +41,7 @@ def best_over_policies(objective, T, p0, rng):
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5])
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_divergences_against_descent_on_the_policy(seed, alpha):
     T, mdp, data, nu = instance(seed)
     rho_i = occupancy(T, mdp.initial, data.behavior)
@@ -62,7 +63,7 @@ def test_divergences_against_descent_on_the_policy(seed, alpha):
         assert result.policy == pytest.approx(pi, abs=1e-3)  # square root of the objectives' accuracy
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_pw_dice_against_descent_on_the_policy(seed):
     """For a given ρ the best entropic plan is Sinkhorn's, so the program is a function of the policy alone."""
     T, mdp, data, nu = instance(seed)
@@ -86,7 +87,7 @@ def test_pw_dice_against_descent_on_the_policy(seed):
 
 
 @pytest.mark.parametrize("method", [pw_dice, smodice, lobs_dice, state_matching])
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_occupancies_flow(method, seed):
     """The chosen ρ is the occupancy of the policy read off it, in the estimated MDP."""
     rng = np.random.default_rng(seed)
@@ -119,7 +120,7 @@ def literal_matching(T, p0, rho_e, cost):
     return linprog(np.concatenate([np.zeros(N * M), cost.ravel()]), A_eq=np.array(A), b_eq=b).fun
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_matching_against_the_literal_program(seed):
     T, mdp, data, nu = instance(seed)
     indicator = 1 - np.eye(N)
@@ -129,7 +130,7 @@ def test_matching_against_the_literal_program(seed):
         assert result.objective == pytest.approx(literal_matching(T, mdp.initial, nu.sum(axis=1), cost), abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_pw_dice_tends_to_the_linear_program(seed):
     """With regularization x the value exceeds the program's by at most x times the divergences at its solution."""
     _, _, data, nu = instance(seed)

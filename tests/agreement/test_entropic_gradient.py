@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim.chain import MarkovChain
 from diffbisim.problem import Problem
 from diffbisim.results import Status
@@ -71,7 +72,7 @@ def check_all_fields(case, epsilon, seed=0):
 
 @pytest.mark.parametrize("solver", [SinkhornPolicy, SinkhornValue])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-@pytest.mark.parametrize("seed", range(12))
+@each(seed=range(12))
 def test_value_is_the_literal_fixed_point(seed, epsilon, solver):
     case = instance(seed, discounts=(0.5, 0.8), largest=3)
     d, V = entropic_metric(*case, epsilon)
@@ -81,7 +82,7 @@ def test_value_is_the_literal_fixed_point(seed, epsilon, solver):
     np.testing.assert_allclose(result.values, (1 - case.discount) * V, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", [0, 3, 7])
+@each(seed=[0, 3, 7])
 def test_plans_and_potentials_are_the_literal_ones(seed):
     case, epsilon = instance(seed, discounts=(0.6,), largest=4), 0.3
     result = solve(case, epsilon)
@@ -99,7 +100,7 @@ def test_plans_and_potentials_are_the_literal_ones(seed):
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5])
-@pytest.mark.parametrize("seed", range(25))
+@each(seed=range(25))
 def test_gradient_is_that_of_the_entropic_value(seed, epsilon):
     check_all_fields(instance(seed, discounts=(0.5, 0.9), largest=4), epsilon, seed)
 
@@ -126,7 +127,7 @@ def test_gradient_at_ties(epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-@pytest.mark.parametrize("seed", [1, 2, 6, 8, 11])
+@each(seed=[1, 2, 6, 8, 11])
 def test_gradient_for_mass_that_enters(seed, epsilon):
     """Off the supports the derivative is one-sided; a mixture with the uniform law puts mass everywhere."""
     case = instance(seed, discounts=(0.5, 0.9), largest=4)
@@ -138,7 +139,7 @@ def test_gradient_for_mass_that_enters(seed, epsilon):
         assert np.sum(getattr(gradient, name) * direction) == pytest.approx(expected, abs=1e-6), name
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_gradient_of_sparse_chains_is_the_dense_one_on_the_supports(seed):
     case = instance(seed, discounts=(0.9,), largest=5)
     dense, sparse = solve(case, 0.1).gradient, solve(case, 0.1, sparse=True).gradient
@@ -149,7 +150,7 @@ def test_gradient_of_sparse_chains_is_the_dense_one_on_the_supports(seed):
         np.testing.assert_allclose(getattr(sparse, name), getattr(dense, name), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_occupancy_has_the_marginals_of_the_chains(seed):
     case = instance(seed, discounts=(0.9,), largest=5)
     problem, result = problem_of(case), solve(case, 0.1)
@@ -160,7 +161,7 @@ def test_occupancy_has_the_marginals_of_the_chains(seed):
 # --- the temperature -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_value_grows_with_the_temperature_between_the_distance_and_the_independent_coupling(seed):
     case = instance(seed, discounts=(0.5, 0.9, 0.95), largest=5)
     problem = problem_of(case)

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 from diffbisim.solvers import Exact
 
 FIELDS = ("transition_x", "transition_y", "cost", "initial_x", "initial_y")
@@ -97,7 +98,7 @@ def slope(result, field, direction):
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 @pytest.mark.parametrize("make", [dense_data, sparse_data])
 def test_gradient_is_the_derivative_of_the_lp_value(make, seed, field):
     data = make(seed)
@@ -106,7 +107,7 @@ def test_gradient_is_the_derivative_of_the_lp_value(make, seed, field):
     assert slope(solve(data), field, direction) == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 def test_gradient_of_the_default_tolerance_is_as_good(seed):
     data = dense_data(seed, 5, 5)
     tight, default = solve(data).gradient, solve(data, tol=None).gradient
@@ -114,7 +115,7 @@ def test_gradient_of_the_default_tolerance_is_as_good(seed):
         np.testing.assert_allclose(getattr(default, field), getattr(tight, field), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 @pytest.mark.parametrize("make", [dense_data, sparse_data])
 def test_gradient_agrees_entry_by_entry_with_that_of_the_lp(make, seed):
     data = make(seed)
@@ -128,7 +129,7 @@ def test_gradient_agrees_entry_by_entry_with_that_of_the_lp(make, seed):
 
 
 @pytest.mark.parametrize("side", ["x", "y"])
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 def test_entries_off_the_support_are_derivatives_for_mass_that_enters(seed, side):
     data, field = sparse_data(seed, 4, 4), f"transition_{side}"
     gradient, base = getattr(solve(data).gradient, field), lp_value(data)
@@ -140,7 +141,7 @@ def test_entries_off_the_support_are_derivatives_for_mass_that_enters(seed, side
 
 
 @pytest.mark.parametrize("side", ["x", "y"])
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 def test_entries_of_the_start_off_its_support(seed, side):
     data, field = sparse_data(seed), f"initial_{side}"
     gradient, base = getattr(solve(data).gradient, field), lp_value(data)
@@ -149,7 +150,7 @@ def test_entries_of_the_start_off_its_support(seed, side):
         assert gradient[t] == pytest.approx(one_sided(data, base, field, direction), rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_dirac_starts(seed):
     """All entries but one are off the support; d is linear in one start while the other is a state."""
     data = dense_data(seed)
@@ -192,7 +193,7 @@ def integer_costs(seed):
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("seed", range(2))
+@each(seed=range(2))
 @pytest.mark.parametrize("make", [same_chain, degenerate_rows, bisimilar_states, integer_costs])
 def test_gradient_lies_between_the_one_sided_derivatives(make, seed, field):
     data = make(seed)
@@ -204,7 +205,7 @@ def test_gradient_lies_between_the_one_sided_derivatives(make, seed, field):
 
 
 @pytest.mark.parametrize("make", [dense_data, sparse_data, degenerate_rows, bisimilar_states, same_chain])
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 def test_occupancy_is_a_supergradient_in_the_cost(make, seed):
     """d(c') ≤ d(c) + <m, c' - c> for every c', however far: the old coupling is still a coupling."""
     data, rng = make(seed), np.random.default_rng([8, seed])
@@ -215,7 +216,7 @@ def test_occupancy_is_a_supergradient_in_the_cost(make, seed):
 
 
 @pytest.mark.parametrize("make", [dense_data, sparse_data, degenerate_rows, bisimilar_states, same_chain])
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 @pytest.mark.parametrize("side", ["x", "y"])
 def test_start_gradient_is_a_subgradient(make, seed, side):
     """d(ν') ≥ d(ν) + <∂d/∂ν, ν' - ν> for every ν', whatever its support: potentials stay feasible."""
@@ -231,7 +232,7 @@ def test_start_gradient_is_a_subgradient(make, seed, side):
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 @pytest.mark.parametrize("make", [dense_data, sparse_data, degenerate_rows, same_chain])
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 def test_every_row_is_centered_under_its_distribution(make, seed, form):
     data = make(seed)
     gradient = solve(data, form).gradient
@@ -242,7 +243,7 @@ def test_every_row_is_centered_under_its_distribution(make, seed, form):
 
 @pytest.mark.parametrize("forms", [(sp.csr_array, sp.csr_array), (np.asarray, sp.csr_array)])
 @pytest.mark.parametrize("make", [dense_data, sparse_data])
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 def test_sparse_gradient_is_the_dense_one_on_the_possible_transitions(make, seed, forms):
     data = make(seed)
     X, Y = (chains(data, form)[k] for k, form in enumerate(forms))
@@ -257,7 +258,7 @@ def test_sparse_gradient_is_the_dense_one_on_the_possible_transitions(make, seed
 
 
 @pytest.mark.parametrize("make", [dense_data, sparse_data])
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_reachable_pairs_give_the_same_gradient_where_it_is_defined(make, seed):
     data = make(seed)
     data["initial_x"], data["initial_y"] = (np.eye(data[f"initial_{s}"].size)[0] for s in "xy")
@@ -269,7 +270,7 @@ def test_reachable_pairs_give_the_same_gradient_where_it_is_defined(make, seed):
     np.testing.assert_allclose(part.gradient.cost, full.gradient.cost, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 def test_reachable_never_invents_numbers_off_the_support(seed):
     """Where the table was not computed a potential is unknown: NaN (or the right number), not a wrong one."""
     data = unreached(seed)
@@ -282,7 +283,7 @@ def test_reachable_never_invents_numbers_off_the_support(seed):
         np.testing.assert_allclose(mine[known], theirs[known], rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 def test_reachable_and_lump_together(seed):
     data = unreached(seed)
     full, part = solve(data), solve(data, solver=Exact(reachable=True), lump=True)
@@ -306,7 +307,7 @@ def unreached(seed):
     return data
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 def test_lumping_keeps_the_gradient_where_there_is_nothing_to_merge(seed):
     data = dense_data(seed)
     plain, lumped = solve(data).gradient, solve(data, lump=True).gradient
@@ -314,7 +315,7 @@ def test_lumping_keeps_the_gradient_where_there_is_nothing_to_merge(seed):
         np.testing.assert_allclose(getattr(lumped, field), getattr(plain, field), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 def test_gradient_after_lumping_is_the_derivative_of_the_lp_value(seed):
     """Bisimilar states in X make kinks in X's kernel only: d is smooth in Y, and in X along symmetric directions."""
     data, rng = bisimilar_states(seed), np.random.default_rng([10, seed])
@@ -329,7 +330,7 @@ def test_gradient_after_lumping_is_the_derivative_of_the_lp_value(seed):
     assert slope(result, "transition_x", direction) == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_potentials_add_up_to_the_gradient(seed):
     """The definition, Σ_y m(x,y) γ f_xy(x') and its mirror image, from the public parts of the result."""
     data = sparse_data(seed)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim.problem import Problem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
-from diffbisim.solvers.sinkhorn_rounding import pair_plan
 from oracles.bellman import bellman
 from oracles.instances import KINDS, instance
 from oracles.literal_sinkhorn import iterate
@@ -28,20 +28,14 @@ def solved(seed):
 def raw_plan(result, x, y):
     """The plan before rounding, (n_X, n_Y)."""
     plans = result.coupling.plans
-    a, b = (np.diff(rows[0]).max() for rows in (plans.xs, plans.ys))
-    K = pair_plan(x * plans.m_y + y, *plans.arguments, False, np.empty((2, a * b)), np.empty(a), np.empty(b))
-    full = np.zeros(plans.shape)
-    rows = plans.xs[1][slice(*plans.xs[0][x : x + 2])]
-    cols = plans.ys[1][slice(*plans.ys[0][y : y + 2])]
-    full[np.ix_(rows, cols)] = K
-    return full
+    return plans.plan(x * plans.m_y + y, rounded=False).toarray()
 
 
 # --- bounds ----------------------------------------------------------------------------------------------
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(225))
+@each(seed=range(225))
 def test_bounds_contain_the_exact_value(seed, solver):
     """Dense, sparse, deterministic, ties, absorbing; Dirac and other starts; 1 to 6 states; γ from 0.1 to 0.99."""
     problem, exact = solved(seed)
@@ -53,7 +47,7 @@ def test_bounds_contain_the_exact_value(seed, solver):
     assert exact.lower <= result.upper
 
 
-@pytest.mark.parametrize("seed", range(75))
+@each(seed=range(75))
 @pytest.mark.parametrize(
     "solver",
     [
@@ -72,7 +66,7 @@ def test_bounds_of_runs_that_were_stopped_early(seed, solver):
     assert exact.lower <= result.upper
 
 
-@pytest.mark.parametrize("seed", range(15))
+@each(seed=range(15))
 def test_bounds_contain_the_bellman_value(seed):
     case = instance(seed)
     result, exact = SinkhornPolicy(tol=1e-5).solve(problem_of(case)), bellman(*case).value
@@ -133,7 +127,7 @@ def test_the_papers_schedules_close_in(solver, schedule, eta):
 # --- the literal algorithms ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(("policy", "sweeps"), [(True, 1), (True, 3), (True, None), (False, None), (False, 2)])
 def test_iterates_are_the_papers(seed, constant, policy, sweeps):
@@ -161,7 +155,7 @@ def test_iterates_are_the_papers(seed, constant, policy, sweeps):
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(30))
+@each(seed=range(30))
 def test_sparse_is_dense(seed, solver):
     case = instance(seed, largest=6)
     dense, sparse = (solver(tol=1e-4).solve(problem_of(case, sparse=s)) for s in (False, True))

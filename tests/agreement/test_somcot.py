@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim.data.streams import Stream
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, Somcot
@@ -74,14 +75,14 @@ def test_averages_are_those_of_the_last_half():
 
 def test_products_and_entries_agree():
     """The two ways to the marginals, on iterates for which both are safe."""
-    from diffbisim.solvers.somcot_marginals import DROP, Live, by_entries, by_products
+    from diffbisim.solvers.somcot.kernels import DROP, Live, Marginals, by_entries, by_products
 
     rng = np.random.default_rng(5)
     X, Y = db.examples.random_chain(9, rng), db.examples.random_sparse_chain(7, 3, rng=rng)
     run = db.distance(X, Y, rng.random((9, 7)), 0.9, literal(300)).coupling.run
-    results = [(np.empty_like(run.it.U), np.empty_like(run.it.W), np.empty((9, 7)), np.empty((9, 7))) for _ in "ab"]
-    assert by_products(run.x, run.y, run.it, *results[0])
-    by_entries(run.x, run.y, run.it, Live.empty(run.x.at, run.y.at), *results[1])
+    results = [Marginals.empty(run.it) for _ in "ab"]
+    assert by_products(run.x, run.y, run.it, results[0])
+    by_entries(run.x, run.y, run.it, Live.empty(run.x.at, run.y.at), results[1])
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=63**2 * np.exp(DROP))  # entries that count as zero
 
@@ -92,15 +93,15 @@ def test_products_and_entries_agree():
 @pytest.mark.parametrize("degree", [3, 12])
 def test_lists_of_entries_change_no_bit(monkeypatch, options, degree):
     """A run that looks at every entry of the coupling is the oracle of one that lists those that matter."""
-    from diffbisim.solvers import somcot_marginals as marginals
+    from diffbisim.solvers.somcot import kernels
 
     rng = np.random.default_rng(degree)
     X, Y = (db.examples.random_sparse_chain(12, degree, rng=rng) for _ in "xy")
     solver = Somcot(3 * 1024 + 100, certify=False, **options)
     listed = db.distance(X, Y, rng.random((12, 12)), 0.9, solver).coupling
     assert listed.run.it.cold[0]  # matrix products are no longer safe
-    assert (_entries(listed.run) < marginals.DROP - marginals.SLACK).mean() > 0.5  # lists leave much out
-    monkeypatch.setattr(marginals, "ROOM", 0)
+    assert (_entries(listed.run) < kernels.DROP - kernels.SLACK).mean() > 0.5  # lists leave much out
+    monkeypatch.setattr(kernels, "ROOM", 0)
     rng = np.random.default_rng(degree)
     X, Y = (db.examples.random_sparse_chain(12, degree, rng=rng) for _ in "xy")
     every = db.distance(X, Y, rng.random((12, 12)), 0.9, solver).coupling
@@ -230,7 +231,7 @@ def test_starts_are_coupled_optimally():
     np.testing.assert_allclose(result.coupling.start.plan.toarray().sum(axis=1), 0.25)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_bounds_contain_the_distance(seed):
     """However early it is stopped."""
     rng = np.random.default_rng(seed)

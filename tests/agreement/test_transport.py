@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
+from cases import each
 from diffbisim.solvers.exact import simplex as kernel
 from oracles.bellman import transport as linprog_transport
 
@@ -140,7 +141,7 @@ def problem(seed, largest=8):
 
 
 @pytest.mark.parametrize("first", FIRST)
-@pytest.mark.parametrize("seed", range(160))
+@each(seed=range(160))
 def test_first_bases_are_strongly_feasible_trees(first, seed):
     rng, C, p, q = problem(seed)
     tree = first_tree(C, p, q, first, rng)
@@ -158,7 +159,7 @@ def below_rounding(seed):
 
 
 @pytest.mark.parametrize("first", FIRST)
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_masses_below_rounding_are_transported(first, seed):
     rng, C, p, q = below_rounding(seed)
     tree = first_tree(C, p, q, first, rng)
@@ -180,7 +181,7 @@ def test_masses_below_rounding_leave_first_bases_strongly_feasible(first):
     assert not weak
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_northwest_corner_is_optimal_on_a_line(seed):
     rng = np.random.default_rng([3, seed])
     x, y = np.sort(rng.random(9)), np.sort(rng.random(7))
@@ -194,7 +195,7 @@ def test_northwest_corner_is_optimal_on_a_line(seed):
 
 
 @pytest.mark.parametrize("first", FIRST)
-@pytest.mark.parametrize("seed", range(80))
+@each(seed=range(80))
 def test_simplex_agrees_with_linprog(first, seed):
     rng, C, p, q = problem(seed, largest=6)
     tree = first_tree(C, p, q, first, rng)
@@ -209,7 +210,7 @@ def test_simplex_agrees_with_linprog(first, seed):
 
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 40, 90])
-@pytest.mark.parametrize("seed", range(3))
+@each(seed=range(3))
 def test_uniform_marginals_are_assignments(first, n, seed):
     rng = np.random.default_rng([4, n, seed])
     C = cost(rng, n, n, seed)
@@ -222,7 +223,7 @@ def test_uniform_marginals_are_assignments(first, n, seed):
     assert np.sum(tree.plan() * C) == pytest.approx(C[rows, columns].mean(), rel=0, abs=1e-14)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each(seed=range(60))
 def test_trees_stay_strongly_feasible_after_every_single_pivot(seed):
     rng, C, p, q = problem(seed)
     tree = first_tree(C, p, q, FIRST[seed % 2], rng)
@@ -301,7 +302,7 @@ def test_a_pivot_limit_leaves_a_feasible_tree():
     assert values == sorted(values, reverse=True)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_a_loose_price_is_a_bound_on_the_loss(seed):
     rng = np.random.default_rng([9, seed])
     C, p, q = rng.random((20, 15)), rng.dirichlet(np.ones(20)), rng.dirichlet(np.ones(15))
@@ -313,7 +314,7 @@ def test_a_loose_price_is_a_bound_on_the_loss(seed):
     assert 0 <= np.sum(loose.plan() * C) - np.sum(best.plan() * C) + 1e-15 <= 0.05
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_a_cost_that_lies_in_a_larger_table(seed):
     """Row i of the cost begins at i*ld: the kernel must not look beyond b columns."""
     rng = np.random.default_rng([10, seed])
@@ -338,7 +339,7 @@ def test_a_cost_that_lies_in_a_larger_table(seed):
 # --- other marginals for an old tree -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(120))
+@each(seed=range(120))
 def test_repair_after_changed_marginals(seed):
     rng, C, p, q = problem(seed)
     tree = first_tree(C, p, q, FIRST[seed % 2], rng)
@@ -363,7 +364,7 @@ def test_repair_after_changed_marginals(seed):
     check_optimal(tree, f, g)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_repair_with_another_cost_too(seed):
     """The old tree is then neither primal nor dual feasible; repair may give up, but must not spoil the tree."""
     rng, C, p, q = problem(seed)
@@ -380,7 +381,7 @@ def test_repair_with_another_cost_too(seed):
     check_optimal(tree, f, g)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
     """A dual simplex keeps the potentials feasible, so nothing is left to do for the primal one."""
     rng = np.random.default_rng([11, seed])

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from cases import each
 from oracles.bellman import bellman
 from oracles.enclosure import truth
 from oracles.entropic import entropic_truth
@@ -31,7 +32,7 @@ def test_the_small_probabilities_that_double_precision_loses():
     assert found.value == pytest.approx(7.902e-15, rel=1e-9)  # 0.9/(1 - 0.9) 8.78e-16, to first order
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each(seed=range(30))
 def test_it_agrees_with_the_literal_bellman_equation(seed):
     case = instance(seed)
     found, literal = truth(*case, gradient=True), bellman(*case)
@@ -40,7 +41,7 @@ def test_it_agrees_with_the_literal_bellman_equation(seed):
     assert (found.occupancy * case.cost).sum() == pytest.approx(found.value, rel=0, abs=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each(seed=range(12))
 def test_the_entropic_one_agrees_with_the_literal_one(seed):
     case = instance(seed, discounts=(0.1, 0.5, 0.9), largest=3)
     epsilon = 0.5 * (case.cost.max() or 1.0)

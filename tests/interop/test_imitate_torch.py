@@ -9,8 +9,7 @@ from diffbisim import examples
 from diffbisim.data.gymnasium import as_env
 from diffbisim.imitate.environment import Sampling
 from diffbisim.imitate.learner import ModuleLearner, TabularLearner
-from diffbisim.imitate.run import Run, Task
-from diffbisim.imitate.updates import Natural
+from diffbisim.imitate.objective import PolicyObjective, Task
 
 MDP = examples.imitation_chain()
 EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
@@ -27,9 +26,7 @@ def distance_of(module, inputs):
 
 
 def evaluation(learner):
-    cost = 1.0 - np.eye(5)
-    task = Task(EXPERT, cost, 0.9, Natural(), 1e-12, "exact", None, np.random.default_rng(0))
-    return Run(task, MDP, learner).evaluate()
+    return PolicyObjective(Task(EXPERT, MDP, 1.0 - np.eye(5), 0.9), learner).evaluate()
 
 
 def test_gradient_in_the_parameters_is_the_finite_difference():

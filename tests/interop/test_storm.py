@@ -8,8 +8,8 @@ import stormpy
 
 from chain_files import file
 from diffbisim.data import read_chain, read_mdp
-from diffbisim.data.prism import read_prism_labels
 from diffbisim.errors import InvalidData
+from diffbisim.io.prism import read_prism_labels
 from diffbisim.lumping import lump
 from diffbisim.mdp import MDP
 from oracles.bisimilarity import blown_up_mdp, floats

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 from diffbisim.results import Status
 from oracles.bounds import TOL, agrees_with_lp
 from oracles.kernels import apart, cycle, only_coupling, random_sparse, walk
@@ -26,7 +27,7 @@ def test_drift_walks(γ, absorbing):
 
 
 @pytest.mark.parametrize("γ", [0.999, 0.9999])
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_random_chains_near_one(γ, seed):
     rng = np.random.default_rng([1, seed])
     X, Y = (db.MarkovChain(rng.dirichlet(np.ones(n), n), initial=rng.dirichlet(np.ones(n))) for n in (5, 4))

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from scipy.optimize import linear_sum_assignment
 
 import diffbisim as db
+from cases import each
 from oracles.bellman import transport
 from oracles.bounds import TOL
 from oracles.kernels import cycle, only_coupling
@@ -165,7 +166,7 @@ def test_uniform_starts_are_assigned_optimally(ties):
 
 @pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")  # what is merged widens the gap, and it says so
 @pytest.mark.parametrize("noise", [1e-14, 1e-13, 9e-13, 1e-11])
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_lumping_states_that_are_nearly_equivalent_keeps_the_bounds_true(noise, seed):
     """Rows equal up to noise, about the tolerance of lump: merged or not, both intervals hold the same number."""
     rng, γ, blocks = np.random.default_rng([22, seed]), (0.9, 0.9999)[seed % 2], np.array([0, 0, 0, 1, 1, 2])

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 from oracles.bellman import transport
 from oracles.instances import kernel
 from oracles.kernels import cycle
@@ -35,7 +36,7 @@ def random_cost(seed, n_x, n_y):
 
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
-every_seed = pytest.mark.parametrize("seed", SEEDS)
+every_seed = each(seed=SEEDS)
 
 
 # --- zero ------------------------------------------------------------------------------------------------------

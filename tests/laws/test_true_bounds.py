@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim.problem import Coupling, Problem
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, Lumped
@@ -81,7 +82,7 @@ def strange_tables(rng, shape):
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_bounds_hold_in_rational_arithmetic_from_any_table(run, seed):
     case = instance(seed, discounts=(0.1, 0.5, 0.9, 0.99, 0.9999), largest=3 if seed % 3 == 0 else 2)
     problem, rng = problem_of(case), np.random.default_rng([31, seed])

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import diffbisim as db
-from diffbisim.cli import app, learning, showing
+from diffbisim import cli
+from diffbisim.cli import app
 from diffbisim.cli.common import options_of
-from diffbisim.cli.structure import structure
 
 EDGES = "from,to,probability\n"
 WEATHER = EDGES + "sunny,sunny,0.8\nsunny,rainy,0.2\nrainy,sunny,0.4\nrainy,rainy,0.6\n"
@@ -60,8 +60,8 @@ def walk_distance(discount):
 
 SCHEMA = {
     "value": float, "lower": float, "upper": float, "gap": float, "converged": bool, "outcome": str, "status": str,
-    "iterations": int, "solver": str, "cost": str, "discount": float, "chains": list, "work": dict, "seconds": float,
-    "version": str,
+    "iterations": int, "solver": str, "cost": str, "criterion": str, "discount": float, "chains": list,
+    "work": dict, "seconds": float, "version": str,
 }  # fmt: skip
 
 
@@ -81,6 +81,15 @@ def test_json_is_all_there_is_and_it_is_right(folder, options):
     assert report["outcome"] == "converged"
     assert report["version"] == db.__version__
     assert [chain["n_states"] for chain in report["chains"]] == [16, 16]
+
+
+def test_average_cost_of_two_walks_is_the_difference_of_their_means(folder):
+    report = json.loads(run("distance", "a.npz", "b.npz", "--criterion", "average", "--json")[0])
+    walks = db.examples.drift_walk(1.5), db.examples.drift_walk(-0.5)
+    means = [walk.stationary_distribution @ walk.rewards for walk in walks]
+    assert report["criterion"] == "average"
+    assert report["lower"] - 1e-9 <= abs(means[0] - means[1]) <= report["upper"] + 1e-9
+    assert "average" in run("distance", "a.npz", "b.npz", "--criterion", "average")[0]
 
 
 def test_both_solvers_say_the_same(folder):
@@ -153,7 +162,7 @@ def test_interrupt_tells_what_is_known(folder, monkeypatch):
         callback({"lower": 0.25, "upper": 0.75})
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(showing, "distance", interrupted)
+    monkeypatch.setattr(db, "distance", interrupted)
     assert "after 1 iterations: 0.25 <= d <= 0.75" in refused("distance", "a.npz", "b.npz", code=130)
 
 
@@ -161,7 +170,7 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
     def too_large(*arguments, **options):
         raise MemoryError("Unable to allocate 75 GiB")
 
-    monkeypatch.setattr(showing, "distance", too_large)
+    monkeypatch.setattr(db, "distance", too_large)
     assert "not enough memory: Unable to allocate 75 GiB" in refused("distance", "a.npz", "b.npz")
 
 
@@ -335,11 +344,12 @@ def test_messages_name_files_once_and_options_as_typed(folder, arguments, messag
 
 
 def test_every_option_is_known_by_the_argument_it_sets():
-    for command, library in ((learning.compress, db.compress), (learning.fit, db.fit), (learning.imitate, db.imitate)):
+    commands = {cli.compress.compress: db.compress, cli.fit.fit: db.fit, cli.imitate.imitate: db.imitate}
+    for command, library in commands.items():
         own = {"plot", "as_json", "output", "rewards", "unseen", "initial", "kernel", "env", "mdp", "expert", "rng"}
         assert set(options_of(command)) - own <= set(inspect.signature(library).parameters)
-    assert options_of(learning.compress)["n_states"] == "--states"
-    assert options_of(learning.compress)["rng"] == "--seed"
+    assert options_of(cli.compress.compress)["n_states"] == "--states"
+    assert options_of(cli.compress.compress)["rng"] == "--seed"
 
 
 # --- where a chain starts -------------------------------------------------------------------------------------------
@@ -423,39 +433,6 @@ def test_info_prints_labels_as_they_are(folder):
     assert "[red]x" in out
     assert ":smile:" in out
     assert "of period 2" in out
-
-
-def periods_by_powers(P):
-    """Period of each closed class, from the lengths k up to n² at which a state can return."""
-    n = len(P)
-    step, reach, power = P > 0, np.eye(n, dtype=bool) | (P > 0), np.eye(n, dtype=bool)
-    for _ in range(n):
-        reach = reach | (reach @ reach)
-    returns = [[] for _ in range(n)]
-    for k in range(1, 2 * n * n + 1):
-        power = power @ step
-        for x in range(n):
-            if power[x, x]:
-                returns[x].append(k)
-    closed = [x for x in range(n) if all(reach[y, x] for y in np.flatnonzero(reach[x]))]
-    first = [x for x in closed if not any(reach[x, y] and y < x for y in closed)]
-    return sorted(int(np.gcd.reduce(returns[x])) for x in first), int(reach[0].sum())
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_structure_against_powers_of_the_kernel(seed):
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(1, 7))
-    P = (rng.random((n, n)) < 0.2).astype(float)
-    P[np.arange(n), rng.integers(0, n, n)] = 1.0
-    found = structure(db.MarkovChain(P / P.sum(axis=1, keepdims=True)))
-    assert (sorted(found.periods.tolist()), found.reachable) == periods_by_powers(P)
-    assert found.absorbing.tolist() == [x for x in range(n) if P[x, x] and P[x].sum() == 1]
-
-
-def test_structure_of_a_cycle():
-    found = structure(db.examples.cycle(6))
-    assert (found.n_classes, found.periods.tolist(), found.absorbing.size) == (1, [6], 0)
 
 
 def test_lump_finds_and_writes_the_quotient(folder):

@@ -266,3 +266,34 @@ def test_fit_not_converged_has_its_own_code(folder):
 def test_lump_takes_another_start(folder):
     run("lump", "a.npz", "--initial", 4, "--output", "quotient.npz")
     assert db.read_chain("quotient.npz").initial.tolist() == [0, 0, 1]
+
+
+# --- time limits and checkpoints ---------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_its_checkpoint(folder):
+    """In pieces the same numbers as at once; the file of another run is refused by name."""
+
+    def report(*arguments, code=0):
+        told = json.loads(run(*arguments, "--json", code=code)[0])
+        return {name: told[name] for name in ("distance", "lower", "upper", "iterations")}
+
+    fit = ("fit", "b.npz", "--kernel", "masked", "--tol", 1e-2)
+    report(*fit, "--steps", 2, "--checkpoint", "f.npz", code=3)
+    assert report(*fit, "--checkpoint", "f.npz") == report(*fit)
+    imitate = ("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv")
+    report(*imitate, "--max-iterations", 2, "--checkpoint", "i.npz", code=3)
+    assert report(*imitate, "--checkpoint", "i.npz") == report(*imitate)
+    compress = ("compress", "chain.npz", "--states", 2, "--restarts", 2)
+    assert report(*compress, "--checkpoint", "c.npz") == report(*compress)
+    assert report(*compress, "--checkpoint", "c.npz") == report(*compress)
+    _, err = run("compress", "chain.npz", "--states", 3, "--restarts", 2, "--checkpoint", "c.npz", code=2)
+    assert "c.npz" in err
+    assert "use .npz" in run(*compress, "--checkpoint", "c.txt", code=2)[1]
+
+
+def test_a_time_limit_ends_in_true_bounds(folder):
+    out, _ = run("compress", "chain.npz", "--states", 3, "--time-limit", 0, "--json")
+    report = json.loads(out)
+    assert report["lower"] <= report["distance"] <= report["upper"]
+    assert "--time-limit is -1.0" in run("compress", "chain.npz", "--time-limit", -1, code=2)[1]

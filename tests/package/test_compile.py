@@ -1,4 +1,6 @@
-"""Machine code on disk is never stale: each case edits a copy of the package and asks a new process.
+"""Machine code on disk is never stale: each case edits a copy of the package and asks another process.
+
+That process is forked from one that has imported numba and nothing else, with the environment it is told.
 
 The copies are made small: two kernels in two files, with this package's own ``_compile.py``.
 """
@@ -6,14 +8,13 @@ The copies are made small: two kernels in two files, with this package's own ``_
 import ast
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import diffbisim
 from diffbisim import _compile
+from nursery import Nursery
 
 ROOT = Path(diffbisim.__file__).parent
 
@@ -35,13 +36,24 @@ from diffbisim.inner import SCALE, add
 def both(x):
     return SCALE * add(x)
 """
-ASK = "from diffbisim.outer import both; print(both(1.0), sum(both.stats.cache_hits.values()), end=' ')"
+ASK = "from diffbisim.outer import both; print(both(1.0), sum(both.stats.cache_hits.values()))"
+
+#: What a new process would find in its environment, before it imports numba.
+BEGIN = """
+for name in [name for name in os.environ if name.startswith("NUMBA_")]:
+    del os.environ[name]
+os.environ.update({settings!r})
+numba.core.config.reload_config()
+sys.path.insert(0, {path!r})
+sys.dont_write_bytecode = True
+"""
 
 
 class Copy:
     """A package of two files that compile, with a cache of its own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, processes):
+        self.processes = processes
         self.root, self.cache = folder / "diffbisim", folder / "cache"
         self.root.mkdir(parents=True)
         (self.root / "__init__.py").write_text('__version__ = "1"\n')
@@ -63,26 +75,28 @@ class Copy:
         self.normalize()
 
     def ask(self, code=ASK, **environment):
-        """[value, cache hits] in a new process."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
-        clean |= {
-            "PYTHONPATH": str(self.root.parent),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_CACHE_DIR": str(self.cache),
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=clean | environment
-        )
-        assert done.returncode == 0, done.stderr
-        return [float(word) for word in done.stdout.split()]
+        """[value, cache hits] in another process."""
+        settings = {"NUMBA_CACHE_DIR": str(self.cache)} | environment
+        self.processes.fork(BEGIN.format(settings=settings, path=str(self.root.parent)) + code)
+        answer = self.processes.line()
+        assert self.processes.line() == "ended 0", answer
+        return [float(word) for word in answer.split()]
 
     def folders(self):
         return sorted(self.cache.rglob("diffbisim-*"))
 
 
+@pytest.fixture(scope="module")
+def processes():
+    made = Nursery()
+    made.load("import os, sys\nimport numba, numba.core.config\nnumba.njit(lambda x: x + 1.0)(1.0)")
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def copy(tmp_path):
-    return Copy(tmp_path)
+def copy(tmp_path, processes):
+    return Copy(tmp_path, processes)
 
 
 def test_an_unchanged_package_is_compiled_once(copy):
@@ -172,6 +186,23 @@ def test_without_compilation_kernels_are_python(copy):
 
 
 # --- what the digest has to know -----------------------------------------------------------------------------
+
+
+def test_two_processes_that_compile_at_once_do_not_take_each_other_for_themselves(tmp_path, monkeypatch):
+    """Both have read the index before either writes it, and one writes its code while the other is at it."""
+    one, other, reader = (_compile._KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(3))
+    for files in (one, other):
+        monkeypatch.setattr(files, "_load_index", dict)
+    write = one._save_data
+
+    def interrupted(name, data):
+        other.save("its types", "its code")
+        write(name, data)
+
+    monkeypatch.setattr(one, "_save_data", interrupted)
+    one.save("my types", "my code")
+    assert reader.load("my types") == "my code"
+    assert reader.load("its types") in (None, "its code")
 
 
 def test_kernels_are_compiled_through_this_door_only():

@@ -13,6 +13,7 @@ from diffbisim.cli import app
 from diffbisim.errors import MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
+    adapted_paths,
     agreement,
     blocks,
     chosen,
@@ -49,6 +50,15 @@ def test_landscape_against_closed_form_and_differences():
     assert found["slope_left_of_kink"] == pytest.approx(-found["slope_right_of_kink"], abs=1e-3)
     kink = outcome.derivative[outcome.drift == 1.5]
     assert found["slope_left_of_kink"] - 1e-3 <= kink[0] <= found["slope_right_of_kink"] + 1e-3
+
+
+def test_adapted_distances_meet_the_closed_form():
+    outcome = adapted_paths.run(adapted_paths.Settings(grids=(11, 21), paths=(100, 3_000), seeds=2))
+    found = adapted_paths.summary(outcome)
+    assert found["known"] == pytest.approx(1.58015, abs=1e-5)
+    assert found["error_of_richardson"] <= 0.02 < found["error_of_finest_grid"]  # order n^-4 and n^-2
+    assert found["error_of_most_paths"] < np.abs(outcome.from_paths[0] - outcome.known).mean() / 2
+    assert [row["from"] for row in adapted_paths.table(outcome)][1::2] == ["grid of 21", "3,000 paths"]
 
 
 def test_blocks_are_found():
@@ -280,6 +290,7 @@ SMALL = {
     "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
+    "adapted_paths": (adapted_paths, adapted_paths.Settings(grids=(5, 9), paths=(30, 60), seeds=2)),
     "compression": (
         compression,
         compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),
@@ -309,10 +320,11 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_leaves_its_files(name, tmp_path):
-    module, settings = SMALL[name]
-    outcome = module.run(settings)
+def test_every_experiment_leaves_its_files(name, tmp_path, monkeypatch):
+    (module, settings), outcomes = SMALL[name], []
+    monkeypatch.setattr(module, "run", lambda settings, run=module.run: outcomes.append(run(settings)) or outcomes[-1])
     finished = finish(module, name, settings, tmp_path)
+    (outcome,) = outcomes
     figure, rows, numbers = finished.files
     assert figure.read_bytes().startswith(b"\x89PNG")
     with rows.open(encoding="utf-8") as file:
@@ -353,7 +365,7 @@ def test_all_are_run_in_their_order_and_unknown_names_refused(tmp_path, monkeypa
 
 def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
     """The second experiment is interrupted; the next run takes the first from its files and runs only the second."""
-    began = []
+    began, small = [], agreement.run(SMALL["agreement"][1])
 
     def watched(settings, run=blocks.run):
         began.append("blocks")
@@ -368,16 +380,13 @@ def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
     reproduce("blocks", "agreement", "--output", tmp_path, code=130)
     assert not (tmp_path / "agreement.json").exists()
     assert "behave like 5" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(agreement, "run", lambda settings: began.append("agreement") or SMALL_AGREEMENT)
+    monkeypatch.setattr(agreement, "run", lambda settings: began.append("agreement") or small)
     report = json.loads(reproduce("blocks", "agreement", "--output", tmp_path, "--json").stdout)
     assert began == ["blocks", "agreement", "agreement"]
     assert [entry["new"] for entry in report["experiments"].values()] == [False, True]
     assert "linear program" in (tmp_path / "report.html").read_text(encoding="utf-8")
     reproduce("blocks", "--output", tmp_path, "--fresh")
     assert began[-1] == "blocks"
-
-
-SMALL_AGREEMENT = agreement.run(agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1))
 
 
 def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeypatch):

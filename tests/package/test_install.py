@@ -79,15 +79,13 @@ def fresh(python, code, tmp_path, expected=0):
 
 def test_bare_install_is_this_version_and_light(bare, tmp_path):
     code = """
-import sys, time
-import numpy
-began = time.process_time()
+import sys
 import diffbisim
-print(diffbisim.__version__, time.process_time() - began < 0.3)
-print(diffbisim.__file__.startswith(sys.prefix), *(m for m in ("numba", "matplotlib", "torch") if m in sys.modules))
+heavy = [name for name in ("numba", "matplotlib", "scipy", "torch") if name in sys.modules]
+print(diffbisim.__version__, diffbisim.__file__.startswith(sys.prefix), *heavy)
 """
     out, _ = fresh(bare, code, tmp_path)
-    assert out.split() == [diffbisim.__version__, "True", "True"]
+    assert out.split() == [diffbisim.__version__, "True"]
 
 
 def test_bare_install_solves_and_draws(bare, tmp_path):

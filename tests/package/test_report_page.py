@@ -1,14 +1,20 @@
-"""``report.html`` in a browser: it needs nothing but itself, shows all its pictures, and fits a phone."""
+"""``report.html`` in a browser: it needs nothing but itself, shows all its pictures, and fits a phone.
 
+And the style sheet of the documentation, which gives narrow screens the text first.
+"""
+
+import ast
 import re
 import shutil
 import unicodedata
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
 
 from diffbisim.experiments import run_all
 
+DOCS = Path(__file__).parents[2] / "docs"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HINT = "the page is not opened in a browser: apt-get install chromium"
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
@@ -110,3 +116,35 @@ def test_everything_shown_is_escaped(tmp_path):
     text = (tmp_path / "odd.html").read_text(encoding="utf-8")
     assert not re.search(r"<b>|<i>|<u>|<s>", text)
     assert "a &lt; b" in text
+
+
+# --- the documentation ----------------------------------------------------------------------------------------------
+
+#: A page as the theme builds it: the navigation before the text, with room around both.
+SKELETON = """<!DOCTYPE html><link rel="stylesheet" href="{style}">
+<body style="margin: 0; padding: 20px 30px"><div class="document">
+<div class="sphinxsidebar">navigation</div>
+<div class="documentwrapper"><div class="body">text<table class="docutils"><tr>{cells}</tr></table></div></div></div>"""
+
+
+def page_width():
+    """In pixels, as conf.py tells the theme."""
+    for node in ast.parse((DOCS / "conf.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "html_theme_options":
+            return int(ast.literal_eval(node.value)["page_width"].removesuffix("px"))
+    raise AssertionError("conf.py has no html_theme_options")
+
+
+def test_documentation_begins_with_its_text_on_narrow_screens(browser, tmp_path):
+    """Below its page width the theme puts the navigation above the text; the style sheet turns that around."""
+    style, cells = (DOCS / "_static" / "custom.css").as_uri(), "<td>unbreakable</td>" * 60
+    (tmp_path / "page.html").write_text(SKELETON.format(style=style, cells=cells), encoding="utf-8")
+    text_first = {}
+    for width in (360, page_width() - 1, page_width() + 1):
+        page = browser.new_page(viewport={"width": width, "height": 740})
+        page.goto((tmp_path / "page.html").as_uri())
+        top = "name => document.querySelector(name).getBoundingClientRect().top"
+        text_first[width] = page.evaluate(top, ".documentwrapper") < page.evaluate(top, ".sphinxsidebar")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width  # the table scrolls, not the page
+        page.close()
+    assert list(text_first.values()) == [True, True, False]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from cases import each
 from diffbisim import examples
 from diffbisim.imitate.updates import BestResponse, Natural
 
@@ -25,7 +26,7 @@ def advantage(mdp, reward):
     return np.einsum("ast,st->sa", np.array(mdp.transition), reward)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_gradient_in_the_logits_is_that_of_the_linear_program(seed):
     mdp, expert, cost, theta = random_case(seed)
     gamma, step = (0.5, 0.9)[seed % 2], 1e-4
@@ -42,7 +43,7 @@ def test_gradient_in_the_logits_is_that_of_the_linear_program(seed):
         assert np.sum(gradient * direction) == pytest.approx(difference, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_reward_has_mean_zero_in_every_state(seed):
     mdp, expert, cost, theta = random_case(seed, n=6)
     pi = softmax(theta)
@@ -50,7 +51,7 @@ def test_reward_has_mean_zero_in_every_state(seed):
     assert np.abs(np.sum(pi * advantage(mdp, reward), axis=1)).max() <= 1e-10
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each(seed=range(50))
 def test_maximizing_the_reward_lowers_the_distance(seed):
     """A small step along the advantage; with the sign as printed, the same step raises it."""
     mdp, expert, cost, theta = random_case(seed)
@@ -65,7 +66,7 @@ def test_maximizing_the_reward_lowers_the_distance(seed):
 
 
 @pytest.mark.parametrize(("epsilon", "most", "target"), [(0.0, 30, 1e-6), (0.4, 300, 1e-3)])
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_five_state_chain(seed, epsilon, most, target):
     """The paper's chain from random starts; all twenty: benchmarks/imitation.py."""
     mdp = examples.imitation_chain()
@@ -78,7 +79,7 @@ def test_five_state_chain(seed, epsilon, most, target):
     assert found.iterations <= most
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_random_stochastic_experts_are_reproduced(seed):
     rng = np.random.default_rng(seed)
     mdp = db.MDP(rng.dirichlet(np.ones(7), (3, 7)))

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from cases import each
 
 SEEDS = range(8)
 TOL = 1e-11  # certified gap: the identities below then hold up to rounding
@@ -79,7 +80,7 @@ def literal_slope(result, dP):
 # --- the theorem -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_the_theorem_is_the_short_form(seed):
     result = solved(seed)
     for dP in jacobian(seed):
@@ -87,7 +88,7 @@ def test_the_theorem_is_the_short_form(seed):
         assert literal_slope(result, dP) == pytest.approx(short, rel=0, abs=1e-11)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_the_theorem_with_the_occupancy_differentiated_numerically(seed):
     result, step = solved(seed), 1e-5
     P, start, γ = result.problem.y.transition, result.problem.y.initial, result.discount
@@ -99,7 +100,7 @@ def test_the_theorem_with_the_occupancy_differentiated_numerically(seed):
         assert literal == pytest.approx(short, rel=0, abs=1e-7)  # step² times third derivatives of ν
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_the_theorem_is_the_derivative_of_the_distance(seed):
     """Through the logits, all at once: d(θ ± h z) for a random z."""
     result, step = solved(seed), 1e-4
@@ -111,7 +112,7 @@ def test_the_theorem_is_the_derivative_of_the_distance(seed):
     assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_the_same_for_the_kernel_of_x(seed):
     """The mirror image: -Σ λ_X α_X ∂ν_X is <∂d/∂P_X, ∂P>."""
     result = solved(seed)
@@ -125,7 +126,7 @@ def test_the_same_for_the_kernel_of_x(seed):
     assert literal == pytest.approx(np.sum(result.gradient.transition_x * dP), rel=0, abs=1e-11)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_shaping_changes_nothing(seed):
     """α_Y(x,y,y') - γ w(y') + w(y) gives the same gradient for every w."""
     result, γ = solved(seed), solved(seed).discount
@@ -158,7 +159,7 @@ def joint_occupancy(result):
     return result.occupancy[:, :, None, None] * np.array(plans)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_duals_are_feasible_and_complementary(seed):
     result = solved(seed)
     δ, μ = reduced_costs(result), joint_occupancy(result)
@@ -174,7 +175,7 @@ def test_duals_are_feasible_and_complementary(seed):
         np.testing.assert_allclose(δ[x, y], other, rtol=0, atol=slack)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_multipliers_of_the_encoder_and_decoder_vanish(seed):
     """Σ_x' ν_X(x,x') α_X(x,x',y) = 0 for every (x,y), and for Y: λ drops out of the Lagrangian."""
     result = solved(seed)
@@ -183,7 +184,7 @@ def test_multipliers_of_the_encoder_and_decoder_vanish(seed):
     np.testing.assert_allclose(np.einsum("yj,xyj->xy", P_y, result.duals.alpha_y), 0.0, atol=1e-13)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_the_lagrangian_is_the_distance(seed):
     """L = <μ, δ> - <ν_X λ_X, α_X> - <ν_Y λ_Y, α_Y> + (1-γ) <m_0, V>; also for wrong μ and λ it is at least d."""
     result, γ, rng = solved(seed), solved(seed).discount, np.random.default_rng([6, seed])
@@ -208,7 +209,7 @@ def test_the_lagrangian_is_the_distance(seed):
 # --- the implicit reward -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_reward_is_centered_and_is_minus_the_gradient_per_visit(seed):
     result = solved(seed)
     reward, Y = result.implicit_reward(), result.problem.y
@@ -218,14 +219,14 @@ def test_reward_is_centered_and_is_minus_the_gradient_per_visit(seed):
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_reward_is_the_decoded_dual(seed):
     result = solved(seed)
     literal = np.einsum("yx,xyj->yj", result.decoder, result.duals.alpha_y)
     np.testing.assert_allclose(result.implicit_reward(), literal, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_a_small_step_along_the_reward_lowers_the_distance(seed):
     """P (1 + η r) stays stochastic because r is centered; the first-order change is -η Σ ρ P r² < 0."""
     result = solved(seed)
@@ -240,7 +241,7 @@ def test_a_small_step_along_the_reward_lowers_the_distance(seed):
     assert farther - result.value == pytest.approx(gain, rel=0.02)
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5, 7])
+@each(seed=[1, 3, 5, 7])
 def test_reward_of_impossible_transitions_is_their_one_sided_derivative(seed):
     """Mass that enters at y' changes d by -ρ(y) r(y,y') per unit."""
     result, step = solved(seed), 1e-6

@@ -313,7 +313,7 @@ def test_abstraction_from_data_is_that_of_the_empirical_mdp():
     states, actions = rooms.sample(rooms.uniform_policy(), 30_000, rng)
     s, t = states[:-1], states[1:]
     data = db.Transitions.from_pairs(s, t, actions=actions, rewards=rooms.rewards[s], states=40)
-    mdp = data.mdp()
+    mdp = db.MDP.from_transitions(data)
     for a in range(4):
         counts = np.zeros((40, 40))
         np.add.at(counts, (s[actions == a], t[actions == a]), 1)
@@ -328,13 +328,13 @@ def test_episodes_with_actions_and_what_gymnasium_gives():
     paths, actions, rewards = [[0, 1, 2], [1, 1]], [["go", "go"], ["stay"]], [[0.0, 1.0], [0.5]]
     data = db.Transitions.from_trajectories(paths, actions=actions, rewards=rewards)
     assert (data.actions.tolist(), data.action_labels) == ([0, 0, 1], ("go", "stay"))
-    mdp = data.mdp(unseen="self-loop")
+    mdp = db.MDP.from_transitions(data, unseen="self-loop")
     assert mdp.initial.tolist() == [0.5, 0.5, 0]
     assert mdp.rewards.tolist() == [[0, 0], [1, 0.5], [0, 0]]
     rooms = four_rooms(7)
     seen = rollouts(as_env(rooms, 100), rooms.uniform_policy(), 2_000, 0)
     whole = seen.transitions(actions=True)
-    assert whole.mdp(unseen="self-loop").n_states == 40
+    assert db.MDP.from_transitions(whole, unseen="self-loop").n_states == 40
     assert np.array_equal(whole.actions, seen.actions)
     assert seen.transitions().actions is None
 
@@ -342,20 +342,20 @@ def test_episodes_with_actions_and_what_gymnasium_gives():
 def test_actions_never_seen():
     data = db.Transitions.from_pairs(list("aab"), list("bac"), actions=["go", "stay", "go"], rewards=[1, -2.0, 4])
     with pytest.raises(InvalidData, match=re.escape("action 'stay' was never taken in state 'b' (of 1 such pairs)")):
-        data.mdp()
-    careful = data.mdp(unseen="self-loop")
+        db.MDP.from_transitions(data)
+    careful = db.MDP.from_transitions(data, unseen="self-loop")
     assert careful.actions == ("go", "stay")
     assert dense(careful)[0].tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
     assert dense(careful)[1].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     assert careful.rewards.tolist() == [[1, -2], [4, -2], [0, 0]]  # the lowest; none where nothing was ever done
-    anywhere = data.mdp(unseen="uniform")
+    anywhere = db.MDP.from_transitions(data, unseen="uniform")
     assert dense(anywhere)[1][1] == pytest.approx([1 / 3] * 3)
     assert dense(anywhere)[1][2].tolist() == [0, 0, 1]
     assert anywhere.rewards[1].tolist() == [4, 1]
     twice = data.take([0, 0, 1, 2])
-    assert twice.mdp(unseen="self-loop").rewards.tolist() == careful.rewards.tolist()
+    assert db.MDP.from_transitions(twice, unseen="self-loop").rewards.tolist() == careful.rewards.tolist()
     with pytest.raises(InvalidData, match="state 'c' was never left"):
-        db.Transitions.from_pairs(list("ab"), list("bc"), actions=["go", "go"], rewards=[1, 2]).mdp()
+        db.MDP.from_transitions(db.Transitions.from_pairs(list("ab"), list("bc"), actions=["go", "go"], rewards=[1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,9 @@ def test_actions_never_seen():
             "actions has 2 entries for 1 transitions",
         ),
         (
-            lambda M: db.Transitions.from_pairs([0], [0], actions=[0], rewards=[1]).mdp(unseen="drop"),
+            lambda M: db.MDP.from_transitions(
+                db.Transitions.from_pairs([0], [0], actions=[0], rewards=[1]), unseen="drop"
+            ),
             InvalidArgument,
             "unseen is 'drop'",
         ),

@@ -127,6 +127,38 @@ def test_bad_input_is_refused_with_a_remedy(call, message):
         call()
 
 
+# --- first bases ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_common_mass_stays_in_a_first_basis(seed):
+    """A spanning tree with parents first and the right marginals, whose empty edges point to the root."""
+    from diffbisim.solvers.exact.game_kernels import staying_basis
+    from diffbisim.solvers.exact.simplex import Costs, Tree, make_work
+
+    rng = np.random.default_rng(seed)
+    rows, cols = (np.sort(rng.choice(8, rng.integers(1, 9), replace=False)) for _ in range(2))
+    p, q = (rng.integers(1, 4, part.size) if seed % 2 else rng.random(part.size) for part in (rows, cols))
+    p, q = p / p.sum(), q / q.sum()
+    a, b = p.size, q.size
+    table = np.abs(np.subtract.outer(rows, cols)) + rng.random((a, b)) * np.not_equal.outer(rows, cols)
+    tree = Tree(np.full(a + b - 1, -1, np.int32), np.full(a + b - 1, -1, np.int32), np.empty(a + b - 1))
+    staying_basis(Costs(table.ravel(), b, a, b), p, q, rows, cols, tree, make_work(a + b, np.zeros(1, bool)))
+    child, parent, flow = tree
+    assert sorted([*child, parent[0]]) == list(range(a + b))
+    seen, plan = {parent[0]}, np.zeros((a, b))
+    for u, v, mass in zip(child, parent, flow, strict=True):
+        assert v in seen
+        assert (u < a) != (v < a)
+        assert mass > 0 or (mass == 0 and u < a)
+        seen.add(u)
+        plan[min(u, v), max(u, v) - a] += mass
+    assert plan.sum(axis=1) == pytest.approx(p, abs=1e-14)
+    assert plan.sum(axis=0) == pytest.approx(q, abs=1e-14)
+    for i, j in np.argwhere(np.equal.outer(rows, cols)):  # but for the last row, which is the root
+        assert plan[i, j] == pytest.approx(min(p[i], q[j]), abs=1e-14) or i == a - 1 or p[i] >= q[j]
+
+
 # --- results --------------------------------------------------------------------------------------------------------
 
 

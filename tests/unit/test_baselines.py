@@ -9,13 +9,14 @@ import pytest
 import scipy.optimize
 
 import diffbisim as db
+from cases import each
 from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
 from diffbisim.imitate import baselines
 from diffbisim.imitate.baselines import OfflineData, Outcome
-from diffbisim.imitate.baselines.frame import at_the_door
+from diffbisim.imitate.baselines.data import checked
 
-likelihood = importlib.import_module("diffbisim.imitate.baselines.maximum_likelihood")  # the name is the function's
+likelihood = importlib.import_module("diffbisim.imitate.baselines.likelihood")
 proportions = likelihood.proportions
 
 METHODS = [
@@ -94,7 +95,7 @@ def test_all_forms_of_an_expert_are_one():
     s, s_next = np.nonzero(table)
     pairs = db.Transitions.from_pairs(s, s_next, weights=table[s, s_next], states=5)
     for expert in (trajectories, db.MarkovChain(P), pairs, table):
-        assert at_the_door(mdp, expert, GAMMA)[1] == pytest.approx(table, abs=1e-14)
+        assert checked(mdp, expert, GAMMA)[1] == pytest.approx(table, abs=1e-14)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -115,7 +116,7 @@ def test_an_episode_goes_on_in_its_terminal_state():
     nu[0, 0], nu[0, 1], nu[1, 2] = (1 - share) * rho_0, share * rho_0, rho_1
     nu[2, 2] = GAMMA * rho_1 / (1 - GAMMA)
     assert nu.sum() == pytest.approx(1, abs=1e-12)
-    assert at_the_door(mdp, expert, GAMMA)[1] == pytest.approx(nu, abs=1e-14)
+    assert checked(mdp, expert, GAMMA)[1] == pytest.approx(nu, abs=1e-14)
     target = mdp.induced_chain(np.array([[1 - share, share], [0, 1], [0, 1]]))
     for method in (baselines.maximum_likelihood, baselines.state_matching):
         learned = mdp.induced_chain(method(mdp, expert, GAMMA).policy)
@@ -126,7 +127,7 @@ def test_an_episode_cut_short_ends_nowhere():
     """Its last state is left elsewhere: what the other episodes do there is what follows."""
     mdp = db.MDP([np.eye(3), np.eye(3)[[1, 2, 2]]])
     whole, cut = ([[0, 1, 2]], [[0, 1, 2], [0, 1]])
-    one, two = (at_the_door(mdp, db.Transitions.from_trajectories(paths), GAMMA)[1] for paths in (whole, cut))
+    one, two = (checked(mdp, db.Transitions.from_trajectories(paths), GAMMA)[1] for paths in (whole, cut))
     assert one == pytest.approx(two, abs=1e-15)
 
 
@@ -161,7 +162,7 @@ def test_likelihood_solves_the_paper_chain(epsilon, discount):
     assert distance(mdp, expert, policy, discount) <= 1e-11
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_likelihood_recovers_an_identifiable_expert(seed):
     rng = np.random.default_rng(seed)
     mdp = random_mdp(rng)
@@ -171,7 +172,7 @@ def test_likelihood_recovers_an_identifiable_expert(seed):
     assert policy == pytest.approx(pi, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_proportions_satisfy_the_optimality_conditions(seed):
     """Concave over the simplex: g(a) ≤ 1, with equality where π(a) > 0. And EM cannot do better."""
     rng = np.random.default_rng(seed)
@@ -188,7 +189,7 @@ def test_proportions_satisfy_the_optimality_conditions(seed):
     assert q @ np.log(L @ pi) >= q @ np.log(L @ em) - 1e-12
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_proportions_are_those_of_the_problem_and_not_of_the_machine(seed, monkeypatch):
     """Steps that end elsewhere, by 1e-6 of each entry, lead to the same mixture, and to q itself where that is one."""
     rng = np.random.default_rng(seed)

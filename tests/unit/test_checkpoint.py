@@ -18,11 +18,11 @@ import scipy.sparse as sp
 import torch
 
 import diffbisim as db
-from diffbisim.data.tables import remove_abandoned, replacing
-from diffbisim.fit import checkpoint as module
 from diffbisim.fit import kernels as K
-from diffbisim.fit.checkpoint import Checkpoint, digest
 from diffbisim.imitate.environment import Sampling
+from diffbisim.io.files import remove_abandoned, replacing
+from diffbisim.optimize import checkpoint as module
+from diffbisim.optimize.checkpoint import Checkpoint, digest
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.examples.random_chain(5, 0)
@@ -138,7 +138,7 @@ def test_digests_tell_values_apart_by_content():
 
 def test_digests_are_the_same_in_another_process():
     code = (
-        "import numpy as np, diffbisim as db; from diffbisim.fit.checkpoint import digest; "
+        "import numpy as np, diffbisim as db; from diffbisim.optimize.checkpoint import digest; "
         "print(digest([db.examples.random_chain(5, 0), {'a', }, 'é', len, db.solvers.Exact(), 1.5, np.eye(2)]))"
     )
     code = code.replace("{'a', }", "{'a': 1}")
@@ -349,7 +349,7 @@ def test_the_status_is_that_of_the_end(tmp_path):
     path, walk = tmp_path / "run.npz", db.examples.drift_walk(1.5, 6)
     straight = db.fit(walk, K.DriftWalk(-1.0, 6))
     stopped = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, callback=stop_at(2, error=False))
-    assert stopped.outcome.name == "STOPPED"
+    assert stopped.outcome.name == "INTERRUPTED"
     again = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, steps=4)
     assert again.outcome.name == "STEPS"
     ended = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path)
@@ -361,7 +361,7 @@ def test_the_status_is_that_of_the_end(tmp_path):
     short = db.fit(
         X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz", callback=stop_at(3, False)
     )
-    assert short.outcome.name == "STOPPED"
+    assert short.outcome.name == "INTERRUPTED"
     ended = db.fit(X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz")
     assert ended.outcome.name == "ESTIMATED"
 
@@ -563,11 +563,15 @@ def test_imitation_in_an_environment_resumes_bit_for_bit(way, tmp_path):
 
 # --- kill -9 -----------------------------------------------------------------------------------------------
 
+LOADED = """
+import os, signal, tempfile
+import numpy as np, test_checkpoint as here
+with tempfile.TemporaryDirectory() as where:
+    for name, job in here.JOBS.items():
+        job(where + "/" + name + ".npz", None)
+"""
+
 KILLED = """
-import os, signal, sys
-sys.path.insert(0, {folder!r})
-import numpy as np
-import test_checkpoint as here
 count = 0
 
 def die(*_):
@@ -580,8 +584,6 @@ def callback(row):
         die()
 
 if {writing}:
-    import zipfile
-    from diffbisim.fit import checkpoint
     savez, writes = np.savez, 0
     def half(file, **arrays):
         global writes
@@ -616,15 +618,13 @@ JOBS = {
         ("sampled", [(0, 2), (2, 0)]),
     ],
 )
-def test_kill_minus_nine_and_the_same_call_again(job, kills, tmp_path):
+def test_kill_minus_nine_and_the_same_call_again(job, kills, tmp_path, nursery):
     """Killed in steps, and in the middle of writing the file: what comes out in the end has the same bits."""
     path, left = tmp_path / "run.npz", 0
+    nursery.load(LOADED)
     for step, writing in kills:
-        code = KILLED.format(
-            folder=os.path.dirname(__file__), step=step or 10**9, writing=writing, job=job, path=str(path)
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        nursery.fork(KILLED.format(step=step or 10**9, writing=writing, job=job, path=str(path)))
+        assert nursery.line() == f"ended {-signal.SIGKILL}"
         left += len(list(tmp_path.glob(".run.npz.*")))
     assert left == any(writing for _, writing in kills)
     found, straight = JOBS[job](path, None), JOBS[job](tmp_path / "straight.npz", None)

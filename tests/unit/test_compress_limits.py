@@ -1,20 +1,17 @@
 """Compression in limited time, from checkpoints, and what it says of its result."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
 
 import diffbisim as db
+from diffbisim.compress.result import CompressResult, slowest_timescale
 from diffbisim.errors import InvalidData
-from diffbisim.fit.compress import CompressResult
-from diffbisim.fit.timescales import slowest_timescale
 
 # --- time ----------------------------------------------------------------------------------------------------
 
@@ -35,9 +32,7 @@ def true_bounds(X, found):
     return max(alone.lower, found.distance.lower) <= min(alone.upper, found.distance.upper)
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "limit"), [(40, 5, 0.5), (40, 20, 1.0), (200, 5, 1.0), (200, 20, 2.0), (1000, 5, 3.0)]
-)
+@pytest.mark.parametrize(("n", "k", "limit"), [(40, 5, 0.3), (200, 20, 0.6), (1000, 5, 2.0)])
 def test_time_limits_hold_within_a_fifth(n, k, limit, work):
     X = db.examples.random_chain(n, 0)
     db.compress(X, k, time_limit=0.0, restarts=1)  # compiled code, which depends on the sizes, is loaded before
@@ -50,8 +45,8 @@ def test_time_limits_hold_within_a_fifth(n, k, limit, work):
 def test_a_sweep_shares_its_time_among_the_sizes(work):
     X = db.examples.random_chain(40, 0)
     began = time.process_time()
-    sweep = db.compress_sweep(X, (2, 3, 5, 8), time_limit=2.0, executor=work)
-    assert time.process_time() - began <= 1.2 * 2.0 + 0.2
+    sweep = db.compress_sweep(X, (2, 3, 5, 8), time_limit=1.0, executor=work)
+    assert time.process_time() - began <= 1.2 * 1.0 + 0.2
     assert (np.diff(sweep.values) <= 1e-8).all()
 
 
@@ -162,24 +157,20 @@ def test_chains_that_move_are_not_called_frozen():
 
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
+LOADED = """
+import os, signal
+import diffbisim as db
+db.compress(db.examples.random_chain(8, 3), 3, max_steps=2)
+"""
+
 RUN = """
-import sys
-import numpy as np, diffbisim as db
-X = db.examples.random_chain(14, 3)
-path, when, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-ended = 0
+X, ended = db.examples.random_chain(8, 3), 0
 def stop(row):
     global ended
     ended += 1
-    if ended == when:
-        print("ready", flush=True)
-        import time
-        time.sleep(600)
-options = dict(restarts=5, rng=4, max_steps=20, callback=stop, checkpoint=path)
-if how == "sweep":
-    db.compress_sweep(X, (2, 3), **options)
-else:
-    db.compress(X, 3, **options)
+    if ended == {when}:
+        os.kill(os.getpid(), signal.SIGKILL)
+db.{how}, callback=stop, checkpoint={path!r}, restarts=5, rng=4, max_steps=8)
 """
 
 
@@ -197,31 +188,40 @@ def same(a, b):
     assert a.history == b.history
 
 
-def killed(path, when, how):
-    """Run in another process and kill it as so many restarts have ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(path), str(when), how], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+@pytest.fixture
+def killed(nursery):
+    """Run in another process and kill it when so many restarts have ended."""
+
+    def run(path, when, how):
+        nursery.load(
+            "import os, signal; import diffbisim as db; db.compress(db.examples.random_chain(8, 3), 3, max_steps=2)"
+        )
+        nursery.fork(RUN.format(path=str(path), when=when, how=how))
+        assert nursery.line() == f"ended {-signal.SIGKILL}"
+
+    return run
+
+
+@cache
+def uninterrupted():
+    return db.compress(db.examples.random_chain(8, 3), 3, restarts=5, rng=4, max_steps=8)
 
 
 @pytest.mark.parametrize("when", [1, 3, 6, 7])
-def test_after_a_kill_it_goes_on_to_the_same_bits(when, tmp_path):
-    X, path = db.examples.random_chain(14, 3), tmp_path / "run.npz"
-    killed(path, when, "one")
+def test_after_a_kill_it_goes_on_to_the_same_bits(when, tmp_path, killed):
+    X, path = db.examples.random_chain(8, 3), tmp_path / "run.npz"
+    killed(path, when, "compress(X, 3")
     rest = []
-    found = db.compress(X, 3, restarts=5, rng=4, max_steps=20, checkpoint=path, callback=rest.append)
-    assert len(rest) <= 7 - when + 1  # the others had ended; one may have between callback and kill
-    same(found, db.compress(X, 3, restarts=5, rng=4, max_steps=20))
+    found = db.compress(X, 3, restarts=5, rng=4, max_steps=8, checkpoint=path, callback=rest.append)
+    assert len(rest) <= 7 - when + 1  # the others had ended
+    same(found, uninterrupted())
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
 
 
-def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
-    X, path = db.examples.random_chain(14, 3), tmp_path / "run.npz"
-    killed(path, 9, "sweep")
-    options = {"restarts": 5, "rng": 4, "max_steps": 20}
+def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, killed):
+    X, path = db.examples.random_chain(8, 3), tmp_path / "run.npz"
+    killed(path, 9, "compress_sweep(X, (2, 3)")
+    options = {"restarts": 5, "rng": 4, "max_steps": 8}
     again, fresh = (db.compress_sweep(X, (2, 3), **options, **more) for more in ({"checkpoint": path}, {}))
     for a, b in zip(again.results, fresh.results, strict=True):
         same(a, b)

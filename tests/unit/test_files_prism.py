@@ -8,8 +8,8 @@ import pytest
 from chain_files import file, random_chain, refused
 from diffbisim.chain import MarkovChain
 from diffbisim.data import read_chain, read_mdp, write_chain
-from diffbisim.data.prism import read_prism_labels, read_prism_rewards
 from diffbisim.errors import InvalidData
+from diffbisim.io.prism import read_prism_labels, read_prism_rewards
 from oracles.kernels import dense
 
 # --- chains -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.fit.dbot import annealed
-from diffbisim.fit.result import FitStatus
+from diffbisim.fit.fitting import annealed, inner_solver
+from diffbisim.results import Status
+from diffbisim.solvers import Exact, Somcot
 
 K = db.kernels
 WALK = db.examples.drift_walk(1.5)
@@ -28,7 +30,7 @@ def inner_work(result):
 @pytest.mark.parametrize("start", [-2.0, 6.0, -6.0])
 def test_drift_is_found(start):
     result = db.fit(WALK, K.DriftWalk(start))
-    assert result.outcome is FitStatus.REACHED
+    assert result.outcome is Status.REACHED
     assert abs(result.parameters["drift"] - 1.5) <= 1e-6
     assert result.steps <= 20
     assert result.distance.upper <= 2e-8 * 15
@@ -46,7 +48,7 @@ def test_drift_from_samples_is_the_minimizer_of_the_empirical_distance():
     s, t = WALK.sample_transitions(3_000, 0.95, rng=0)
     data = db.Transitions.from_pairs(s, t, states=16)
     result = db.fit(data, K.DriftWalk(0.0), initial=8, rewards=np.arange(16), unseen="self-loop", tol=1e-7)
-    assert result.outcome is FitStatus.STALLED
+    assert result.outcome is Status.STALLED
     empirical = data.chain(initial=8, rewards=np.arange(16), unseen="self-loop")
     grid = np.linspace(1.3, 1.7, 201)
     values = [db.distance(empirical, db.examples.drift_walk(f)).value for f in grid]
@@ -151,9 +153,8 @@ PLATEAU = {
     ],
     ids=["rule", "single", "adam", "single-adam", "plateau"],
 )
-@pytest.mark.parametrize("stop", [1, 7, 12])
-def test_interrupted_and_resumed_is_the_same_bit_for_bit(how, stop, tmp_path):
-    check_resumed(tmp_path / "run.npz", 5, 20, stop, how)
+def test_interrupted_and_resumed_is_the_same_bit_for_bit(how, tmp_path):
+    check_resumed(tmp_path, 5, 20, (1, 7, 12), how)
 
 
 @pytest.mark.parametrize(
@@ -161,29 +162,30 @@ def test_interrupted_and_resumed_is_the_same_bit_for_bit(how, stop, tmp_path):
     [{"solver": "sinkhorn-policy", "tol": 0.05}, {**ADAM, "solver": "sinkhorn-value", "tol": 0.05}],
     ids=["policy", "value-adam"],
 )
-@pytest.mark.parametrize("stop", [1, 7])
-def test_interrupted_and_resumed_with_sinkhorn_inside(how, stop, tmp_path):
-    check_resumed(tmp_path / "run.npz", 4, 12, stop, how)
+def test_interrupted_and_resumed_with_sinkhorn_inside(how, tmp_path):
+    check_resumed(tmp_path, 4, 12, (1, 7), how)
 
 
-def check_resumed(path, n, steps, stop, how):
+def check_resumed(folder, n, steps, stops, how):
     X = db.examples.random_chain(n, 0)
     straight = db.fit(X, K.Softmax(n), steps=steps, **how)
 
     class Interrupt(Exception):
         pass
 
-    def interrupt(row):
-        if row["step"] == stop:
-            raise Interrupt
+    for stop in stops:
 
-    with pytest.raises(Interrupt):
-        db.fit(X, K.Softmax(n), steps=steps, checkpoint=path, every=3, callback=interrupt, **how)
-    resumed = db.fit(X, K.Softmax(n), steps=steps, checkpoint=path, every=3, **how)
-    assert np.array_equal(straight.parameters["logits"], resumed.parameters["logits"])
-    assert np.array_equal(straight.curve(), resumed.curve())
-    assert straight.work == resumed.work
-    assert straight.value == resumed.value
+        def interrupt(row, stop=stop):
+            if row["step"] == stop:
+                raise Interrupt
+
+        path = folder / f"{stop}.npz"
+        with pytest.raises(Interrupt):
+            db.fit(X, K.Softmax(n), steps=steps, checkpoint=path, every=3, callback=interrupt, **how)
+        resumed = db.fit(X, K.Softmax(n), steps=steps, checkpoint=path, every=3, **how)
+        assert np.array_equal(straight.parameters["logits"], resumed.parameters["logits"]), stop
+        assert np.array_equal(straight.curve(), resumed.curve()), stop
+        assert (straight.value, straight.work) == (resumed.value, resumed.work), stop
 
 
 def test_checkpoint_of_another_model_is_refused(tmp_path):
@@ -216,7 +218,7 @@ def test_callback_stops_and_progress_counts():
     result = db.fit(
         WALK, K.DriftWalk(-2.0), callback=lambda row: row["step"] == 2, progress=lambda done, total: seen.append(done)
     )
-    assert result.outcome is FitStatus.STOPPED
+    assert result.outcome is Status.STOPPED
     assert result.steps == 3
     assert seen[-1] == 3
 
@@ -268,3 +270,21 @@ def test_without_torch_the_remedy_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'diffbisim[torch]'" in done.stdout
+
+
+def test_a_name_of_a_solver_is_its_object_and_the_default_may_be_another():
+    stream = db.Stream(WALK)
+    assert inner_solver("somcot", WALK, 1e-8, "double") == inner_solver("somcot", stream, 1e-8, "single") == Somcot()
+    assert inner_solver("exact", WALK, 1e-6, "double") == inner_solver(None, WALK, 1e-6, "double") == Exact()
+    assert inner_solver(None, WALK, 1e-9, "double") == Exact(tol=5e-10)
+    assert inner_solver(None, stream, 1e-8, "double") == Somcot(4000)
+
+
+def test_a_fit_that_was_saved_with_the_older_name_of_its_end_is_read(tmp_path):
+    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), steps=1)
+    replace(found, outcome=Status.SETTLED).save(path := tmp_path / "fit.npz")
+    with np.load(path) as held:
+        arrays = dict(held)
+    arrays["fit"] = np.frombuffer(bytes(arrays["fit"]).replace(b'"SETTLED"', b'"STALLED"'), np.uint8)
+    np.savez(path, **arrays)
+    assert db.load(path).outcome is Status.SETTLED

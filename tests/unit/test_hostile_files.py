@@ -17,11 +17,11 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from chain_files import file
-from diffbisim.cli.reading import read_cost, read_rewards
 from diffbisim.data import limits, read_chain, read_mdp, read_transitions
-from diffbisim.data.prism import read_prism_labels
 from diffbisim.errors import InvalidData
-from diffbisim.saving import CHECKED
+from diffbisim.io.prism import read_prism_labels
+from diffbisim.io.results import CHECKED
+from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.MarkovChain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.1, 0.0, 0.9]], rewards=[0.0, 0.3, 1.0])
@@ -328,7 +328,7 @@ def test_the_limit_can_be_raised(tmp_path, monkeypatch):
     path = tmp_path / "c.npz"
     np.savez_compressed(path, transition=np.eye(100), initial=np.eye(100)[0])
     monkeypatch.setattr(limits, "INFLATED", 1000)
-    refused(path, "raise the limits in diffbisim.data.limits", read_chain)
+    refused(path, "raise the limits in diffbisim.io.limits", read_chain)
     monkeypatch.setattr(limits, "INFLATED", 10**6)
     assert read_chain(path).n_states == 100
 
@@ -477,9 +477,9 @@ def test_tables_with_names_for_numbers(tmp_path, unseen):
 
 
 def test_costs_and_rewards(tmp_path):
-    refused(file(tmp_path, "c.csv", "0,1\n1,1e999\n"), "line 2(?s:.*)finite", lambda path: read_cost(str(path)))
+    refused(file(tmp_path, "c.csv", "0,1\n1,1e999\n"), "line 2(?s:.*)finite", read_numbers)
     (tmp_path / "c.npy").write_bytes(with_header(HEADER.replace("(2, 2)", "(10000000000,)"), bytes(8)))
-    refused(tmp_path / "c.npy", "should have 80,000,000,000", lambda path: read_cost(str(path)))
+    refused(tmp_path / "c.npy", "should have 80,000,000,000", read_numbers)
     refused(tmp_path / "c.npy", "should have 80,000,000,000", read_rewards)
 
 
@@ -498,7 +498,7 @@ def test_what_does_not_fit_into_memory(tmp_path, name, read, monkeypatch):
     def fail(*_):
         raise MemoryError("Unable to allocate 8 PiB")
 
-    monkeypatch.setattr("diffbisim.data.tables.Table.integers", fail)
-    monkeypatch.setattr("diffbisim.data.tables.Table.states", fail)
+    monkeypatch.setattr("diffbisim.io.tables.Table.integers", fail)
+    monkeypatch.setattr("diffbisim.io.tables.Table.states", fail)
     text = "state,next_state\n0,0\n" if name == "c.csv" else "1 1 1\n0 0 0 1\n"
     refused(file(tmp_path, name, text), "not enough memory for it: Unable to allocate 8 PiB", read)

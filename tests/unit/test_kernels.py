@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import diffbisim as db
+from cases import each
 from diffbisim.fit import kernels as k
-from diffbisim.fit.natural import fisher_weights, natural_direction
+from diffbisim.fit.updates import fisher_weights, natural_direction
 
 MDP = db.examples.imitation_chain(4)
 SPARSE = db.examples.random_sparse_chain(6, 2, rng=0)
@@ -64,7 +65,7 @@ def test_each_is_what_it_says():
     assert np.allclose(MODULES["mixture"]().forward().detach(), known)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_sparsemax_is_the_nearest_point_of_the_simplex(seed):
     """Optimality of the projection: z - p is the same on the support and not larger off it."""
     z = 3 * np.random.default_rng(seed).normal(size=7)

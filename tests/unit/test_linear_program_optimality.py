@@ -5,8 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from diffbisim.solvers.certify import over_x, over_y
-from diffbisim.solvers.linear_program import LinearProgram
+from cases import each
+from diffbisim.solvers import LinearProgram
+from diffbisim.solvers.lp.program import over_x, over_y
 from oracles.bellman import bellman
 from oracles.instances import Instance, instance
 from problems import problem_of
@@ -20,7 +21,7 @@ def solved(seed):
     return case, LinearProgram().solve(problem_of(case))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_plans_and_potentials_are_feasible_and_complementary(seed):
     """Every pair: marginals, dual feasibility (off the supports too), complementary slackness, Bellman."""
     case, result = solved(seed)
@@ -40,7 +41,7 @@ def test_plans_and_potentials_are_feasible_and_complementary(seed):
             assert abs(bellman_error) <= 2e-12
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_potentials_off_the_supports_are_c_transforms(seed):
     case, result = solved(seed)
     U = result.values
@@ -51,7 +52,7 @@ def test_potentials_off_the_supports_are_c_transforms(seed):
     np.testing.assert_allclose(g, (U[p] - f[p, None]).min(axis=0), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_start_couples_the_starts_optimally(seed):
     case, result = solved(seed)
     start, U = result.coupling.start, result.values
@@ -64,7 +65,7 @@ def test_start_couples_the_starts_optimally(seed):
     assert case.nu_x @ start.f + case.nu_y @ start.g == pytest.approx(result.value, rel=0, abs=2e-12)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_occupancy_flows_through_the_plans(seed):
     """``m = (1-γ) m_0 + γ Π^T m`` with the plans returned, marginals ρ_X and ρ_Y, and ``d = <m, c>``."""
     case, result = solved(seed)
@@ -78,7 +79,7 @@ def test_occupancy_flows_through_the_plans(seed):
     assert np.sum(m * case.cost) == pytest.approx(result.value, rel=0, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each(seed=SEEDS)
 def test_occupancy_is_that_of_the_paper_program(seed):
     """Where optima are not unique, the one HiGHS found for the paper's μ is the one returned."""
     _, result = solved(seed)
@@ -87,7 +88,7 @@ def test_occupancy_is_that_of_the_paper_program(seed):
     np.testing.assert_allclose(result.occupancy, mass, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(0, 75, 3))
+@each(seed=range(0, 75, 3))
 def test_occupancy_is_feasible_in_the_literal_program(seed):
     """The occupancy coupling μ = m Π satisfies every printed constraint."""
     case, result = solved(seed)
@@ -109,7 +110,7 @@ def coupling_occupancy(P, nu, γ):
     return ρ[:, None] * P
 
 
-@pytest.mark.parametrize("seed", range(0, 75, 6))
+@each(seed=range(0, 75, 6))
 def test_occupancy_is_a_supergradient_in_the_cost(seed):
     """d is a minimum of linear functions of c: <m, direction> lies between its one-sided slopes."""
     case, result = solved(seed)
@@ -123,7 +124,7 @@ def test_occupancy_is_a_supergradient_in_the_cost(seed):
 
 
 @pytest.mark.parametrize("side", ["x", "y"])
-@pytest.mark.parametrize("seed", range(4))
+@each(seed=range(4))
 def test_kernel_gradient_is_the_finite_difference(seed, side):
     """Dense random chains have one optimal plan per pair, so the distance is smooth there."""
     rng = np.random.default_rng([10, seed])

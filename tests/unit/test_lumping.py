@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from cases import each
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import lump
 from diffbisim.problem import Problem
-from diffbisim.solvers.linear_program import LinearProgram
+from diffbisim.solvers import LinearProgram
 from oracles.bisimilarity import (
     blown_up,
     coarsest_bisimulation,
@@ -34,7 +35,7 @@ def check_promises(chain, result, tol):
     assert result.residual <= bound + 1e-15
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each(seed=range(150))
 def test_lumpable_chains_as_brute_force(seed):
     rng = np.random.default_rng([1, seed])
     P, key = blown_up(rng, int(rng.integers(1, 7)), zeros=(0.0, 0.4, 0.8)[seed % 3])
@@ -48,7 +49,7 @@ def test_lumpable_chains_as_brute_force(seed):
     check_promises(chain, result, 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each(seed=range(100))
 def test_unstructured_chains_as_brute_force(seed):
     rng = np.random.default_rng([2, seed])
     P, key = unstructured(rng, int(rng.integers(1, 10)), zeros=(0.0, 0.5, 0.85)[seed % 3])
@@ -56,7 +57,7 @@ def test_unstructured_chains_as_brute_force(seed):
     assert result.labels.tolist() == coarsest_bisimulation(P, key)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each(seed=range(40))
 def test_no_bisimulation_is_coarser(seed):
     """Among *all* partitions of five states, every bisimulation refines the result."""
     rng = np.random.default_rng([3, seed])
@@ -68,7 +69,7 @@ def test_no_bisimulation_is_coarser(seed):
             assert len(set(zip(other, found, strict=True))) == len(set(other))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_quotient_is_the_aggregated_chain(seed):
     rng = np.random.default_rng([4, seed])
     P, key = blown_up(rng, 5, zeros=0.3)
@@ -84,7 +85,7 @@ def test_quotient_is_the_aggregated_chain(seed):
         assert result.chain.rewards[k] == key[members[0]]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(seed=range(20))
 def test_idempotent_permuted_sparse_and_noisy(seed):
     rng = np.random.default_rng([5, seed])
     P, key = blown_up(rng, 6, zeros=0.5)
@@ -106,7 +107,7 @@ def test_idempotent_permuted_sparse_and_noisy(seed):
     assert lump(noisy_chain).residual <= 1e-13
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each(seed=range(6))
 def test_classes_are_the_pairs_at_distance_zero(seed):
     """Two independent algorithms, one notion: the metric of the LP vanishes exactly within classes."""
     rng = np.random.default_rng([6, seed])
@@ -122,7 +123,7 @@ def test_classes_are_the_pairs_at_distance_zero(seed):
 
 
 @pytest.mark.parametrize("tol", [1e-3, 0.03, 0.2])
-@pytest.mark.parametrize("seed", range(15))
+@each(seed=range(15))
 def test_promises_hold_for_coarse_tolerances(seed, tol):
     """Fixed point on rows that are not lumpable at all, where gaps chain and passes repeat."""
     rng = np.random.default_rng([7, seed])
@@ -132,7 +133,7 @@ def test_promises_hold_for_coarse_tolerances(seed, tol):
     check_promises(chain, lump(chain, tol=tol), tol)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@each(seed=range(15))
 def test_what_is_within_tol_stays_together(seed):
     """Promise 1: rows of one class that differ by up to tol in total variation are not separated."""
     rng = np.random.default_rng([8, seed])

@@ -1,4 +1,4 @@
-"""Sinkhorn's kernels against numpy and certify.py, and the ways of working against each other."""
+"""Sinkhorn's kernels against numpy and the linear program's, and the ways of working against each other."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,17 @@ from numba import njit
 from scipy.special import logsumexp
 
 import diffbisim as db
+from cases import each
 from diffbisim.problem import Problem
 from diffbisim.solvers import SinkhornPolicy
-from diffbisim.solvers import sinkhorn_kernels as kernels
-from diffbisim.solvers import sinkhorn_operator as operators
-from diffbisim.solvers.certify import Edges, round_plans, separable_minimum
+from diffbisim.solvers.certify import separable_minimum
 from diffbisim.solvers.exact.transports import Transport
-from diffbisim.solvers.sinkhorn_plans import GibbsPlans, rows_of_chain
-from diffbisim.solvers.sinkhorn_rounding import round_plan
+from diffbisim.solvers.lp.program import round_plans
+from diffbisim.solvers.sinkhorn import kernels
+from diffbisim.solvers.sinkhorn import plans as operators
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans
+from diffbisim.solvers.successors import STRICT, exp_or_zero, round_plan
+from diffbisim.stochastic import Successors
 
 
 def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
@@ -22,7 +25,7 @@ def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
 
 
 def plans_of(problem, beta, *, shared=True, seed=0):
-    plans = GibbsPlans(rows_of_chain(problem.x), rows_of_chain(problem.y), problem.shape, threads=1)
+    plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, threads=1)
     plans.full = plans.full and shared
     plans.kernel = None
     plans.heat(np.random.default_rng(seed).random(problem.shape), beta)
@@ -32,10 +35,10 @@ def plans_of(problem, beta, *, shared=True, seed=0):
 # --- kernels ---------------------------------------------------------------------------------------------
 
 
-@njit(**kernels.exact)
+@njit(**STRICT)
 def exps(t, out):
     for i in range(t.size):
-        out[i] = kernels.exp(t[i])
+        out[i] = exp_or_zero(t[i], kernels.VANISHES)
 
 
 def test_exp_is_exp():
@@ -67,11 +70,11 @@ def test_relaxed_is_a_power_near_one():
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-12, 0.1, 10.0])
-def test_rounding_is_that_of_certify(noise):
+def test_rounding_is_that_of_the_linear_program(noise):
     rng = np.random.default_rng(1)
     p, q = rng.dirichlet(np.ones(5)), rng.dirichlet(np.ones(4))
     K = np.outer(p, q) * (1 + noise * rng.standard_normal((5, 4)) ** 2)
-    expected = round_plans(K, Edges.of_distribution(p), Edges.of_distribution(q))
+    expected = round_plans(K, Successors.of(p[None, :]), Successors.of(q[None, :]))
     round_plan(K, p, q, np.empty(5), np.empty(4))
     np.testing.assert_allclose(K, expected, rtol=1e-12, atol=1e-16)
 
@@ -138,7 +141,7 @@ def test_newton_makes_the_marginals_right(beta):
         plan = plans.plan(k).toarray()
         f, g = plans.F.reshape(56, 8)[k], plans.G.reshape(56, 7)[k]
         density = np.exp(beta * (f[:, None] + g - W.reshape(8, 7)))
-        P, Q = plans.xs[2].reshape(8, 8), plans.ys[2].reshape(7, 7)
+        P, Q = plans.pairs.x.probabilities.reshape(8, 8), plans.pairs.y.probabilities.reshape(7, 7)
         np.testing.assert_allclose(plan, np.outer(P[k // 7], Q[k % 7]) * density, rtol=0, atol=1e-9)
 
 
@@ -178,7 +181,7 @@ def test_threads_give_the_same_bits():
 # --- bounds ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each(seed=range(10))
 def test_separable_minimum_is_below_the_transport_and_above_the_minimum(seed):
     rng = np.random.default_rng(seed)
     delta, p, q = rng.standard_normal((6, 5)), rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(5))

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from cases import each
 from diffbisim.errors import InvalidArgument
-from diffbisim.steps import PolyakLevel, natural_direction
+from diffbisim.optimize.checkpoint import pack, unpack
+from diffbisim.optimize.steps import PolyakLevel
 
 
 def sharp(seed, n=5, floor=0.0):
@@ -31,17 +33,17 @@ def test_absolute_value_is_solved_in_one_step():
     assert theta == 1.5
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_attainable_minimum_is_reached_linearly(seed):
     assert minimize(sharp(seed), PolyakLevel(attainable=True), 300) <= 1e-9
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_attainable_minimum_is_reached_without_being_told(seed):
     assert minimize(sharp(seed), PolyakLevel(), 300) <= 1e-9
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each(seed=range(5))
 def test_unknown_minimum_is_reached_by_the_level(seed):
     rule = PolyakLevel()
     found = minimize(sharp(seed, floor=0.3), rule, 600)
@@ -62,10 +64,10 @@ def test_no_step_without_a_slope(slope):
 
 def test_resumed_run_is_the_same_bit_for_bit():
     objective, theta = sharp(3, floor=0.1), np.zeros(5)
-    straight, resumed = PolyakLevel(), PolyakLevel()
+    straight, resumed, arrays = PolyakLevel(), PolyakLevel(), {}
     for _ in range(50):
         value, g = objective(theta)
-        resumed = PolyakLevel.from_state(json.loads(json.dumps(resumed.state())))
+        resumed = unpack(json.loads(json.dumps(pack(resumed, "rule", arrays))), arrays)
         lengths = [rule.length(value, g @ g, np.abs(g).max()) for rule in (straight, resumed)]
         assert lengths[0] == lengths[1]
         theta = theta - lengths[0] * g
@@ -76,23 +78,3 @@ def test_resumed_run_is_the_same_bit_for_bit():
 def test_bad_options_are_refused(options):
     with pytest.raises(InvalidArgument):
         PolyakLevel(**options)
-
-
-def test_natural_direction_is_the_fisher_metrics():
-    """Against the linear system of the Fisher information, whose kernel (constants) is taken out."""
-    rng = np.random.default_rng(0)
-    P, G, rho = rng.dirichlet(np.ones(4), size=3), rng.normal(size=(3, 4)), np.array([0.5, 0.3, 0.2])
-    n, slope, size = natural_direction(P, G, rho)
-    g = P * (G - (P * G).sum(axis=1, keepdims=True))  # derivative with respect to the logits
-    for s in range(3):
-        fisher = rho[s] * (np.diag(P[s]) - np.outer(P[s], P[s]))
-        solved = np.linalg.pinv(fisher) @ g[s]
-        assert np.allclose(n[s] - n[s] @ P[s], solved - solved @ P[s])
-    assert slope == pytest.approx(np.sum(g * n))
-    assert size == np.abs(n).max()
-
-
-def test_natural_direction_leaves_rows_that_do_not_count():
-    n, slope, _ = natural_direction(np.full((2, 2), 0.5), np.array([[1.0, -1.0], [0.0, 0.0]]), np.array([1.0, 0.0]))
-    assert np.array_equal(n, [[1.0, -1.0], [0.0, 0.0]])
-    assert slope == 1.0

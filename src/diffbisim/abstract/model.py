@@ -177,7 +177,7 @@ class Family(NamedTuple):
 def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, family: Family) -> Floats:
     """Certified upper bounds on ``b_a(s)``, (n, n_actions)."""
     from diffbisim.solvers.exact.pairs import sort_keys  # numba is loaded where something is solved
-    from diffbisim.solvers.exact.transports import Items, Side, Transports, transport_rounding
+    from diffbisim.solvers.exact.transports import Items, Transports, transport_rounding
 
     γ, n, k, ψ = discount, mdp.n_states, abstract.n_states, family.abstract
     cost = np.abs(ψ[:, None] - ψ[None, :]).sum(axis=-1).transpose(2, 0, 1)  # (n_actions, k, k)
@@ -185,10 +185,10 @@ def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, fami
         metric = distance(abstract, abstract, cost, γ, solver=Exact(tol=1e-6)).values_upper  # type: ignore[attr-defined]
     rows, own = Successors.of(pushed(mdp, labels)), abstract._stacked
     scale = float(metric.max()) or 1.0
-    keys = sort_keys(metric / scale)
     at = np.arange(mdp.n_actions * n)
     listed = at * (mdp.n_actions * k) + (at // n) * k + labels[at % n]
-    transports = Transports(Items(listed, Side.of(rows, keys[0]), Side.of(own, keys[1]), k))
+    items = Items.of(rows, own, k, sort_keys(metric / scale))
+    transports = Transports(items._replace(listed=listed))
     moved = np.empty(at.size)
     transports.solve(np.ascontiguousarray(metric / scale).ravel(), moved, 1e-14)
     moved += transport_rounding(transports.nodes, transports.unbalanced, transports.clipped)

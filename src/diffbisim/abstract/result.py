@@ -95,7 +95,7 @@ class AbstractionResult:
     @property
     def encoder(self) -> Floats:
         """``λ(j|s)``, shape ``(n, n_states)``: one for the class of s, else zero."""
-        return freeze(np.eye(self.n_states)[self.labels])  # type: ignore[no-any-return]
+        return freeze(np.eye(self.n_states)[self.labels])
 
     def members(self, k: int) -> Integers:
         """The states of class ``k``, ascending."""

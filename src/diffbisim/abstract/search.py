@@ -23,8 +23,8 @@ import numpy as np
 from diffbisim.abstract.model import Ground, best_actions, class_kernels, class_means
 from diffbisim.abstract.partitions import Metric, balls, medians, numbered, pairs
 from diffbisim.abstract.result import AbstractionResult, Candidate
+from diffbisim.chain import Transitions
 from diffbisim.checks import Floats, Integers, Matrix, as_number, check_count, check_discount, finite_numbers
-from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.errors import InvalidArgument, quietly
 from diffbisim.lumping import lump
@@ -203,7 +203,7 @@ def _transitions(P: Matrix) -> float:
 def _process(mdp: Any, rewards: Any, unseen: str) -> MDP:
     """The MDP that is meant, with rewards."""
     if isinstance(mdp, Transitions):
-        mdp = mdp.mdp(rewards=rewards, unseen=unseen)
+        mdp = MDP.from_transitions(mdp, rewards=rewards, unseen=unseen)
     elif rewards is not None:
         raise InvalidArgument("rewards is for Transitions; an MDP has its own: MDP(..., rewards=r)")
     if not isinstance(mdp, MDP):

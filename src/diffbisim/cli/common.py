@@ -1,28 +1,43 @@
-"""What the commands share: the application, its manners, and the options that mean the same everywhere.
+"""What the commands share: the application, its options, errors, reading and output.
 
-Errors are the library's own, and name its arguments. `said_here` says them in the words of the command line:
+Errors are the library's own, and name its arguments. `command_line_message` says them in the words of the command line:
 ``unseen="self-loop"`` becomes ``--unseen self-loop``. For that the parameters of a command have the names of the
 arguments that they set, whatever the option is called (``rng: Seed`` is ``--seed``); where one option per file sets the
-same argument (``--initial-a``), `typed` says which one is meant.
+same argument (``--initial-a``), `naming_options` says which one is meant.
+
+Everything heavy is imported inside functions, here and in the commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, get_type_hints
 
 import typer
 import typer.models
 
-from diffbisim.errors import DiffbisimError
+from diffbisim import __version__
+from diffbisim.errors import DiffbisimError, InvalidArgument
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from diffbisim.chain import MarkovChain, Transitions
 
 INVALID, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
+CHAIN_FILES = (".npz", ".csv", ".tsv", ".tra")
+SHOWN = 8  # states or classes listed before "and 5 more"
 
 P = ParamSpec("P")
+Report = dict[str, Any]
 
 app = typer.Typer(
     help="Distances between Markov processes that respect time, with certified accuracy.",
@@ -31,6 +46,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+# --- options that mean the same everywhere ------------------------------------------------------------------------
 
 CHAIN = "A Markov chain: .npz, .csv, .tsv or PRISM .tra"
 
@@ -42,7 +60,6 @@ Rewards = Annotated[
         help="Rewards: table state,reward, or .npy; of a .tra file also the name of one of its own", show_default=False
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output")]
 Initial = Annotated[
     str | None,
     typer.Option(
@@ -50,18 +67,34 @@ Initial = Annotated[
         show_default=False,
     ),
 ]
-Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything random: the same seed, the same answer")]
 Cost = Annotated[
     str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
 ]
+Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything random: the same seed, the same answer")]
+TimeLimit = Annotated[float | None, typer.Option(help="Give up after so many seconds", show_default=False)]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file to keep the state of the run in; if it exists, the run goes on from it", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output")]
+JsonOutput = Annotated[Path | None, typer.Option("--output", "-o", help=".json for the numbers")]
+ResultOutput = Annotated[Path | None, typer.Option("--output", "-o", help=".npz for everything, .json for the numbers")]
+ChainOutput = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the chain found (.npz, .csv, .tra), or the numbers (.json)")
+]
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
 
 
 class NotConverged(Exception):
     """A run that ended too early; its result has been shown, and the message says how it ended."""
 
 
-def reporting(command: Callable[P, None]) -> Callable[P, None]:
+def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Errors of the user's making end in one line and an exit code; those of ours keep their traceback."""
 
     @wraps(command)
@@ -74,19 +107,23 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), INVALID)
         except MemoryError as error:
             fail(f"not enough memory: {error}" if str(error) else "not enough memory", INVALID)
-        except (DiffbisimError, NotConverged) as error:
-            message = said_here(str(error), command, kwargs)
-            if isinstance(error, NotConverged):
-                fail(f"not converged. {message}", NOT_CONVERGED)
-            fail(message, INVALID)
+        except NotConverged as error:
+            fail(f"not converged. {command_line_message(str(error), command, kwargs)}", NOT_CONVERGED)
+        except DiffbisimError as error:
+            fail(command_line_message(str(error), command, kwargs), INVALID)
         except KeyboardInterrupt as error:
             fail(str(error) or "interrupted", INTERRUPTED)
 
     return run
 
 
+def fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"diffbisim: {' '.join(message.split())}", err=True)
+    raise typer.Exit(code)
+
+
 #: What the library says of itself, and what that is on the command line.
-ELSEWHERE = {
+WORDING = {
     "read it with read_mdp": "diffbisim imitate --mdp reads it",
     "read it with read_chain": "the other commands read it",
     "write_chain": "diffbisim convert",
@@ -100,7 +137,20 @@ ELSEWHERE = {
 }
 
 
-def as_typed(message: str, options: Mapping[str, str]) -> str:
+def command_line_message(message: str, command: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """The message of an error as this command says it; the names of files that were given stay as they are."""
+    options, (x, y) = options_of(command), "XY" if "b" not in arguments else "AB"
+    files = sorted((str(value) for value in arguments.values() if isinstance(value, Path)), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, files))})", message) if files else [message]
+    for k in range(0, len(parts), 2):  # every other one is a file
+        for there, here in WORDING.items():
+            parts[k] = parts[k].replace(there, here)
+        parts[k] = re.sub(r"(\b|\bn_)X\b(?!['\"])", rf"\1{x}", with_option_names(parts[k], options))
+        parts[k] = re.sub(r"(\b|\bn_)Y\b(?!['\"])", rf"\1{y}", parts[k])
+    return "".join(parts)
+
+
+def with_option_names(message: str, options: Mapping[str, str]) -> str:
     """A message in which arguments of the library are named by the options that set them.
 
     An argument is recognized where it is assigned (``tol=1e-8``), where something is said of it (``tol is -1``, ``raise
@@ -118,19 +168,6 @@ def as_typed(message: str, options: Mapping[str, str]) -> str:
     return message
 
 
-def said_here(message: str, command: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
-    """The message of an error as this command says it; the names of files that were given stay as they are."""
-    options, (x, y) = options_of(command), "XY" if "b" not in arguments else "AB"
-    files = sorted((str(value) for value in arguments.values() if isinstance(value, Path)), key=len, reverse=True)
-    parts = re.split(f"({'|'.join(map(re.escape, files))})", message) if files else [message]
-    for k in range(0, len(parts), 2):  # every other one is a file
-        for there, here in ELSEWHERE.items():
-            parts[k] = parts[k].replace(there, here)
-        parts[k] = re.sub(r"(\b|\bn_)X\b(?!['\"])", rf"\1{x}", as_typed(parts[k], options))
-        parts[k] = re.sub(r"(\b|\bn_)Y\b(?!['\"])", rf"\1{y}", parts[k])
-    return "".join(parts)
-
-
 def options_of(command: Callable[..., Any]) -> dict[str, str]:
     """The options of a command by the names of its parameters: {"rng": "--seed", …}."""
     found = {}
@@ -144,41 +181,234 @@ def options_of(command: Callable[..., Any]) -> dict[str, str]:
 
 
 @contextmanager
-def typed(**options: str) -> Iterator[None]:
+def naming_options(**options: str) -> Iterator[None]:
     """Errors from within name these options instead of the library's arguments."""
     try:
         yield
     except DiffbisimError as error:
-        raise type(error)(as_typed(str(error), options)) from None
+        raise type(error)(with_option_names(str(error), options)) from None
 
 
-def fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"diffbisim: {' '.join(message.split())}", err=True)
-    raise typer.Exit(code)
+# --- reading ------------------------------------------------------------------------------------------------------
 
 
-def kind(path: Path | None) -> str:
-    """What to write, by the extension; upper case is the same."""
+def suffix(path: Path | None) -> str:
+    """The extension, in lower case; empty if there is no file."""
     return "" if path is None else path.suffix.lower()
 
 
-def write_json(report: dict[str, Any], path: Path) -> None:
-    from diffbisim.cli.showing import as_text
-    from diffbisim.data.tables import replacing
+def read_chain_file(
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
+) -> MarkovChain:
+    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
+    from diffbisim.io.chains import read_chain
+    from diffbisim.io.files import naming
 
-    with replacing(path) as file:
-        file.write(as_text(report) + "\n")
+    given = read_rewards_of(path, rewards)
+    with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
+        chain = read_chain(path, rewards=given, unseen=unseen)  # type: ignore[arg-type]
+        return chain if initial is None else chain.with_initial(read_state(chain, initial))
 
 
-def save_chain(chain: Any, path: Path) -> list[str]:
+def read_rewards_of(path: Path, rewards: Path | None) -> Any:
+    """The rewards in a file; or, of a .tra file, the name of rewards that it has."""
+    from diffbisim.io.tables import read_rewards
+
+    if rewards is None:
+        return None
+    by_name = suffix(path) == ".tra" and suffix(rewards) not in (".npy", ".csv", ".tsv")
+    return str(rewards) if by_name and not rewards.exists() else read_rewards(rewards)
+
+
+def read_state(chain: MarkovChain | Transitions, text: str) -> Any:
+    """A label as it stands; else a number, a tuple, or a list of probabilities, as Python writes them."""
+    if chain.labels is not None and text in chain.labels:
+        return text
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def read_cost(cost: str) -> Any:
+    """ "reward" and "indicator" as they are, anything else as a file of n_A rows and n_B columns of numbers."""
+    from diffbisim.io.tables import read_numbers
+
+    if cost in ("reward", "indicator"):
+        return cost
+    if suffix(Path(cost)) not in (".npy", ".csv", ".tsv"):
+        raise InvalidArgument(f"--cost {cost}: use reward, indicator, or a file .npy, .csv or .tsv")
+    return read_numbers(Path(cost))
+
+
+def read_observed(path: Path, rewards: Any = None) -> Transitions | MarkovChain:
+    """What was observed, if the file holds observations, else the chain in it."""
+    from diffbisim.io.chains import read_chain, read_transitions
+    from diffbisim.io.tables import holds_observations
+
+    if suffix(path) in (".csv", ".tsv") and holds_observations(path):
+        return read_transitions(path)
+    return read_chain(path, rewards=rewards)
+
+
+def start_is_a_guess(path: Path, initial: str | None) -> bool:
+    """Whether nothing says where the chain in a file starts, so that it is the state of the first row."""
+    from diffbisim.io.tables import header
+
+    return initial is None and suffix(path) in (".csv", ".tsv") and "episode" not in header(path)
+
+
+def need_rewards(chain: Any, path: Path, option: str = "--rewards", other: str = ", or use --cost indicator") -> None:
+    """Refuse the cost "reward" where a chain has none, and name the option that gives them."""
+    if getattr(chain, "rewards", None) is None:
+        raise InvalidArgument(f"{path} has no rewards; give {option} FILE (a table state,reward){other}")
+
+
+def check_output(path: Path | None, *suffixes: str) -> None:
+    """Refuse a file that could not be written before the work is done, not after."""
+    if path is None:
+        return
+    if suffix(path) not in suffixes:
+        raise InvalidArgument(f"{path}: the extension is not known; use {', '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"{path}: there is no folder {path.parent}; make it first")
+
+
+# --- output -------------------------------------------------------------------------------------------------------
+
+
+def emit(report: Report, *parts: str | Table, as_json: bool, output: Path | None = None) -> None:
+    """On standard output the report for machines, or its parts for people; and in ``output``, if that is a .json."""
+    text = json.dumps(report | {"version": __version__}, indent=2, allow_nan=False)
+    if as_json:
+        print(text)
+    else:
+        for part in parts:
+            console().print(part, soft_wrap=isinstance(part, str))
+    if output is not None and suffix(output) == ".json":
+        from diffbisim.io.files import replacing
+
+        with replacing(output) as file:
+            file.write(text + "\n")
+
+
+def note(message: str) -> None:
+    print(f"diffbisim: note: {message}", file=sys.stderr)
+
+
+def somebody_watches() -> bool:
+    """Whether a progress bar would be seen."""
+    return sys.stderr.isatty()
+
+
+def console() -> Console:
+    """Standard output; labels and file names are printed as they are, whatever they look like."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def sheet(lines: Mapping[str, str]) -> Table:
+    """Two columns, name and value; long values fold."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in lines.items():
+        table.add_row(name, value)
+    return table
+
+
+def columns(*names: str) -> Table:
+    """An empty table with these columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(*names, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def state_names(chain: MarkovChain, states: Iterable[Any]) -> list[Any]:
+    """The labels of the first few states, as JSON can hold them."""
+    labels = (chain.label(int(k)) for k, _ in zip(states, range(SHOWN), strict=False))
+    return [label if isinstance(label, (str, int)) else repr(label) for label in labels]
+
+
+def start_names(chain: MarkovChain) -> list[Any]:
+    """Where a chain starts, by the first few labels."""
+    return state_names(chain, chain.initial.nonzero()[0])
+
+
+def listed(names: list[Any], total: int | None = None) -> str:
+    """The names, and how many more there are of ``total``."""
+    more = 0 if total is None else total - len(names)
+    return ", ".join(map(str, names)) + (f" and {more:,} more" if more > 0 else "")
+
+
+def two_chains(files: tuple[Path, Path], chains: Iterable[MarkovChain]) -> list[Report]:
+    """The two sides of a distance, for its report."""
+    return [
+        {"file": str(file), "n_states": X.n_states, "n_transitions": X.n_transitions, "start": start_names(X)}
+        for file, X in zip(files, chains, strict=True)
+    ]
+
+
+def asked_line(report: Report) -> dict[str, str]:
+    """What was asked, for its table."""
+    if report["criterion"] != "discounted":
+        return {"cost, criterion": f"{report['cost']}, {report['criterion']}"}
+    return {"cost, discount": f"{report['cost']}, {report['discount']:g}"}
+
+
+def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
+    """The same for its table."""
+    return {
+        name: f"{side['file']}: {side['n_states']:,} states, {side['n_transitions']:,} {transitions}, start "
+        + listed(side["start"])
+        for name, side in zip("AB", report["chains"], strict=True)
+    }
+
+
+def emit_model(result: Any, facts: Report, seconds: float, *, as_json: bool, output: Path | None) -> None:
+    """Show a compression, a fit or an imitation, which all carry a certified distance; write its numbers or chain."""
+    d = result.distance
+    report = facts | {
+        "distance": d.value,
+        "lower": d.lower,
+        "upper": d.upper,
+        "discount": d.discount,
+        "status": getattr(result, "status", d.status),
+        "iterations": len(result.history),
+        "seconds": round(seconds, 6),
+    }
+    lines = {
+        "distance": f"{d.value:.6g}",
+        "certified": f"{d.lower:.10g} ≤ d ≤ {d.upper:.10g}",
+        "status": report["status"],
+        "took": f"{report['iterations']} steps, {seconds:.3g} s",
+    }
+    rest = [name for name in report if name not in {"lower", "upper", "seconds", "iterations", *lines}]
+    emit(report, sheet(lines | {name.replace("_", " "): _short(report[name]) for name in rest}), as_json=as_json,
+         output=output)  # fmt: skip
+    if output is not None and suffix(output) in CHAIN_FILES:
+        save_chain(result.chain, output)
+
+
+def _short(value: Any) -> str:
+    """A number or a name as it is, a long list by its beginning."""
+    if isinstance(value, list):
+        return listed([_short(entry) for entry in value[: 2 * SHOWN]], len(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def save_chain(chain: MarkovChain, path: Path) -> list[str]:
     """Write a chain; a note says what the format cannot hold, and so does the list."""
-    from diffbisim import write_chain
-    from diffbisim.cli.showing import note
+    from diffbisim.io.chains import write_chain
 
     write_chain(chain, path)
-    lost = {".npz": (), ".tra": ("labels",)}.get(kind(path), ("rewards",))
+    lost = {".npz": (), ".tra": ("labels",)}.get(suffix(path), ("rewards",))
     missing = [what for what in lost if getattr(chain, what) is not None]
-    if kind(path) in (".csv", ".tsv") and chain.initial[0] != 1.0:
+    if suffix(path) in (".csv", ".tsv") and chain.initial[0] != 1.0:
         missing.append("start")
     if missing:
         note(f"{path} cannot hold the {' and the '.join(missing)}; .npz can")

@@ -1,8 +1,9 @@
-"""Getting data in and out: observed transitions, files, and example systems with known answers."""
+"""Where processes come from besides files: sample streams, Gymnasium environments, and systems with known answers."""
 
+from diffbisim.chain import Transitions
 from diffbisim.data import examples
-from diffbisim.data.files import read_chain, read_mdp, read_transitions, write_chain
 from diffbisim.data.streams import Stream
-from diffbisim.data.transitions import Transitions
+from diffbisim.io import limits
+from diffbisim.io.chains import read_chain, read_mdp, read_transitions, write_chain
 
-__all__ = ["Stream", "Transitions", "examples", "read_chain", "read_mdp", "read_transitions", "write_chain"]
+__all__ = ["Stream", "Transitions", "examples", "limits", "read_chain", "read_mdp", "read_transitions", "write_chain"]

@@ -9,11 +9,13 @@ discount, ρ the normalized discounted occupancy, d the distance with cost |r(x)
     imitation_chain            a corridor with four actions, for imitation from observations
     equal_marginals_mdp        a ring on which policies differ in how they move, not in where they are
     four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
+    autoregression             Gaussian paths on grids; the adapted distance of two is `gaussian_distance`
     random_chain, …            no structure, any size
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,11 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import as_generator
+from diffbisim.timed import TimedChain
 
 __all__ = [
+    "autoregression",
+    "autoregression_covariance",
     "birth_death",
     "block_chain",
     "block_quotient",
@@ -34,6 +39,7 @@ __all__ = [
     "equal_marginals_mdp",
     "four_rooms",
     "four_rooms_walk",
+    "gaussian_distance",
     "imitation_chain",
     "random_chain",
     "random_sparse_chain",
@@ -190,6 +196,61 @@ def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> Mark
     """
     mdp = four_rooms(size, 0.0, goal)
     return mdp.induced_chain(mdp.uniform_policy())
+
+
+def autoregression(
+    coefficient: float, noise: float, n_steps: int, n_states: int = 31, width: float = 4.0
+) -> TimedChain:
+    """The path ``x_0 = 0, x_{t+1} = a x_t + σ ε_t`` with Gaussian ε, on a grid of ``n_states`` points for each time.
+
+    The grid at time t reaches ``width`` standard deviations to both sides; a point stands for the values that are
+    nearer to it than to others. Rewards are the positions. Known: with cost "squared" and weights one the distance of
+    two such paths tends to `gaussian_distance` of their covariances (`autoregression_covariance`), with an error of
+    order n_states^-2, so that Richardson's extrapolation gains digits.
+    """
+    from scipy.special import ndtr
+
+    a, σ = float(coefficient), float(noise)
+    _at_least(n_steps, 1, "n_steps")
+    _at_least(n_states, 2, "n_states")
+    if not (σ > 0.0 and width > 0.0):
+        raise InvalidArgument(f"noise = {noise}, width = {width}: both must be positive")
+    spread = np.sqrt(np.diag(autoregression_covariance(a, σ, n_steps)))
+    grids = [np.zeros(1), *(np.linspace(-width, width, n_states) * sd for sd in spread)]
+    kernels = []
+    for now, after in itertools.pairwise(grids):
+        edges = (after[1:] + after[:-1]) / 2
+        below = ndtr((edges - a * now[:, None]) / σ)
+        kernels.append(np.diff(below, axis=1, prepend=0.0, append=1.0))
+    return TimedChain(kernels, rewards=grids)
+
+
+def autoregression_covariance(coefficient: float, noise: float, n_steps: int) -> Floats:
+    """Covariance (T, T) of ``x_1 … x_T`` in `autoregression`: L Lᵀ with ``L[t, s] = σ a^(t-s)`` for s ≤ t."""
+    lag = np.subtract.outer(np.arange(n_steps), np.arange(n_steps))
+    L = np.where(lag >= 0, float(noise) * float(coefficient) ** np.maximum(lag, 0), 0.0)
+    return np.asarray(L @ L.T, dtype=np.float64)
+
+
+def gaussian_distance(cov_x: Any, cov_y: Any, mean_x: Any = 0.0, mean_y: Any = 0.0, dimension: int = 1) -> float:
+    """The squared adapted 2-Wasserstein distance of two Gaussian paths, in closed form (Gunasingam & Wong 2025).
+
+    ``|a - b|² + tr A + tr B - 2 Σ_t ‖(LᵀM)_tt‖_*`` with ``A = L Lᵀ``, ``B = M Mᵀ`` (Cholesky) and the nuclear norm of
+    the diagonal blocks of size ``dimension``; for paths on the line these are the absolute values of the diagonal.
+    Weights w_t of the times: scale the coordinates of time t by sqrt(w_t) in both.
+    """
+    A, B = np.asarray(cov_x, dtype=np.float64), np.asarray(cov_y, dtype=np.float64)
+    if A.ndim != 2 or A.shape != B.shape or A.shape[0] != A.shape[1] or A.shape[0] % dimension:
+        raise InvalidArgument(f"covariances of shapes {A.shape} and {B.shape}: give two squares of one size")
+    try:
+        crossed = np.linalg.cholesky(A).T @ np.linalg.cholesky(B)
+    except np.linalg.LinAlgError:
+        raise InvalidArgument("a covariance is not positive definite; leave out coordinates that are fixed") from None
+    n, d = A.shape[0] // dimension, dimension
+    blocks = [crossed[t * d : (t + 1) * d, t * d : (t + 1) * d] for t in range(n)]
+    gained = sum(float(np.linalg.norm(block, "nuc")) for block in blocks)
+    apart = np.broadcast_to(np.subtract(mean_x, mean_y), A.shape[:1])
+    return float(apart @ apart + np.trace(A) + np.trace(B) - 2.0 * gained)
 
 
 def random_chain(n: int, rng: int | np.random.Generator, concentration: float = 1.0) -> MarkovChain:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from diffbisim.chain import Transitions
 from diffbisim.checks import Floats, Integers, check_count, policy_table
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import Successors, as_generator

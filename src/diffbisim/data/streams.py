@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData
 
 #: The generators that a file may name: nothing else of numpy is ever looked up by a name from a file.

@@ -41,6 +41,7 @@ EXPERIMENTS = (
     "imitation_literal",
     "imitation_data",
     "imitation_gymnasium",
+    "adapted_paths",
     "mdp_metrics",
     "mdp_values",
     "mdp_abstraction",

@@ -15,10 +15,10 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers
+from diffbisim.compress.compression import compress, compress_sweep
+from diffbisim.compress.result import SweepResult
 from diffbisim.data.examples import block_chain
 from diffbisim.experiments.report import AGREES, DIFFERS, IN_PART, Row
-from diffbisim.fit.compress import compress
-from diffbisim.fit.sweep import SweepResult, compress_sweep
 from diffbisim.plot.style import BLUE, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:

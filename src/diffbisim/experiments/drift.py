@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diffbisim.chain import Transitions
 from diffbisim.checks import Floats
 from diffbisim.data.examples import drift_walk
-from diffbisim.data.transitions import Transitions
 from diffbisim.experiments.report import AGREES, DIFFERS, Row
-from diffbisim.fit.dbot import fit
+from diffbisim.fit.fitting import fit
 from diffbisim.fit.identify import identify
 from diffbisim.plot.style import BLUE, GRAY, GREEN, VERMILION, new_figure, plain
 

@@ -24,9 +24,8 @@ from diffbisim.distance import distance
 from diffbisim.errors import MissingExtra
 from diffbisim.experiments.imitators import FAIRNESS, METHODS, OURS, ahead_and_level, baseline, left_out
 from diffbisim.experiments.report import BEYOND, Row
-from diffbisim.imitate.expert import expert_chain, steps_seen
-from diffbisim.imitate.ilfo import imitate
-from diffbisim.imitate.simplest import simplest
+from diffbisim.imitate.expert import expert_chain, simplest_policy, steps_seen
+from diffbisim.imitate.imitation import imitate
 from diffbisim.planning import expected_return, optimal_policy
 from diffbisim.plot.style import BLUE, GRAY, VERMILION, new_figure, plain
 
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from diffbisim.chain import MarkovChain
-    from diffbisim.data.transitions import Transitions
+    from diffbisim.chain import MarkovChain, Transitions
     from diffbisim.mdp import MDP
 
 TITLE = "Gymnasium, tables known, experts who show states only"
@@ -90,7 +88,7 @@ class _Scene:
         began, s = time.perf_counter(), self.settings
         best = imitate(self.mdp, walk, "indicator", s.discount, max_iterations=s.iterations, tol=s.tol)
         then = time.perf_counter()
-        simple = simplest(best, steps_seen(walk, self.mdp, shared=True))
+        simple = simplest_policy(best, steps_seen(walk, self.mdp, shared=True))
         seconds = then - began, time.perf_counter() - began
         return [self.score(found.policy, t) for found, t in zip((best, simple), seconds, strict=True)]
 

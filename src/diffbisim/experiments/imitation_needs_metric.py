@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats
 from diffbisim.cost import feature_cost, reward_cost
 from diffbisim.data.examples import birth_death, block_quotient
-from diffbisim.data.transitions import Transitions
 from diffbisim.distance import distance
 from diffbisim.experiments.grids import DIAGONAL, Grid, loop, path_chain, patrol, turns
 from diffbisim.experiments.imitators import FAIRNESS, OURS, ahead_and_level, left_out, policies, refusals, trace

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.chain import Transitions
 from diffbisim.checks import Floats
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidData, MissingExtra, quietly
 from diffbisim.imitate import baselines
-from diffbisim.imitate.ilfo import make_task
-from diffbisim.imitate.learner import Evaluation, make_learner
-from diffbisim.imitate.run import Run
+from diffbisim.imitate.imitation import Request
+from diffbisim.imitate.learner import Evaluation
+from diffbisim.imitate.objective import PolicyObjective
 from diffbisim.imitate.updates import make_update
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import as_generator
@@ -63,26 +63,27 @@ def trace(
     tol: float = 1e-4,
 ) -> Trace:
     """`diffbisim.imitate` in a known MDP, with the policies on the way kept."""
-    how = (discount, make_update(update), tol, "exact", None, as_generator(0))
     if isinstance(expert, tuple):
         expert = Transitions.from_pairs(*expert, states=mdp.n_states)
-    run = _Watched(make_task(mdp, expert, cost, how), mdp, make_learner(policy, mdp, None))
-    run.until_done(iterations, lambda row: False)
-    values = tuple(row["value"] for row in run.history)
-    return Trace(run.best_policy(), tuple(run.kept), tuple(run.seen), values)
+    asked = Request(expert, cost, discount, make_update(update), tol, rng=as_generator(0), policy=policy)
+    run = asked.run(asked.task(mdp), asked.learner(mdp), _Watched)
+    run.until_done(iterations)
+    values, watched = tuple(row["value"] for row in run.history), run.objective
+    assert isinstance(watched, _Watched)
+    return Trace(watched.closest.policy, tuple(watched.kept), tuple(watched.seen), values)
 
 
-class _Watched(Run):
-    """A run that keeps the policies on the way."""
+class _Watched(PolicyObjective):
+    """Keeps the policies on the way."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.kept: list[Floats] = []
         self.seen: list[Floats] = []
 
-    def evaluate(self) -> Evaluation:
-        at = super().evaluate()
-        self.kept.append(self.best_policy())
+    def evaluate(self, level: float = 0.0) -> Evaluation:
+        at = super().evaluate(level)
+        self.kept.append(self.closest.policy)
         self.seen.append(at.policy)
         return at
 

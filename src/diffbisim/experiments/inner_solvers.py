@@ -20,7 +20,7 @@ from diffbisim.data.examples import drift_walk
 from diffbisim.data.streams import Stream
 from diffbisim.distance import distance
 from diffbisim.experiments.report import AGREES, DIFFERS, Row
-from diffbisim.fit.dbot import fit
+from diffbisim.fit.fitting import fit
 from diffbisim.plot.style import BLUE, GREEN, VERMILION, new_figure, plain
 from diffbisim.solvers import Somcot
 

@@ -14,7 +14,7 @@ import numpy as np
 from diffbisim.checks import Floats
 from diffbisim.data.examples import drift_walk
 from diffbisim.experiments.report import AGREES, DIFFERS, Row
-from diffbisim.fit.dbot import annealed, fit
+from diffbisim.fit.fitting import annealed, fit
 from diffbisim.plot.style import BLUE, GRAY, GREEN, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:

@@ -21,12 +21,11 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
+from diffbisim.compress.compression import compress
+from diffbisim.compress.starts import Target, aggregate
 from diffbisim.data.examples import block_chain
 from diffbisim.experiments.compression import same_partition
 from diffbisim.experiments.report import BEYOND, Row
-from diffbisim.fit.compress import compress
-from diffbisim.fit.partition import aggregate
-from diffbisim.fit.target import Target
 from diffbisim.lumping import lump
 from diffbisim.plot.style import BLUE, GRAY, GREEN, VERMILION, new_figure, plain
 

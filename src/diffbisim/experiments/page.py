@@ -18,8 +18,8 @@ import numpy as np
 import scipy
 
 from diffbisim import __version__
-from diffbisim.data.tables import replacing
 from diffbisim.experiments.report import AGREES, BEYOND, DIFFERS, IN_PART, Finished, code_of_package
+from diffbisim.io.files import replacing
 
 #: Style of a verdict; drawn, not written, since not every font has such signs.
 SIGN = {AGREES: "agrees", IN_PART: "in-part", DIFFERS: "differs", BEYOND: "beyond"}

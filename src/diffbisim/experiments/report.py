@@ -18,7 +18,7 @@ from typing import Any
 
 import diffbisim
 from diffbisim import __version__
-from diffbisim.data.tables import replacing
+from diffbisim.io.files import replacing
 
 Row = Mapping[str, Any]
 

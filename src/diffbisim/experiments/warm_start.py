@@ -19,7 +19,7 @@ import numpy as np
 from diffbisim.checks import Floats
 from diffbisim.data.examples import random_chain
 from diffbisim.experiments.report import AGREES, IN_PART, Row
-from diffbisim.fit.dbot import annealed, fit
+from diffbisim.fit.fitting import annealed, fit
 from diffbisim.plot.style import BLUE, GREEN, VERMILION, new_figure, plain
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""What the gradient of the distance is for: fitting, identifying and compressing Markov models.
+"""Fitting Markov models, as torch modules, to chains and to data.
 
+fitting      ``fit``: the paper's Algorithm 1
+objectives   what is minimized: the distance of a model to its target, solved exactly, tracked along, or from samples
+updates      how the parameters move: along the natural direction by a step rule, or by a torch optimizer
 kernels      parametrized kernels, starts and rewards as torch modules
-dbot         the paper's Algorithm 1: fit any torch module to a chain or to data
-natural      the direction of a step: the gradient in the geometry of the model's own transitions
 identify     fit to data, with bootstrap intervals for the parameters
-compress     the nearest chain with few states; sweep: over the number of states
+result       what a fit returns
 """

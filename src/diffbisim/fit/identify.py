@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import check_count, state_rewards
-from diffbisim.data.transitions import Transitions
 from diffbisim.errors import InvalidArgument
-from diffbisim.fit.dbot import empirical_chain, fit
+from diffbisim.fit.fitting import empirical_chain, fit
 from diffbisim.fit.result import Array, FitResult
 from diffbisim.progress import Progress, tracking
 from diffbisim.stochastic import as_generator

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
-from diffbisim.data.archive import chain_arrays
-from diffbisim.data.reader import entry, is_row
 from diffbisim.errors import InvalidData
-from diffbisim.results import DistanceResult
-from diffbisim.saving import fitting_chain, part, read_built, write_built
+from diffbisim.io.arrays import entry, is_row
+from diffbisim.io.npz import chain_arrays
+from diffbisim.io.results import fitting_chain, part, read_built, write_built
+from diffbisim.results import DistanceResult, Status
 
 Array = NDArray[np.float64]
-
-
-class FitStatus(Enum):
-    """How a fit ended; the value is a sentence, with the remedy where one is needed."""
-
-    REACHED = "Reached: the certified distance is within tol of zero."
-    STALLED = "Settled: the step rule expects to gain less than tol; try other starting parameters for another minimum."
-    STEPS = "Stopped after steps: raise steps, or go on from a checkpoint."
-    ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
-    STOPPED = "Stopped by the callback."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +36,7 @@ class FitResult:
     distance: DistanceResult
     parameters: Mapping[str, Array]
     model: Any
-    outcome: FitStatus
+    outcome: Status
     history: tuple[Mapping[str, float], ...]
     work: Mapping[str, int] = field(default_factory=dict)
 
@@ -68,7 +57,7 @@ class FitResult:
     @property
     def converged(self) -> bool:
         """Whether the run ended by itself."""
-        return self.outcome in (FitStatus.REACHED, FitStatus.STALLED, FitStatus.ESTIMATED)
+        return self.outcome.converged
 
     def curve(self, name: str = "value") -> Array:
         """One column of the history, (steps,)."""
@@ -89,9 +78,9 @@ class FitResult:
         for name, values in parameters.items():
             if not np.isfinite(values).all():
                 raise InvalidData(f"array 'parameters.{name}' has entries that are not finite")
-        outcome = entry(meta, "outcome", lambda name: name in FitStatus.__members__, "how a fit can end")
+        outcome = entry(meta, "outcome", lambda name: name in Status.__members__, "how a fit can end")
         work = entry(meta, "work", is_row, "counts by name")
-        return cls(chain, found, parameters, None, FitStatus[outcome], tuple(meta["history"]), work)
+        return cls(chain, found, parameters, None, Status[outcome], tuple(meta["history"]), work)
 
     def __repr__(self) -> str:
         d = self.distance

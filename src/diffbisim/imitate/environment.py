@@ -1,8 +1,8 @@
 """Imitation in an environment that can only be sampled: act, learn the model, imitate in the model, act again.
 
 All transitions that were ever seen make an empirical MDP, P̂(s'|s,a) = N(s,a,s') / N(s,a), in which imitation is as in
-ilfo.py: the plug-in distance, its exact gradient, the same steps. What has not been tried often enough is taken for
-perfect. An action with N(s,a) < `enough` leads with probability 1/(1 + N(s,a)) to a state ⊤ of no cost,
+imitation.py: the plug-in distance, its exact gradient, the same steps. What has not been tried often enough is taken
+for perfect. An action with N(s,a) < `enough` leads with probability 1/(1 + N(s,a)) to a state ⊤ of no cost,
 
     c(x, ⊤) = 0,        ⊤ absorbing,
 

@@ -12,16 +12,17 @@ direction of steepest descent is A(s,·) itself, in every state at its own speed
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.imitate.bundle import Cut
 from diffbisim.mdp import MDP
+from diffbisim.optimize.steps import Cut
 from diffbisim.results import DistanceResult
 
 LEAST = -70.0  # of log-probabilities: e^-70 is far below every tolerance, and the support of the chain stays
@@ -38,39 +39,62 @@ class Evaluation:
     occupancy: Floats  # ρ, (n,)
 
 
-class Learner(Protocol):
-    """Something with a policy that can be moved."""
+class Learner(ABC):
+    """Something with a policy that can be moved. Cuts are linear in π, which bends less than the logits do."""
 
+    #: Whether every state has probabilities of its own.
+    is_table: ClassVar[bool]
+
+    @abstractmethod
     def table(self) -> Floats:
         """π, (n, n_actions)."""
 
     def cut(self, at: Evaluation, natural: bool) -> Cut:
-        """The linear model of the distance there."""
+        """The linear model of the distance there: the derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
+        rho = at.occupancy[:, None]
+        return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
 
     def pull(self, gradient: Floats, at: Evaluation) -> Floats:
-        """A derivative with respect to the point of a cut, as one with respect to the parameters."""
+        """From a derivative in the point of a cut to one in the logits: the Jacobian of the softmax."""
+        return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
 
     def spread(self, at: Evaluation, natural: bool) -> Floats | float:
         """Weights of the parameters at present."""
+        return at.policy if natural else 1.0
 
+    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+        """A natural step, where states that are never visited follow their own advantage by this length."""
+        return np.where(at.occupancy[:, None] > 0, step, length * at.advantage)
+
+    @abstractmethod
     def move(self, step: Floats, cap: float) -> float:
         """Add to the parameters, no entry by more than ``cap``; returns the largest change."""
 
+    @abstractmethod
     def snapshot(self) -> Any:
         """What :meth:`restore` needs."""
 
+    @abstractmethod
     def restore(self, snapshot: Any) -> None:
         """Go back."""
 
     def state(self) -> list[Any]:
         """All that changes, the snapshot first, as arrays and tensors."""
+        return [self.snapshot()]
 
     def resume(self, state: list[Any]) -> None:
         """The inverse of :meth:`state`."""
+        self.restore(state[0])
+
+    def identity(self, state: list[Any], best: Any = None) -> Any:
+        """What of a state the caller sees, with ``best`` as the snapshot if given (optimize/checkpoint.py)."""
+        return None  # a table is our own
 
 
-class TabularLearner:
-    """Softmax of a table of logits. Cuts are linear in π, which bends less than the logits do."""
+class TabularLearner(Learner):
+    """Softmax of a table of logits."""
+
+    is_table: ClassVar[bool] = True
 
     def __init__(self, policy: Floats) -> None:
         with np.errstate(divide="ignore"):
@@ -79,15 +103,6 @@ class TabularLearner:
     def table(self) -> Floats:
         probabilities = np.exp(self.logits)
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
-
-    def cut(self, at: Evaluation, natural: bool) -> Cut:
-        return tabular_cut(at, natural)
-
-    def pull(self, gradient: Floats, at: Evaluation) -> Floats:
-        return tabular_pull(gradient, at)
-
-    def spread(self, at: Evaluation, natural: bool) -> Floats | float:
-        return at.policy if natural else 1.0
 
     def move(self, step: Floats, cap: float) -> float:
         step = _capped(step, cap)
@@ -99,23 +114,6 @@ class TabularLearner:
 
     def restore(self, snapshot: Floats) -> None:
         self.logits = snapshot
-
-    def state(self) -> list[Any]:
-        return [self.logits]
-
-    def resume(self, state: list[Any]) -> None:
-        (self.logits,) = state
-
-
-def tabular_cut(at: Evaluation, natural: bool) -> Cut:
-    """Linear in π: the derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
-    rho = at.occupancy[:, None]
-    return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
-
-
-def tabular_pull(gradient: Floats, at: Evaluation) -> Floats:
-    """From π to logits: the Jacobian of the softmax."""
-    return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
 
 
 def _capped(step: Floats, cap: float) -> Floats:
@@ -129,13 +127,15 @@ def _normalized(logits: Floats) -> Floats:
     return np.asarray(np.maximum(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), LEAST))
 
 
-class ModuleLearner:
+class ModuleLearner(Learner):
     """A torch module from states to logits, (n,) state numbers or (n, k) features -> (n, n_actions).
 
     Plain gradient: that of ``-Σ ρ π_θ A`` with ρ and A held fixed, by autograd. Natural: the step that a table would
     make, δ(s,a), brought onto the parameters by least squares in the same weights, min_v Σ ρ π (J v - δ)² with J the
     Jacobian of the logits. For one cut that is the natural gradient of the parameters.
     """
+
+    is_table: ClassVar[bool] = False
 
     def __init__(self, module: Any, mdp: MDP, features: Any = None) -> None:
         import torch
@@ -163,17 +163,14 @@ class ModuleLearner:
     def cut(self, at: Evaluation, natural: bool) -> Cut:
         if natural:
             self.weights = at.occupancy[:, None] * at.policy
-            return tabular_cut(at, natural)
+            return super().cut(at, natural)
         fixed = self.torch.from_numpy(-at.occupancy[:, None] * at.advantage)
         surrogate = (fixed * self.torch.softmax(self.module(self.inputs).double(), dim=1)).sum()
         gradient = self._gradient(surrogate)
         return Cut(at.result.value, self.snapshot(), gradient, np.ones_like(gradient))
 
     def pull(self, gradient: Floats, at: Evaluation) -> Floats:
-        return gradient if gradient.ndim == 1 else tabular_pull(gradient, at)
-
-    def spread(self, at: Evaluation, natural: bool) -> Floats | float:
-        return at.policy if natural else 1.0
+        return gradient if gradient.ndim == 1 else super().pull(gradient, at)
 
     def move(self, step: Floats, cap: float) -> float:
         if step.ndim == 2:
@@ -181,6 +178,9 @@ class ModuleLearner:
         largest = float(np.abs(step).max(initial=0.0))
         self.restore(self.snapshot() + step * min(1.0, cap / max(largest, 1e-300)))
         return min(largest, cap)
+
+    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+        return step  # one network for all states
 
     def _onto_parameters(self, step: Floats) -> Floats:
         logits = self.module(self.inputs).double().flatten()
@@ -216,6 +216,9 @@ class ModuleLearner:
         with self.torch.no_grad():
             for buffer, value in zip(self.module.buffers(), buffers, strict=True):
                 buffer.copy_(value)
+
+    def identity(self, state: list[Any], best: Any = None) -> Any:
+        return [state[0] if best is None else best, state[1]]
 
 
 def _flat(tensor: Any) -> Floats:

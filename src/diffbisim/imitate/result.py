@@ -1,37 +1,34 @@
-"""What imitation returns: the policy, its certified distance to the expert, and how it got there."""
+"""What imitation returns: the policy, its certified distance to the expert, how it got there, and the implicit reward.
+
+    r(s, s') = Σ_x λ_Y(x|s) α_Y(x, s, s'),        E_π[r | s] = 0,        maximize it
+
+At the policy for which it was computed, r is the advantage of a transition: positive for those that bring the
+learner's future closer to the expert's. It changes with the policy, so a reinforcement learner that maximizes it
+should take small steps and ask for a new one; see docs/imitation.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, policy_table
-from diffbisim.data.archive import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.data.reader import entry
-from diffbisim.errors import InvalidData
-from diffbisim.imitate.reward import ImplicitReward
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import entry
+from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
+from diffbisim.io.results import part, read_built, write_built
 from diffbisim.mdp import MDP
+from diffbisim.names import Labels
 from diffbisim.problem import lazy
-from diffbisim.results import DistanceResult
-from diffbisim.saving import part, read_built, write_built
+from diffbisim.results import DistanceResult, Status
 
-
-class Ending(Enum):
-    """How a run ended; the value is a sentence, with the remedy where one is needed."""
-
-    REACHED = "Reached: the certified distance to the expert is within tol of zero."
-    SETTLED = (
-        "Settled: no closer policy was found, which does not prove that there is none: other starts (policy=) may "
-        "settle lower."
-    )
-    ITERATIONS = "Stopped after max_iterations; the best policy is returned: raise max_iterations to go on."
-    INTERRUPTED = "Interrupted by the callback; the best policy so far is returned."
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +47,7 @@ class ImitationResult:
     distance: DistanceResult
     history: tuple[Mapping[str, float], ...]
     mdp: MDP
-    outcome: Ending
+    outcome: Status
 
     @property
     def status(self) -> str:
@@ -60,7 +57,7 @@ class ImitationResult:
     @property
     def converged(self) -> bool:
         """Whether the run ended by itself."""
-        return self.outcome in (Ending.REACHED, Ending.SETTLED)
+        return self.outcome.converged
 
     @property
     def iterations(self) -> int:
@@ -89,7 +86,7 @@ class ImitationResult:
     def from_arrays(cls, arrays: dict[str, Any]) -> ImitationResult:
         """The inverse of :meth:`save`, from the arrays of the file."""
         meta, distance = read_built(arrays, "imitation")
-        ending = entry(meta, "outcome", lambda name: name in Ending.__members__, "how a run can end")
+        outcome = entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")
         table = arrays.get("policy", np.empty(0))
         if table.ndim != 2 or table.dtype != np.float64:
             raise InvalidData(f"array 'policy' has shape {table.shape}; expected (n_states, n_actions) probabilities")
@@ -106,7 +103,7 @@ class ImitationResult:
         policy_table(table, (mdp.n_states, mdp.n_actions))
         if distance.problem.y.n_states != mdp.n_states:
             raise InvalidData(f"the MDP has {mdp.n_states} states, the learner {distance.problem.y.n_states}")
-        return cls(table, distance, tuple(meta["history"]), mdp, Ending[ending])
+        return cls(table, distance, tuple(meta["history"]), mdp, Status[outcome])
 
     def __repr__(self) -> str:
         n, k = self.policy.shape
@@ -115,3 +112,60 @@ class ImitationResult:
             f"ImitationResult({n} states, {k} actions, distance {d.value:.3g} in [{d.lower:.3g}, {d.upper:.3g}], "
             f"{self.iterations} iterations, {self.outcome.name.lower()})"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitReward:
+    """r(s, s'), to be maximized; call it with states (numbers, or arrays of them)."""
+
+    table: Floats  # (n_states, n_states)
+    labels: Labels | None = None
+
+    def __call__(self, state: Any, next_state: Any) -> Any:
+        """The reward of the transition ``state -> next_state``."""
+        value = self.table[state, next_state]
+        return value if isinstance(value, np.ndarray) else float(value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
+        return np.array(self.table, dtype=dtype, copy=copy)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The table as a picture, on ``ax`` or on a figure of its own: blue is good, red is bad."""
+        from diffbisim.plot import implicit_reward
+
+        return implicit_reward(self, ax=ax)
+
+    def wrap(self, env: Any, scale: float = 1.0) -> Any:
+        """The environment with this reward in place of its own (which stays in ``info["environment_reward"]``).
+
+        A ``gymnasium.Wrapper`` for environments with Discrete observations; any library for reinforcement learning
+        can train on it. ``scale`` multiplies the reward, for learners that want it of order one.
+        """
+        from diffbisim.data.gymnasium import import_gymnasium, sizes
+
+        n, _ = sizes(env)
+        if n != len(self.table):
+            raise InvalidArgument(f"env has {n} states and the reward is for {len(self.table)}")
+        return _wrapper(import_gymnasium())(env, scale * self.table)
+
+
+def _wrapper(gymnasium: Any) -> Any:
+    """The wrapper class; made when asked for, because its base is in an optional package."""
+
+    class ImplicitRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
+        def __init__(self, env: Any, table: Floats) -> None:
+            super().__init__(env)
+            self.table, self.state = table, 0
+
+        def reset(self, **options: Any) -> Any:
+            state, info = self.env.reset(**options)
+            self.state = int(state)
+            return state, info
+
+        def step(self, action: Any) -> Any:
+            state, reward, terminated, truncated, info = self.env.step(action)
+            own = float(self.table[self.state, int(state)])
+            self.state = int(state)
+            return state, own, terminated, truncated, {**info, "environment_reward": float(reward)}
+
+    return ImplicitRewardWrapper

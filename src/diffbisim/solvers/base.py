@@ -21,15 +21,29 @@ from diffbisim.results import DistanceResult, Row, Status
 
 Callback = Callable[[Mapping[str, float]], object]
 
+Arrays = Mapping[str, Any]  # what was read from a file, by name
+
+#: How far the marginals of a plan from a file may be off: many times the rounding of the longest rows.
+MARGINALS = 1e-9
+
 #: Checks in a row that do not halve the gap, near what rounding allows, after which a run has stalled.
 PATIENCE, NEAR = 4, 100.0
 
 
 class Solver(Protocol):
-    """What :func:`diffbisim.distance` and all that is built on it need of a solver."""
+    """What :func:`diffbisim.distance` and all that is built on it need of a solver: options or constants of its class.
+
+    A new solver is this, and its line in the registry of ``solvers/__init__.py``.
+    """
 
     #: What ``solver=`` calls it, and results say.
     name: str
+
+    #: Certified gap to reach, relative to the largest cost; None if it has none of its own.
+    tol: float | None
+
+    #: How many threads to use; None for all processors where that pays. One where it has no choice.
+    threads: int | None
 
     #: Whether it can work from samples alone, by an ``estimate`` method that takes streams in place of the chains.
     samples: bool
@@ -93,10 +107,15 @@ class Ended(NamedTuple):
     history: tuple[Row, ...]
 
 
+def deadline_of(time_limit: float | None) -> float:
+    """When so many seconds are over, by ``time.monotonic``; never for None."""
+    return time.monotonic() + (float("inf") if time_limit is None else time_limit)
+
+
 def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended:
     """Improve, check and evaluate until one of the limits is met."""
     history: list[Row] = []
-    deadline = time.monotonic() + (float("inf") if limits.time_limit is None else limits.time_limit)
+    deadline = deadline_of(limits.time_limit)
     stalled, best = 0, float("inf")
     for iteration in count(1):
         run.improve(iteration)

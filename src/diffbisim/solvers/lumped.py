@@ -9,6 +9,12 @@ Floating point makes the classes agree up to a residual δ (total variation, see
 moves U by at most γ/(1-γ) δ max c, which is added to the bounds. It counts twice, because the rows of the quotient are
 then divided by their sums, and with the roundings of those sums and of the starts.
 
+Average and total cost see only the classes, too, but which states recur must not hang on a probability that the
+tolerance takes for zero. So the quotient must have the possible transitions of the chain there (else equal means equal
+to the bit), and δ is a *blur* of the rows that the solver itself adds to its rounding.
+Over T steps the same holds at every time, for chains that stay the same: there the residual moves V_t by at most
+(T - t) δ times the largest distance (:func:`over_steps`).
+
 If the quotients were solved on their reachable pairs only, the lifted table has NaN, and the full problem's plans and
 potentials are those of its own reachable pairs, as for ``Exact(reachable=True)``.
 """
@@ -22,12 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
+from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.horizon import TimedProblem
+from diffbisim.io.arrays import numbers
 from diffbisim.lumping import Lumping, lump
-from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
+from diffbisim.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.restoring import Arrays
+from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)
 
@@ -40,30 +48,30 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
-    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    tol: ClassVar[None] = None  # those of the solver inside count
+    threads: ClassVar[int] = 1
+    criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total", "horizon")
 
-    def solve(self, problem: Problem, warm: DistanceResult | None = None, callback: Any = None) -> DistanceResult:
+    def solve(
+        self, problem: Any, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
         """The distance by way of the quotients."""
         if warm is not None:
             raise InvalidArgument("warm and lump do not go together: the quotient has other states; leave one out")
-        by_x = lump(problem.x, key=_equal_rows(problem.cost))
-        by_y = lump(problem.y, key=_equal_rows(problem.cost.T))
-        first_x, first_y = (np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y))
-        quotient = Problem(
-            by_x.chain,
-            by_y.chain,
-            np.ascontiguousarray(problem.cost[np.ix_(first_x, first_y)]),
-            problem.discount,
-        )
-        γ, sides = problem.discount, ((problem.x, by_x), (problem.y, by_y))
-        moved = sum(2 * γ * by.residual + (np.diff(chain.successors.indptr).max() + 4) * EPS for chain, by in sides)
-        shift = (moved / (1 - γ) + sum(problem.shape) * EPS) * problem.scale
+        if problem.criterion == "horizon":
+            return over_steps(problem, self.solver, callback)
+        if isinstance(problem, (AverageProblem, TotalProblem)):
+            return self._undiscounted(problem, callback)
+        by_x, by_y = lump(problem.x, key=_equal_rows(problem.cost)), lump(problem.y, key=_equal_rows(problem.cost.T))
+        quotient = replace(problem, x=by_x.chain, y=by_y.chain, cost=_of_classes(problem.cost, by_x, by_y))
+        γ = problem.discount
+        shift = _moved(problem, by_x, by_y) / (1 - γ) * problem.scale
         least = float(problem.cost.min())
 
         def widened(row: Mapping[str, float]) -> Row:
             return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
 
-        solver, tol = self.solver, getattr(self.solver, "tol", None)
+        solver, tol = self.solver, self.solver.tol
         if tol is not None and problem.scale > 0:  # the quotient's gap is what lifting leaves of the tolerance
             solver = replace(solver, tol=max(tol - 2.01 * shift / problem.scale, tol / 2))
         watch = None if callback is None else (lambda row: callback(widened(row)))
@@ -73,9 +81,88 @@ class Lumped:
             outcome = Status.ROUNDING
         return replace(
             result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", **last,
-            coupling=LumpedCoupling(problem, result.coupling.values, _epsilon_of(result.coupling), by_x, by_y),
+            coupling=LumpedCoupling(problem, result.coupling.values, result.coupling.epsilon, by_x, by_y),
             history=tuple(map(widened, result.history)),
         )  # fmt: skip
+
+    def _undiscounted(self, problem: AverageProblem | TotalProblem, callback: Any) -> DistanceResult:
+        """The same for average and total cost."""
+        seen, changes = problem.cost, dict[str, Any]()
+        if isinstance(problem, TotalProblem):
+            seen = np.where(problem.terminal, -1.0, seen)
+        by_x, by_y = _lump_supports(problem.x, seen), _lump_supports(problem.y, seen.T)
+        if isinstance(problem, TotalProblem):
+            changes["terminal"] = _of_classes(problem.terminal, by_x, by_y)
+        changes |= {"cost": _of_classes(problem.cost, by_x, by_y), "blur": _moved(problem, by_x, by_y)}
+        quotient = replace(problem, x=by_x.chain, y=by_y.chain, **changes)
+        result: DistanceResult = self.solver.solve(quotient, callback=callback)
+        bias = getattr(result.coupling, "bias", None)
+        coupling = LumpedCoupling(problem, result.coupling.values, 0.0, by_x, by_y, bias)
+        return replace(result, problem=problem, solver=f"{result.solver} of quotients", coupling=coupling)
+
+
+def _of_classes(table: NDArray[Any], by_x: Lumping, by_y: Lumping) -> NDArray[Any]:
+    """A table of pairs of states as one of pairs of classes."""
+    first = [np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)]
+    return np.ascontiguousarray(table[np.ix_(*first)])
+
+
+def _moved(problem: Any, by_x: Lumping, by_y: Lumping) -> float:
+    """How far the rows of the quotients may be from those of the chains, times the discount; both together."""
+    sides = (problem.x, by_x), (problem.y, by_y)
+    rounding = sum(int(np.diff(chain.successors.indptr).max()) + 4 + chain.n_states for chain, _ in sides) * EPS
+    return float(2 * problem.discount * (by_x.residual + by_y.residual) + rounding)
+
+
+def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
+    """The coarsest lumping within which states have the same possible transitions between classes."""
+    key = _equal_rows(cost)
+    found = lump(chain, key=key)
+    s, into = chain.successors, found.labels
+    steps = np.ones(s.indices.size), into[s.indices], s.indptr.copy()
+    possible = sparse.csr_array(steps, shape=(into.size, found.n_states))
+    possible.sum_duplicates()
+    of_class = found.chain.successors.matrix[into]
+    of_class.sort_indices()
+    same = np.array_equal(possible.indptr, of_class.indptr) and np.array_equal(possible.indices, of_class.indices)
+    return found if same else lump(chain, key=key, tol=0.0)
+
+
+def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceResult:
+    """The distance over finitely many steps by way of the quotients of both chains."""
+    if not (isinstance(problem.x, MarkovChain) and isinstance(problem.y, MarkovChain)):
+        raise InvalidArgument("lump merges states of chains that stay the same; with a TimedChain leave lump out")
+    from diffbisim.solvers.exact.horizon import HorizonCoupling, Level
+
+    tables = problem.costs[:1] if problem.one_cost else problem.costs
+    by_x = lump(problem.x, key=_equal_rows(np.concatenate(tables, axis=1)))
+    by_y = lump(problem.y, key=_equal_rows(np.concatenate(tables, axis=0).T))
+    first = np.ix_(*(np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)))
+    costs = {id(c): np.ascontiguousarray(c[first]) for c in tables}
+    quotient = TimedProblem(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
+    shift = problem.n_steps * _moved(problem, by_x, by_y) + sum(problem.shape) * EPS
+
+    def widened(row: Mapping[str, float]) -> Row:
+        apart = shift * problem.scale
+        lower, upper = problem.bounded(row["lower"] - apart, row["upper"] + apart)
+        return Row(row, lower=lower, upper=upper)
+
+    result = solver.solve(quotient, callback=None if callback is None else lambda row: callback(widened(row)))
+    coupling = HorizonCoupling(problem, result.coupling.reachable)
+    for t, level in enumerate(result.coupling.levels):
+        if level is not None:
+            table = by_x.lift(by_y.lift(level.table.reshape(quotient.shape), axis=1)).ravel()
+            coupling.levels[t] = Level(table, level.short + shift, level.excess + shift)
+    last, outcome = widened({name: getattr(result, name) for name in ("value", "lower", "upper")}), result.outcome
+    if coupling.first == 0:
+        last = Row(zip(("value", "lower", "upper"), coupling.finish(), strict=True))
+        fine = last["upper"] - last["lower"] <= solver.tol * problem.scale
+        outcome = Status.CONVERGED if fine else Status.ROUNDING
+    lifted: DistanceResult = replace(
+        result, problem=problem, outcome=outcome, solver=f"{result.solver} of quotients", coupling=coupling,
+        history=tuple(map(widened, result.history)), **last,
+    )  # fmt: skip
+    return lifted
 
 
 def _equal_rows(cost: Array) -> list[bytes]:
@@ -87,21 +174,34 @@ class LumpedCoupling(Coupling):
     """The table of the quotients, lifted; everything else by one sweep over it."""
 
     def __init__(
-        self, problem: Problem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None
-    ) -> None:
+        self, problem: Problem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None,
+        bias: Array | None = None,
+    ) -> None:  # fmt: skip
         self.problem, self.table, self.epsilon, self.by_x, self.by_y = problem, table, epsilon, by_x, by_y
-        self.complete = not np.isnan(self.table).any()
+        self._bias = bias
+
+    @property
+    def complete(self) -> bool:  # type: ignore[override]
+        return not np.isnan(self.table).any() if self._bias is None else self.full.complete
 
     @property
     def values(self) -> Array:
+        return self._lifted(self.table)
+
+    def _lifted(self, table: Array) -> Array:
         if self.by_x is None or self.by_y is None:
-            return self.table
-        return np.asarray(self.by_x.lift(self.by_y.lift(self.table, axis=1)))
+            return table
+        return np.asarray(self.by_x.lift(self.by_y.lift(table, axis=1)))
+
+    @property
+    def bias(self) -> Array | None:
+        """For average cost, the table that plans and potentials are optimal for on closed classes."""
+        return None if self._bias is None else self._lifted(self._bias)
 
     @lazy
     def full(self) -> Coupling:
         """Plans and potentials of the full problem for the lifted table."""
-        return _coupling_of(self.problem, self.values, self.epsilon)
+        return _coupling_of(self.problem, self.values, self.epsilon, self.bias)
 
     @property
     def start(self) -> Start:
@@ -116,28 +216,36 @@ class LumpedCoupling(Coupling):
     def occupancy(self) -> Array:
         return self.full.occupancy()
 
+    def potential_weights(self, m: Array) -> Array:
+        return self.full.potential_weights(m)
+
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
         return self.full.weighted_potentials(m, everywhere)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {"values": self.values, "epsilon": np.array(self.epsilon)}
+        arrays = {"values": self.values, "epsilon": np.array(self.epsilon)}
+        return arrays if self.bias is None else {**arrays, "bias": self.bias}
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "LumpedCoupling":
         """From the lifted table: the quotients are not needed any more."""
         check_lumped(problem, arrays)
-        return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)))
+        bias = numbers(arrays, "bias", problem.shape, nan=True) if problem.criterion == "average" else None
+        return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)), bias=bias)
 
 
-def _epsilon_of(coupling: Coupling) -> float:
-    """The temperature of an entropic coupling, zero for an exact one."""
-    return float(getattr(coupling, "epsilon", 0.0))
-
-
-def _coupling_of(problem: Problem, table: Array, epsilon: float) -> Coupling:
+def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | None) -> Coupling:
     """The coupling that belongs to a solved table."""
+    if isinstance(problem, AverageProblem) and bias is not None:
+        from diffbisim.solvers.exact.average import AverageCoupling
+
+        return AverageCoupling.of_tables(problem, bias, table)
+    if isinstance(problem, TotalProblem):
+        from diffbisim.solvers.exact.total import TotalCoupling
+
+        return TotalCoupling.of_table(problem, table)
     if epsilon:
-        from diffbisim.solvers.sinkhorn_coupling import SinkhornCoupling
+        from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling
 
         return SinkhornCoupling.of_table(problem, table, epsilon)
     from diffbisim.solvers.exact.coupling import ExactCoupling

@@ -18,14 +18,11 @@ the dynamics known. ``expert`` is a chain, (s, s') pairs or an occupancy table. 
 All of them need the expert's states to be the learner's own.
 """
 
-from diffbisim.imitate.baselines.bco import behavioral_cloning
-from diffbisim.imitate.baselines.frame import BaselineResult, OfflineData, Outcome
-from diffbisim.imitate.baselines.iostom import iostom_style
-from diffbisim.imitate.baselines.lobsdice import lobs_dice
-from diffbisim.imitate.baselines.maximum_likelihood import maximum_likelihood
-from diffbisim.imitate.baselines.pw_dice import pw_dice
-from diffbisim.imitate.baselines.smodice import smodice
-from diffbisim.imitate.baselines.state_matching import state_matching
+from diffbisim.imitate.baselines.counting import behavioral_cloning, iostom_style
+from diffbisim.imitate.baselines.data import BaselineResult, OfflineData
+from diffbisim.imitate.baselines.likelihood import maximum_likelihood
+from diffbisim.imitate.baselines.programs import lobs_dice, pw_dice, smodice, state_matching
+from diffbisim.results import Status as Outcome
 
 __all__ = [
     "BaselineResult",

@@ -11,23 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
-from diffbisim.solvers.exact.pairs import ALL, begin, bellman, first_table, pair_chain
+from diffbisim.solvers.base import MARGINALS, Arrays
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
-    Side,
     Transport,
     Transports,
     Trees,
     first_unfit,
     item_potentials,
 )
-from diffbisim.solvers.restoring import MARGINALS, Arrays
 from diffbisim.stochastic import Successors
 
 #: Reduced costs above minus this count as zero (tables are scaled to at most one).
@@ -233,20 +232,25 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
     if pair is None or pair.dtype != np.int64 or pair.ndim != 1:
         raise InvalidData("array 'pair' must be a list of integers")
     transports = begin(problem, pair.size > 0, 1, None)
-    listed = transports.items.listed
-    if not np.array_equal(pair, listed):
+    if not np.array_equal(pair, transports.items.listed):
         raise InvalidData("array 'pair' does not list the pairs that the starts can reach")
-    k, what = unfit(transports, arrays, "", feasible)
-    if what:
-        z = int(listed[k]) if listed.size else k
-        raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+    check_trees(transports, arrays, "", n_y, feasible)
     check_start(problem, arrays)
 
 
+def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, feasible: bool = True) -> None:
+    """The trees of a list of pairs; without ``feasible`` flows may be negative."""
+    k, what = unfit(transports, arrays, prefix, feasible)
+    if what:
+        z = int(transports.items.listed[k]) if transports.items.listed.size else k
+        raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+
+
 def check_start(problem: Any, arrays: Arrays) -> None:
-    """The tree of the starts."""
-    sides = [Side.of(Successors.of(chain.initial[None, :]), chain.initial) for chain in (problem.x, problem.y)]
-    start = Transports(Items(ALL, sides[0], sides[1], problem.shape[1]), 1, index=np.int32)
+    """The tree of the transport between the two starts."""
+    initial = problem.x.initial, problem.y.initial
+    rows = [Successors.of(law[None, :]) for law in initial]
+    start = Transports(Items.of(rows[0], rows[1], problem.shape[1], initial), 1, index=np.int32)
     _, what = unfit(start, arrays, "start.", True)
     if what:
         raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")

@@ -48,15 +48,10 @@ class System(NamedTuple):
     count: Any
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _borrowed(plans):
-    return Plans(borrowed(plans.indptr), borrowed(plans.target), borrowed(plans.flow), borrowed(plans.chosen))
-
-
 @njit(cache=True, nogil=True)
 def apply_system(lo, hi, plans, discount, v, out):
     """out = (I - γ Π) v at the pairs lo…hi-1."""
-    plans, v, out = _borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
     for z in range(lo, hi):
         k = plans.chosen[z] if plans.chosen.size else z
         total = 0.0
@@ -68,7 +63,7 @@ def apply_system(lo, hi, plans, discount, v, out):
 @njit(cache=True, nogil=True)
 def push_system(lo, hi, plans, discount, v, out):
     """out += the part of (I - γ Π)ᵀ v that comes from the pairs lo…hi-1; every thread needs an ``out`` of its own."""
-    plans, v, out = _borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
     for z in range(lo, hi):
         if v[z] == 0.0:
             continue
@@ -177,7 +172,7 @@ class PairChain:
         system = self.system()
         if bicgstab(system, source, U, target, max_iterations=150) <= 2 * target:
             return
-        if self._preconditioned(source, U, target, transposed=False):
+        if self.preconditioned(source, U, target, transposed=False):
             return
         bound = float(np.abs(source).max()) / (1 - self.discount)
         if not float(np.abs(U).max()) <= 2.0 * bound:  # it ran away: begin from what bounds the solution
@@ -194,7 +189,7 @@ class PairChain:
         system, m = self.system(transposed=True), source.copy()
         target = max(accuracy * float(source.max()), 4 * EPS)  # m may have entries near one
         error = 0.0
-        if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not self._preconditioned(
+        if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target and not self.preconditioned(
             source, m, target, transposed=True
         ):
             np.copyto(m, source)
@@ -215,7 +210,7 @@ class PairChain:
             head, tail = mark_visited(self.plans, seen, queue, head, tail, STRETCH)
         return seen
 
-    def _preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
+    def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
         """The solution where plain Krylov stagnates, into ``guess``; whether the largest residual is below ``target``.
 
         An incomplete LU of bounded fill makes walks, cycles and absorbing chains easy. Refuses (False) matrices whose

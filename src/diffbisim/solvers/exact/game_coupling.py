@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.actions import ActionProblem, MDPResult
-from diffbisim.data.reader import numbers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.solvers.exact import Exact
@@ -29,7 +29,6 @@ from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
-    Side,
     Transports,
     Trees,
     item_potentials,
@@ -79,7 +78,7 @@ def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
     queue, first = np.empty(seen.size, np.int64), np.flatnonzero(seen)
     queue[: first.size] = first
     head, tail = 0, first.size
-    x, y = (Side.of(mdp._stacked, np.zeros(mdp.n_states)) for mdp in (problem.x, problem.y))
+    x, y = problem.x._stacked, problem.y._stacked
     while head < tail:
         head, tail = reach_by_choices(problem.choices, problem.shape, x, y, seen, queue, head, tail, STRETCH)
     return seen
@@ -89,10 +88,9 @@ def make_items(problem: ActionProblem, listed: Integers) -> Items:
     """One item for every choice at every listed pair, the choices of a pair one after the other."""
     n_x, n_y = problem.shape
     keys = sort_keys(problem.cost.mean(axis=0) / (problem.scale or 1.0))
-    x, y = (Side.of(mdp._stacked, key) for mdp, key in zip((problem.x, problem.y), keys, strict=True))
     a, b = problem.choices.T
     rows = (a * n_x + (listed // n_y)[:, None]) * (n_y * problem.y.n_actions) + b * n_y + (listed % n_y)[:, None]
-    return Items(rows.ravel(), x, y, n_y)
+    return Items.of(problem.x._stacked, problem.y._stacked, n_y, keys)._replace(listed=rows.ravel())
 
 
 def begin(

@@ -10,8 +10,9 @@ import numpy as np
 
 from diffbisim._compile import borrowed, njit
 from diffbisim.solvers.exact.evaluation import Plans
-from diffbisim.solvers.exact.simplex import make_work
-from diffbisim.solvers.exact.transports import _longest, _solve_items
+from diffbisim.solvers.exact.simplex import Costs, make_work, northwest_corner, tree_value
+from diffbisim.solvers.exact.transports import Effort, _edges, _rows_of, _solve_items
+from diffbisim.solvers.successors import gather, longest
 
 
 class Game(NamedTuple):
@@ -21,6 +22,7 @@ class Game(NamedTuple):
     lines: Any  # (L + 1,) where the choices of a line begin
     members: Any  # the choices of the lines, one after the other
     discount: float
+    same: bool  # whether the states of both sides are the same, and at no cost
 
 
 class Moves(NamedTuple):
@@ -33,7 +35,7 @@ class Moves(NamedTuple):
 
 @njit(cache=True, nogil=True, inline="always")
 def _borrow_game(game):
-    return Game(borrowed(game.base), borrowed(game.lines), borrowed(game.members), game.discount)
+    return Game(borrowed(game.base), borrowed(game.lines), borrowed(game.members), game.discount, game.same)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -53,12 +55,86 @@ def _least(game, delta, first, line):
 
 
 @njit(cache=True, nogil=True)
+def staying_basis(costs, p, q, rows, cols, tree, work):
+    """First basis for a metric: what two distributions have in common stays, the rest goes row by row to the nearest.
+
+    As :func:`diffbisim.solvers.exact.simplex.greedy`, which continues here after the common mass: of the two nodes of a
+    state the one with less mass hangs under the other. The last row is the root and waits, and so does the last column,
+    so that no column is left with an empty edge.
+    """
+    C, stride, a, b = costs
+    child, parent, flow = tree
+    left, open_cols, mass_of = work.net[:b], work.block, work.net[b : b + a]
+    left[:], mass_of[:] = q, p
+    k, n_open, j = a + b - 2, b, 0
+    for i in range(a - 1):
+        while j < b and cols[j] < rows[i]:
+            j += 1
+        if j == b or cols[j] != rows[i]:
+            continue
+        if p[i] < q[j]:
+            child[k], parent[k], flow[k] = i, a + j, p[i]
+            left[j], mass_of[i] = q[j] - p[i], -1.0
+            k -= 1
+        elif n_open > 1:
+            child[k], parent[k], flow[k] = a + j, i, q[j]
+            left[j], mass_of[i] = -1.0, p[i] - q[j]
+            k, n_open = k - 1, n_open - 1
+    n_open = 0
+    for j in range(b):
+        if left[j] >= 0.0:
+            open_cols[n_open] = j
+            n_open += 1
+    for i in range(a - 1):
+        mass, base = mass_of[i], i * stride
+        while mass >= 0.0:
+            at, least = 0, np.inf
+            for o in range(n_open):
+                if C[base + open_cols[o]] < least:
+                    at, least = o, C[base + open_cols[o]]
+            j = open_cols[at]
+            if mass < left[j] or n_open == 1:
+                child[k], parent[k], flow[k] = i, a + j, mass
+                left[j] = max(left[j] - mass, 0.0)
+                mass = -1.0
+            else:
+                child[k], parent[k], flow[k] = a + j, i, left[j]
+                mass -= left[j]
+                n_open -= 1
+                open_cols[at] = open_cols[n_open]
+            k -= 1
+    for o in range(n_open):
+        j = open_cols[o]
+        child[o], parent[o], flow[o] = a + j, a - 1, left[j]
+    if n_open == 1:
+        flow[0] = p[a - 1]  # the same but for rounding, and not zero
+
+
+@njit(cache=True, nogil=True)
+def _first_basis(k, items, trees, W, work, scratch):
+    """The better of two first bases of item k, where both sides have the same states."""
+    x, y = items.x, items.y
+    i, j = _rows_of(items, k)
+    px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
+    rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
+    tree, costs = _edges(trees, k), Costs(W, items.n_y, rows.size, cols.size)
+    if rows.size < items.n_y or cols.size < items.n_y:
+        gather(W, items.n_y, rows, cols, scratch)
+        costs = Costs(scratch, cols.size, rows.size, cols.size)
+    northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
+    value = tree_value(tree, costs)
+    staying_basis(costs, p, q, rows, cols, tree, work)
+    if value <= tree_value(tree, costs):
+        northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
+
+
+@njit(cache=True, nogil=True)
 def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
     """T U at the pairs lo…hi-1, with optimal plans of all lines that can be the worst, and the moves that attain it.
 
     Returns (pivots, transports left unsolved, most mass by which a plan was changed, transports solved).
     """
-    a, b = _longest(items.x), _longest(items.y)
+    a, b = longest(items.x), longest(items.y)
     work, scratch = make_work(a + b, effort.stop), np.empty(a * b)
     n_lines, n_choices = game.lines.size - 1, moves.delta.size // TU.size
     solved, closed = np.empty(n_choices, np.bool_), np.empty(n_lines, np.bool_)
@@ -71,6 +147,7 @@ def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scrat
     game, moves, TU = _borrow_game(game), _borrow_moves(moves), borrowed(TU)
     solved, closed = borrowed(solved), borrowed(closed)
     delta, C = moves.delta, solved.size
+    fresh, ready = effort.basis == 0 and game.same, Effort(2, effort.price, effort.slack, effort.stop)
     pivots, failed, clipped, count = 0, 0, 0.0, 0
     for p in range(lo, hi):
         first = p * C
@@ -94,7 +171,11 @@ def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scrat
                 c = game.members[e]
                 if not solved[c]:
                     k = first + c
-                    more, left, cut = _solve_items(k, k + 1, items, trees, W, effort, delta, work, scratch)
+                    if fresh:
+                        _first_basis(k, items, trees, W, work, scratch)
+                    more, left, cut = _solve_items(
+                        k, k + 1, items, trees, W, ready if fresh else effort, delta, work, scratch
+                    )
                     delta[k] = game.base[k] + game.discount * delta[k]
                     solved[c] = True
                     pivots, failed, clipped, count = pivots + more, failed + left, max(clipped, cut), count + 1

@@ -13,7 +13,7 @@ Keep a plan Π_c of every pair and choice c, and let L be T with these plans in 
 Then U* ≤ U_{k+1} ≤ T U_k ≤ U_k (L U_k = T U_k ≤ U_k), so it is never slower than value iteration, and it ends, because
 there are finitely many bases. The game inside is solved by policy iteration for the adversary (Hoffman & Karp 1966):
 for given lines the other side's best choices are found, again by policy iteration (matched lines have one choice and
-need none), then lines are improved. It need not be exact: a twentieth of the last change is enough. Improving plans and
+need none), then lines are improved. It need not be exact: a fiftieth of the last change is enough. Improving plans and
 lines at once (Newton's method) is not done: it cycles, already on 12 states.
 
 *The lazy maximum.* The old plans bound every δ_c from above, and evaluating has computed all these bounds. So per pair
@@ -45,16 +45,19 @@ from diffbisim.solvers.exact.evaluation import PairChain
 from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, plans_of
 from diffbisim.solvers.exact.game_kernels import Game, Moves, improve_choices, improve_lines, improve_pairs
 from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
-from diffbisim.solvers.exact.solver import LOOSE, SMALLEST
+from diffbisim.solvers.exact.solver import SMALLEST
 from diffbisim.solvers.exact.transports import EPS, LARGE, NOTHING, Basis, Effort
 
 Integers = NDArray[np.int64]
 
 #: The game inside is solved to this share of the last change; if the gap does not fall, to a smaller one.
-SHARE, LEAST = 0.05, 1e-3
+SHARE, LEAST = 0.02, 1e-3
+
+#: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
+LOOSE = 0.003
 
 #: Pivots of the first sweep that gain less than this share of the largest cost wait: most choices are never needed.
-FIRST = 0.2
+FIRST = 0.4
 
 #: Rounds of the adversary, and of the other side in each, after which plans are improved anyway.
 ROUNDS = 50
@@ -91,7 +94,7 @@ class StrategyIteration:
         self.u, self.TU = np.zeros(N + 1), np.empty(N)
         self.u[:N] = self.pairs.table(first_table(problem, None if warm is None else warm.values))
         self.U = self.u[self.pairs.numbers]
-        self.game = make_game(problem, self.pairs.listed, scale)
+        self.game = make_game(problem, self.pairs.listed, scale, same=is_hollow(self.U, problem.shape))
         self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), np.append(np.arange(N) * C, N * C))
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
@@ -197,13 +200,18 @@ class StrategyIteration:
         return GameCoupling(self.problem, self.pairs, self.transports, self.U, moves, self.start, half)
 
 
-def make_game(problem: ActionProblem, listed: Integers, scale: float) -> Game:
+def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
+    """Whether a table has a diagonal, and zeros there: the states of both sides are the same."""
+    return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
+
+
+def make_game(problem: ActionProblem, listed: Integers, scale: float, same: bool) -> Game:
     """Costs and lines at the listed pairs."""
     cost = problem.cost.reshape(len(problem.choices), -1)[:, listed].T / scale
     sizes = [len(line) for line in problem.lines]
     lines = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     base = np.ascontiguousarray((1 - problem.discount) * cost).ravel()
-    return Game(base, lines, np.concatenate(problem.lines).astype(np.int64), problem.discount)
+    return Game(base, lines, np.concatenate(problem.lines).astype(np.int64), problem.discount, same)
 
 
 def first_table(problem: ActionProblem, values: Array | None) -> Array:

@@ -14,7 +14,7 @@ from diffbisim._compile import borrowed, njit
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, Side, Transports, Trees, reach, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, Transports, Trees, reach, transport_rounding
 
 Integers = NDArray[np.int64]
 
@@ -32,8 +32,7 @@ class Solved(Protocol):
 def pair_items(problem: Problem, reachable: bool) -> Items:
     """One item for every pair of states, or for those that some coupling can reach from the starts."""
     keys = sort_keys(problem.cost / (problem.scale or 1.0))
-    x, y = (Side.of(chain.successors, key) for chain, key in zip((problem.x, problem.y), keys, strict=True))
-    items = Items(ALL, x, y, problem.shape[1])
+    items = Items.of(problem.x.successors, problem.y.successors, problem.shape[1], keys)
     if not reachable:
         return items
     seen = np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel()
@@ -72,18 +71,27 @@ def begin(problem: Problem, reachable: bool, threads: int | None, known: Solved 
         return Transports(pair_items(problem, reachable), threads)
     old = known.transports
     if reachable or old.items.listed.size or not np.array_equal(problem.cost, known.problem.cost):
-        items = pair_items(problem, reachable)
-        if not np.array_equal(items.listed, old.items.listed):
-            return Transports(items, threads)
-    else:  # the order of first bases follows from the cost, and a fit with a fixed cost need not sort again
-        x, y = (
-            side._replace(probabilities=chain.successors.probabilities)
-            for side, chain in ((old.items.x, problem.x), (old.items.y, problem.y))
-        )
-        items = old.items._replace(x=x, y=y)
+        return begin_with(pair_items(problem, reachable), threads, old)
+    # the order of first bases follows from the cost, and a fit with a fixed cost need not sort again
+    items = old.items._replace(x=problem.x.successors, y=problem.y.successors)
+    return begin_with(items, threads, old)
+
+
+def begin_with(items: Items, threads: int | None, old: Transports | None) -> Transports:
+    """The transports of a list of items, with copies of the trees of others if those have the same supports."""
+    if old is None or not _same_items(items, old.items):
+        return Transports(items, threads)
     transports = Transports(items, threads, Trees(*(np.array(part) for part in old.trees)))
     transports.basis = min(old.basis, Basis.OTHER)
     return transports
+
+
+def _same_items(items: Items, others: Items) -> bool:
+    """Whether two lists have the same pairs, and these the same successors."""
+    parts = [(items.listed, others.listed)]
+    for side, other in ((items.x, others.x), (items.y, others.y)):
+        parts += [(side.indptr, other.indptr), (side.indices, other.indices)]
+    return all(new is old or np.array_equal(new, old) for new, old in parts)
 
 
 def _same_rows(problem: Problem, items: Items) -> bool:

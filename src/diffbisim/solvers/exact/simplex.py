@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffbisim._compile import borrowed, njit
+from diffbisim._compile import njit
 
 NONE = -1
 
@@ -72,15 +72,6 @@ def make_work(nodes, stop):
     """Scratch for transports of up to ``nodes`` rows and columns together."""
     t, order, block = np.empty(nodes, NODE), np.empty(nodes, np.int32), np.empty(nodes, np.int32)
     return Work(t, order, block, np.empty(nodes), np.empty(nodes), stop)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def borrow_work(work):
-    """For a function that gets its scratch from the caller."""
-    return Work(
-        borrowed(work.t), borrowed(work.order), borrowed(work.block), borrowed(work.pot), borrowed(work.net),
-        borrowed(work.stop),
-    )  # fmt: skip
 
 
 # --- first bases -------------------------------------------------------------------------------------------

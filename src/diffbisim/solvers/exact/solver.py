@@ -44,16 +44,20 @@ Cost of a sweep: Σ_xy (successors of x) × (successors of y). Memory: about 10 
 successors.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
-from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.pairs import begin, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS
+
+if TYPE_CHECKING:
+    from diffbisim.solvers.exact import Exact
 
 #: The smallest number: costs of its order have bounds with few digits.
 SMALLEST = 5e-324
@@ -63,7 +67,7 @@ LOOSE = 0.01
 
 
 def solve(
-    problem: Problem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None,
+    problem: Problem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None,
     values: Array | None = None,
 ) -> DistanceResult:  # fmt: skip
     """Policy iteration to the certified gap, from a previous result, or from a table of ``values (n_X, n_Y)`` alone."""
@@ -84,7 +88,7 @@ class PolicyIteration:
     """
 
     def __init__(
-        self, problem: Problem, options: Exact, warm: DistanceResult | None = None, values: Array | None = None
+        self, problem: Problem, options: "Exact", warm: DistanceResult | None = None, values: Array | None = None
     ) -> None:
         self.problem, self.discount, self.tol = problem, problem.discount, options.tol
         if warm is not None:

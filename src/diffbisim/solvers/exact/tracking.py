@@ -27,18 +27,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.data.reader import numbers
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.base import Callback
+from diffbisim.solvers.base import Arrays, Callback
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling
 from diffbisim.solvers.exact.pairs import pair_chain
 from diffbisim.solvers.exact.solver import PolicyIteration
 from diffbisim.solvers.exact.transports import Basis
 from diffbisim.solvers.krylov import sweep
-from diffbisim.solvers.restoring import Arrays
 
 #: Slack at a pair of average occupancy, in steps' worth of flow, and the largest at any pair.
 STEPS, MOST = 4.0, 0.5
@@ -61,7 +60,7 @@ class TrackedCoupling(ExactCoupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        check_followed(problem, arrays)
+        check_tracked(problem, arrays)
         return super().restore(problem, arrays).with_occupancy(arrays["m"].reshape(problem.shape))
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -79,6 +78,8 @@ class Tracking:
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    tol: ClassVar[None] = None
+    threads: ClassVar[int] = 1
     criteria: ClassVar[tuple[str, ...]] = ("discounted",)
 
     def solve(
@@ -145,7 +146,7 @@ def _moved(problem: Problem, warm: DistanceResult | None) -> float:
     return total
 
 
-def check_followed(problem: Problem, arrays: Arrays) -> None:
+def check_tracked(problem: Problem, arrays: Arrays) -> None:
     """The occupancy that goes with the trees."""
     m = numbers(arrays, "m", (problem.cost.size,), least=0.0, most=2.0)
     if abs(float(m.sum()) - 1.0) > 1e-6:

@@ -28,12 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, taken
+from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.simplex import (
     Costs,
     Tree,
-    borrow_work,
     cell,
     greedy,
     is_priced_out,
@@ -46,6 +45,7 @@ from diffbisim.solvers.exact.simplex import (
     tree_value,
     true_flows,
 )
+from diffbisim.solvers.successors import c_transform_at, gather, longest
 from diffbisim.stochastic import Successors
 
 #: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
@@ -65,28 +65,25 @@ LARGE = 1_000_000
 NO_NUMBERS: Integers = np.empty(0, np.int64)
 
 
-class Side(NamedTuple):
-    """The rows of one chain: CSR of the positive entries, and the order of each row's entries in a first basis."""
-
-    indptr: Any  # (m + 1,)
-    indices: Any  # (E,) states
-    probabilities: Any  # (E,)
-    order: Any  # (E,) local positions, 0 … row length - 1
-
-    @classmethod
-    def of(cls, s: Successors, key: Array) -> "Side":
-        """The entries of each row in the order of ``key (n,)`` of their states."""
-        source = s.sources
-        return cls(s.indptr, s.indices, s.probabilities, np.lexsort((key[s.indices], source)) - s.indptr[source])
-
-
 class Items(NamedTuple):
     """Which transports there are."""
 
     listed: Any  # (K,) flat row pairs in ascending order; empty for all of them
-    x: Side
-    y: Side
+    x: Successors  # the rows of X, and of Y
+    y: Successors
     n_y: int  # columns of the tables
+    order_x: Any  # (E_X,) in what order a first basis takes the entries of each row: positions 0 … row length - 1
+    order_y: Any  # (E_Y,)
+
+    @classmethod
+    def of(cls, x: Successors, y: Successors, n_y: int, keys: tuple[Array, Array]) -> "Items":
+        """All pairs of rows; first bases take entries in the order of the ``keys (n_X,), (n_Y,)`` of their states."""
+        return cls(NO_NUMBERS, x, y, n_y, _order(x, keys[0]), _order(y, keys[1]))
+
+
+def _order(s: Successors, key: Array) -> Integers:
+    source = s.sources
+    return np.asarray(np.lexsort((key[s.indices], source)) - s.indptr[source])
 
 
 class Trees(NamedTuple):
@@ -127,40 +124,9 @@ def _rows_of(items, k):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _borrow_items(items):
-    x, y = items.x, items.y
-    return Items(
-        borrowed(items.listed),
-        Side(borrowed(x.indptr), borrowed(x.indices), borrowed(x.probabilities), borrowed(x.order)),
-        Side(borrowed(y.indptr), borrowed(y.indices), borrowed(y.probabilities), borrowed(y.order)),
-        items.n_y,
-    )
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _borrow_trees(trees):
-    return Trees(borrowed(trees.at), borrowed(trees.child), borrowed(trees.parent), borrowed(trees.flow))
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _edges(trees, k):
     edges = slice(trees.at[k], trees.at[k + 1])
     return Tree(trees.child[edges], trees.parent[edges], trees.flow[edges])
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _gather(W, n_y, rows, cols, C):
-    """C = the table on the successors of an item."""
-    b = cols.size
-    for i in range(rows.size):
-        base = rows[i] * n_y
-        for j in range(b):
-            C[i * b + j] = W[base + cols[j]]
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _longest(side):
-    return np.max(side.indptr[1:] - side.indptr[:-1])
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -179,7 +145,7 @@ def solve_items(lo, hi, items, trees, W, effort, values):
 
     Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
     """
-    a, b = _longest(items.x), _longest(items.y)
+    a, b = longest(items.x), longest(items.y)
     work, scratch = make_work(a + b, effort.stop), np.empty(a * b)
     return _solve_items(lo, hi, items, trees, W, effort, values, work, scratch)
 
@@ -187,8 +153,7 @@ def solve_items(lo, hi, items, trees, W, effort, values):
 @njit(cache=True, nogil=True)
 def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
     """The loop; apart, because what is borrowed has to be held by the caller."""
-    items, trees, work = _borrow_items(items), _borrow_trees(trees), borrow_work(work)
-    effort = Effort(effort.basis, effort.price, borrowed(effort.slack), borrowed(effort.stop))
+    items, trees, work, effort = borrowed(items), borrowed(trees), borrowed(work), borrowed(effort)
     W, values, scratch = borrowed(W), borrowed(values), borrowed(scratch)
     x, y, n_y = items.x, items.y, items.n_y
     n_x = W.size // n_y
@@ -201,7 +166,7 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
         tree = _edges(trees, k)
         costs = Costs(W, n_y, a, b)  # a full table needs no copy
         if a < n_x or b < n_y:
-            _gather(W, n_y, rows, cols, scratch)
+            gather(W, n_y, rows, cols, scratch)
             costs = Costs(scratch, b, a, b)
         feasible, moved = effort.basis == 2, False
         missing = effort.slack[k] if effort.slack.size else 0.0
@@ -219,7 +184,7 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
                 total += pivots
                 moved = feasible
         if not feasible:
-            _first_basis(costs, p, q, x.order[px], y.order[py], tree, work)
+            _first_basis(costs, p, q, items.order_x[px], items.order_y[py], tree, work)
         pivots, optimal = optimize(costs, tree, work, price)
         if pivots > 0 or moved:
             clipped = max(clipped, true_flows(tree, p, q, work.net))
@@ -253,7 +218,7 @@ def reach(items, seen, queue, head, tail, cells):
 @njit(cache=True, nogil=True)
 def edge_targets(lo, hi, items, trees, numbers, out):
     """The pair of states that every edge leads to: its flat index or, if there are ``numbers``, its number."""
-    items, trees, numbers, out = _borrow_items(items), _borrow_trees(trees), borrowed(numbers), borrowed(out)
+    items, trees, numbers, out = borrowed(items), borrowed(trees), borrowed(numbers), borrowed(out)
     x, y = items.x, items.y
     for k in range(lo, hi):
         i, j = _rows_of(items, k)
@@ -269,9 +234,7 @@ def _extend(support, pot, others, other_pot, W, stride, other_stride, f):
     """f = pot on the support; elsewhere the c-transform, min over the other side's support of W - other potential."""
     if support.size < f.size:
         for s in range(f.size):
-            f[s] = np.inf
-            for k in range(others.size):
-                f[s] = min(f[s], W[s * stride + others[k] * other_stride] - other_pot[k])
+            f[s] = c_transform_at(W, s * stride, other_stride, others, other_pot)
     for k in range(support.size):
         f[support[k]] = pot[k]
 
@@ -284,7 +247,7 @@ def item_potentials(k, items, trees, W, f, g):
     rows, cols = x.indices[x.indptr[i] : x.indptr[i + 1]], y.indices[y.indptr[j] : y.indptr[j + 1]]
     a, b = rows.size, cols.size
     pot, C = np.empty(a + b), np.empty(a * b)
-    _gather(W, n_y, rows, cols, C)
+    gather(W, n_y, rows, cols, C)
     tree_potentials(_edges(trees, k), Costs(C, b, a, b), pot)
     _extend(rows, pot[:a], cols, pot[a:], W, n_y, 1, f)
     _extend(cols, pot[a:], rows, pot[:a], W, 1, n_y, g)
@@ -308,7 +271,7 @@ def sum_potentials_on_supports(lo, hi, items, trees, W, m, sums):
     """The same on the stored entries (row, successor) only; threads need tables of their own."""
     by_x, by_y = sums
     x, y = items.x, items.y
-    pot, C = np.empty(_longest(x) + _longest(y)), np.empty(_longest(x) * _longest(y))
+    pot, C = np.empty(longest(x) + longest(y)), np.empty(longest(x) * longest(y))
     for k in range(lo, hi):
         if m[k] == 0.0:
             continue
@@ -316,7 +279,7 @@ def sum_potentials_on_supports(lo, hi, items, trees, W, m, sums):
         px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
         rows, cols = x.indices[px], y.indices[py]
         a, b = rows.size, cols.size
-        _gather(W, items.n_y, rows, cols, C)
+        gather(W, items.n_y, rows, cols, C)
         tree_potentials(_edges(trees, k), Costs(C, b, a, b), pot)
         for s in range(a):
             by_x[px.start + s] += m[k] * pot[s]
@@ -350,7 +313,7 @@ def first_unfit(items, trees, tolerance):
     For trees from a file: nothing is indexed by what was read before it was looked at.
     """
     x, y = items.x, items.y
-    nodes = _longest(x) + _longest(y)
+    nodes = longest(x) + longest(y)
     seen, left = np.full(nodes, -1, np.int64), np.empty(nodes)
     for k in range(trees.at.size - 1):
         i, j = _rows_of(items, k)
@@ -501,7 +464,7 @@ class Transport:
         """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
         stop, costs = stop_flag(), np.ascontiguousarray(C)
         given = costs, self.p, self.q, self.tree, self.pot, price, stop
-        (found,) = taken(solve_one, [given], 1, stop, wait=costs.size > LARGE)
+        (found,) = thread_map(solve_one, [given], 1, stop, wait=costs.size > LARGE)
         value, self.solved, self.price, clipped = found
         self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
         return float(value)

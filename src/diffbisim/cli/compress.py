@@ -1,0 +1,63 @@
+"""``diffbisim compress``: the nearest chain with few states."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diffbisim.cli import common as cli
+
+
+@cli.app.command(epilog="Example: diffbisim compress chain.npz --states 5 --plot --output small.npz")
+@cli.reports_errors
+def compress(
+    file: cli.File,
+    n_states: Annotated[int, typer.Option("--states", help="Number of states of the small chain")] = 5,
+    discount: cli.Discount = 0.95,
+    restarts: Annotated[int, typer.Option(help="Searches from different beginnings; the best is kept")] = 8,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the encoder and the small chain: NAME-5-states.png, in this folder")
+    ] = False,
+    rewards: cli.Rewards = None,
+    unseen: cli.Unseen = "error",
+    initial: cli.Initial = None,
+    time_limit: cli.TimeLimit = None,
+    checkpoint: cli.Checkpoint = None,
+    rng: cli.Seed = 0,
+    as_json: cli.Json = False,
+    output: cli.ChainOutput = None,
+) -> None:
+    """The nearest chain with few states, its certified distance, and which small state stands for which."""
+    import diffbisim
+
+    cli.check_output(output, *cli.CHAIN_FILES, ".json")
+    cli.check_output(checkpoint, ".npz")
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    cli.need_rewards(chain, file, other="")
+    began = time.perf_counter()
+    result = diffbisim.compress(
+        chain, n_states=n_states, discount=discount, rng=rng, restarts=restarts, time_limit=time_limit,
+        checkpoint=checkpoint, progress=cli.somebody_watches(),
+    )  # fmt: skip
+    facts = {
+        "file": str(file), "n_states": chain.n_states, "small_states": n_states, "seed": rng,
+        "start": cli.start_names(chain), "labels": result.labels.tolist(), "used": result.used,
+    }  # fmt: skip
+    cli.emit_model(result, facts, time.perf_counter() - began, as_json=as_json, output=output)
+    if plot:
+        _draw(result, Path(f"{file.stem}-{n_states}-states.png"))
+
+
+def _draw(result: Any, path: Path) -> None:
+    from diffbisim.plot import chain, encoder
+    from diffbisim.plot.style import new_figure
+
+    figure = new_figure(10.0, 4.6)
+    left, right = figure.subplots(1, 2)
+    encoder(result, left)
+    chain(result.chain, right)
+    figure.savefig(path, dpi=160)
+    cli.note(f"picture: {path}")

@@ -1,0 +1,142 @@
+"""``diffbisim distance``: between the chains in two files, certified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffbisim.cli import common as cli
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from diffbisim.chain import MarkovChain
+    from diffbisim.results import DistanceResult
+
+
+@cli.app.command(epilog="Example: diffbisim distance a.npz b.npz --discount 0.9 --json")
+@cli.reports_errors
+def distance(
+    a: Annotated[Path, typer.Argument(metavar="A", help=cli.CHAIN, show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one, of any size", show_default=False)],
+    cost: cli.Cost = "reward",
+    discount: cli.Discount = 0.95,
+    criterion: Annotated[
+        str, typer.Option(help="discounted, average (long-run) or total (until absorption)")
+    ] = "discounted",
+    solver: Annotated[
+        str, typer.Option(help="exact, lp, sinkhorn-policy, sinkhorn-value or somcot (an estimate)")
+    ] = "exact",
+    tol: Annotated[
+        float | None, typer.Option(help="Certified gap, relative to the largest cost (default: the solver's)")
+    ] = None,
+    lump: Annotated[bool, typer.Option("--lump", help="First merge states that behave alike")] = False,
+    initial_a: cli.Initial = None,
+    initial_b: cli.Initial = None,
+    rewards_a: cli.Rewards = None,
+    rewards_b: cli.Rewards = None,
+    unseen: cli.Unseen = "error",
+    max_iterations: Annotated[
+        int | None, typer.Option(help="Give up after so many (somcot: its number of steps)", show_default=False)
+    ] = None,
+    time_limit: cli.TimeLimit = None,
+    rng: cli.Seed = 0,
+    as_json: cli.Json = False,
+    output: cli.ResultOutput = None,
+) -> None:
+    """Distance between the Markov chains in two files, with certified bounds."""
+    cli.check_output(output, ".npz", ".json")
+    x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
+    y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
+    if cost == "reward":
+        cli.need_rewards(x, a, "--rewards-a")
+        cli.need_rewards(y, b, "--rewards-b")
+    began = time.perf_counter()
+    sampled = solver == "somcot"
+    options = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
+    with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
+        chosen = _solver(solver, tol, {**options, "time_limit": time_limit})
+        asked = {"cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "lump": lump}
+        result = _solve((x, y), chosen, asked)
+    guesses = [str(path) for path, initial in ((a, initial_a), (b, initial_b)) if cli.start_is_a_guess(path, initial)]
+    if guesses and _starts(x) != _starts(y):
+        names = " and ".join(dict.fromkeys(guesses))
+        cli.note(
+            f"no start is named in {names}, so it is that of the first row; --initial-a and --initial-b say otherwise"
+        )
+    report = _report(result, (a, b), cost, time.perf_counter() - began)
+    cli.emit(report, _table(report), as_json=as_json, output=output)
+    if output is not None and cli.suffix(output) == ".npz":
+        result.save(output)
+    if not result.converged and report["outcome"] != "estimate":
+        raise cli.NotConverged(str(result.status))
+
+
+def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
+    """The solver of this name, with the options that were given."""
+    from diffbisim.distance import make_solver
+
+    return replace(make_solver(name, tol), **{key: value for key, value in options.items() if value is not None})
+
+
+def _solve(chains: tuple[MarkovChain, MarkovChain], solver: Any, asked: Mapping[str, Any]) -> DistanceResult:
+    """The distance, with iteration and certified gap on standard error as it goes."""
+    from rich.console import Console
+
+    import diffbisim
+    from diffbisim.errors import quietly
+
+    rows: list[Mapping[str, float]] = []
+    with Console(stderr=True).status("solving", spinner="line") as line, quietly():  # the status is printed anyway
+
+        def callback(row: Mapping[str, float]) -> None:
+            rows.append(row)
+            line.update(f"iteration {len(rows)}, certified gap {row['upper'] - row['lower']:.1e}")
+
+        try:
+            return diffbisim.distance(*chains, solver=solver, callback=callback, **asked)
+        except KeyboardInterrupt:
+            known = f": {rows[-1]['lower']:.9g} <= d <= {rows[-1]['upper']:.9g} is certified" if rows else ""
+            raise KeyboardInterrupt(f"interrupted after {len(rows)} iterations{known}") from None
+
+
+def _starts(chain: MarkovChain) -> set[Any]:
+    return {chain.label(int(k)) for k in chain.initial.nonzero()[0]}
+
+
+def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds: float) -> cli.Report:
+    return {
+        "value": result.value,
+        "lower": result.lower,
+        "upper": result.upper,
+        "gap": result.gap,
+        "converged": result.converged,
+        "outcome": result.outcome.name.lower(),
+        "status": result.status,
+        "iterations": result.iterations,
+        "solver": result.solver,
+        "cost": cost,
+        "criterion": result.problem.criterion,
+        "discount": result.discount,
+        "chains": cli.two_chains(files, (result.problem.x, result.problem.y)),
+        "work": dict(result.work),
+        "seconds": round(seconds, 6),
+    }
+
+
+def _table(report: cli.Report) -> Table:
+    steps = report["iterations"]
+    return cli.sheet({
+        "distance": f"{report['value']:.10g}",
+        "certified": f"{report['lower']:.10g} ≤ d ≤ {report['upper']:.10g}",
+        "gap": f"{report['gap']:.1e}",
+        "status": report["status"],
+        "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with loading",
+        **cli.asked_line(report),
+        **cli.side_lines(report),
+    })  # fmt: skip

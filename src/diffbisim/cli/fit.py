@@ -1,0 +1,57 @@
+"""``diffbisim fit``: a parametrized model of the chain in a file."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from diffbisim.cli import common as cli
+from diffbisim.errors import InvalidArgument
+
+
+@cli.app.command(epilog="Example: diffbisim fit chain.npz --kernel masked --output fitted.npz")
+@cli.reports_errors
+def fit(
+    file: cli.File,
+    kernel: Annotated[
+        str, typer.Option(help="full (any transition) or masked (those that the chain makes), a softmax in each row")
+    ] = "full",
+    cost: Annotated[str, typer.Option(help="reward, or indicator")] = "reward",
+    discount: cli.Discount = 0.95,
+    steps: Annotated[int, typer.Option(help="At most so many")] = 200,
+    tol: Annotated[float, typer.Option(help="Distance to reach, relative to the largest cost")] = 1e-8,
+    rewards: cli.Rewards = None,
+    unseen: cli.Unseen = "error",
+    initial: cli.Initial = None,
+    checkpoint: cli.Checkpoint = None,
+    rng: cli.Seed = 0,
+    as_json: cli.Json = False,
+    output: cli.ChainOutput = None,
+) -> None:
+    """Fit a parametrized model to the chain in a file, by the exact gradient of the distance."""
+    import diffbisim
+    from diffbisim.fit import kernels
+
+    if kernel not in ("full", "masked"):
+        raise InvalidArgument(f"--kernel {kernel}: use full or masked")
+    if cost not in ("reward", "indicator"):
+        raise InvalidArgument(f"--cost {cost}: use reward or indicator")
+    cli.check_output(output, *cli.CHAIN_FILES, ".json")
+    cli.check_output(checkpoint, ".npz")
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    if cost == "reward":
+        cli.need_rewards(chain, file)
+    model = kernels.Softmax(chain.n_states, rng=rng) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=rng)
+    began = time.perf_counter()
+    result = diffbisim.fit(
+        chain, model, cost, discount, steps=steps, tol=tol, checkpoint=checkpoint, progress=cli.somebody_watches()
+    )
+    facts = {
+        "file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "start": cli.start_names(chain),
+        "seed": rng, "converged": result.converged,
+    }  # fmt: skip
+    cli.emit_model(result, facts, time.perf_counter() - began, as_json=as_json, output=output)
+    if not result.converged:
+        raise cli.NotConverged(str(result.status))

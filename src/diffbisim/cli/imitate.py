@@ -1,0 +1,105 @@
+"""``diffbisim imitate``: the policy whose chain is closest to an expert's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from diffbisim.cli import common as cli
+from diffbisim.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from diffbisim.mdp import MDP
+
+
+@cli.app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
+@cli.reports_errors
+def imitate(
+    env: Annotated[str | None, typer.Option(help="A Gymnasium environment with a table", show_default=False)] = None,
+    mdp: Annotated[Path | None, typer.Option(help="Or an MDP in PRISM's format (.tra)", show_default=False)] = None,
+    expert: Annotated[
+        Path | None,
+        typer.Option(help="What the expert was seen to do: states only (default: a policy optimal at discount 0.99)"),
+    ] = None,
+    unseen: Annotated[
+        str, typer.Option(help="Choices that a state of the MDP does not have: error, self-loop or uniform")
+    ] = "error",
+    rewards: Annotated[
+        str | None,
+        typer.Option(
+            help="Which rewards of the MDP in --mdp, by name or number, if it has several", show_default=False
+        ),
+    ] = None,
+    discount: cli.Discount = 0.95,
+    tol: Annotated[float, typer.Option(help="Distance to reach")] = 1e-7,
+    max_iterations: Annotated[int, typer.Option(help="Policies tried at most")] = 300,
+    checkpoint: cli.Checkpoint = None,
+    rng: cli.Seed = 0,
+    as_json: cli.Json = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=".npz for everything, .csv for the policy, .json for numbers")
+    ] = None,
+) -> None:
+    """The policy whose chain is closest to an expert's, from observed states alone."""
+    import diffbisim
+
+    cli.check_output(output, ".npz", ".csv", ".json")
+    cli.check_output(checkpoint, ".npz")
+    task, shown = _read_task(env, mdp, expert, unseen, rewards)
+    began = time.perf_counter()
+    result = diffbisim.imitate(
+        task, shown, "indicator", discount, rng=rng, tol=tol, max_iterations=max_iterations, checkpoint=checkpoint,
+        progress=cli.somebody_watches(),
+    )  # fmt: skip
+    facts = {
+        "environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": rng,
+        "n_states": task.n_states, "n_actions": task.n_actions, "converged": result.converged,
+    }  # fmt: skip
+    numbers = output if cli.suffix(output) == ".json" else None
+    cli.emit_model(result, facts, time.perf_counter() - began, as_json=as_json, output=numbers)
+    if output is not None and cli.suffix(output) == ".npz":
+        result.save(output)
+    elif output is not None and cli.suffix(output) == ".csv":
+        _write_policy(task, result.policy, output)
+    if not result.converged:
+        raise cli.NotConverged(str(result.status))
+
+
+def _write_policy(task: MDP, policy: Any, path: Path) -> None:
+    """One row per state, one column per action."""
+    import numpy as np
+
+    names = [str(name) for name in task.actions or [f"action{a}" for a in range(task.n_actions)]]
+    table = np.column_stack([np.arange(task.n_states), policy])
+    np.savetxt(path, table, ["%d", *["%.17g"] * len(names)], ",", header=f"state,{','.join(names)}", comments="")
+
+
+def _read_task(
+    env: str | None, mdp: Path | None, expert: Path | None, unseen: str, rewards: str | None
+) -> tuple[MDP, Any]:
+    """What to act in, and whom to imitate: the expert of a file, or an optimal policy."""
+    from diffbisim.data.gymnasium import from_env
+    from diffbisim.io.chains import read_mdp
+    from diffbisim.planning import optimal_policy
+
+    if (env is None) == (mdp is None):
+        raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
+    task = from_env(_environment(env)) if env else read_mdp(cast(Path, mdp), rewards=rewards, unseen=cast(Any, unseen))
+    if expert is not None:
+        return task, cli.read_observed(expert)
+    if task.rewards is None:
+        raise InvalidArgument(f"{env or mdp} has no rewards, so no policy is optimal: give --expert FILE")
+    return task, task.induced_chain(optimal_policy(task, 0.99))
+
+
+def _environment(name: str) -> Any:
+    from diffbisim.data.gymnasium import import_gymnasium
+
+    gymnasium = import_gymnasium()
+    try:
+        return gymnasium.make(name)
+    except gymnasium.error.Error as error:
+        raise InvalidArgument(f"--env {name}: {error}") from None

@@ -1,0 +1,61 @@
+"""``diffbisim lump``: merge the states that behave alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diffbisim.cli import common as cli
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from diffbisim.chain import MarkovChain
+    from diffbisim.lumping import Lumping
+
+
+@cli.app.command(epilog="Example: diffbisim lump chain.npz --output quotient.npz")
+@cli.reports_errors
+def lump(
+    file: cli.File,
+    tol: Annotated[float, typer.Option(help="Probabilities this close count as equal")] = 1e-12,
+    rewards: cli.Rewards = None,
+    unseen: cli.Unseen = "error",
+    initial: cli.Initial = None,
+    as_json: cli.Json = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the quotient chain here")] = None,
+) -> None:
+    """Merge the states that have equal rewards and behave alike; the quotient has distance zero to the chain."""
+    from diffbisim import lump as merge
+
+    cli.check_output(output, *cli.CHAIN_FILES)
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    if chain.rewards is None:
+        cli.note(f"{file} has no rewards, so all states look alike and make one class; give --rewards")
+    lumping = merge(chain, tol=tol)
+    n, k = chain.n_states, lumping.n_states
+    report = {
+        "file": str(file),
+        "n_states": n,
+        "n_classes": k,
+        "labels": lumping.labels.tolist(),
+        "residual": lumping.residual,
+        "reward_residual": lumping.reward_residual,
+    }
+    title = f"{file}: {n:,} states in {k:,} class{'es' * (k != 1)}, exact to {lumping.residual:.1g}"
+    cli.emit(report, title, _table(chain, lumping), as_json=as_json)
+    if output is not None:
+        cli.save_chain(lumping.chain, output)
+
+
+def _table(chain: MarkovChain, lumping: Lumping) -> Table:
+    table, r = cli.columns("class", "states", "reward", "members"), lumping.chain.rewards
+    for k in range(min(lumping.n_states, 2 * cli.SHOWN)):
+        members = lumping.members(k)
+        names = cli.listed(cli.state_names(chain, members), members.size)
+        table.add_row(str(k), f"{members.size:,}", "" if r is None else f"{r[k]:g}", names)
+    if (more := lumping.n_states - 2 * cli.SHOWN) > 0:
+        table.add_row("…", "", "", f"and {more:,} more classes")
+    return table

@@ -1,0 +1,239 @@
+"""What is compressed, and where the search for a small chain begins.
+
+A :class:`Target` is the large chain with what an observer sees of its states: rewards, if those of the small chain are
+free, or a fixed table of costs c(x,y). A :class:`Model` is a small chain while it is being searched for. The search
+begins where states that behave almost alike are put together.
+
+Two states are alike if they are near in the bisimulation metric. The metric between all pairs of a large chain is
+expensive, so states are placed by their distances to *landmarks* z, the states of a chain L with few states:
+
+    φ_z(x) = d(x, z),        max_z |φ_z(x) - φ_z(x')| ≤ d(x, x'),        with equality if L is the chain itself,
+
+as it is for small chains. In these coordinates a partition is found by k-medoids, weighted by the discounted
+occupancy, with k-means++ seeding; every seed gives another one. A partition becomes a small chain by averaging.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Integers
+from diffbisim.cost import reward_cost
+from diffbisim.optimize.checkpoint import stored
+from diffbisim.problem import Array, Problem
+from diffbisim.results import DistanceResult
+from diffbisim.solvers import Exact
+
+#: Pairs of states and landmarks up to which the landmarks are the states themselves.
+MOST_PAIRS = 50_000
+
+#: Where time is limited: cells (transitions of X times transitions of L) whose metric takes a second, on a slow day.
+CELLS_PER_SECOND = 5e6
+
+#: A medoid is chosen among so many members of its cluster.
+CANDIDATES = 40
+
+ROUNDS = 20
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned."""
+
+    transition: Array
+    initial: Array
+    rewards: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The chain to come close to; exactly one of ``rewards (n,)`` and ``cost (n, k)`` is given."""
+
+    chain: MarkovChain
+    discount: float
+    rewards: Array | None = None
+    cost: Array | None = None
+    tol: float = 1e-8
+
+    @cached_property
+    def weight(self) -> Array:
+        """Discounted occupancy of the states."""
+        return self.chain.occupancy(self.discount)
+
+    @property
+    def appearance(self) -> Array:
+        """What is seen of each state, as coordinates: its reward, or its row of costs."""
+        return self.rewards[:, None] if self.rewards is not None else np.asarray(self.cost)
+
+    def solve(
+        self,
+        model: Model,
+        warm: DistanceResult | None = None,
+        callback: Callable[[Mapping[str, float]], object] | None = None,
+    ) -> DistanceResult:
+        """The distance to a model. One thread: the restarts are the parallel part, and the same bits everywhere."""
+        Y = MarkovChain(model.transition, initial=model.initial)
+        table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
+        problem = Problem.make(self.chain, Y, table, self.discount)
+        return Exact(tol=self.tol, threads=1).solve(problem, warm=warm, callback=callback)
+
+
+# --- states that behave alike ------------------------------------------------------------------------------
+
+
+def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
+    """Distances of every state to the landmarks, shape ``(n, n_landmarks)``; less exact where time is short.
+
+    The fewer seconds there are, the fewer landmarks; where not even two can be afforded, it is what is seen of the
+    states.
+    """
+    X, c = target.chain, target.appearance
+    n, edges = X.n_states, X.n_transitions
+    affordable = seconds * CELLS_PER_SECOND
+    if n * n <= MOST_PAIRS and edges * edges <= affordable:
+        return _metric(X, X, _difference(c, c), target.discount, seconds)
+    k = min(max(MOST_PAIRS // n, 20), (affordable / edges) ** 0.5)
+    if k < 2:
+        return c
+    labels = _quantiles(c, target.weight, int(k))
+    model = aggregate(target, labels, int(labels.max()) + 1)
+    centers = np.stack([c[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
+    L = MarkovChain(model.transition, initial=model.initial)
+    return _metric(X, L, _difference(c, centers), target.discount, seconds)
+
+
+def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
+    solver = Exact(tol=1e-6, threads=1, time_limit=None if seconds == np.inf else seconds)
+    return solver.solve(Problem.make(X, Y, cost, discount)).values
+
+
+def _difference(a: Array, b: Array) -> Array:
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(a, b, "chebyshev"))
+
+
+def _quantiles(appearance: Array, weight: Array, k: int) -> Integers:
+    """Classes of about equal weight along the first principal direction of what is seen of the states."""
+    centered = appearance - np.average(appearance, axis=0, weights=weight)
+    order = np.argsort(centered @ np.linalg.svd(centered, full_matrices=False)[2][0], kind="stable")
+    share = np.cumsum(weight[order]) - weight[order] / 2
+    labels = np.empty(len(appearance), dtype=np.int64)
+    labels[order] = np.minimum((share * k).astype(np.int64), k - 1)
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def medoid_partition(
+    features: Array, weight: Array, k: int, rng: np.random.Generator, deadline: float = np.inf
+) -> Integers:
+    """Labels of k clusters (fewer if there are not as many distinct states), by weighted k-medoids in the sup norm.
+
+    No round begins after ``deadline`` (of ``time.monotonic``).
+    """
+    centers = _spread(features, weight, k, rng)
+    labels = np.zeros(len(features), dtype=np.int64)
+    for _ in range(ROUNDS):
+        distances = np.stack([_from(features, i) for i in centers], axis=1)
+        before, labels = labels, distances.argmin(axis=1)
+        if np.array_equal(before, labels) or time.monotonic() > deadline:
+            break
+        centers = [_medoid(features, weight, np.flatnonzero(labels == j), i, rng) for j, i in enumerate(centers)]
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _from(features: Array, i: int) -> Array:
+    return np.asarray(np.abs(features - features[i]).max(axis=1))
+
+
+def _spread(features: Array, weight: Array, k: int, rng: np.random.Generator) -> list[int]:
+    """k-means++: the next center is drawn by weight times squared distance to the nearest so far."""
+    centers = [int(rng.choice(weight.size, p=weight))]
+    nearest = _from(features, centers[0])
+    while len(centers) < k:
+        p = weight * nearest**2
+        if not p.sum() > 0:  # every state that is visited is at a center
+            break
+        centers.append(int(rng.choice(p.size, p=p / p.sum())))
+        nearest = np.minimum(nearest, _from(features, centers[-1]))
+    return centers
+
+
+def _medoid(features: Array, weight: Array, members: Integers, current: int, rng: np.random.Generator) -> int:
+    """The member with the least weighted distance to the others; the current one where there are no members."""
+    if members.size == 0:
+        return current
+    few = members if members.size <= CANDIDATES else rng.choice(members, CANDIDATES, replace=False)
+    inside = features[members]
+    far = [float(weight[members] @ np.abs(inside - features[i]).max(axis=1)) for i in few]
+    return int(few[int(np.argmin(far))])
+
+
+def aggregate(target: Target, labels: Integers, k: int) -> Model:
+    """The chain of k states in which the states of a class are averaged, weighted by their occupancy.
+
+    Rewards that are learned are weighted medians, which are optimal for |r - r'|. Classes without members copy the
+    first class and are not entered.
+    """
+    n, weight = labels.size, target.weight + target.weight.max() * 1e-12  # states never visited count a little
+    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+    mass = np.bincount(labels, weights=weight, minlength=k)
+    rows = np.asarray((into.T @ sparse.diags_array(weight) @ (target.chain.successors.matrix @ into)).toarray())
+    used = mass > 0
+    P = np.where(used[:, None], rows / np.where(used, mass, 1.0)[:, None], 0.0)
+    P[~used] = P[used][0]
+    rewards = None
+    if target.rewards is not None:
+        r = target.rewards
+        medians = [weighted_median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)]
+        rewards = np.array(medians)
+    start = np.bincount(labels, weights=target.chain.initial, minlength=k)
+    return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards)
+
+
+def spread(rewards: Array, k: int) -> Array:
+    """k numbers evenly over the range of the rewards; the middle for one."""
+    low, high = float(rewards.min()), float(rewards.max())
+    return np.linspace(low, high, k) if k > 1 else np.array([(low + high) / 2])
+
+
+def by_appearance(target: Target, k: int) -> Model:
+    """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
+    if target.rewards is None:
+        return aggregate(target, np.asarray(target.cost).argmin(axis=1), k)
+    evenly = spread(target.rewards, k)
+    labels = np.abs(target.rewards[:, None] - evenly).argmin(axis=1)
+    return replace(aggregate(target, labels, k), rewards=evenly)
+
+
+def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:
+    """Dirichlet rows, a uniform start, and the rewards of states drawn by occupancy."""
+    drawn = rng.choice(target.weight.size, size=k, p=target.weight)
+    rewards = None if target.rewards is None else target.rewards[drawn]
+    return Model(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
+
+
+def matched_to_costs(target: Target, labels: Integers, k: int) -> Integers:
+    """The classes renumbered so that they fit the abstract states of a given cost; as they are if it is learned."""
+    if target.cost is None:
+        return labels
+    from scipy.optimize import linear_sum_assignment
+
+    into = np.zeros((int(labels.max()) + 1, k))
+    np.add.at(into, labels, (target.weight + 1e-12)[:, None] * target.cost)
+    rows, columns = linear_sum_assignment(into)
+    name = into.argmin(axis=1)
+    name[rows] = columns
+    return np.asarray(name[labels])
+
+
+def weighted_median(values: Array, weight: Array) -> float:
+    """The least minimizer of Σ w |v - ·|."""
+    order = np.argsort(values, kind="stable")
+    share = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(share, share[-1] / 2)])

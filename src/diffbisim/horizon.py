@@ -1,0 +1,475 @@
+"""Finitely many steps: the problem, what its result knows, and the gradient.
+
+Two processes over the times t = 0 … T with kernels P_t, Q_t, costs c_t and weights w_t ≥ 0:
+
+    V_T = w_T c_T,        V_t(x,y) = w_t c_t(x,y) + OT_{V_{t+1}}(P_t(·|x), Q_t(·|y)),        d = OT_{V_0}(ν_X, ν_Y)
+
+is the least E Σ_t w_t c_t(x_t, y_t) over all bicausal couplings: the cost to go depends on the present pair only, so
+couplings that are Markov are enough. Kernels, costs and state spaces may change with t.
+
+    horizon=T, discount=γ     w_t = γ^t / Σ_s γ^s, and γ = 1 is allowed: the mean cost of a step
+    weights=w                 w_0 … w_T as they are: all ones for the sum, zeros and a final one for the
+                              Weisfeiler-Lehman distance of depth T, which compares the two processes at time T
+
+As T → ∞ the discounted distance comes out, the difference is at most γ^(T+1) max c.
+
+With m_t the law of the optimal coupling at time t (m_0 the plan of the starts, m_{t+1} = Π_tᵀ m_t) and potentials f, g
+of pair (x,y) for the table V_{t+1},
+
+    ∂d/∂P_t(x'|x) = Σ_y m_t(x,y) f_xy(x')     ∂d/∂Q_t(y'|y) = Σ_x m_t(x,y) g_xy(y')     ∂d/∂c_t = w_t m_t
+
+centered row by row as in gradient.py. A chain that is the same at every step moves all its kernels at once, so its
+derivatives are added up over time.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import as_number, check_count, freeze
+from diffbisim.cost import ground_cost
+from diffbisim.errors import InvalidArgument, InvalidCost
+from diffbisim.gradient import centered_start, freeze_fields, own_matrix
+from diffbisim.io.npz import chain_arrays, label_array
+from diffbisim.problem import frozen, lazy, read_only
+from diffbisim.results import DistanceResult
+from diffbisim.stochastic import Successors
+from diffbisim.timed import TimedChain
+
+Array = NDArray[np.float64]
+
+EPS = float(np.finfo(float).eps)
+
+#: Sums of weighted costs below this have too few digits left to be certified.
+LEAST_SCALE = 1e-280
+
+
+@dataclass(frozen=True, eq=False)
+class TimedProblem:
+    """Two processes over the same number of steps, a cost per time and weights; validated by :meth:`make`."""
+
+    x: MarkovChain | TimedChain
+    y: MarkovChain | TimedChain
+    costs: tuple[Array, ...]  # T + 1 tables (n_t of X, n_t of Y)
+    weights: Array  # (T + 1,)
+
+    criterion: ClassVar[str] = "horizon"
+    discount: ClassVar[float] = 1.0  # the weights say it all
+    step: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        owned: dict[int, Array] = {}
+        self.__dict__["costs"] = tuple(owned.setdefault(id(c), frozen(c)) for c in self.costs)
+        self.__dict__["weights"] = frozen(self.weights)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # neither pickle nor deepcopy keeps the flag
+
+    @classmethod
+    def make(
+        cls, x: Any, y: Any, cost: Any, discount: float, horizon: Any = None, weights: Any = None
+    ) -> "TimedProblem":
+        """Check every argument once, at the door."""
+        for name, chain in (("X", x), ("Y", y)):
+            if not isinstance(chain, (MarkovChain, TimedChain)):
+                raise InvalidArgument(
+                    f"{name} is a {type(chain).__name__}; over finitely many steps a MarkovChain or a TimedChain is "
+                    "compared"
+                )
+        w = _weights(weights, discount, _steps(x, y, horizon, weights))
+        X, Y = (_over(chain, w.size - 1, name) for name, chain in (("X", x), ("Y", y)))
+        problem = cls(X, Y, _costs(cost, X, Y, w.size - 1), w)
+        if not problem.scale < np.inf or 0 < problem.scale < LEAST_SCALE:
+            raise InvalidArgument(
+                f"the weighted costs add up to {problem.scale:g}, which a double cannot hold well; multiply costs or "
+                "weights by a constant, which multiplies the distance by the same"
+            )
+        return problem
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps T."""
+        return len(self.costs) - 1
+
+    def shape_at(self, t: int) -> tuple[int, int]:
+        """How many states the two processes have at time t."""
+        n_x, n_y = self.costs[t].shape
+        return n_x, n_y
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Those at time 0."""
+        return self.shape_at(0)
+
+    @property
+    def same_states(self) -> bool:
+        """Whether both processes have as many states at every time, so that tables can be added up over time."""
+        return len({c.shape for c in self.costs}) == 1
+
+    @property
+    def one_cost(self) -> bool:
+        """Whether one table holds for all times."""
+        return all(c is self.costs[0] for c in self.costs)
+
+    @property
+    def cost(self) -> Array:
+        """The cost at time 0."""
+        return self.costs[0]
+
+    def rows(self, t: int) -> tuple[Successors, Successors]:
+        """The kernels of step t by row."""
+        x, y = (c.successors if isinstance(c, MarkovChain) else c.successors[t] for c in (self.x, self.y))
+        return x, y
+
+    @cached_property
+    def least(self) -> Array:
+        """``Σ_{s<t} w_s min c_s`` for t = 0 … T + 1: no distance is below the last."""
+        return np.concatenate(
+            [[0.0], np.cumsum([w * float(c.min()) for w, c in zip(self.weights, self.costs, strict=True)])]
+        )
+
+    @cached_property
+    def most(self) -> Array:
+        """``Σ_{s<t} w_s max c_s`` for t = 0 … T + 1."""
+        with np.errstate(over="ignore"):
+            tops = [w * float(c.max()) for w, c in zip(self.weights, self.costs, strict=True)]
+            return np.concatenate([[0.0], np.cumsum(tops)])
+
+    @property
+    def scale(self) -> float:
+        """The largest distance there can be: every tolerance is relative to it."""
+        return float(self.most[-1])
+
+    @property
+    def slack(self) -> float:
+        """How far rounding may have moved sums of weighted costs."""
+        return 2 * (self.n_steps + 2) * EPS * self.scale
+
+    def bounded(self, lower: float, upper: float) -> tuple[float, float]:
+        """The bounds within what distances there can be, rounded outward."""
+        least, most = max(float(self.least[-1]) - self.slack, 0.0), self.scale + self.slack
+        return max(float(np.nextafter(lower, -np.inf)), least), min(float(np.nextafter(upper, np.inf)), most)
+
+    def same_as(self, other: "TimedProblem") -> bool:
+        """Whether another problem has the same content."""
+        return (
+            self.n_steps == other.n_steps
+            and np.array_equal(self.weights, other.weights)
+            and all(_same_start(a, b) for a, b in ((self.x, other.x), (self.y, other.y)))
+            and all(np.array_equal(a, b) for a, b in zip(self.costs, other.costs, strict=True))
+            and all(_same_rows(self.rows(t), other.rows(t)) for t in range(self.n_steps))
+        )
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether either process is sparse; plans then come back sparse too."""
+        return self.x.is_sparse or self.y.is_sparse
+
+
+def _same_start(a: Any, b: Any) -> bool:
+    return np.array_equal(a.initial, b.initial)
+
+
+def _same_rows(mine: tuple[Successors, Successors], others: tuple[Successors, Successors]) -> bool:
+    parts = ("indptr", "indices", "probabilities")
+    return all(
+        a is b or all(np.array_equal(getattr(a, part), getattr(b, part)) for part in parts)
+        for a, b in zip(mine, others, strict=True)
+    )
+
+
+def _steps(x: Any, y: Any, horizon: Any, weights: Any) -> int | None:
+    """The number of steps that horizon, weights and timed chains agree on."""
+    if horizon is not None and check_count(horizon, "horizon") < 1:
+        raise InvalidArgument("horizon is 0; it must be at least one step, e.g. horizon=10")
+    if weights is not None:
+        if np.ndim(weights) != 1 or np.size(weights) < 2:
+            raise InvalidArgument(
+                f"weights has shape {np.shape(weights)}; give one number for each time 0 … T, T at least 1"
+            )
+        T = int(np.size(weights)) - 1
+        if horizon is not None and horizon != T:
+            raise InvalidArgument(
+                f"weights has {T + 1} entries, horizon={horizon} asks for {horizon + 1}: leave one out"
+            )
+        return T
+    if horizon is not None:
+        return int(horizon)
+    lengths = {chain.n_steps for chain in (x, y) if isinstance(chain, TimedChain)}
+    if len(lengths) > 1:
+        raise InvalidArgument(f"X has {x.n_steps} steps and Y {y.n_steps}; say how many count, horizon={min(lengths)}")
+    return lengths.pop()
+
+
+def _weights(weights: Any, discount: float, n_steps: int | None) -> Array:
+    """The weights of the times; powers of the discount sum to one."""
+    if weights is None:
+        if not 0.0 < (γ := as_number(discount)) <= 1.0:
+            raise InvalidArgument(f"discount is {discount!r}; with a horizon it must lie in (0, 1], e.g. discount=1")
+        powers = γ ** np.arange((n_steps or 0) + 1)
+        return np.asarray(powers / powers.sum())
+    try:
+        w: Array = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidArgument("weights is no list of numbers; give one for each time 0 … T") from None
+    if not (np.isfinite(w).all() and (w >= 0).all()):
+        t = int(np.argmax(~(np.isfinite(w) & (w >= 0))))
+        raise InvalidArgument(f"weights[{t}] is {w[t]:g}; weights are finite and at least 0")
+    if not w.any():
+        raise InvalidArgument("weights are all 0: nothing counts; give at least one time a positive weight")
+    return w
+
+
+def _over(chain: MarkovChain | TimedChain, n_steps: int, name: str) -> MarkovChain | TimedChain:
+    """The process over so many steps."""
+    if isinstance(chain, MarkovChain):
+        return chain
+    if chain.n_steps < n_steps:
+        raise InvalidArgument(
+            f"{name} has {chain.n_steps} steps, {n_steps} are asked for: horizon={chain.n_steps} or weights of length "
+            f"{chain.n_steps + 1} at most"
+        )
+    return chain.until(n_steps)
+
+
+# --- costs ---------------------------------------------------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    """The states of a process at one time, as a cost sees them."""
+
+    n_states: int
+    rewards: Any
+    labels: Any
+
+    def label(self, i: int) -> Any:
+        return i if self.labels is None else self.labels[i]
+
+    @property
+    def _numbers(self) -> dict[Any, int]:
+        return {label: k for k, label in enumerate(self.labels or ())}
+
+
+def _moment(chain: MarkovChain | TimedChain, t: int) -> Any:
+    if isinstance(chain, MarkovChain):
+        return chain
+    parts = (None if part is None else part[t] for part in (chain.rewards, chain.labels))
+    return Moment(chain.n_states[t], *parts)
+
+
+def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, n_steps: int) -> tuple[Array, ...]:
+    """A table for each time, from a name, one table, a list of tables or a function ``(X, Y)`` that gives either."""
+    cost = cost(X, Y) if callable(cost) else cost
+    times = range(n_steps + 1)
+    timed = isinstance(X, TimedChain) or isinstance(Y, TimedChain)
+    if isinstance(cost, str) and timed:
+        return tuple(_cost_at(cost, X, Y, t) for t in times)
+    if (isinstance(cost, (list, tuple)) and all(np.ndim(part) == 2 for part in cost)) or np.ndim(cost) == 3:
+        if len(cost) != n_steps + 1:
+            raise InvalidCost(
+                f"cost has {len(cost)} tables; give one for each of the {n_steps + 1} times 0 … {n_steps}"
+            )
+        return tuple(_cost_at(table, X, Y, t) for t, table in enumerate(cost))
+    sizes = {(_moment(X, t).n_states, _moment(Y, t).n_states) for t in times}
+    if len(sizes) > 1:
+        raise InvalidCost(
+            f"cost is one table, but the numbers of states change: give a list of {n_steps + 1} tables, one per time, "
+            'or rewards and cost="reward"'
+        )
+    return (_cost_at(cost, X, Y, 0),) * (n_steps + 1)
+
+
+def _cost_at(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, t: int) -> Array:
+    try:
+        return freeze(ground_cost(cost, _moment(X, t), _moment(Y, t)))
+    except InvalidCost as error:
+        raise InvalidCost(f"at time {t}: {error}") from None
+
+
+# --- what is known at the end --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TimedGradient:
+    """Derivatives of ``d``, read-only.
+
+    A MarkovChain moves all its kernels at once: one matrix. A TimedChain has one per step, in a tuple. The same holds
+    for costs: one table for all times, or a tuple. Sparse processes: CSR on the possible transitions.
+    """
+
+    transition_x: Any  # (n, n), or T of (n_t, n_{t+1})
+    transition_y: Any
+    cost: Any  # (n_X, n_Y), or T + 1 tables
+    initial_x: Array  # (n_0,)
+    initial_y: Array
+
+    def __post_init__(self) -> None:
+        freeze_fields(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        freeze_fields(self)
+
+    def __getattribute__(self, name: str) -> Any:
+        value: Any = object.__getattribute__(self, name)
+        return tuple(map(own_matrix, value)) if isinstance(value, tuple) else own_matrix(value)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HorizonResult(DistanceResult):
+    """The distance over finitely many steps, its bounds, and what it was made of; nothing in it can be written to.
+
+    Beyond what every :class:`~diffbisim.DistanceResult` has: ``values_at(t)``, ``occupancy_at(t)``, and a ``time`` for
+    plans and potentials. Values are those of the weighted costs from a time on.
+    """
+
+    problem: Any  # a TimedProblem
+    coupling: Any  # a HorizonCoupling (solvers/exact/horizon.py)
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps T."""
+        return len(self.problem.costs) - 1
+
+    @property
+    def weights(self) -> Array:
+        """The weight of each time, ``(T + 1,)``."""
+        weights: Array = self.problem.weights
+        return weights
+
+    def values_at(self, time: int) -> Array:
+        """``V_t``, the least weighted cost from time t on, for all pairs of states; NaN where not solved."""
+        return read_only(self.coupling.values_at(self._time(time)))
+
+    @property
+    def values(self) -> Array:
+        """``V_0``, shape ``(n_X, n_Y)``."""
+        return self.values_at(0)
+
+    def occupancy_at(self, time: int) -> Array:
+        """Law of the pair of states at a time under the optimal coupling; sums to one."""
+        return read_only(self.coupling.laws[self._time(time)])
+
+    @lazy
+    def occupancy(self) -> Array:
+        """The laws of all times, averaged with the weights; needs the same number of states at all times."""
+        if not self.problem.same_states:
+            raise InvalidArgument("the numbers of states change with time: use occupancy_at(time)")
+        w = self.weights / self.weights.sum()
+        return frozen(sum(a * m for a, m in zip(w, self.coupling.laws, strict=True)))
+
+    def plan(self, x: int, y: int, time: int = 0) -> Array | sparse.coo_array:
+        """Optimal coupling of the next states of ``x`` and ``y`` at a time; sparse if a process is."""
+        t = self._step(time)
+        self._check_pair_at(x, y, t)
+        plan = self.coupling.plan(x, y, t)
+        return plan if self.problem.is_sparse else np.asarray(plan.toarray())
+
+    def potentials(self, x: int, y: int, time: int = 0) -> tuple[Array, Array]:
+        """Optimal potentials of pair ``(x, y)`` at a time for the cost ``values_at(time + 1)``."""
+        t = self._step(time)
+        self._check_pair_at(x, y, t)
+        f, g = self.coupling.potentials(x, y, t)
+        return f, g
+
+    @lazy
+    def gradient(self) -> Any:
+        """Exact derivatives of the distance with respect to kernels, costs and starts (:class:`TimedGradient`)."""
+        return gradient_of(self.problem, self.coupling)
+
+    @property
+    def duals(self) -> Any:
+        """Of the discounted criterion only; here: :meth:`potentials`, and :attr:`gradient`."""
+        raise InvalidArgument("dual certificates are for the discounted criterion: use potentials(x, y, time)")
+
+    def implicit_reward(self) -> Array:
+        """Of the discounted criterion only; here: minus ``gradient.transition_y``."""
+        raise InvalidArgument("the implicit reward is for the discounted criterion: use gradient.transition_y")
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it as named arrays (read-only)."""
+        problem = self.problem
+        arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
+        for side, chain in (("x", problem.x), ("y", problem.y)):
+            parts = chain_arrays(chain) if isinstance(chain, MarkovChain) else timed_arrays(chain)
+            arrays |= {f"{side}.{k}": v for k, v in parts.items()}
+        costs = problem.costs[:1] if problem.one_cost else problem.costs
+        arrays |= {"costs": np.concatenate([c.ravel() for c in costs]), "weights": problem.weights}
+        meta = {
+            "diffbisim-result": 1, "criterion": "horizon", "value": self.value, "lower": self.lower,
+            "upper": self.upper, "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
+            "history": [dict(row) for row in self.history], "work": dict(self.work),
+        }  # fmt: skip
+        return {**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
+
+    def _time(self, time: int) -> int:
+        if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= self.n_steps):
+            raise InvalidArgument(f"time is {time!r}; times run from 0 to {self.n_steps}")
+        return int(time)
+
+    def _step(self, time: int) -> int:
+        if self._time(time) == self.n_steps:
+            raise InvalidArgument(f"time {time} is the last: nothing follows; steps begin at 0 … {self.n_steps - 1}")
+        return int(time)
+
+    def _check_pair_at(self, x: int, y: int, t: int) -> None:
+        for name, state, n in zip("xy", (x, y), self.problem.shape_at(t), strict=True):
+            if not (isinstance(state, (int, np.integer)) and 0 <= state < n):
+                raise InvalidArgument(f"{name} = {state!r} is not a state at time {t}: give an index from 0 to {n - 1}")
+
+
+def timed_arrays(chain: TimedChain) -> dict[str, Any]:
+    """Everything a timed chain is, as arrays: the rows of all kernels, and of all rewards, one after the other."""
+    rows = chain.successors
+    arrays: dict[str, Any] = {
+        "sizes": np.array(chain.n_states),
+        "sparse": np.array([not isinstance(P, np.ndarray) for P in chain.transitions]),
+        "counts": np.concatenate([np.diff(s.indptr) for s in rows]),
+        "indices": np.concatenate([s.indices for s in rows]), "data": np.concatenate([s.probabilities for s in rows]),
+        "initial": chain.initial,
+    }  # fmt: skip
+    if chain.rewards is not None:
+        vectors = all(r.ndim == 1 for r in chain.rewards)
+        arrays["rewards"] = np.concatenate([r if vectors else r.reshape(len(r), -1) for r in chain.rewards])
+    if chain.labels is not None:
+        arrays["labels"] = label_array([label for part in chain.labels for label in part])
+    return arrays
+
+
+def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
+    """All derivatives from one pass over the steps."""
+    laws, start = coupling.laws, coupling.start
+    by_x, by_y = zip(*(coupling.weighted_potentials(laws[t], t) for t in range(problem.n_steps)), strict=True)
+    costs = [w * m for w, m in zip(problem.weights, laws, strict=True)]
+    rows = [problem.rows(t) for t in range(problem.n_steps)]
+    return TimedGradient(
+        transition_x=_of_kernels(problem.x, by_x, [x for x, _ in rows]),
+        transition_y=_of_kernels(problem.y, by_y, [y for _, y in rows]),
+        cost=sum(costs[1:], start=costs[0]) if problem.one_cost else tuple(costs),
+        initial_x=centered_start(start.f, problem.x.initial),
+        initial_y=centered_start(start.g, problem.y.initial),
+    )
+
+
+def _of_kernels(chain: Any, parts: Any, rows: list[Successors]) -> Any:
+    """The derivatives by kernel: their sum for a chain that is the same at every step."""
+    if isinstance(chain, MarkovChain):
+        return _centered(sum(parts[1:], start=parts[0]), rows[0], chain.transition.shape)
+    return tuple(_centered(part, s, P.shape) for part, s, P in zip(parts, rows, chain.transitions, strict=True))
+
+
+def _centered(by_row: Array, s: Successors, shape: tuple[int, int]) -> Any:
+    """Each row minus its mean under the kernel's own row; by row and state, or by stored entry (then CSR)."""
+    source, dense = s.sources, by_row.ndim == 2
+    entries = by_row[source, s.indices] if dense else by_row
+    mean = np.bincount(source, weights=s.probabilities * entries, minlength=shape[0])
+    if dense:
+        return by_row - mean[:, None]
+    return sparse.csr_array((entries - mean[source], s.indices, s.indptr), shape=shape)

@@ -1,0 +1,465 @@
+"""Convex programs over occupancies: `state_matching`, `pw_dice`, `smodice` and `lobs_dice`.
+
+*What the last three share.*
+
+    minimize  c'z + Σ_i w_i KL(M_i z ‖ t_i)      over  z ≥ 0  with  E z = b;      KL(x ‖ t) = Σ x log(x/t)
+
+z begins with ρ(s,a) on the support of ρ_I, and E with the Bellman flow,
+
+    Σ_a ρ(s,a) = (1-γ) p0(s) + γ Σ_{s̄,ā} T(s|s̄,ā) ρ(s̄,ā)
+
+One of the divergences is α KL(ρ ‖ ρ_I): it is infinite unless ρ vanishes wherever ρ_I does, so only the pairs (s, a) on
+the support of ρ_I are variables; nothing is lost, and small data make small programs. A KL with a fixed second law is
+written as negative entropy plus a linear term, Σ x log x - x log t: its coefficients log t are of order one where the
+law t itself is tiny, and that decides whether the solver gets there. Written in cvxpy, solved by Clarabel (interior
+point, exponential cones) to TOLERANCE.
+
+What that leaves open: from a gap of 1e-8 follows α KL(ρ ‖ ρ*) ≤ 1e-8 and no more, |ρ - ρ*|_1 ≤ √(2 · 1e-8 / α), 1.4e-3
+at α = 0.01; the digits beyond are the machine's. So the answer is polished by Newton's method on the optimality
+conditions,
+
+    r = c + Σ_i w_i M_i'(log(M_i z / t_i) + 1) + E'y = 0,      E z = b,
+
+if every variable has an entropy of its own, which keeps it positive. Entropies are strongly convex, so that now
+
+    |ρ - ρ*|_1 ≤ max|r| / α
+
+and the tolerance of the result is max|r|, at most POLISHED. Newton's method may fail where plans are singular to
+rounding (e^{-1/ε1} < 1e-16), and without regularization it has nothing to stand on: the tolerance is then Clarabel's.
+
+*State-occupancy matching by plain optimal transport: the foil that sees marginals only. A linear program.*
+
+    minimize  <Π, c>      over Π(s,s') ≥ 0, ρ(s,a) ≥ 0
+    s.t.      Σ_s' Π(s,s') = Σ_a ρ(s,a),     Σ_s Π(s,s') = ρ_E(s'),
+              Σ_a ρ(s,a) = (1-γ) p0(s) + γ Σ_{s̄,ā} T(s|s̄,ā) ρ(s̄,ā)
+
+The minimum is zero for every policy whose state occupancy is the expert's, however it moves between the states: which
+of them comes out is the solver's choice. For c = 1{s ≠ s'} the transport cost is the total variation, and the plan is
+replaced by the mass that stays, t ≤ ρ(s), t ≤ ρ_E(s), minimize 1 - Σ t: that is n more variables instead of n².
+
+Solved by HiGHS (scipy), without cvxpy, to 1e-10 in every constraint: the transport cost is known to that times the
+sum of the prices, 1e-10 · (n + 1) max c / (1-γ) at most; the policy need not be unique. Size: 500 states and 6 actions
+with the indicator cost take seconds; with a general cost the plan has (states) × (expert's states) entries, fine up to
+about 100 states.
+
+*PW-DICE (Yan, Schwing, Wang 2024): primal Wasserstein distance between state occupancies, as a convex program.*
+
+    minimize  <Π, c> + ε1 KL(Π ‖ U) + ε2 KL(ρ ‖ ρ_I)                       over Π(s,s') ≥ 0, ρ(s,a) ≥ 0
+    s.t.      Σ_s' Π(s,s') = Σ_a ρ(s,a),     Σ_s Π(s,s') = ρ_E(s'),     Bellman flow of ρ (see above)
+
+with U(s,s') = ρ_I(s) ρ_E(s'), c = 1{s ≠ s'} unless given, and π = ρ(s,a)/ρ(s). The coupling matches *where* the two
+are, not where they go next: policies with equal state occupancies cost the same, and ε2 decides between them in favor
+of the behavior policy. As ε1, ε2 → 0 it becomes `state_matching` on the support of the data.
+
+Size: one exponential cone per pair of (states in the data) × (expert's states), and one per (s, a) in the data;
+64 states (4 096 cones) take a second or two, 104 about 15 s, several hundred are too many.
+
+*SMODICE (Ma, Shen, Jayaraman, Bastani 2022): KL between state occupancies.*
+
+    minimize  KL(ρ(s) ‖ ρ_E(s)) + α KL(ρ(s,a) ‖ ρ_I(s,a))      over ρ(s,a) ≥ 0 with Bellman flow (see above)
+
+The published objective is its upper bound E_ρ[log ρ_I(s)/ρ_E(s)] + KL(ρ(s,a) ‖ ρ_I(s,a)), made for samples; here the
+program is solved as it stands, with the regularizer of `lobs_dice` and `pw_dice`. Only state marginals of the expert
+enter. The KL is infinite where the learner must go and the expert was never seen, so ρ_E is mixed with a share δ of
+ρ_I first.
+
+Size: one exponential cone per (s, a) in the data and one per state.
+
+*LobsDICE (Kim et al. 2022): KL between state-transition occupancies.*
+
+    minimize  KL(ν(s,s') ‖ ν_E(s,s')) + α KL(ρ(s,a) ‖ ρ_I(s,a)),      ν(s,s') = Σ_a ρ(s,a) T(s'|s,a)
+    over      ρ(s,a) ≥ 0 with Bellman flow (see above)
+
+The published algorithm solves the dual from samples; here the program is solved as it stands. It compares
+pairs (s, s'): unlike `smodice`, `pw_dice` and `state_matching` it does see how the expert moves. The KL is infinite
+where the learner must go and the expert was never seen, so ν_E is mixed with a share δ of ν_I first.
+
+Size: one exponential cone per (s, a) in the data and one per transition (s, s') that they allow. Pairs (s, a) never
+seen have uniform successors in the estimated MDP, which is where large programs come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import xlogy
+
+from diffbisim.checks import Floats, Integers
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidCost, InvalidData, MissingExtra, warn
+from diffbisim.imitate.baselines.data import BaselineResult, OfflineData, check_positive, checked, policy_of
+from diffbisim.results import Status
+
+HIGHS = 1e-10  # feasibility of linear programs
+TOLERANCE = 1e-8  # of Clarabel: gap and feasibility; what only reaches 5e-5 is called inaccurate
+POLISHED = 1e-12  # of the optimality conditions
+STEPS, PATIENCE = 50, 8
+RIDGE = 1e-14
+
+
+def state_matching(offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> BaselineResult:
+    """A policy whose state occupancy is as close to the expert's as can be; its objective is the transport cost.
+
+    Parameters
+    ----------
+    offline : OfflineData, or an MDP for known dynamics (π_I and ρ_I play no part)
+    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
+    discount : γ
+    cost : "indicator" or an (n, n) array c(s, s')
+    """
+    data, nu = checked(offline, expert, discount)
+    target = nu.sum(axis=1)
+    if isinstance(cost, str) and cost == "indicator":
+        return _stay(data, discount, target)
+    return _move(data, discount, target, state_cost(cost, data.n_states))
+
+
+def state_cost(cost: Any, n: int) -> Floats:
+    """The (n, n) cost between states of one space."""
+    if isinstance(cost, str):
+        if cost != "indicator":
+            raise InvalidCost(f'cost {cost!r} is unknown here; use "indicator" or an ({n}, {n}) array')
+        return 1.0 - np.eye(n)
+    table = np.asarray(cost, dtype=np.float64)
+    if table.shape != (n, n) or not np.isfinite(table).all() or table.min() < 0.0:
+        raise InvalidCost(f"cost has shape {table.shape}; expected ({n}, {n}), finite and at least 0")
+    return table
+
+
+def _stay(data: OfflineData, discount: float, target: Floats) -> BaselineResult:
+    """Variables t (n,) and ρ (n · n_actions,): t ≤ ρ(s), t ≤ ρ_E."""
+    n = data.n_states
+    leaving, flow, start = _flow(data, discount)
+    A_ub = sp.hstack([sp.eye_array(n), -leaving], format="csc")
+    A_eq = sp.hstack([sp.csr_array((n, n)), flow], format="csc")
+    high = np.concatenate([target, np.full(flow.shape[1], np.inf)])
+    return _linear_program(data, -np.ones(n), 1.0, A_ub=A_ub, b_ub=np.zeros(n), A_eq=A_eq, b_eq=start, high=high)
+
+
+def _move(data: OfflineData, discount: float, target: Floats, c: Floats) -> BaselineResult:
+    """Variables Π (all states × the expert's) and ρ: rows of Π sum to ρ(s), columns to ρ_E."""
+    n, columns = data.n_states, np.flatnonzero(target)
+    m = columns.size
+    leaving, flow, start = _flow(data, discount)
+    rows = sp.kron(sp.eye_array(n), np.ones((1, m)), format="csr")
+    sums = sp.kron(np.ones((1, n)), sp.eye_array(m), format="csr")
+    A_eq = sp.block_array([[None, flow], [rows, -leaving], [sums, None]], format="csc")
+    b_eq = np.concatenate([start, np.zeros(n), target[columns]])
+    return _linear_program(data, c[:, columns].ravel(), 0.0, A_eq=A_eq, b_eq=b_eq, high=np.inf)
+
+
+def _flow(data: OfflineData, discount: float) -> tuple[sp.csr_array, sp.csr_array, Floats]:
+    """(n, n · n_actions): Σ_a, and the two sides of the Bellman flow for ρ in the order (s, a)."""
+    n, m = data.n_states, data.n_actions
+    leaving = sp.kron(sp.eye_array(n), np.ones((1, m)), format="csr")
+    arriving = sp.csr_array(data.dynamics.transpose(1, 0, 2).reshape(n * m, n).T)
+    return leaving, leaving - discount * arriving, (1.0 - discount) * data.mdp.initial
+
+
+def _linear_program(
+    data: OfflineData, weights: Floats, constant: float, *, high: Any, **program: Any
+) -> BaselineResult:
+    from scipy.optimize import linprog
+
+    n, m = data.n_states, data.n_actions
+    objective = np.concatenate([weights, np.zeros(n * m)])
+    bounds = np.stack([np.zeros(objective.size), np.broadcast_to(high, objective.size)], axis=1)
+    tight = {"primal_feasibility_tolerance": HIGHS, "dual_feasibility_tolerance": HIGHS}
+    done = linprog(objective, bounds=bounds, method="highs", options=tight, **program)  # type: ignore[call-overload]
+    if done.x is None:
+        raise InvalidData(f"HiGHS gave up on the program ({done.message}); check the expert and the offline data")
+    rho = np.maximum(done.x[weights.size :].reshape(n, m), 0.0)
+    status = Status.SOLVED if done.status == 0 else Status.INACCURATE
+    return BaselineResult(policy_of(rho), max(float(done.fun) + constant, 0.0), status, rho, HIGHS)
+
+
+def pw_dice(
+    offline: Any,
+    expert: Any,
+    discount: float,
+    *,
+    cost: Any = "indicator",
+    coupling_regularization: float = 0.01,
+    regularization: float = 0.01,
+) -> BaselineResult:
+    """PW-DICE's policy; its objective is the regularized transport cost.
+
+    Parameters
+    ----------
+    offline : OfflineData, or an MDP for known dynamics and infinitely many transitions
+    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
+    discount : γ
+    cost : "indicator" or an (n, n) array c(s, s')
+    coupling_regularization, regularization : ε1 and ε2; zero is allowed
+    """
+    data, nu = checked(offline, expert, discount)
+    c = state_cost(cost, data.n_states)
+    e1 = check_positive(coupling_regularization, "coupling_regularization", zero=True)
+    e2 = check_positive(regularization, "regularization", zero=True)
+    program, target = Program.make(data, discount), nu.sum(axis=1)
+    rows, columns = np.unique(program.states), np.flatnonzero(target)
+    product = np.outer(program.behavior.sum(axis=1)[rows], target[columns])  # U
+    n, m = product.shape
+    plan = sp.eye_array(n * m, format="csr")  # after ρ, row by row
+    other = np.arange(m) != target[columns].argmax()  # one column follows from the rest: both laws sum to one
+    over_rows, over_columns = sp.kron(sp.eye_array(n), np.ones((1, m))), sp.kron(np.ones((1, n)), np.eye(m)[other])
+    marginals = sp.block_array([[-program.state_occupancy[rows], over_rows], [None, over_columns]], format="csr")
+    none = sp.csr_array((n * m, program.states.size))
+    return program.solve(
+        e2,
+        Divergence(e1, sp.hstack([none, plan], format="csr"), product.ravel()),
+        cost=c[np.ix_(rows, columns)].ravel(),
+        equal=(marginals, np.concatenate([np.zeros(n), target[columns[other]]])),
+    )
+
+
+def smodice(
+    offline: Any, expert: Any, discount: float, *, regularization: float = 0.01, smoothing: float = 1e-3
+) -> BaselineResult:
+    """SMODICE's policy; its objective is the sum above.
+
+    Parameters
+    ----------
+    offline : OfflineData, or an MDP for known dynamics and infinitely many transitions
+    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
+    discount : γ
+    regularization : α
+    smoothing : δ, the share of ρ_I in the expert's law; zero is allowed if the expert visits every state of the data
+    """
+    data, nu = checked(offline, expert, discount)
+    alpha, delta = check_positive(regularization, "regularization", zero=True), check_share(smoothing)
+    program = Program.make(data, discount)
+    target = smoothed(nu.sum(axis=1), program.behavior.sum(axis=1), delta)
+    inside = np.unique(program.states)
+    return program.solve(alpha, Divergence(1.0, program.state_occupancy[inside], target[inside]))
+
+
+def lobs_dice(
+    offline: Any, expert: Any, discount: float, *, regularization: float = 0.01, smoothing: float = 1e-3
+) -> BaselineResult:
+    """LobsDICE's policy; its objective is the sum above.
+
+    Parameters
+    ----------
+    offline : OfflineData, or an MDP for known dynamics and infinitely many transitions
+    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
+    discount : γ
+    regularization : α
+    smoothing : δ, the share of ν_I in the expert's law; zero if the expert makes every transition of the data
+    """
+    data, nu = checked(offline, expert, discount)
+    alpha, delta = check_positive(regularization, "regularization", zero=True), check_share(smoothing)
+    program = Program.make(data, discount)
+    law, s, s_next = program.transition_occupancy()
+    behavior = np.einsum("sa,ast->st", program.behavior, data.dynamics)  # ν_I
+    return program.solve(alpha, Divergence(1.0, law, smoothed(nu, behavior, delta)[s, s_next]))
+
+
+# --- what the last three share ------------------------------------------------------------------------------
+
+
+def modeling() -> Any:
+    """The module cvxpy."""
+    try:
+        import cvxpy
+    except ImportError:
+        raise MissingExtra('this baseline needs cvxpy: pip install "diffbisim[baselines]"') from None
+    return cvxpy
+
+
+class Divergence(NamedTuple):
+    """``w KL(M z ‖ t)``; where t is zero, so must be M z."""
+
+    weight: float
+    matrix: sp.csr_array  # M, (rows, size of z), non-negative
+    target: Floats  # t, (rows,)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The variables ρ and their flow."""
+
+    data: OfflineData
+    behavior: Floats  # (n, n_actions), ρ_I
+    states: Integers  # (k,) of the pairs on the support of ρ_I
+    actions: Integers  # (k,)
+    flow: sp.csr_array  # (n, k)
+    start: Floats  # (n,), what the flow equals
+
+    @classmethod
+    def make(cls, data: OfflineData, discount: float) -> Program:
+        modeling()  # say at once that it is missing
+        rho_i = data.occupancy(discount)
+        states, actions = np.nonzero(rho_i > 0.0)
+        arriving = sp.csr_array(data.dynamics[actions, states].T)  # (n, k): T(s|s̄,ā)
+        inside = np.unique(states)  # elsewhere both sides are zero
+        flow = (_sums(states, data.n_states) - discount * arriving).tocsr()[inside]
+        return cls(data, rho_i, states, actions, flow, (1.0 - discount) * data.mdp.initial[inside])
+
+    @property
+    def state_occupancy(self) -> sp.csr_array:
+        """``ρ(s)`` as a matrix (n, k)."""
+        return _sums(self.states, self.data.n_states)
+
+    def transition_occupancy(self) -> tuple[sp.csr_array, Integers, Integers]:
+        """``ν(s,s') = Σ_a ρ(s,a) T(s'|s,a)`` where it can be positive (cells, k), and the s, s' of its rows."""
+        n, rows = self.data.n_states, sp.csr_array(self.data.dynamics[self.actions, self.states])
+        k = np.repeat(np.arange(self.states.size), np.diff(rows.indptr))
+        cells, entry = np.unique(self.states[k] * n + rows.indices, return_inverse=True)
+        matrix = sp.csr_array((rows.data, (entry, k)), shape=(cells.size, self.states.size))
+        return matrix, cells // n, cells % n
+
+    def solve(self, alpha: float, *terms: Divergence, cost: Any = (), equal: Any = None) -> BaselineResult:
+        """Minimize α KL(ρ ‖ ρ_I), the other terms and the cost of the variables after ρ; read off the policy.
+
+        ``equal``: a matrix (rows, size of z) and what it times z equals, beside the flow.
+        """
+        k, extra = self.states.size, len(cost)
+        own = sp.eye_array(k, k + extra, format="csr")
+        E, b = sp.hstack([self.flow, sp.csr_array((self.start.size, extra))], format="csr"), self.start
+        if equal is not None:
+            E, b = sp.vstack([E, equal[0]], format="csr"), np.concatenate([b, equal[1]])
+        terms = (Divergence(alpha, own, self.behavior[self.states, self.actions]), *terms)
+        terms = tuple(term for term in terms if term.weight > 0.0)
+        c = np.concatenate([np.zeros(k), cost])
+        z, verdict = _minimize(c, terms, E, b)
+        if verdict not in ("optimal", "optimal_inaccurate"):
+            raise InvalidData(
+                f"Clarabel called the program {verdict}; raise the regularization or the smoothing, or give more data"
+            )
+        z, miss = polished(z, c, terms, E, b)
+        solved = verdict == "optimal" or miss <= POLISHED
+        status = Status.SOLVED if solved else Status.INACCURATE
+        if status is Status.INACCURATE:
+            warn(status.value, ConvergenceWarning, stacklevel=3)
+        rho = np.zeros_like(self.behavior)
+        rho[self.states, self.actions] = z[:k]
+        value = float(c @ z + sum(term.weight * _divergence(term, z) for term in terms))
+        return BaselineResult(policy_of(rho), value, status, rho, miss)
+
+
+def _minimize(c: Floats, terms: tuple[Divergence, ...], E: sp.csr_array, b: Floats) -> tuple[Floats, str]:
+    """Clarabel's ``z`` and its verdict, if need be with other settings: a few in a hundred stall with the first."""
+    cp = modeling()
+    z = cp.Variable(c.size, nonneg=True)
+    objective, constraints = c @ z, [E @ z == b]
+    for weight, matrix, target in terms:
+        inside = target > 0.0
+        law = matrix[inside] @ z
+        objective = objective - weight * (cp.sum(cp.entr(law)) + cp.sum(cp.multiply(np.log(target[inside]), law)))
+        if not inside.all():
+            constraints.append(matrix[~inside] @ z == 0.0)
+    problem = cp.Problem(cp.Minimize(objective), constraints)
+    verdict = "failed"
+    tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TOLERANCE)
+    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={})
+    for settings in ({}, {"equilibrate_enable": False}, {"max_step_fraction": 0.9}):
+        # Not problem.solve, which warns of an inaccurate solution: the caller says that, after the last attempt.
+        options = {"max_iter": 500, **tolerances, **settings}
+        try:
+            solution = chain.invert(chain.solve_via_data(problem, data, False, False, options), inverse)
+        except cp.SolverError:
+            verdict = "failed"
+            continue
+        verdict = str(solution.status)
+        if verdict in ("optimal", "optimal_inaccurate"):
+            problem.unpack(solution)
+        if verdict in ("optimal", "infeasible"):
+            break
+    return np.zeros(c.size) if z.value is None else np.maximum(z.value, 0.0), verdict
+
+
+def polished(z: Floats, c: Floats, terms: tuple[Divergence, ...], E: sp.csr_array, b: Floats) -> tuple[Floats, float]:
+    """Newton's method on the optimality conditions from Clarabel's answer, and by how much they are missed in the end.
+
+    Steps are solved for in the scale √z, where the Hessian of an entropy is the identity. A variable grows by its step
+    and shrinks by a factor, z exp(step/z): both are the step to first order, and nothing becomes negative. Redundant
+    equations are met by a ridge; what it takes from one step, the next one gives.
+    """
+    free, terms = _interior(terms, z.size)
+    if free is None:
+        return z, TOLERANCE
+    c, E = c[free], E[:, free]
+    x, y = np.maximum(z[free], 1e-12), np.zeros(b.size)
+    best, least, patience = x, np.inf, PATIENCE
+    for _ in range(STEPS):
+        laws = [matrix @ x for _, matrix, _ in terms]
+        r, p = c + E.T @ y, b - E @ x
+        with np.errstate(all="ignore"):  # what runs away ends below
+            for (weight, matrix, target), law in zip(terms, laws, strict=True):
+                r += weight * (matrix.T @ (np.log(law / target) + 1.0))
+        miss = float(max(np.abs(r).max(), np.abs(p).max()))
+        if not np.isfinite(miss):
+            break
+        patience -= miss >= 0.5 * least
+        if patience == 0 or (least <= POLISHED and miss >= 0.5 * least):
+            break
+        if miss < least:
+            best, least = x, miss
+        try:
+            step, change = _newton(x, r, p, terms, laws, E)
+        except RuntimeError:  # singular
+            break
+        x, y = x * np.where(step > 0.0, 1.0 + step, np.exp(np.minimum(step, 0.0))), y + change
+    if least > POLISHED:
+        return z, TOLERANCE
+    answer = np.zeros(z.size)
+    answer[free] = best
+    return answer, least
+
+
+def _interior(terms: tuple[Divergence, ...], size: int) -> tuple[Any, tuple[Divergence, ...]]:
+    """The variables that need not vanish, and the terms on them; None unless each has an entropy of its own."""
+    free, own = np.ones(size, dtype=bool), np.zeros(size, dtype=bool)
+    for _, matrix, target in terms:
+        free[matrix[target == 0.0].indices] = False
+    for _, matrix, _ in terms:
+        own[matrix.indices[matrix.indptr[:-1][np.diff(matrix.indptr) == 1]]] = True
+    kept = tuple(Divergence(w, M[t > 0.0][:, free], t[t > 0.0]) for w, M, t in terms)
+    return (free if free.any() and own[free].all() else None), kept
+
+
+def _newton(
+    x: Floats, r: Floats, p: Floats, terms: tuple[Divergence, ...], laws: list[Floats], E: sp.csr_array
+) -> tuple[Floats, Floats]:
+    """The step of x relative to x, and of the multipliers: H dx + E'dy = -r, E dx = p."""
+    from scipy.sparse.linalg import splu
+
+    root = sp.diags_array(np.sqrt(x))
+    H = sp.csr_array((x.size, x.size))
+    for (weight, matrix, _), law in zip(terms, laws, strict=True):
+        A = matrix @ root
+        H = H + A.T @ sp.diags_array(weight / law) @ A
+    F = E @ root
+    norms = np.sqrt(np.asarray((F * F).sum(axis=1)).ravel())
+    S = sp.diags_array(1.0 / np.where(norms > 0.0, norms, 1.0))
+    F = S @ F
+    system = sp.block_array([[H, F.T], [F, -RIDGE * sp.eye_array(p.size)]], format="csc")
+    solved = splu(system, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    u = solved.solve(np.concatenate([-(root @ r), S @ p]))
+    return u[: x.size] / np.sqrt(x), S @ u[x.size :]
+
+
+def _divergence(term: Divergence, z: Floats) -> float:
+    law = term.matrix @ z
+    return float((xlogy(law, law) - xlogy(law, term.target)).sum())
+
+
+def check_share(value: float) -> float:
+    """The smoothing δ, in [0, 1)."""
+    if not 0.0 <= value < 1.0:
+        raise InvalidArgument(f"smoothing is {value!r}; it must be at least 0 and below 1")
+    return float(value)
+
+
+def smoothed(nu: Floats, reference: Floats, share: float) -> Floats:
+    """``(1-δ) ν + δ ν_I``: an expert law that excludes nothing the data contain."""
+    mixed: Floats = (1.0 - share) * nu + share * reference / reference.sum()
+    return mixed
+
+
+def _sums(states: Integers, n: int) -> sp.csr_array:
+    """(n, k): sums the pairs of each state."""
+    return sp.csr_array((np.ones(states.size), (states, np.arange(states.size))), shape=(n, states.size))

@@ -1,0 +1,68 @@
+"""Chains in files: which format a file has, and the door to all of them.
+
+    .npz            everything a chain has, exactly                         npz.py
+    .tra            PRISM explicit, with .lab and .srew beside it           prism.py
+    .csv, .tsv      edges, transitions or trajectories with a header        tables.py
+
+Files that cannot be read raise `InvalidData` with file, line, text and remedy; files are written beside and moved into
+place, never half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diffbisim.chain import MarkovChain, Transitions, Unseen
+from diffbisim.errors import InvalidArgument
+from diffbisim.io.files import within_memory
+from diffbisim.io.npz import read_npz, write_npz
+from diffbisim.io.prism import read_mdp, read_prism, write_prism
+from diffbisim.io.tables import read_csv, read_observations, write_csv
+
+__all__ = ["read_chain", "read_mdp", "read_transitions", "write_chain"]
+
+FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism"}
+
+
+@within_memory
+def read_chain(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    initial: Any = None,
+    rewards: Any = None,
+    unseen: Unseen = "error",
+) -> MarkovChain:
+    """The chain in a file; the format is "csv", "npz" or "prism", by default what the extension says.
+
+    ``initial`` and ``rewards`` override what the file holds. ``unseen`` decides on states without an outgoing
+    transition, as in `MarkovChain.from_transitions`.
+    """
+    kind = _format(path, format)
+    read: Callable[..., MarkovChain] = {"npz": read_npz, "prism": read_prism, "csv": read_csv}[kind]
+    options = {} if kind == "npz" else {"unseen": unseen}
+    return read(path, initial=initial, rewards=rewards, **options)
+
+
+@within_memory
+def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
+    """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
+    return read_observations(path, states)
+
+
+def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
+    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+    if not isinstance(chain, MarkovChain):
+        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
+    write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}[_format(path, format)]
+    write(chain, path)
+
+
+def _format(path: str | Path, format: str | None) -> str:
+    kind = FORMATS.get(Path(path).suffix.lower()) if format is None else format
+    if kind not in ("csv", "npz", "prism"):
+        what = f"{path}: the extension is not known" if format is None else f"format is {format!r}"
+        raise InvalidArgument(f'{what}; use .csv, .tsv, .npz or .tra, or format="csv", "npz" or "prism"')
+    return kind

@@ -1,0 +1,176 @@
+"""Chains in .npz archives: everything, exactly, and without pickle.
+
+transition              (n, n), or data, indices, indptr of its CSR form
+initial, rewards        (n,)
+labels                  JSON text in UTF-8 bytes; floats and tuples, which JSON lacks, carry a tag:
+                        1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.arrays import read_archive, read_json
+from diffbisim.io.files import refusing, replacing
+from diffbisim.mdp import MDP
+
+VERSION = 1
+CSR = ("data", "indices", "indptr")
+
+
+def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
+    """Everything a chain is, as arrays; label types other than str, int, float, bool, None and tuples are refused."""
+    P = chain.transition
+    parts = {"transition": P} if isinstance(P, np.ndarray) else {k: getattr(P, k) for k in CSR}
+    parts["initial"] = chain.initial
+    if chain.rewards is not None:
+        parts["rewards"] = chain.rewards
+    if chain.labels is not None:
+        parts["labels"] = label_array(chain.labels)
+    return parts
+
+
+def label_array(labels: Sequence[Hashable]) -> Any:
+    """Labels as bytes."""
+    return np.frombuffer(json.dumps([_tagged(label) for label in labels]).encode(), dtype=np.uint8)
+
+
+def labels_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:
+    """The inverse, from the array of this name; None if there is none."""
+    if name not in arrays:
+        return None
+    items = read_json(arrays, name)
+    if not isinstance(items, list):
+        raise InvalidData(f"{name} must be a list of labels")
+    return [_untagged(item) for item in items]
+
+
+def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: Any = None) -> MarkovChain:
+    """The inverse; ``initial`` and ``rewards`` override what is stored."""
+    return MarkovChain(
+        _matrix(parts),
+        initial=_required(parts, "initial") if initial is None else initial,
+        rewards=parts.get("rewards") if rewards is None else rewards,
+        labels=labels_from_array(parts, "labels"),
+    )
+
+
+def write_npz(chain: MarkovChain, path: str | Path) -> None:
+    """A chain as an archive, exactly."""
+    with replacing(Path(path), binary=True) as file:
+        np.savez(file, diffbisim=np.array(VERSION), **chain_arrays(chain))
+
+
+def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
+    """The chain in an archive; ``initial`` and ``rewards`` override what is stored."""
+    what, remedy = "chain archive", "write it with write_chain"
+    parts = read_archive(path, what, remedy)
+    with refusing(path, what, remedy):
+        version = parts.get("diffbisim", np.array(VERSION))
+        if version.shape != () or version.dtype.kind not in "iu":
+            raise InvalidData(f"the version of the format is {version!r}, not a number")
+        if version > VERSION:
+            raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
+        return chain_from_arrays(parts, initial=initial, rewards=rewards)
+
+
+def _matrix(parts: dict[str, Any], columns: int | None = None) -> Any:
+    """The (square, or with so many columns) matrix that was stored."""
+    if "transition" in parts or "indptr" not in parts:
+        return _required(parts, "transition")
+    data, indices, indptr = (_required(parts, name) for name in CSR)
+    for name, array, kinds in (("data", data, "biuf"), ("indices", indices, "iu"), ("indptr", indptr, "iu")):
+        if array.ndim != 1 or array.dtype.kind not in kinds:
+            raise InvalidData(f"array {name!r} is {array.dtype} of shape {array.shape}; it is no part of a CSR matrix")
+    n = indptr.size - 1
+    if not 1 <= n <= limits.STATES:
+        raise InvalidData(f"array 'indptr' is for {n:,} states; expected 1 to {limits.STATES:,}")
+    k = n if columns is None else columns
+    indices, indptr = indices.astype(np.int64), indptr.astype(np.int64)
+    ends = indptr[0] == 0 and indptr[-1] == indices.size == data.size
+    if not ends or (indptr[1:] < indptr[:-1]).any() or ((indices < 0) | (indices >= k)).any():
+        raise InvalidData("data, indices and indptr are not a CSR matrix: lengths or indices do not fit")
+    return sp.csr_array((data, indices, indptr), shape=(n, k))
+
+
+def _required(parts: dict[str, Any], name: str) -> Any:
+    if name not in parts:
+        raise InvalidData(f"it has no array {name!r}; is it the file that you mean?")
+    return parts[name]
+
+
+def _tagged(label: Hashable) -> Any:
+    """A label as JSON: floats by their bits, tuples by their items, the rest as it is."""
+    if label is None or isinstance(label, (str, bool, int)):
+        return label
+    if isinstance(label, float):
+        return {"float": label.hex()}
+    if type(label) is tuple:
+        return {"tuple": [_tagged(item) for item in label]}
+    raise InvalidData(
+        f"label {label!r} is a {type(label).__name__}; .npz files hold labels of str, int, float, bool, None "
+        "and tuples of these: give the chain such labels first"
+    )
+
+
+def _untagged(item: Any) -> Any:
+    if item is None or isinstance(item, (str, bool, int)):
+        return item
+    if isinstance(item, dict) and len(item) == 1:
+        if isinstance(text := item.get("float"), str):
+            try:
+                return float.fromhex(text)
+            except (ValueError, OverflowError):
+                raise InvalidData(f"label {text[:40]!r} is no number in hexadecimal") from None
+        if isinstance(parts := item.get("tuple"), list):
+            return tuple(_untagged(part) for part in parts)
+    raise InvalidData("a label is neither text nor a number nor a tuple of these")
+
+
+# --- MDPs -------------------------------------------------------------------------------------------------------
+
+
+def mdp_arrays(mdp: MDP) -> dict[str, Any]:
+    """Everything an MDP is: ``transition (n_actions, n, n)``, or the CSR form of all kernels one below the other."""
+    if mdp.is_sparse:
+        s = mdp._stacked
+        parts: dict[str, Any] = dict(zip(CSR, (s.probabilities, s.indices, s.indptr), strict=True))
+    else:
+        parts = {"transition": np.stack([np.asarray(P) for P in mdp.transition])}
+    parts["initial"] = mdp.initial
+    if mdp.rewards is not None:
+        parts["rewards"] = mdp.rewards
+    for name, names in (("labels", mdp.labels), ("actions", mdp.actions)):
+        if names is not None:
+            parts[name] = label_array(names)
+    return parts
+
+
+def mdp_from_arrays(parts: dict[str, Any]) -> MDP:
+    """The inverse."""
+    initial = _required(parts, "initial")
+    return MDP(
+        _kernels(parts, initial.size),
+        initial=initial,
+        rewards=parts.get("rewards"),
+        labels=labels_from_array(parts, "labels"),
+        actions=labels_from_array(parts, "actions"),
+    )
+
+
+def _kernels(parts: dict[str, Any], n: int) -> Any:
+    if "transition" in parts or "indptr" not in parts:
+        return _required(parts, "transition")
+    stacked = _matrix(parts, columns=n)
+    if n < 1 or stacked.shape[0] % n:
+        raise InvalidData(f"array 'indptr' has {stacked.shape[0]:,} rows, which are no kernels of {n:,} states each")
+    return [stacked[k : k + n] for k in range(0, stacked.shape[0], n)]

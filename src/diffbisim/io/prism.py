@@ -1,0 +1,549 @@
+"""Explicit files of PRISM and of Storm: the transitions of a model, one per line, and what stands beside them.
+
+    model.tra     "n m", then "i j x [action]"              a Markov chain: m transitions of probability x
+                  "n c m", then "i k j x [action]"          an MDP: choice k of state i leads to j
+                  "dtmc", then "i j x"; "mdp", then "i k j x"       the same in Storm's dialect, without counts
+    model.lab     0="init" 1="deadlock" …, then "i: 0 2"    the propositions that hold in state i
+                  #DECLARATION init … #END, then "i init"   Storm's
+    model.sta     "(x,y)", then "i:(0,true)"                the values of the variables in state i
+    model.srew    "n m", then "i r"                         rewards of states (.rews, .rew; Storm: model.state.rew)
+    model.trew    "n m", then "i j r"                       rewards of transitions (.rewt; Storm: model.trans.rew);
+                                                            of an MDP "n c m", then "i k j r"
+
+States are counted from 0; lines that begin with # are comments (newer PRISM versions write them). Storm's files of
+rewards have no counts. Given a .tra file, the neighbors with the same stem are read too:
+
+*Start.* The states with the proposition "init", each as likely as the others, as PRISM assumes; else state 0.
+
+*Labels.* The tuple of the values of the variables, if there is a .sta file: (0, True). Else the propositions (other
+than init and deadlock), if each state has exactly one and no other state has it. Else none.
+
+*Rewards.* Of a state its own plus the expectation over its transitions, r(i) + Σ_j P(i,j) r(i,j); of an MDP with
+rewards of transitions likewise for each choice, (n, n_actions). Several reward structures (PRISM: model1.srew,
+model2.srew; Storm: model.NAME.state.rew) need a choice: ``rewards=2`` or ``rewards="steps"``, by number or by name. The
+name of a proposition may stand there too: reward 1 where it holds.
+
+PRISM gives deadlock states, which have no outgoing transition, a self-loop: here that is ``unseen="self-loop"``. An MDP
+whose states have one choice each is read as the chain that it is.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.checks import Floats, Integers
+from diffbisim.counting import MOST_FILLED
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.files import broken, open_text, replacing, within_memory
+from diffbisim.io.tables import Table, chain_of_edges, check_rows, check_states, is_integer
+from diffbisim.mdp import MDP
+
+REWARDS = r"(?P<number>\d*)\.(?P<kind>srew|rews|rew|trew|rewt)"
+STORM_REWARDS = r"(\.(?P<name>[^.]+))?\.(?P<kind>state|trans)\.rew"
+STATE_KINDS = ("srew", "rews", "rew", "state")  # the other kinds are of transitions
+OWN_PROPOSITIONS = ("init", "deadlock")  # PRISM gives these to every model
+COUNTS = {2: '"states transitions"', 3: '"states choices transitions"'}  # the first line
+CHAIN = ("source", "target", "probability")
+CHOICES = ("source", "choice", "target", "probability")
+STORM = {"dtmc": CHAIN, "mdp": CHOICES}
+OTHER_MODELS = ("ctmc", "ma", "pomdp", "smg")
+
+
+def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
+    """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs, or choose among them."""
+    path = Path(path)
+    model = _read_transitions(path)
+    table, n = model.table, model.n
+    if model.choice is not None and model.choice.any():
+        raise InvalidData(f"{path} holds an MDP (states have several choices); read it with read_mdp")
+    propositions = _propositions(path, n)
+    return chain_of_edges(
+        table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
+        initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards), unseen=unseen,
+    )  # fmt: skip
+
+
+@within_memory
+def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MDP:
+    """The MDP in a .tra file and its neighbors, with CSR kernels; action k is PRISM's choice k.
+
+    States may have fewer choices than others; for the missing ones ``unseen`` says "error", "self-loop" or
+    "uniform". Action names are kept when each belongs to one choice everywhere. ``rewards`` overrides those beside the
+    file, or chooses among them.
+    """
+    path = Path(path)
+    model = _read_transitions(path)
+    table, n, a, i, j, p = model.table, model.n, model.choice, model.source, model.target, model.probability
+    if a is None:
+        raise InvalidData(f"{path} holds a Markov chain; read it with read_chain")
+    if model.n_actions > limits.CHOICES:
+        table.fault(int(a.argmax()), f"more than {limits.CHOICES:,} choices; raise diffbisim.io.limits.CHOICES")
+    check_states(path, model.n_actions * n, a.size, f"choices ({model.n_actions:,} of each of {n:,} states)")
+    stacked = a * n + i
+    check_rows(table, stacked, j, p, lambda row: f"choice {row // n} of state {row % n}")
+    P = sp.csr_array((p, (stacked, j)), shape=(model.n_actions * n, n))
+    P = _filled(path, P, n, unseen)
+    kernels = [P[k * n : (k + 1) * n] for k in range(model.n_actions)]
+    propositions = _propositions(path, n)
+    return MDP(
+        _normalized(kernels), initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards),
+        labels=_labels(path, n, propositions), actions=_action_names(table, a, model.n_actions),
+    )  # fmt: skip
+
+
+def read_prism_labels(path: str | Path) -> dict[str, Integers]:
+    """The propositions of a .lab file: name -> the states (ascending) in which it holds."""
+    lines = _read_lines(Path(path), comments=True)
+    members = _storm_labels(lines) if lines.texts[0] == "#DECLARATION" else _prism_labels(_read_lines(Path(path)))
+    return {name: np.unique(np.array(states, dtype=np.int64)) for name, states in members.items()}
+
+
+def _prism_labels(lines: Lines) -> dict[str, list[int]]:
+    header = lines.texts[0]
+    if not re.fullmatch(r'(\d{1,18}="[^"]*"\s*)+', header):
+        raise lines.broken(0, 'expected a header such as 0="init" 1="deadlock"')
+    names = dict(re.findall(r'(\d+)="([^"]*)"', header))
+    members: dict[str, list[int]] = {name: [] for name in names.values()}
+    for k, text in enumerate(lines.texts[1:], start=1):
+        match = re.fullmatch(r"(\d{1,18})\s*:([\d\s]*)", text)
+        if match is None:
+            raise lines.broken(k, 'expected "state: label numbers", such as 3: 0 2')
+        for number in match[2].split():
+            if number not in names:
+                raise lines.broken(k, f"label {number} is not in the header")
+            members[names[number]].append(int(match[1]))
+    return members
+
+
+def _storm_labels(lines: Lines) -> dict[str, list[int]]:
+    """#DECLARATION, names, #END, and then lines of a state and the names that hold in it."""
+    members: dict[str, list[int]] = {}
+    declaring = False
+    for k, text in enumerate(lines.texts):
+        if text in ("#DECLARATION", "#END"):
+            declaring = text == "#DECLARATION"
+            continue
+        if declaring:
+            members.update((name, []) for name in text.split())
+            continue
+        state, *names = text.split()
+        if not (state.isdecimal() and len(state) <= 18):
+            raise lines.broken(k, 'expected "state names", such as 3 init goal')
+        for name in names:
+            if name not in members:
+                raise lines.broken(k, f"{name} is not declared between #DECLARATION and #END")
+            members[name].append(int(state))
+    return members
+
+
+def read_prism_states(path: str | Path) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of the variables in a .sta file, and their values in each state: integers, booleans, else text."""
+    lines = _read_lines(Path(path))
+    header = re.fullmatch(r"\((.*)\)", lines.texts[0])
+    if header is None:
+        raise lines.broken(0, "expected the names of the variables, such as (x,y)")
+    names = [name.strip() for name in header[1].split(",")]
+    states: dict[tuple[Any, ...], int] = {}
+    for k, text in enumerate(lines.texts[1:]):
+        match = re.fullmatch(r"(\d+)\s*:\s*\((.*)\)", text)
+        values = tuple(map(_value, match[2].split(","))) if match is not None else ()
+        if match is None or len(values) != len(names):
+            raise lines.broken(k + 1, f"expected a state and its {len(names)} values, such as {k}:(0,true)")
+        if match[1] != str(k):
+            raise lines.broken(k + 1, f"expected state {k}; the states must be listed in order, none left out")
+        if states.setdefault(values, k) != k:
+            raise lines.broken(k + 1, f"repeats the values of state {states[values]}; they tell the states apart")
+    return names, list(states)
+
+
+def _value(text: str) -> Any:
+    text = text.strip()
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if is_integer(text) else text
+
+
+def read_prism_rewards(path: str | Path) -> Floats:
+    """The state rewards (n,) of a .srew file; states that are not listed have reward 0."""
+    n, table = _counted_table(_read_lines(Path(path)), {2: ("state", "reward")})
+    return _state_rewards(table, n)
+
+
+def _state_rewards(table: Table, n: int) -> Floats:
+    state, values = _below(table, "state", n), table.floats("reward", least=-np.inf)
+    _no_repeats(table, state)
+    rewards = np.zeros(n)
+    rewards[state] = values
+    return rewards
+
+
+# --- what stands beside a .tra file -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RewardFiles:
+    """A reward structure: the files with the rewards of its states and of its transitions."""
+
+    key: str  # its number, Storm's name, or "" if it has neither
+    state: Path | None = None
+    transition: Path | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [file for file in (self.state, self.transition) if file is not None]
+
+    @cached_property
+    def name(self) -> str:
+        """What PRISM's comment calls it, else its number or Storm's name."""
+        for file in self.files:
+            with open_text(file) as lines:
+                for line in islice(lines, 2):
+                    if found := re.match(r'#\s*Reward structure:?\s+"([^"]*)"', line):
+                        return found[1]
+        return self.key
+
+    def __str__(self) -> str:
+        names = dict.fromkeys((self.key, f'"{self.name}"')) if self.name != self.key else {self.key: None}
+        return f"{' '.join(filter(None, names))} ({', '.join(file.name for file in self.files)})".strip()
+
+
+def reward_structures(path: Path) -> list[RewardFiles]:
+    """Those beside a .tra file, in order of their numbers or names; files that belong to another .tra are not."""
+    found: dict[str, dict[str, Path]] = {}
+    for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}*")):
+        rest = file.name[len(path.stem) :]
+        match = re.fullmatch(STORM_REWARDS, rest) or re.fullmatch(REWARDS, rest)
+        if match is None:
+            continue
+        parts = match.groupdict()
+        infix = f".{parts['name']}" if parts.get("name") else parts.get("number") or ""
+        if infix and path.with_name(f"{path.stem}{infix}.tra").exists():
+            continue
+        kind = "state" if parts["kind"] in STATE_KINDS else "transition"
+        files = found.setdefault(infix.lstrip("."), {})
+        if kind in files:
+            raise InvalidData(f"{files[kind]} and {file.name} both hold {kind} rewards of {path.name}; remove one")
+        files[kind] = file
+    keys = sorted(found, key=lambda key: (int(key) if key.isdecimal() else -1, key))
+    return [RewardFiles(key, **found[key]) for key in keys]
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """What stands beside a .tra file, for people: propositions with their number of states, variables, rewards."""
+    path = Path(path)
+    labels, states = path.with_suffix(".lab"), path.with_suffix(".sta")
+    held = read_prism_labels(labels) if labels.exists() else {}
+    return {
+        "propositions": {name: int(found.size) for name, found in held.items()},
+        "variables": read_prism_states(states)[0] if states.exists() else [],
+        "reward_structures": [str(structure) for structure in reward_structures(path)],
+    }
+
+
+def _propositions(path: Path, n: int) -> dict[str, Integers]:
+    labels = path.with_suffix(".lab")
+    if not labels.exists():
+        return {}
+    held = read_prism_labels(labels)
+    for name, states in held.items():
+        if states.size and states[-1] >= n:
+            raise InvalidData(f"{labels}: state {states[-1]} is labeled {name}, but {path.name} has {n} states")
+    return held
+
+
+def _start(n: int, propositions: dict[str, Integers], initial: Any) -> Any:
+    """The given start, else uniform on the states labeled "init", else state 0."""
+    states = propositions.get("init")
+    if initial is not None or states is None or states.size == 0:
+        return 0 if initial is None else initial
+    start = np.zeros(n)
+    start[states] = 1.0 / states.size
+    return start
+
+
+def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hashable] | None:
+    """The values of the variables; else propositions that name the states one by one; else None."""
+    file = path.with_suffix(".sta")
+    if file.exists():
+        _, states = read_prism_states(file)
+        if len(states) != n:
+            raise InvalidData(f"{file} is for {len(states)} states, {path.name} has {n}; they belong apart")
+        return list(states)
+    own = {name: held for name, held in propositions.items() if name not in OWN_PROPOSITIONS}
+    if len(own) != n or any(held.size != 1 for held in own.values()):
+        return None
+    names = {int(held[0]): name for name, held in own.items()}
+    return [names[k] for k in range(n)] if len(names) == n else None
+
+
+def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> Any:
+    """The rewards given; else those of the structure (or proposition) chosen, or of the only one there is."""
+    chosen = isinstance(rewards, (str, int)) and not isinstance(rewards, bool)
+    if rewards is not None and not chosen:
+        return rewards
+    path, n = model.table.path, model.n
+    structures = reward_structures(path)
+    if rewards is None:
+        fitting = structures
+    else:
+        fitting = [s for s in structures if str(rewards) in (s.key, s.name)]
+        if not fitting and rewards in propositions:
+            return np.bincount(propositions[str(rewards)], minlength=n).astype(np.float64)
+    if len(fitting) > 1 or (chosen and not fitting):
+        if not structures and not propositions:
+            raise InvalidData(f"{path}: no file beside it holds rewards, so there are none called {rewards!r}")
+        listed = "; ".join(map(str, structures)) or "none"
+        also = ", ".join(propositions)
+        what = f"nothing beside it is called {rewards!r}" if chosen else f"it has {len(fitting)} reward structures"
+        example = next((s.name or s.key for s in structures), next(iter(propositions), "name"))
+        raise InvalidData(
+            f'{path}: {what}; choose by name or number, such as rewards="{example}", among {listed}'
+            + (f"; or a proposition: {also}" if also else "")
+        )
+    return _expected(model, fitting[0]) if fitting else None
+
+
+def _expected(model: Model, structure: RewardFiles) -> Floats:
+    """r(i) + Σ_j P(i,j) r(i,j), (n,); of a model with choices and rewards of transitions (n, n_actions)."""
+    path, n = model.table.path, model.n
+    r = np.zeros(n)
+    if structure.state is not None:
+        if model.storm:
+            r = _state_rewards(_table(_read_lines(structure.state), ("state", "reward")), n)
+        else:
+            r = read_prism_rewards(structure.state)
+        if r.size != n:
+            raise InvalidData(f"{structure.state} is for {r.size} states, {path.name} has {n}; they belong apart")
+    if structure.transition is None:
+        return r
+    row, j, values = _transition_rewards(model, structure.transition)
+    stacked = model.row
+    total = np.bincount(stacked, model.probability, minlength=model.n_actions * n)
+    P = sp.csr_array((model.probability / total[stacked], (stacked, model.target)), shape=(model.n_actions * n, n))
+    expected = np.bincount(row, np.asarray(P[row, j]).ravel() * values, minlength=model.n_actions * n)
+    each = r[:, None] + expected.reshape(model.n_actions, n).T
+    return each if model.n_actions > 1 else each[:, 0]
+
+
+def _transition_rewards(model: Model, file: Path) -> tuple[Integers, Integers, Floats]:
+    """Rows (choice · n + source), targets and rewards of a file of transition rewards, each of a transition."""
+    short, long = ("source", "target", "reward"), ("source", "choice", "target", "reward")
+    if model.storm:
+        table = _table(_read_lines(file), short if model.choice is None else long)
+    else:
+        n, table = _counted_table(_read_lines(file), {2: short, 3: long})
+        if n != model.n:
+            raise InvalidData(f"{file} is for {n} states, {model.table.path.name} has {model.n}; they belong apart")
+    i, j = _below(table, "source", model.n), _below(table, "target", model.n)
+    row = i + model.n * table.integers("choice") if "choice" in table.columns else i
+    place = row * model.n + j
+    _no_repeats(table, place)
+    unknown = ~np.isin(place, model.row * model.n + model.target)
+    if unknown.any():
+        table.fault(int(unknown.argmax()), f"{model.table.path.name} has no such transition")
+    return row, j, table.floats("reward", least=-np.inf)
+
+
+def _no_repeats(table: Table, place: Integers) -> None:
+    _, first = np.unique(place, return_index=True)
+    if first.size < place.size:
+        table.fault(int(np.setdiff1d(np.arange(place.size), first)[0]), "already has a reward; remove one")
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def write_prism(chain: MarkovChain, path: str | Path) -> None:
+    """A .tra file, a .lab file with the start and, given rewards, a .srew file; state labels are lost."""
+    path = Path(path)
+    start = np.flatnonzero(chain.initial)
+    if not np.allclose(chain.initial[start], 1.0 / start.size):
+        raise InvalidData("PRISM starts in each initial state with the same probability; write .npz instead")
+    stale = [(file, "rewards") for structure in reward_structures(path) for file in structure.files]
+    stale += [(file, "states") for file in (path.with_suffix(".sta"),) if file.exists()]
+    for other, what in stale:
+        if chain.rewards is None or other != path.with_suffix(".srew"):
+            raise InvalidData(f"{other} would be read as the {what} of this chain; remove it or rename {path.name}")
+    with replacing(path) as file:
+        successors = chain.successors
+        source = successors.sources.tolist()
+        file.write(f"{chain.n_states} {chain.n_transitions}\n")
+        rows = zip(source, successors.indices.tolist(), successors.probabilities.tolist(), strict=True)
+        file.writelines(f"{i} {j} {p!r}\n" for i, j, p in rows)
+    with replacing(path.with_suffix(".lab")) as file:
+        file.write('0="init" 1="deadlock"\n')
+        file.writelines(f"{i}: 0\n" for i in start.tolist())
+    if chain.rewards is not None:
+        paid = np.flatnonzero(chain.rewards).tolist()
+        with replacing(path.with_suffix(".srew")) as file:
+            file.write(f"{chain.n_states} {len(paid)}\n")
+            file.writelines(f"{i} {float(chain.rewards[i])!r}\n" for i in paid)
+
+
+# --- reading lines ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The transitions of a .tra file: (m,) columns, and which dialect its neighbors speak."""
+
+    table: Table
+    n: int
+    source: Integers
+    target: Integers
+    probability: Floats
+    choice: Integers | None  # of an MDP
+    storm: bool
+
+    @property
+    def n_actions(self) -> int:
+        return 1 if self.choice is None else int(self.choice.max()) + 1
+
+    @property
+    def row(self) -> Integers:
+        """choice · n + source: the row in the stacked kernels."""
+        return self.source if self.choice is None else self.choice * self.n + self.source
+
+
+def _read_transitions(path: Path) -> Model:
+    """A .tra file, checked against its header."""
+    lines = _read_lines(path)
+    word = lines.texts[0].lower()
+    if word in OTHER_MODELS:
+        raise lines.broken(0, "only dtmc and mdp can be read")
+    if storm := word in STORM:
+        n, table = 0, _table(lines.after_header(), STORM[word])
+    else:
+        n, table = _counted_table(lines, {2: CHAIN, 3: CHOICES}, optional=("action",))
+    if not table.columns["source"]:
+        raise broken(path, 1, "", "the file holds no transitions")
+    if storm:
+        n = 1 + max(int(table.integers(name).max()) for name in ("source", "target"))
+        check_states(path, n, len(table.columns["source"]))
+    source, target = _below(table, "source", n), _below(table, "target", n)
+    choice = table.integers("choice") if "choice" in table.columns else None
+    if choice is not None and (choice < 0).any():
+        table.fault(int((choice < 0).argmax()), "choice must be at least 0")
+    return Model(table, n, source, target, table.floats("probability"), choice, storm)
+
+
+class Lines(NamedTuple):
+    """The lines of a file that say something, with their numbers."""
+
+    path: Path
+    numbers: list[int]
+    texts: list[str]
+
+    def broken(self, k: int, why: str) -> InvalidData:
+        return broken(self.path, self.numbers[k], self.texts[k], why)
+
+    def after_header(self) -> Lines:
+        return Lines(self.path, self.numbers[1:], self.texts[1:])
+
+
+def _read_lines(path: Path, comments: bool = False) -> Lines:
+    """Those that are neither blank nor (unless asked for) comments; at least one."""
+    lines = Lines(path, [], [])
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            text = line.strip()
+            if text and (comments or not text.startswith("#")):
+                lines.numbers.append(number)
+                lines.texts.append(text)
+    if not lines.texts:
+        raise broken(path, 1, "", "the file is empty")
+    return lines
+
+
+def _counted_table(
+    lines: Lines, shapes: dict[int, tuple[str, ...]], optional: tuple[str, ...] = ()
+) -> tuple[int, Table]:
+    """The number of states and the rows of a file whose first line counts states, perhaps choices, and rows.
+
+    ``shapes``: the names of the columns by how many counts there are.
+    """
+    header, rows = lines.texts[0], lines.after_header()
+    counts = [int(word) if word.isdecimal() and len(word) <= 18 else -1 for word in header.split()]
+    if len(counts) not in shapes or min(counts) < 0:
+        expected = " or ".join(COUNTS[k] for k in shapes)
+        raise lines.broken(0, f"the first line must hold the counts {expected}")
+    if counts[0] > limits.STATES:
+        raise lines.broken(0, f"more than {limits.STATES:,} states; raise diffbisim.io.limits.STATES")
+    if len(rows.texts) != counts[-1]:
+        why = f"the header promises {counts[-1]} lines, {len(rows.texts)} follow; is the file complete?"
+        raise lines.broken(0, why)
+    short = shapes[2]
+    alike = set(map(len, map(str.split, rows.texts))) == {len(short)}
+    return counts[0], _table(rows, short if alike else shapes[len(counts)], optional)
+
+
+def _table(lines: Lines, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> Table:
+    """Lines of one word per name; at the end of some there may be an optional one, which else is ""."""
+    widths = set(map(len, map(str.split, lines.texts)))
+    allowed = {len(names), len(names) + len(optional)}
+    for k in range(len(lines.texts)) if widths - allowed else ():
+        if (found := len(lines.texts[k].split())) not in allowed:
+            raise lines.broken(k, f"expected {' '.join(names)}, found {found} fields")
+    if max(widths, default=0) > len(names):
+        names = (*names, *optional)
+    width, words = len(names), " ".join(lines.texts).split()
+    if len(words) != width * len(lines.texts):
+        padded = [text.split() for text in lines.texts]
+        words = [word for row in padded for word in (*row, *[""] * (width - len(row)))]
+    columns: dict[str, Sequence[str]] = {name: words[k::width] for k, name in enumerate(names)}
+    return Table(lines.path, columns, lines.numbers.__getitem__, " ")
+
+
+def _below(table: Table, name: str, n: int) -> Integers:
+    numbers = table.integers(name)
+    bad = (numbers < 0) | (numbers >= n)
+    if bad.any():
+        table.fault(int(bad.argmax()), f"{name} must be a state from 0 to {n - 1}")
+    return numbers
+
+
+def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
+    """The stacked kernels with something in the rows of choices that a state does not have."""
+    empty = np.flatnonzero(np.diff(P.indptr) == 0)
+    if empty.size == 0:
+        return P
+    if unseen not in ("self-loop", "uniform"):
+        choice, state = divmod(int(empty[0]), n)
+        raise InvalidData(
+            f"{path}: state {state} has no choice {choice} ({empty.size} such gaps); "
+            'every action must exist in every state: pass unseen="self-loop" or "uniform"'
+        )
+    rows, columns = empty, empty % n
+    if unseen == "uniform" and empty.size * n > MOST_FILLED:
+        raise InvalidData(f'{path}: unseen="uniform" would add {empty.size * n:,} transitions; use "self-loop"')
+    if unseen == "uniform":
+        rows, columns = np.repeat(empty, n), np.tile(np.arange(n), empty.size)
+    entries = np.full(rows.size, empty.size / rows.size)
+    return sp.csr_array(P + sp.csr_array((entries, (rows, columns)), shape=P.shape))
+
+
+def _normalized(kernels: list[sp.csr_array]) -> list[sp.csr_array]:
+    """Rows divided by their sums, which the text has rounded."""
+    for P in kernels:
+        P.data /= np.repeat(P.sum(axis=1), np.diff(P.indptr))
+    return kernels
+
+
+def _action_names(table: Table, choices: Integers, n_actions: int) -> list[str] | None:
+    names: dict[int, set[str]] = {k: set() for k in range(n_actions)}
+    for k, name in zip(choices.tolist(), table.columns.get("action", ()), strict=False):
+        names[k].add(name)
+    each = [next(iter(found)) for found in names.values() if len(found) == 1]
+    return each if len(set(each)) == n_actions and "" not in each else None

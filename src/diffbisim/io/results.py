@@ -1,0 +1,165 @@
+"""Results on disk: one ``.npz`` of arrays, and JSON for everything else; no pickle.
+
+A distance is its own file. A result that is built on a distance (fit, compression, imitation) has the arrays of that
+distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
+knows it.
+
+What is read is checked as if an enemy had written it (arrays.py): chains, cost and discount as by the
+constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
+(the ``restore`` of its coupling).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffbisim.actions import MDPResult, problem_from_arrays
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount
+from diffbisim.cost import ground_cost
+from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
+from diffbisim.io.files import refusing, replacing
+from diffbisim.io.npz import chain_from_arrays
+from diffbisim.problem import AverageProblem, Problem, TotalProblem
+from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers import COUPLINGS, restore_coupling
+
+#: Of the JSON beside the arrays.
+VERSION = 1
+
+#: Bounds are checked by solving again where a sweep visits at most so many cells: about a tenth of a second.
+CHECKED = 4_000_000
+
+
+@contextmanager
+def opened(
+    path: str | Path, what: str = "saved result", remedy: str = "write one with result.save(path)"
+) -> Iterator[dict[str, Any]]:
+    """The arrays in a file; where one is missing or damaged, here or in the block, it is not a ``what``."""
+    arrays = read_archive(path, what, remedy)
+    with refusing(path, what, remedy):
+        yield arrays
+
+
+def write_built(
+    path: str | Path, kind: str, meta: Mapping[str, Any], distance: DistanceResult, arrays: Mapping[str, Any]
+) -> None:
+    """Write a result that is built on a distance, all at once or not at all."""
+    below = {f"distance.{name}": value for name, value in distance.arrays().items()}
+    text = np.frombuffer(json.dumps({f"diffbisim-{kind}": 1, **meta}).encode(), dtype=np.uint8)
+    with replacing(Path(path), binary=True) as file:
+        np.savez(file, **{**arrays, **below, kind: text})
+
+
+def read_built(arrays: dict[str, Any], kind: str) -> tuple[dict[str, Any], DistanceResult]:
+    """The JSON and the distance of a result that `write_built` wrote."""
+    meta = read_json(arrays, kind)
+    check_version(meta, f"diffbisim-{kind}")
+    entry(meta, "history", is_history, "a list of rows of numbers")
+    return meta, result_from_arrays(part(arrays, "distance."))
+
+
+def check_version(meta: Any, name: str) -> None:
+    """Refuse what a newer diffbisim has written, and what is something else."""
+    if entry(meta, name, is_count, "the version of the format") > VERSION:
+        raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
+
+
+def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
+    """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
+    meta = read_json(arrays, "meta")
+    check_version(meta, "diffbisim-result")
+    if meta.get("criterion") == "horizon":
+        return import_module("diffbisim.solvers.exact.horizon").result_from_arrays(arrays, meta)  # type: ignore[no-any-return]
+    lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
+    if not -np.inf < lower <= value <= upper < np.inf:
+        raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")
+    outcome = Status[entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")]
+    iterations = entry(meta, "iterations", is_count, "a count")
+    solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
+    history = entry(meta, "history", is_history, "a list of rows of numbers")
+    work = entry(meta, "work", is_row, "counts by name")
+    kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
+    with_actions = meta.get("criterion") == "actions"
+    if with_actions != (kind == "GameCoupling"):
+        raise InvalidData(f"a {kind} does not belong to this kind of problem")
+    problem: Any = problem_from_arrays(arrays, meta) if with_actions else _chain_problem(arrays, meta)
+    coupling = restore_coupling(kind, problem, part(arrays, "state."))
+    result = (MDPResult if with_actions else DistanceResult)(
+        problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
+    )
+    check_bounds(result)
+    return result
+
+
+def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
+    """What was asked; files from before there was a choice have discounted problems."""
+    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
+    if "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
+    cost = ground_cost(arrays["cost"], x, y)
+    if meta.get("criterion") == "average":
+        return AverageProblem.of(x, y, cost)
+    if meta.get("criterion") == "total":
+        return TotalProblem.of(x, y, cost, numbers(arrays, "terminal", cost.shape, np.bool_))
+    return Problem(x, y, cost, check_discount(entry(meta, "discount", is_number, "a number")))
+
+
+def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
+    """The chain beside a distance, which must be the second one of that distance (but for rewards and labels)."""
+    chain, y = chain_from_arrays(part(arrays, "chain.")), found.problem.y
+    same = chain.n_states == y.n_states and np.allclose(chain.initial, y.initial, rtol=0.0, atol=1e-9)
+    if not same or abs(chain.successors.matrix - y.successors.matrix).max() > 1e-9:
+        raise InvalidData("the chain is not the one that the distance is to")
+    return chain
+
+
+def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The arrays whose names begin so, without the prefix."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def check_bounds(result: DistanceResult) -> None:
+    """Whether the distance is within the bounds, on problems that are small enough to find out.
+
+    A converged result of the exact solver is taken at its word: one sweep from its table must give bounds within its
+    own (they shrink from sweep to sweep), so that neither bounds nor table can be wrong. All others are solved again
+    from their table, and the two intervals must meet. Bounds from min c to max c are always true.
+    """
+    from diffbisim.solvers import Exact, SinkhornPolicy
+    from diffbisim.solvers.exact.coupling import ExactCoupling, one_sweep
+
+    problem, coupling = result.problem, result.coupling
+    if result.lower < 0:
+        raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
+    if problem.criterion != "total" and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
+        raise InvalidData(f"upper is {result.upper!r}, above all costs")
+    if isinstance(result, MDPResult):
+        result.coupling.check_bounds(result, CHECKED)
+        return
+    if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
+        return
+    if type(coupling) is ExactCoupling and result.converged:
+        low, high = one_sweep(coupling)
+        if not (result.lower <= low and high <= result.upper):
+            raise InvalidData(
+                f"the table certifies {low:.17g} to {high:.17g}, which is not within lower = {result.lower!r} and "
+                f"upper = {result.upper!r}"
+            )
+        return
+    solver: Any = Exact(tol=1e-9, max_iterations=30, reachable=not coupling.complete, threads=1)
+    if coupling.epsilon:
+        temperature = coupling.epsilon * (problem.scale or 1.0) / (1 - problem.discount)
+        solver = SinkhornPolicy(tol=1e-6, epsilon=temperature, max_iterations=5, threads=1)
+    again = solver.solve(problem, warm=result)
+    if result.lower > again.upper or result.upper < again.lower:
+        raise InvalidData(
+            f"the distance is from {again.lower:.17g} to {again.upper:.17g}, not from lower = {result.lower!r} to "
+            f"upper = {result.upper!r}"
+        )

@@ -1,0 +1,346 @@
+"""Text tables with line numbers, so that a broken file is reported where it is broken.
+
+    from,to,probability           edges of a chain; what leaves a state sums to one
+    state,next_state[,weight]     observed transitions; the chain is estimated
+    episode,t,state               trajectories, rows in any order, t consecutive in an episode
+    state,reward                  rewards of states
+    0,1,2 …                       numbers without a header, such as a cost
+
+The header says what the rows are. State columns that hold only integers are state numbers, others are labels. A
+`Table` holds the columns of a file as strings, and the line each row came from. Its methods turn a column into numbers
+or states and, when they cannot, raise `InvalidData` with file, line, text and remedy.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain, Transitions, Unseen
+from diffbisim.checks import Floats, Integers
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+from diffbisim.io.arrays import read_array
+from diffbisim.io.files import broken, naming, open_text, replacing
+from diffbisim.names import distinct_labels
+
+ROUNDED_TEXT = 1e-5  # how far the printed probabilities of a row may be from one (PRISM's own tolerance)
+CHUNK = 256  # rows parsed at a time: few enough not to wake the garbage collector
+DIGITS = frozenset("-0123456789")
+EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
+OBSERVED = ({*PAIRS}, {*PAIRS, "weight"}, {*STEPS})
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of text by name, each of m strings; ``line(k)`` is the line of row k."""
+
+    path: Path
+    columns: dict[str, Sequence[str]]
+    line: Callable[[int], int]
+    delimiter: str = ","
+
+    def fault(self, k: int, why: str) -> NoReturn:
+        """Raise for row k: file, line, the text of the row, what is wrong."""
+        text = self.delimiter.join(column[k] for column in self.columns.values())
+        raise broken(self.path, self.line(k), text, why)
+
+    def expect(self, header: str) -> InvalidData:
+        """The error for a table with another header than this."""
+        return broken(self.path, 1, self.delimiter.join(self.columns), f"the header must be {header}")
+
+    def floats(self, name: str, least: float = 0.0) -> Floats:
+        """A column of finite numbers, not below ``least``; a fraction such as 1/3 is understood."""
+        column = self.columns[name]
+        try:
+            numbers = np.fromiter(map(float, column), dtype=np.float64, count=len(column))
+        except ValueError:
+            numbers = np.array([self._fraction(k, name) for k in range(len(column))], dtype=np.float64)
+        bad = ~(np.isfinite(numbers) & (numbers >= least))
+        if bad.any():
+            at_least = "" if least == -np.inf else f", at least {least:g}"
+            self.fault(int(bad.argmax()), f"{name} must be a finite number{at_least}")
+        return numbers
+
+    def integers(self, name: str) -> Integers:
+        """A column of integers."""
+        column = self.columns[name]
+        numbers = _integers(column)
+        if numbers is None:
+            k = next(k for k, text in enumerate(column) if not is_integer(text))
+            self.fault(k, f"{name} must be an integer")
+        return numbers
+
+    def states(self, *names: str) -> list[Any]:
+        """Columns of states: integer arrays if every entry is an integer, else lists of strings."""
+        for name in names:
+            if "" in self.columns[name]:
+                self.fault(self.columns[name].index(""), f"{name} is empty; name the state")
+        numbers = [_integers(self.columns[name]) for name in names]
+        return [list(self.columns[name]) for name in names] if any(n is None for n in numbers) else numbers
+
+    def _fraction(self, k: int, name: str) -> float:
+        top, slash, bottom = self.columns[name][k].partition("/")
+        try:
+            return float(top) / (float(bottom) if slash else 1.0)
+        except (ValueError, ZeroDivisionError):
+            self.fault(k, f"{name} must be a number")
+
+
+def is_integer(text: str) -> bool:
+    """Whether a table would read this text as an integer."""
+    return _integers([text]) is not None
+
+
+def _integers(column: Sequence[str]) -> Integers | None:
+    """The column as integers, None if an entry is not written as one ("1_0" is a name)."""
+    if not DIGITS.issuperset("".join(column)):
+        return None
+    try:
+        return np.fromiter(map(int, column), dtype=np.int64, count=len(column))
+    except (ValueError, OverflowError):
+        return None
+
+
+# --- rows and columns ---------------------------------------------------------------------------------------------
+
+
+def header(path: Path) -> list[str]:
+    """The names of the columns of a CSV file, from its first line alone."""
+    with open_text(path) as file:
+        delimiter = _delimiter(path, file)
+        _, row = next(_csv_rows(path, file, delimiter), (1, []))
+    return [name.strip().lower() for name in row]
+
+
+def read_columns(path: Path) -> Table:
+    """A CSV file with a header line; blank lines are skipped, spaces after a delimiter too."""
+    with open_text(path) as file:
+        delimiter = _delimiter(path, file)
+        rows = _csv_rows(path, file, delimiter)
+        _, first = next(rows, (1, []))
+        names = [name.strip().lower() for name in first]
+        if not names:
+            raise broken(path, 1, "", "the file is empty; it needs a header line")
+        if len(set(names)) < len(names):
+            raise broken(path, 1, delimiter.join(names), "two columns have the same name")
+        columns: list[list[str]] = [[] for _ in names]
+        while chunk := list(islice(rows, CHUNK)):
+            for line, row in chunk:
+                if len(row) != len(names):
+                    why = f"expected {len(names)} fields ({', '.join(names)}), found {len(row)}"
+                    raise broken(path, line, delimiter.join(row), why)
+            for column, part in zip(columns, zip(*(row for _, row in chunk), strict=True), strict=True):
+                column.extend(part)
+    if not columns[0]:
+        raise broken(path, 1, delimiter.join(names), "no rows follow the header")
+    return Table(path, dict(zip(names, columns, strict=True)), partial(_csv_line, path, delimiter), delimiter)
+
+
+def _delimiter(path: Path, file: IO[str]) -> str:
+    """Tabs in a .tsv; else a comma, unless the first line has only tabs."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    first = file.readline()
+    file.seek(0)
+    return "\t" if "\t" in first and "," not in first else ","
+
+
+def _csv_rows(path: Path, file: IO[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the line it ends on."""
+    reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise broken(path, reader.line_num, "", str(error)) from None
+
+
+def _csv_line(path: Path, delimiter: str, k: int) -> int:
+    """The line of row k, found by reading the file again: only errors ask for it."""
+    with open_text(path) as file:
+        return next(islice(_csv_rows(path, file, delimiter), k + 1, None))[0]
+
+
+# --- chains -------------------------------------------------------------------------------------------------------
+
+
+def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
+    """The chain in a table of edges, transitions or trajectories."""
+    table = read_columns(Path(path))
+    options: dict[str, Any] = {"initial": initial, "rewards": rewards, "unseen": unseen}
+    if set(table.columns) == set(EDGES):
+        source, target = table.states("from", "to")
+        return chain_of_edges(table, source, target, table.floats("probability"), **options)
+    if set(table.columns) not in OBSERVED:
+        raise table.expect("from,to,probability or state,next_state[,weight] or episode,t,state")
+    with naming(table.path):
+        data = _observed(table)
+        if unseen in ("self-loop", "uniform"):
+            check_states(table.path, data.n_states, len(data))
+        return data.chain(**options)
+
+
+def read_observations(path: str | Path, states: Any = None) -> Transitions:
+    """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
+    table = read_columns(Path(path))
+    if set(table.columns) not in OBSERVED:
+        raise table.expect("state,next_state[,weight] or episode,t,state")
+    with naming(table.path):
+        return _observed(table, states)
+
+
+def holds_observations(path: Path) -> bool:
+    """Whether a table holds observations, by its header."""
+    return set(header(path)) in OBSERVED
+
+
+def write_csv(chain: MarkovChain, path: str | Path) -> None:
+    """A table ``from,to,probability`` of the kernel; start and rewards are given again when it is read."""
+    path = Path(path)
+    names, s = _names_for_a_table(chain), chain.successors
+    with replacing(path) as file:
+        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+        writer.writerow(EDGES)
+        rows = zip(s.sources.tolist(), s.indices.tolist(), s.probabilities.tolist(), strict=True)
+        writer.writerows((names[i], names[j], repr(p)) for i, j, p in rows)
+
+
+def _names_for_a_table(chain: MarkovChain) -> list[Any]:
+    """The names of the states, if a table gives them back: all integers, or strings that are no numbers."""
+    names = [chain.label(k) for k in range(chain.n_states)]
+    if all(type(name) is int for name in names):
+        return names
+    for name in names:
+        if not isinstance(name, str) or name != name.strip() or not name or is_integer(name):
+            raise InvalidData(
+                f"label {name!r} would not come back from a table (only integers, or strings that are no "
+                "numbers, do); write .npz instead"
+            )
+    return names
+
+
+def _observed(table: Table, states: Any = None) -> Transitions:
+    if set(table.columns) == set(STEPS):
+        return Transitions.from_trajectories(_episodes(table), states=states)
+    weights = table.floats("weight") if "weight" in table.columns else None
+    return Transitions.from_pairs(*table.states(*PAIRS), weights=weights, states=states)
+
+
+def _episodes(table: Table) -> list[Any]:
+    """The state sequences of a table episode,t,state, in order of first appearance of the episodes."""
+    number = {name: k for k, name in enumerate(dict.fromkeys(table.columns["episode"]))}
+    episode = np.array([number[name] for name in table.columns["episode"]], dtype=np.int64)
+    t = table.integers("t")
+    order = np.lexsort((t, episode))
+    same, step = np.diff(episode[order]) == 0, np.diff(t[order])
+    bad = same & (step != 1)
+    if bad.any():
+        k, before = int(order[1:][bad][0]), int(order[:-1][bad][0])
+        fault = "repeats" if t[k] == t[before] else "leaves a gap after"
+        table.fault(k, f"t = {t[k]} {fault} t = {t[before]} of line {table.line(before)}; t must be consecutive")
+    (states,) = table.states("state")
+    ordered = states[order] if isinstance(states, np.ndarray) else [states[k] for k in order]
+    bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(order)]
+    return [ordered[begin:end] for begin, end in pairwise(bounds)]
+
+
+def chain_of_edges(
+    table: Table,
+    source: Any,
+    target: Any,
+    probability: Floats,
+    states: int | None = None,
+    labels: Sequence[Hashable] | None = None,
+    **options: Any,
+) -> MarkovChain:
+    """The chain with these probabilities: no pair twice, and what leaves a state sums to one."""
+    data = Transitions.from_pairs(source, target, weights=probability, states=states)
+    if labels is not None:
+        with naming(table.path):
+            data = replace(data, labels=distinct_labels(labels, data.n_states))
+    check_rows(table, data.states, data.next_states, probability, lambda k: f"state {data.name(k)!r}")
+    if options.get("unseen") in ("self-loop", "uniform"):
+        check_states(table.path, data.n_states, len(data))
+    with naming(table.path):
+        return data.chain(**options)
+
+
+def check_rows(table: Table, i: Integers, j: Integers, probability: Floats, name: Callable[[int], str]) -> None:
+    """Raise if a pair (i, j) stands twice, or if the probabilities of an i do not sum to one."""
+    order = np.lexsort((j, i))
+    twice = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0)
+    if twice.any():
+        k, first = int(order[1:][twice][0]), int(order[:-1][twice][0])
+        table.fault(k, f"repeats the transition of line {table.line(first)}; remove one or add them up")
+    _, begin, group = np.unique(i, return_index=True, return_inverse=True)
+    sums = np.bincount(group, probability)
+    bad = np.abs(sums - 1.0) > ROUNDED_TEXT
+    if bad.any():
+        k = int(begin[bad].min())
+        total = sums[group[k]]
+        table.fault(k, f"the probabilities out of {name(int(i[k]))} sum to {total:.10g}; they must sum to one")
+
+
+def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
+    """Raise if a file of so many rows asks for more states than there may be, or than it says anything about."""
+    most = min(limits.STATES, rows + limits.UNSEEN)
+    if n > most:
+        raise InvalidData(
+            f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are names, pass "
+            'unseen="drop", else raise the limits in diffbisim.io.limits'
+        )
+
+
+# --- rewards and costs --------------------------------------------------------------------------------------------
+
+
+def read_rewards(path: Path) -> Any:
+    """A vector from .npy, or a mapping from a table with the header ``state,reward``."""
+    if path.suffix.lower() == ".npy":
+        return np.asarray(read_array(path), dtype=np.float64)
+    table = read_columns(path)
+    if set(table.columns) != {"state", "reward"}:
+        why = "the header of a table of rewards must be state,reward"
+        raise broken(path, 1, table.delimiter.join(table.columns), why)
+    (states,) = table.states("state")
+    names = states.tolist() if isinstance(states, np.ndarray) else states
+    rewards: dict[Any, float] = {}
+    for k, (name, reward) in enumerate(zip(names, table.floats("reward", least=-math.inf).tolist(), strict=True)):
+        if name in rewards:
+            table.fault(k, f"state {name!r} already has a reward; remove one")
+        rewards[name] = reward
+    return rewards
+
+
+def read_numbers(path: Path) -> Floats:
+    """A matrix from .npy, or from a table of numbers without a header."""
+    if path.suffix.lower() == ".npy":
+        return np.asarray(read_array(path), dtype=np.float64)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    rows: list[list[float]] = []
+    with open_text(path) as file:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                rows.append([float(word) for word in text.split(delimiter)])
+            except ValueError:
+                raise broken(path, line, text.strip(), "expected numbers only, without a header") from None
+            if not all(map(math.isfinite, rows[-1])):
+                raise broken(path, line, text.strip(), "expected finite numbers only")
+            if len(rows[-1]) != len(rows[0]):
+                why = f"expected {len(rows[0])} numbers as in the first row, found {len(rows[-1])}"
+                raise broken(path, line, text.strip(), why)
+    if not rows:
+        raise broken(path, 1, "", "the file is empty")
+    return np.array(rows)

@@ -1,0 +1,231 @@
+"""Names of states: in labeled tables, in lists of labels, and what to do where they meet.
+
+**Names decide, then positions.** A mapping, a pandas Series or DataFrame, a polars frame and an xarray DataArray name
+their entries, and are put in the order of the states that they name; names that do not match are an error. Names
+0 … n-1 in this order, which is what pandas gives where none were given, are no names. These libraries are recognized by
+their types' modules and never imported.
+
+**Missing values** (None, NaN, NaT, pandas.NA, a masked entry) are not names of states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from diffbisim.errors import DiffbisimError, InvalidChain
+
+Labels = tuple[Hashable, ...]
+AxisNames = list[Hashable] | None  # None for an axis without names
+
+
+# --- labeled tables -----------------------------------------------------------------------------------------------
+
+
+def library(value: Any) -> str:
+    """Which library of labeled tables a value comes from: "pandas", "polars", "xarray", or "" for none."""
+    kind: Any = type(value)
+    return _library_of_type(kind)
+
+
+@lru_cache(maxsize=1024)
+def _library_of_type(kind: Any) -> str:
+    homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    return next((name for name in ("pandas", "polars", "xarray") if name in homes), "")
+
+
+def is_frame(value: Any) -> bool:
+    """Whether this is a table with named columns: a pandas or polars DataFrame."""
+    return library(value) in ("pandas", "polars") and hasattr(value, "columns")
+
+
+def axis_names(value: Any) -> list[AxisNames]:
+    """The names along each axis of a labeled vector or table; [] for anything else."""
+    source = library(value)
+    if source == "pandas" and hasattr(value, "index"):
+        return [_index_names(getattr(value, axis)) for axis in ("index", "columns") if hasattr(value, axis)]
+    if source == "polars" and is_frame(value):
+        columns = list(value.columns)
+        return [None, None if columns == [f"column_{k}" for k in range(len(columns))] else columns]
+    if source == "xarray" and hasattr(value, "dims") and hasattr(value, "indexes"):
+        return [_index_names(value.indexes[axis]) if axis in value.indexes else None for axis in value.dims]
+    return []
+
+
+def _index_names(index: Any) -> AxisNames:
+    """The names in a pandas Index; None if they are 0 … n-1."""
+    if getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1:
+        return None
+    names: list[Hashable] = index.tolist()
+    return None if names == list(range(len(names))) else names
+
+
+def entries_and_names(value: Any) -> tuple[Any, list[AxisNames]]:
+    """The entries of a mapping or of a labeled vector or table, and the names along each axis; else (value, [])."""
+    if isinstance(value, Mapping):
+        return np.fromiter(value.values(), dtype=object, count=len(value)), [list(value)]
+    axes = axis_names(value)
+    return np.asarray(value) if axes else value, axes
+
+
+def positions(
+    names: Sequence[Hashable] | None,
+    states: Sequence[Hashable],
+    what: str,
+    *,
+    of: str = "state",
+    error: type[DiffbisimError] = InvalidChain,
+    partial: bool = False,
+) -> list[int] | None:
+    """Where each of the ``states`` (labels, or a range) stands among the ``names``; None if they go by position.
+
+    An axis without names is one with names 0 … n-1, if that is what the states are called. ``partial``: states that
+    are not named are at -1 instead of an error.
+    """
+    given = range(len(states)) if names is None else names
+    at = {name: k for k, name in enumerate(given)}
+    known = set(states)
+    if len(at) < len(given):
+        twice = next(name for k, name in enumerate(given) if at[name] != k)
+        raise error(f"{what} names {twice!r} twice; every {of} has one place")
+    if extra := [name for name in given if name not in known]:
+        if names is None:
+            return None
+        called = "have no labels" if isinstance(states, range) else f"are {few(states)}"
+        raise error(
+            f"{what} names {extra[0]!r}, which is no {of} (they {called}); correct the name, or give a bare array to "
+            "go by position"
+        )
+    order = [at.get(name, -1) for name in states]
+    if not partial and -1 in order:
+        raise error(f"{what} has no entry for {of} {states[order.index(-1)]!r}; give every {of} one")
+    return order
+
+
+def in_order(
+    value: Any, states: Sequence[Sequence[Hashable]], name: str, *, of: Sequence[str] = ("state", "state"),
+    error: type[DiffbisimError] = InvalidChain, rest: float | None = None,
+) -> Any:  # fmt: skip
+    """A mapping or a labeled vector or table as an array in the order of the states; anything else as it is.
+
+    ``states[k]`` are the names of the states (``of[k]``: or actions) along axis k, a range if they have none; ``rest``
+    stands for the states that are not named, which are else an error.
+    """
+    entries, axes = entries_and_names(value)
+    if len(axes) != len(states):
+        return entries  # the check of the shape says so
+    for k, (names, known) in enumerate(zip(axes, states, strict=True)):
+        if names is None and entries.shape[k] != len(known):
+            continue  # and here
+        what = name if len(axes) == 1 else f"the {('row', 'column')[k]} index of {name}"
+        order = positions(names, known, what, of=of[k], error=error, partial=rest is not None)
+        if order is not None:
+            padded = entries if rest is None else np.append(entries, [rest], axis=k)  # -1 is the last
+            entries = padded.take(order, axis=k)
+    return entries
+
+
+def kernel_in_order(
+    value: Any, labels: Sequence[Hashable] | None, name: str = "transition"
+) -> tuple[Any, Sequence[Hashable] | None]:
+    """The table of a kernel and its labels: a labeled table is put in the order of ``labels``, else of its rows.
+
+    Rows and columns must name the same states. If only one of them has names, ``labels`` must name the other.
+    """
+    refuse_labeled_rows(value, name)
+    found = axis_names(value)
+    shape = tuple(getattr(value, "shape", ()))
+    if found == [None, None] or len(found) != 2 or len(shape) != 2 or shape[0] != shape[1]:
+        return (np.asarray(value) if found else value), labels
+    if labels is not None:
+        return in_order(value, (labels, labels), name), labels
+    numbers = list(range(shape[0]))
+    rows, columns = (numbers if axis is None else axis for axis in found)
+    if len(set(rows)) == len(rows) and set(rows) != set(columns):
+        if None in found:
+            named, other = ("columns", "rows") if found[0] is None else ("rows", "columns")
+            raise InvalidChain(
+                f"{name} names its {named} ({few(columns if found[0] is None else rows)}) but not its {other}; "
+                f"pass labels=[...] in the order of its {other}, or the bare array (.to_numpy())"
+            )
+        odd = next(((a, "row", "column") for a in rows if a not in set(columns)), None)
+        odd = odd or next((b, "column", "row") for b in columns if b not in set(rows))
+        raise InvalidChain(f"{name} has a {odd[1]} {odd[0]!r} and no {odd[2]} of that name; both name the states")
+    return in_order(value, (rows, rows), name), None if rows == numbers else rows
+
+
+def refuse_labeled_rows(value: Any, name: str) -> None:
+    """Refuse a list of Series: each has an order of its own."""
+    if isinstance(value, (list, tuple)) and any(names is not None for row in value for names in axis_names(row)):
+        raise InvalidChain(f"{name} is a list of labeled rows; make one table of them, such as pandas.DataFrame(rows)")
+
+
+# --- lists of names -----------------------------------------------------------------------------------------------
+
+
+def ordered_names(names: Any, what: str) -> list[Any] | None:
+    """A list of names, whose order counts; sets and mappings, which would lose it, are refused."""
+    if names is None:
+        return None
+    if isinstance(names, (set, frozenset, Mapping)):
+        kind = "mapping" if isinstance(names, Mapping) else "set"
+        raise InvalidChain(f"{what} is a {kind}; give a list, in the order of the states")
+    return list(names.tolist() if isinstance(names, np.ma.MaskedArray) else names)
+
+
+def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "state") -> Labels | None:
+    """``labels`` as a tuple of n distinct hashables (numpy scalars become Python ones), or None."""
+    if labels is None:
+        return None
+    items = list(map(python_scalar, ordered_names(labels, name) or ()))
+    if len(items) != n:
+        raise InvalidChain(f"{name} has {len(items)} entries for {n} {per}s; give one per {per}")
+    first: dict[Hashable, int] = {}
+    for k, item in enumerate(items):
+        try:
+            seen = first.setdefault(item, k)
+        except TypeError:
+            raise InvalidChain(f"{name}[{k}] = {item!r} is not hashable; use strings, numbers or tuples") from None
+        if seen != k:
+            raise InvalidChain(f"{name}[{k}] = {item!r} repeats {name}[{seen}]; they must be distinct")
+        if is_missing(item):
+            raise InvalidChain(f"{name}[{k}] is {item!r}, a missing value; give the {per} a name, such as 'none'")
+    return tuple(items)
+
+
+def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | None:
+    """Index of a state given by label (looked up first) or by index; None if it is neither."""
+    if isinstance(state, Hashable):
+        try:
+            if (found := numbers.get(state)) is not None:
+                return found
+        except TypeError:  # a tuple with a list inside
+            return None
+    if isinstance(state, (int, np.integer)) and not isinstance(state, bool) and 0 <= state < n:
+        return int(state)
+    return None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for nothing: None, NaN, NaT, pandas.NA, a masked entry, or a tuple with such a part."""
+    if value is None or value is np.ma.masked:
+        return True
+    if isinstance(value, tuple):
+        return any(map(is_missing, value))
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError, ArithmeticError):  # pandas.NA is neither equal to itself nor not
+        return type(value).__name__ == "NAType"
+
+
+def python_scalar(name: Any) -> Any:
+    """A numpy scalar as Python's own; but not dates, which would become numbers."""
+    return name.item() if isinstance(name, np.generic) and name.dtype.kind not in "mM" else name
+
+
+def few(names: Sequence[Any], total: int | None = None) -> str:
+    """``'a', 'b', …`` for a message: the first five names, of ``total``."""
+    return ", ".join(map(repr, names[:5])) + (", …" if (len(names) if total is None else total) > 5 else "")

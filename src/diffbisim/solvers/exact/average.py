@@ -1,0 +1,401 @@
+"""The least long-run average cost of two chains, to a certified gap.
+
+    g*(x,y) = min limsup 1/n E Σ_{t<n} c(x_t, y_t)    over bicausal couplings from (x,y),    d = OT_{g*}(ν_X, ν_Y)
+
+*Closed classes of pairs* (undiscounted.py). On each, g* is a constant: couplings cannot leave the class, and the
+independent one connects it. With a table W, the *bias*, the optimality equation is W + g = T W, T W = c + OT_W, and for
+any W whatever
+
+    min_C (T W - W) ≤ g*_C ≤ max_C (T W - W)
+
+(sum T W - W along a path: costs, and a difference of W that the number of steps divides away; the best plans for W make
+it an upper bound, and no coupling does better than OT_W). Newton's steps bring the two together.
+
+*Pairs with a transient state* are left almost surely under every coupling, and g* = OT_{g*} there, with the classes'
+values as its boundary: the least expectation of where the coupling ends up. Its certificate is that of total.py, with
+costs zero: if |OT_u - u| ≤ δ k at the transient pairs, then |u - g*| ≤ δ w. Since w is separable, it adds just
+δ (<ν_X, w_X> + <ν_Y, w_Y>) to the bounds of d. What is uncertain about g* on the classes adds no more than itself.
+
+*Gradient.* With m the long-run law of the best coupling from the start, n its expected visits to transient pairs, f^W
+the potentials for the table W and f^g those for g*,
+
+    ∂d/∂P_X(x'|x) = Σ_y m(x,y) f^W_xy(x') + Σ_y n(x,y) f^g_xy(x'),        ∂d/∂c = m,        ∂d/∂ν_X = f_0
+
+for changes that keep the possible transitions: new ones may join classes, where g* jumps. Where two recurrent classes
+of the best coupling tie, m is not unique, and this is one of several generalized gradients.
+
+*Rounding.* As in solver.py: computed T W - W differs from the true one by at most η = η₀ + 12 u S downwards and η + p
+upwards, where S is the size of W, which begins at zero on every class; there is no 1 - γ to divide by. The steps of
+undiscounted.py change W and with it how tight the bounds are, never whether they hold.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from diffbisim.errors import InvalidArgument
+from diffbisim.io.arrays import numbers
+from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy, on_support
+from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
+from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
+from diffbisim.solvers.exact.transports import Basis, Items, Transports
+from diffbisim.solvers.exact.undiscounted import (
+    LOOSE,
+    Equation,
+    Integers,
+    Leaving,
+    Mask,
+    Recurrence,
+    first_bias,
+    leaving_chain,
+    pair_classes,
+    scaled_cost,
+    settled,
+)
+
+#: Occupancies of pairs that the plans leave for good, where rounding makes them differ from zero.
+LEFT = 1e-10
+
+
+def solve(
+    problem: AverageProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Newton's steps to the certified gap, from a previous result if given."""
+    run = AverageCost(problem, options, warm)
+    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
+    last = ended.history[-1]
+    return DistanceResult(
+        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
+        run.coupling(), ended.history, run.work,
+    )  # fmt: skip
+
+
+class Split(NamedTuple):
+    """The pairs of a problem by what becomes of them."""
+
+    closed: Integers  # (K,) flat pairs of recurrent states; empty for all pairs
+    label: Integers  # (K,) their classes
+    n_classes: int
+    transient: Integers  # (L,) the others
+    recurrent: tuple[Mask, Mask]  # states of X and of Y
+
+    @classmethod
+    def of(cls, problem: AverageProblem, reachable: bool) -> "Split":
+        """Of all pairs, or of those that the starts can reach."""
+        x, y = Recurrence.of(problem.x), Recurrence.of(problem.y)
+        label = pair_classes(x, y)
+        pairs = pair_items(problem, True).listed if reachable else np.arange(label.size)
+        closed, transient = pairs[label[pairs] >= 0], pairs[label[pairs] < 0]
+        classes, number = np.unique(label[closed], return_inverse=True)
+        everything = closed.size == label.size
+        recurrent = x.recurrent, y.recurrent
+        return cls(ALL if everything else closed, number.reshape(-1), classes.size, transient, recurrent)
+
+    def items(self, problem: AverageProblem) -> tuple[Items, Items | None]:
+        """The transports of closed classes, and of transient pairs if there are any."""
+        items = pair_items(problem, False)
+        others = items._replace(listed=self.transient) if self.transient.size else None
+        return items._replace(listed=self.closed), others
+
+
+class AverageCost:
+    """One solve: the bias W on closed classes, their gains, and the table g of gains over all pairs.
+
+    ``low``, ``high (classes,)`` are certified bounds of the gains, in units of the largest cost.
+    """
+
+    def __init__(self, problem: AverageProblem, options: Exact, warm: DistanceResult | None = None) -> None:
+        self.problem = problem
+        if warm is not None:
+            check_warm(warm, problem.shape)
+        self.split = split = Split.of(problem, options.reachable)
+        self.order = np.argsort(split.label, kind="stable") if split.n_classes > 1 else None
+        self.starts = np.searchsorted(split.label, np.arange(split.n_classes), sorter=self.order)
+        (items, others), (trees, other_trees) = split.items(problem), _known(warm)
+        cost, W = scaled_cost(problem), first_bias(warm, problem)
+        cost_of_closed = cost[split.closed] if split.closed.size else cost
+        self.closed = Equation(begin_with(items, options.threads, trees), cost_of_closed, W, False, problem.blur)
+        self._gauge()
+        self.g, self.start = np.zeros(cost.size), StartTransport(problem)
+        self.transient: Equation | None = None
+        if others is not None:
+            self._begin_transient(begin_with(others, options.threads, other_trees), warm)
+
+    def _begin_transient(self, transports: Transports, warm: DistanceResult | None) -> None:
+        problem, pairs, chains = self.problem, self.split.transient, (self.problem.x, self.problem.y)
+        self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
+        sides = [Leaving.of(c, r, problem.blur) for c, r in zip(chains, self.split.recurrent, strict=True)]
+        self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
+        self.time = sum(float(c.initial @ side.time) for c, side in zip(chains, sides, strict=True)) * (1 + 1e-9)
+        self.longest = sum(float(side.time.max()) for side in sides)
+        if warm is not None and isinstance(warm.problem, AverageProblem):
+            table = warm.values.ravel()[pairs] / (problem.scale or 1.0)
+            self.g[pairs] = np.where(np.isfinite(table), table, 0.0)
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done so far, on both kinds of pairs."""
+        closed = self.closed.work
+        return closed if self.transient is None else {k: v + self.transient.work[k] for k, v in closed.items()}
+
+    def _by_class(self, reduce: np.ufunc, values: Array) -> Array:
+        """Over every class, (classes,)."""
+        if self.order is None:
+            return np.array([reduce.reduce(values)])
+        return np.asarray(reduce.reduceat(values[self.order], self.starts))
+
+    def _gauge(self) -> None:
+        """W begins at zero on every class."""
+        W = self.closed.W[self.closed.pairs]
+        self.closed.W[self.closed.pairs] = W - self._by_class(np.minimum, W)[self.split.label]
+
+    def improve(self, iteration: int) -> None:
+        """Optimal plans for W, and what they say of the gains; then for where transient pairs end up."""
+        closed = self.closed
+        closed.improve()
+        self.low = self._by_class(np.minimum, closed.change) - closed.below
+        self.high = self._by_class(np.maximum, closed.change) + closed.error
+        self.gain = np.clip((self.low + self.high) / 2, 0.0, 1.0)
+        self.half = float((self.high - self.low).max()) / 2 if closed.solved else np.inf
+        self.half += self.problem.blur  # of the starts; gains are at most one
+        self.extra = 0.0  # at other pairs than the starts
+        self.floor = 2 * closed.error + PRICE * closed.size
+        self.g[closed.pairs] = self.gain[self.split.label]
+        if self.transient is not None:
+            self._improve_transient(self.transient)
+
+    def _improve_transient(self, part: Equation) -> None:
+        self.g[part.pairs] = np.clip(self.g[part.pairs], self.gain.min(), self.gain.max())
+        part.improve()
+        off = np.maximum(part.change + part.error, part.below - part.change)
+        with np.errstate(all="ignore"):
+            worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) if part.solved else np.inf
+        self.half += worst * self.time
+        self.extra = worst * max(self.longest - self.time, 0.0) if worst < np.inf else 0.0
+        slowest = float(self.fall.min())
+        self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
+
+    def is_due(self, iteration: int) -> bool:
+        """The certificate is a by-product of the sweep."""
+        return True
+
+    def check(self, iteration: int) -> Check:
+        """The distance for the table of gains, and its bounds; the gap is that of the whole table."""
+        bounds = self.start.solve(self.g, self.half)
+        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
+        return Check(row, bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
+
+    def evaluate(self) -> None:
+        """The next tables, both of them."""
+        change = float((self.high - self.low).max())
+        price = max(PRICE * self.closed.size, LOOSE * change)
+        self.closed.newton(self.gain[self.split.label], change, price)
+        self._gauge()
+        if self.transient is not None:
+            change = float(np.abs(self.transient.change).max())
+            self.transient.newton(0.0, change, max(PRICE, LOOSE * change))
+
+    def coupling(self) -> "AverageCoupling":
+        """What is known at the end."""
+        solved = Solved(self.closed.transports, None if self.transient is None else self.transient.transports)
+        return AverageCoupling(self.problem, self.split, solved, self.closed.W, self.g, self.start)
+
+
+def _known(warm: DistanceResult | None) -> tuple[Transports | None, Transports | None]:
+    """Trees of a previous result, of closed classes and of transient pairs."""
+    coupling = None if warm is None else warm.coupling
+    if isinstance(coupling, AverageCoupling):
+        return coupling.solved
+    return (coupling.transports, coupling.transports) if isinstance(coupling, ExactCoupling) else (None, None)
+
+
+class Solved(NamedTuple):
+    """The trees of closed classes, and of transient pairs if there are any."""
+
+    closed: Transports
+    transient: Transports | None
+
+
+class AverageCoupling(Coupling):
+    """Plans and potentials from optimal trees: on closed classes for the bias W, elsewhere for the gains g.
+
+    Both tables are flat and scaled by the largest cost. Potentials off the supports are known where there is one closed
+    class and no transient pair: otherwise mass that enters there could change the classes.
+    """
+
+    def __init__(
+        self, problem: AverageProblem, split: Split, solved: Solved, W: Array, g: Array, start: StartTransport
+    ) -> None:
+        self.problem, self.split, self.solved, self.W, self.g, self._start = problem, split, solved, W, g, start
+        self.everything = split.closed.size + split.transient.size in (0, problem.cost.size)
+        self.complete = split.n_classes == 1 and not split.closed.size
+        self._closed = ExactCoupling(problem, solved.closed, W, start, 0.0)
+        self._closed.complete = self.complete
+        self._transient = None
+        if solved.transient is not None:
+            self._transient = ExactCoupling(problem, solved.transient, g, start, 0.0)
+
+    @classmethod
+    def of_tables(cls, problem: AverageProblem, W: Array, values: Array) -> Self:
+        """The optimal trees for given tables of bias and gains (one sweep); NaN marks pairs out of reach."""
+        split = Split.of(problem, bool(np.isnan(values).any()))
+        items, transient = split.items(problem)
+        solved = Solved(Transports(items), None if transient is None else Transports(transient))
+        scale, start = problem.scale or 1.0, StartTransport(problem)
+        W, g = (np.nan_to_num(table.ravel() / scale) for table in (W, values))
+        for transports, table in zip(solved, (W, g), strict=True):
+            if transports is not None:
+                transports.solve(table, np.empty(transports.size), PRICE * max(1.0, float(np.abs(table).max())))
+        start.solve(g, 0.0)
+        return cls(problem, split, solved, W, g, start)
+
+    # --- tables ------------------------------------------------------------------------------------------------
+
+    @lazy
+    def values(self) -> Array:
+        """g*, (n_X, n_Y)."""
+        problem = self.problem
+        table = np.clip(problem.scale * np.minimum(self.g, 1.0), float(problem.cost.min()), problem.scale)
+        if not self.everything:
+            known = np.zeros(table.size, bool)
+            known[self.split.closed] = known[self.split.transient] = True
+            table[~known] = np.nan
+        return frozen(table.reshape(problem.shape))
+
+    @property
+    def bias(self) -> Array:
+        """The bias W in the user's units, (n_X, n_Y), zero at its least on every class; NaN where there is none."""
+        table = self.problem.scale * self.W
+        if self.split.closed.size:
+            known = np.zeros(table.size, bool)
+            known[self.split.closed] = True
+            table[~known] = np.nan
+        return table.reshape(self.problem.shape)
+
+    @property
+    def start(self) -> Start:
+        f, g = self._start.potentials(self.g.reshape(self.problem.shape) if self.everything else None)
+        return Start(self._start.plan(), self.problem.scale * f, self.problem.scale * g)
+
+    def _part(self, x: int, y: int) -> ExactCoupling:
+        z, transient = x * self.problem.shape[1] + y, self.split.transient
+        k = int(np.searchsorted(transient, z))
+        inside = self._transient is not None and k < transient.size and transient[k] == z
+        return self._transient if inside else self._closed  # type: ignore[return-value]
+
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        return self._part(x, y).plan(x, y)
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        return self._part(x, y).potentials(x, y)
+
+    # --- laws --------------------------------------------------------------------------------------------------
+
+    @lazy
+    def _law(self) -> tuple[Array, Array]:
+        """Where the best coupling is in the long run, and how often it visits transient pairs; both (n_X*n_Y,)."""
+        entered, visits = np.zeros(self.g.size), np.zeros(self.g.size)
+        i, j, mass = self._start.transport.cells()
+        entered[self._start.cells[i, j]] = mass
+        transports, pairs = self.solved.transient, self.split.transient
+        if transports is not None:
+            source = np.append(entered[pairs], 0.0)
+            visits[pairs] = settled(leaving_chain(transports, entered.size, 1.0), source, source)[:-1]
+            trees = transports.trees
+            flow = trees.flow * np.repeat(visits[pairs], np.diff(trees.at))
+            entered += np.bincount(transports.targets(), weights=flow, minlength=entered.size)
+            entered[pairs] = 0.0
+        return self._long_run(entered), visits
+
+    def _long_run(self, entered: Array) -> Array:
+        """Where the plans lead in the long run from a law on closed classes."""
+        label, n = self.split.label, self.split.n_classes
+        pairs: Any = self.split.closed if self.split.closed.size else slice(None)
+        first = entered[pairs]
+        share = np.bincount(label, weights=first / first.sum(), minlength=n)
+
+        def normalize(m: Array) -> None:
+            mass = np.bincount(label, weights=m, minlength=n)
+            m *= np.divide(share, mass, out=np.zeros(n), where=mass > 0)[label]
+
+        normalize(first)
+        chain = pair_chain(self.solved.closed, 1.0)
+        m = settled(chain, np.zeros(first.size), first, normalize)
+        graph = chain.matrix()
+        graph.eliminate_zeros()
+        n_parts, part = connected_components(graph, directed=True, connection="strong")
+        rows = np.repeat(part, np.diff(graph.indptr))
+        left = np.zeros(n_parts, bool)
+        left[rows[rows != part[graph.indices]]] = True
+        m[left[part] & (m <= LEFT * m.max())] = 0.0
+        normalize(m)
+        law = np.zeros(entered.size)
+        law[pairs] = m
+        return law
+
+    def occupancy(self) -> Array:
+        """The long-run law from the start: sums to one, <m, c> = d, and exactly zero where plans never stay."""
+        return self._law[0].reshape(self.problem.shape).copy()
+
+    def potential_weights(self, m: Array) -> Array:
+        return m + self._law[1].reshape(self.problem.shape)
+
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        if everywhere and not self.complete:
+            raise InvalidArgument(
+                "potentials off the supports need all pairs, in one closed class: use an irreducible, aperiodic chain, "
+                "and Exact(reachable=False)"
+            )
+        weights, (n_x, n_y) = np.array(m, dtype=np.float64).ravel(), self.problem.shape
+        by_x, by_y = self.solved.closed.weighted_potentials(
+            self.W,
+            weights[self.split.closed] if self.split.closed.size else weights,
+            ((n_x, n_x), (n_y, n_y)) if everywhere else None,
+        )
+        if self.solved.transient is not None:
+            more = self.solved.transient.weighted_potentials(self.g, weights[self.split.transient], None)
+            by_x, by_y = by_x + more[0], by_y + more[1]
+        by_x, by_y = self.problem.scale * by_x, self.problem.scale * by_y
+        if everywhere:
+            return by_x, by_y
+        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+
+    # --- files -------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        start = self._start.transport.tree
+        arrays = {"W": self.W, "g": self.g, "reachable": np.array(not self.everything)}
+        for prefix, trees in (("", self.solved.closed.trees), ("start.", start)):
+            arrays |= {f"{prefix}{name}": getattr(trees, name) for name in ("child", "parent", "flow")}
+        if self.solved.transient is not None:
+            trees = self.solved.transient.trees
+            arrays |= {f"transient.{name}": getattr(trees, name) for name in ("child", "parent", "flow")}
+        return arrays
+
+    @classmethod
+    def restore(cls, problem: AverageProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The inverse of :meth:`state`. Which pairs there are follows from the problem."""
+        numbers(arrays, "W", (problem.cost.size,), most=1e300)
+        numbers(arrays, "g", (problem.cost.size,), least=0.0, most=1.0)
+        split = Split.of(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
+        items, transient = split.items(problem)
+        solved = Solved(Transports(items), None if transient is None else Transports(transient))
+        for transports, prefix in zip(solved, ("", "transient."), strict=True):
+            if transports is not None:
+                check_trees(transports, arrays, prefix, problem.shape[1])
+                for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
+                    part[:] = arrays[prefix + name]
+                transports.basis = Basis.FEASIBLE
+        check_start(problem, arrays)
+        start = StartTransport(problem)
+        for part, name in zip(start.transport.tree, ("child", "parent", "flow"), strict=True):
+            part[:] = arrays[f"start.{name}"]
+        start.solve(arrays["g"], 0.0)
+        return cls(problem, split, solved, np.array(arrays["W"]), np.array(arrays["g"]), start)

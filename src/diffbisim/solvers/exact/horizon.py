@@ -1,0 +1,504 @@
+"""Backward induction: the distance over finitely many steps, exact in T sweeps.
+
+    V_T = w_T c_T,        V_t = w_t c_t + OT_{V_{t+1}}(P_t, Q_t),        d = OT_{V_0}(ν_X, ν_Y)
+
+There is nothing to iterate and nothing to certify but rounding. A sweep begins with the trees of the one before where
+the kernels have the same supports (always, for chains that are the same at every step), and of a previous result.
+
+*Rounding.* Tables are scaled so that no distance is above one. In the letters of solver.py let S_t be the largest entry
+of V_t; no entry is negative. A transport over the computed V_{t+1} gives OT - η₀ ≤ value ≤ OT + p + η₀ with
+η₀ = ((3 N + 4) u + s + 2 κ) S_{t+1}; the cost w_t c_t / scale has two roundings and its sum with the value one more,
+3 u S_t together. OT moves by no more than its table does. So V_t is too small by at most Σ_{s≥t} (η₀ + 3 u S_s) and
+too large by at most as much plus (T - t) p, and the transport of the starts adds its own. Everywhere 4 u instead of
+3 u pays for terms of second order.
+
+*Stopped early* at time t, the costs before t are only known to lie between their least and largest, and so is the pair
+at t: Σ_{s<t} w_s min c_s + min V_t ≤ d ≤ Σ_{s<t} w_s max c_s + max V_t.
+
+Memory: the tables, 8 bytes per pair and time, and for plans and gradient the trees, 10 (a + b) bytes or so per pair
+and step with a, b successors. Where these would take more than ``KEPT`` bytes in all, none are kept, and those of a
+step are found again (one sweep) when they are asked for.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.horizon import HorizonResult, TimedProblem
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers
+from diffbisim.io.npz import chain_from_arrays, labels_from_array
+from diffbisim.problem import Array, Coupling, Start, frozen, lazy
+from diffbisim.results import DistanceResult, Row, Status
+from diffbisim.solvers.base import Callback
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, unfit
+from diffbisim.solvers.exact.pairs import ALL, sort_keys
+from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.exact.transports import (
+    EPS,
+    Basis,
+    Items,
+    Transports,
+    Trees,
+    item_potentials,
+    transport_rounding,
+)
+from diffbisim.stochastic import Successors
+from diffbisim.timed import TimedChain
+
+Integers = NDArray[np.int64]
+
+#: Bytes that the trees of all steps may take.
+KEPT = 2**30
+
+
+class Level(NamedTuple):
+    """A time that is solved."""
+
+    table: Array  # (n_X*n_Y,) V_t, flat and scaled
+    short: float  # by how much it may be too small
+    excess: float  # by how much it may be too large
+
+
+def solve(
+    problem: TimedProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+) -> HorizonResult:
+    """Backward induction from the last time; ``callback(row of history)`` true stops after a step."""
+    run = BackwardInduction(problem, options, warm)
+    deadline = time.monotonic() + (float("inf") if options.time_limit is None else options.time_limit)
+    history, status = [run.row()], None
+    while run.time > 0 and status is None:
+        run.step()
+        history.append(run.row())
+        stop, late = callback is not None and callback(history[-1]), time.monotonic() > deadline
+        if run.time > 0:
+            status = Status.INTERRUPTED if stop else Status.TIME if late else None
+    last = history[-1]
+    if status is None:
+        status = Status.CONVERGED if last["upper"] - last["lower"] <= options.tol * problem.scale else Status.ROUNDING
+    return HorizonResult(
+        problem, last["value"], last["lower"], last["upper"], status, len(history) - 1, options.name, run.coupling,
+        tuple(history), run.work,
+    )  # fmt: skip
+
+
+class BackwardInduction:
+    """One solve; ``time`` is the earliest time that is solved."""
+
+    def __init__(self, problem: TimedProblem, options: Exact, warm: DistanceResult | None) -> None:
+        if warm is not None and not isinstance(warm, DistanceResult):
+            raise InvalidArgument(f"warm is a {type(warm).__name__}; give the result of a previous distance")
+        T, self.problem, self.threads = problem.n_steps, problem, options.threads
+        self.coupling = HorizonCoupling(problem, options.reachable)
+        self.keep = tree_bytes(problem) <= KEPT
+        self.transports: Transports | None = None
+        self.known = warm.coupling if warm is not None and isinstance(warm.coupling, HorizonCoupling) else None
+        self.pairs, self.pivots, self.time = 0, 0, T
+        if self.known is not None and self.known.goes_on(problem, options.reachable):
+            self.coupling.levels, self.coupling.steps = list(self.known.levels), list(self.known.steps)
+            self.time = self.coupling.first
+        else:
+            base = self.coupling.base(T)
+            self.coupling.levels[T] = Level(base, 2 * EPS * self._top(base, T), 2 * EPS * self._top(base, T))
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done."""
+        return {"pairs": self.pairs, "pivots": self.pivots}
+
+    def step(self) -> None:
+        """V_{t-1} from V_t."""
+        t, coupling = self.time - 1, self.coupling
+        after = coupling.levels[t + 1]
+        transports = self._begin(t, after.table)
+        before, values = transports.pivots, np.empty(transports.size)
+        solved = transports.solve(after.table, values, PRICE)
+        self.pairs, self.pivots = self.pairs + transports.size, self.pivots + transports.pivots - before
+        table, listed = coupling.base(t), transports.items.listed
+        table[listed if listed.size else slice(None)] += values
+        η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped) * self._top(
+            after.table, t + 1
+        )
+        η = η + 2 * EPS * self._top(table, t) if solved else np.inf
+        coupling.levels[t] = Level(table, after.short + η, after.excess + η + PRICE)
+        if self.keep:
+            coupling.steps[t] = transports
+        self.transports, self.time = transports, t
+
+    def _begin(self, t: int, W: Array) -> Transports:
+        """The transports of step t, from the trees of the one after it or of a previous result."""
+        old = self.known.steps[t] if self.known is not None and len(self.known.steps) > t else None
+        for trees in (old, self.transports):
+            if trees is not None and (found := self._from(trees, t)) is not None:
+                return found
+        return self.coupling.fresh(t, W, self.threads)
+
+    def _from(self, old: Transports, t: int) -> Transports | None:
+        """The transports of step t with the trees of others, which are kept as they are; None if they do not fit."""
+        (x, y), items = self.problem.rows(t), old.items
+        listed, n_y = self.coupling.listed[t], self.problem.shape_at(t + 1)[1]
+        if items.n_y != n_y or not _same(items.listed, listed) or not (_fits(items.x, x) and _fits(items.y, y)):
+            return None
+        same = _same(items.x.probabilities, x.probabilities) and _same(items.y.probabilities, y.probabilities)
+        if same and not self.keep and old is self.transports:
+            return old  # nobody else has them
+        trees = Trees(old.trees.at, *(np.array(part) for part in old.trees[1:]))
+        new = Transports(items._replace(listed=listed, x=x, y=y), self.threads, trees)
+        new.basis, new.clipped = old.basis if same else min(old.basis, Basis.OTHER), old.clipped
+        return new
+
+    def _top(self, table: Array, t: int) -> float:
+        """S_t, over the pairs that are solved."""
+        listed = self.coupling.listed[t]
+        return float(table[listed].max() if listed.size else table.max())
+
+    def row(self) -> Row:
+        """The bounds that the solved times give."""
+        if self.time == 0:
+            value, lower, upper = self.coupling.finish()
+        else:
+            lower, upper = self._meanwhile()
+            value = lower + (upper - lower) / 2
+        return Row({"time": self.time, "value": value, "lower": lower, "upper": upper, **self.work})
+
+    def _meanwhile(self) -> tuple[float, float]:
+        """Bounds from the cost to go at a time and the extremes of the costs before it."""
+        t, problem = self.time, self.problem
+        table, short, excess = self.coupling.levels[t]
+        pairs = self.coupling.listed[t]
+        solved = table[pairs] if pairs.size else table
+        low = float(problem.least[t]) + problem.scale * (float(solved.min()) - excess)
+        high = float(problem.most[t]) + problem.scale * (float(solved.max()) + short)
+        return problem.bounded(low - problem.slack, high + problem.slack)
+
+
+def tree_bytes(problem: TimedProblem) -> int:
+    """About the size of the trees of all steps."""
+    total = 0
+    for t in range(problem.n_steps):
+        (n_x, n_y), (x, y) = problem.shape_at(t), problem.rows(t)
+        total += 12 * (n_y * x.indices.size + n_x * y.indices.size)
+    return total
+
+
+def reachable_pairs(problem: TimedProblem) -> list[Integers]:
+    """For each time the pairs, flat, that some bicausal coupling can be in."""
+    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0)
+    listed = [np.flatnonzero(seen)]
+    for t in range(problem.n_steps):
+        x, y = (
+            sparse.csr_array((np.ones(s.indices.size), s.indices, s.indptr), shape=(s.indptr.size - 1, n))
+            for s, n in zip(problem.rows(t), problem.shape_at(t + 1), strict=True)
+        )
+        seen = np.asarray(y.T @ (x.T @ seen.astype(np.float64)).T).T > 0
+        listed.append(np.flatnonzero(seen))
+    return listed
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a is b or np.array_equal(a, b)
+
+
+def _fits(side: Successors, rows: Successors) -> bool:
+    """Whether the rows have the successors that they have on this side."""
+    return _same(side.indptr, rows.indptr) and _same(side.indices, rows.indices)
+
+
+class HorizonCoupling(Coupling):
+    """Plans, potentials and laws from the tables of all times and, where they are kept, the trees of all steps."""
+
+    problem: Any
+
+    def __init__(self, problem: TimedProblem, reachable: bool) -> None:
+        self.problem, self.reachable, self.complete = problem, reachable, not reachable
+        self.listed = reachable_pairs(problem) if reachable else [ALL] * (problem.n_steps + 1)
+        self.levels: list[Any] = [None] * (problem.n_steps + 1)
+        self.steps: list[Transports | None] = [None] * problem.n_steps
+        self._start = StartTransport(problem)  # type: ignore[arg-type]
+
+    @property
+    def first(self) -> int:
+        """The earliest time that is solved."""
+        return next(t for t, level in enumerate(self.levels) if level is not None)
+
+    def goes_on(self, problem: TimedProblem, reachable: bool) -> bool:
+        """Whether these levels are those of a run that was stopped on the way to the same answer."""
+        trusted = all(level is None or level.short < np.inf for level in self.levels)
+        return self.first > 0 and trusted and reachable == self.reachable and self.problem.same_as(problem)
+
+    def base(self, t: int) -> Array:
+        """The scaled cost w_t c_t, flat: all there is of V_t at the last time."""
+        return np.asarray((self.problem.weights[t] * self.problem.costs[t].ravel()) / (self.problem.scale or 1.0))
+
+    def finish(self) -> tuple[float, float, float]:
+        """The distance for V_0 and its bounds: (value, lower, upper)."""
+        problem, start = self.problem, self._start
+        level, scale = self.levels[0], problem.scale
+        cells = level.table[start.cells]
+        value = start.transport.solve(cells, PRICE)
+        slack = start.transport.slack * float(cells.max())
+        below = level.excess + start.transport.price + slack if start.transport.solved else np.inf
+        lower, upper = problem.bounded(scale * (value - below), scale * (value + level.short + slack))
+        return min(max(scale * value, lower), upper) + 0.0, lower, upper
+
+    # --- trees -----------------------------------------------------------------------------------------------------
+
+    def fresh(self, t: int, W: Array, threads: int | None = None, listed: Integers | None = None) -> Transports:
+        """The transports of step t, not solved yet; those of ``listed`` pairs only, if given."""
+        x, y = self.problem.rows(t)
+        n_y = self.problem.shape_at(t + 1)[1]
+        items = Items.of(x, y, n_y, sort_keys(W.reshape(-1, n_y)))
+        return Transports(items._replace(listed=self.listed[t] if listed is None else listed), threads)
+
+    def transports(self, t: int) -> Transports:
+        """The solved transports of step t."""
+        self._check(t)
+        kept = self.steps[t]
+        return self._solved(t, None) if kept is None else kept
+
+    def _solved(self, t: int, listed: Integers | None) -> Transports:
+        W = self.levels[t + 1].table
+        transports = self.fresh(t, W, listed=listed)
+        transports.solve(W, np.empty(transports.size), PRICE)
+        return transports
+
+    def _item(self, x: int, y: int, t: int) -> tuple[Transports, int]:
+        """The solved transport of a pair: the list that it is in, and its number there."""
+        self._check(t)
+        z, listed = x * self.problem.shape_at(t)[1] + y, self.listed[t]
+        k = int(np.searchsorted(listed, z)) if listed.size else z
+        if listed.size and (k == listed.size or listed[k] != z):
+            raise InvalidArgument(
+                f"pair ({x}, {y}) cannot be reached at time {t} and was not solved; use Exact(reachable=False)"
+            )
+        kept = self.steps[t]
+        return (self._solved(t, np.array([z])), 0) if kept is None else (kept, k)
+
+    def _check(self, t: int) -> None:
+        if t < self.first:
+            raise InvalidArgument(
+                f"the run was stopped at time {self.first}, time {t} is not solved: go on with warm=result"
+            )
+
+    # --- what follows ----------------------------------------------------------------------------------------------
+
+    def values_at(self, t: int) -> Array:
+        """V_t in the user's units; NaN where it is not solved."""
+        level, shape, listed = self.levels[t], self.problem.shape_at(t), self.listed[t]
+        if level is None:
+            return frozen(np.full(shape, np.nan))
+        table = self.problem.scale * level.table
+        if listed.size:
+            inside = np.zeros(table.size, bool)
+            inside[listed] = True
+            table[~inside] = np.nan
+        return frozen(table.reshape(shape))
+
+    @property
+    def values(self) -> Array:
+        return self.values_at(0)
+
+    @property
+    def start(self) -> Start:
+        self._check(0)
+        table = self.levels[0].table.reshape(self.problem.shape) if self.complete else None
+        f, g = self._start.potentials(table)
+        return Start(self._start.plan(), self.problem.scale * f, self.problem.scale * g)
+
+    def plan(self, x: int, y: int, time: int = 0) -> sparse.coo_array:
+        transports, k = self._item(x, y, time)
+        at, child, parent, flow = transports.trees
+        (rows, cols), edges = self._supports(x, y, time), slice(at[k], at[k + 1])
+        u, v = child[edges].astype(np.int64), parent[edges].astype(np.int64)
+        i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
+        return sparse.coo_array((flow[edges].copy(), (rows[i], cols[j])), shape=self.problem.shape_at(time + 1))
+
+    def _supports(self, x: int, y: int, t: int) -> tuple[Integers, Integers]:
+        of_x, of_y = self.problem.rows(t)
+        return of_x.indices[of_x.indptr[x] : of_x.indptr[x + 1]], of_y.indices[of_y.indptr[y] : of_y.indptr[y + 1]]
+
+    def potentials(self, x: int, y: int, time: int = 0) -> tuple[Array, Array]:
+        f, g = (np.empty(n) for n in self.problem.shape_at(time + 1))
+        transports, k = self._item(x, y, time)
+        item_potentials(k, transports.items, transports.trees, self.levels[time + 1].table, f, g)
+        if not self.complete:  # off the supports a c-transform would need pairs that were not solved
+            for potential, support in zip((f, g), self._supports(x, y, time), strict=True):
+                potential[~np.isin(np.arange(potential.size), support)] = np.nan
+        return self.problem.scale * f, self.problem.scale * g
+
+    @lazy
+    def laws(self) -> list[Array]:
+        """The law of the pair at each time under the optimal coupling: m_0 of the starts, m_{t+1} = Π_tᵀ m_t."""
+        self._check(0)
+        m = np.asarray(self._start.plan().toarray()).ravel()
+        laws = [frozen(m.reshape(self.problem.shape))]
+        for t in range(self.problem.n_steps):
+            transports, shape = self.transports(t), self.problem.shape_at(t + 1)
+            listed, trees = transports.items.listed, transports.trees
+            mass = np.repeat(m[listed] if listed.size else m, np.diff(trees.at)) * trees.flow
+            m = np.asarray(np.bincount(transports.targets(), weights=mass, minlength=shape[0] * shape[1]))
+            m = m / m.sum()
+            laws.append(frozen(m.reshape(shape)))
+        return laws
+
+    def occupancy(self) -> Array:
+        raise InvalidArgument("there is a law of pairs for every time: use occupancy_at(time)")
+
+    def weighted_potentials(self, m: Array, t: int) -> tuple[Array, Array]:
+        """``Σ_y m(x,y) f_xy`` and ``Σ_x m(x,y) g_xy`` of step t: by row and state, or by stored entry if sparse."""
+        transports, listed = self.transports(t), self.listed[t]
+        now, after = self.problem.shape_at(t), self.problem.shape_at(t + 1)
+        shapes = ((now[0], after[0]), (now[1], after[1])) if self.complete and not self.problem.is_sparse else None
+        weights = np.array(m, dtype=np.float64, order="C").ravel()
+        by_x, by_y = transports.weighted_potentials(
+            self.levels[t + 1].table, weights[listed] if listed.size else weights, shapes
+        )
+        return self.problem.scale * by_x, self.problem.scale * by_y
+
+    # --- on disk ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        first, start = self.first, self._start.transport.tree
+        steps = [step for step in self.steps[first:] if step is not None]
+        kept = len(steps) == len(self.steps) - first
+        state = {
+            "reachable": np.array(self.reachable), "first": np.array(first), "kept": np.array(kept),
+            "tables": np.concatenate([level.table for level in self.levels[first:]]),
+            "start.child": start.child, "start.parent": start.parent, "start.flow": start.flow,
+        }  # fmt: skip
+        if kept and steps:
+            parts = zip(*(step.trees[1:] for step in steps), strict=True)
+            child, parent, flow = (np.concatenate(part) for part in parts)
+            state |= {"child": child.astype(np.int32), "parent": parent.astype(np.int32), "flow": flow}
+        return state
+
+    @classmethod
+    def restore(cls, problem: TimedProblem, arrays: Mapping[str, NDArray[Any]]) -> "HorizonCoupling":
+        """The inverse of :meth:`state`, checked as if an enemy had written it."""
+        T = problem.n_steps
+        coupling = cls(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
+        first = int(numbers(arrays, "first", (), np.int64, least=0, most=T))
+        sizes = [int(np.prod(problem.shape_at(t))) for t in range(first, T + 1)]
+        tables = np.split(numbers(arrays, "tables", (sum(sizes),), least=0.0, most=1.1), np.cumsum(sizes)[:-1])
+        for t, table in enumerate(tables, first):
+            coupling.levels[t] = Level(table.copy(), np.inf, np.inf)  # bounds are not taken from a file
+        if first < T and numbers(arrays, "kept", (), np.bool_):
+            coupling._restore_trees(arrays)
+        start = coupling._start.transport
+        if first == 0:
+            check_start(problem, arrays)
+            for part, name in zip(start.tree, Tree._fields, strict=True):
+                part[:] = arrays[f"start.{name}"]
+            start.solve(coupling.levels[0].table[coupling._start.cells], PRICE)
+        return coupling
+
+    def _restore_trees(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The trees of all steps from where they stand one after the other."""
+        steps = {t: self.fresh(t, self.levels[t + 1].table) for t in range(self.first, self.problem.n_steps)}
+        total, at = sum(step.edges for step in steps.values()), 0
+        child, parent = (numbers(arrays, name, (total,), np.int32, least=0) for name in ("child", "parent"))
+        flow = numbers(arrays, "flow", (total,), least=0.0)
+        for t, step in steps.items():
+            mine, index = slice(at, at + step.edges), step.trees.child.dtype
+            parts = {"child": child[mine].astype(index), "parent": parent[mine].astype(index), "flow": flow[mine]}
+            if max(child[mine].max(), parent[mine].max()) >= step.nodes:
+                raise InvalidData(f"the edges of time {t} are no spanning tree")
+            k, what = unfit(step, parts, "", True)
+            if what:
+                raise InvalidData(f"the {what.split()[0]} of item {k} of time {t} {what.partition(' ')[2]}")
+            for part, name in zip(step.trees[1:], ("child", "parent", "flow"), strict=True):
+                part[:] = parts[name]
+            step.basis, at = Basis.FEASIBLE, at + step.edges
+            self.steps[t] = step
+
+
+# --- results from files ----------------------------------------------------------------------------------------------
+
+#: Bounds are checked by solving again where all sweeps visit at most so many cells.
+CHECKED = 4_000_000
+
+
+def result_from_arrays(arrays: dict[str, Any], meta: Any) -> HorizonResult:
+    """The inverse of :meth:`diffbisim.horizon.HorizonResult.arrays`."""
+    lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
+    outcome = Status[entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")]
+    iterations = entry(meta, "iterations", is_count, "a count")
+    solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
+    history = entry(meta, "history", is_history, "a list of rows of numbers")
+    work = entry(meta, "work", is_row, "counts by name")
+    x, y = (_process(_part(arrays, f"{side}.")) for side in "xy")
+    weights = arrays["weights"]
+    problem = TimedProblem.make(x, y, _costs(arrays["costs"], x, y, len(weights)), 1.0, weights=weights)
+    coupling = HorizonCoupling.restore(problem, _part(arrays, "state."))
+    result = HorizonResult(
+        problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
+    )
+    _check_bounds(result)
+    return result
+
+
+def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _process(parts: dict[str, Any]) -> Any:
+    """A chain, or a timed chain, from its arrays."""
+    if "sizes" not in parts:
+        return chain_from_arrays(parts)
+    times = parts["sizes"].size
+    sizes = numbers(parts, "sizes", (times,), np.int64, least=1, most=2**31)
+    counts = numbers(parts, "counts", (int(sizes[:-1].sum()),), np.int64, least=0)
+    indices = numbers(parts, "indices", (int(counts.sum()),), np.int64, least=0)
+    data = numbers(parts, "data", indices.shape, least=0.0)
+    is_sparse = numbers(parts, "sparse", (times - 1,), np.bool_)
+    rows, at, kernels = np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([[0], np.cumsum(counts)]), []
+    for t in range(times - 1):
+        here = at[rows[t] : rows[t + 1] + 1]
+        entries = slice(here[0], here[-1])
+        if indices[entries].max(initial=0) >= sizes[t + 1]:
+            raise InvalidData(f"array 'indices' leads to a state that time {t + 1} does not have")
+        shape = int(sizes[t]), int(sizes[t + 1])
+        matrix = sparse.csr_array((data[entries], indices[entries], here - here[0]), shape=shape)
+        kernels.append(matrix if is_sparse[t] else matrix.toarray())
+    cuts = rows[1:-1]
+    rewards = np.split(parts["rewards"], cuts) if "rewards" in parts else None
+    names = labels_from_array(parts, "labels")
+    labels = None if names is None else [names[rows[t] : rows[t + 1]] for t in range(times)]
+    return TimedChain(kernels, initial=parts["initial"], rewards=rewards, labels=labels)
+
+
+def _costs(flat: Any, x: Any, y: Any, times: int) -> Any:
+    """One table, or a list of one per time, from where they stand one after the other."""
+    sizes = [(chain.n_states,) * times if isinstance(chain.n_states, int) else chain.n_states for chain in (x, y)]
+    shapes = list(zip(*sizes, strict=True))
+    if flat.size == shapes[0][0] * shapes[0][1] and len(set(shapes)) == 1:
+        return flat.reshape(shapes[0])
+    cuts = np.cumsum([n * m for n, m in shapes])
+    if flat.shape != (cuts[-1],):
+        raise InvalidData(f"array 'costs' has shape {flat.shape}; expected {(int(cuts[-1]),)}")
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, cuts[:-1]), shapes, strict=True)]
+
+
+def _check_bounds(result: HorizonResult) -> None:
+    """Whether bounds and tables are what they claim, on problems that are small enough to solve again."""
+    problem: Any = result.problem
+    if not 0.0 <= result.lower <= result.value <= result.upper <= problem.bounded(0.0, np.inf)[1]:
+        raise InvalidData("lower, value and upper are not in this order within the range of the costs")
+    rows = [problem.rows(t) for t in range(problem.n_steps)]
+    if sum(x.indices.size * y.indices.size for x, y in rows) > CHECKED:
+        return
+    coupling: Any = result.coupling
+    again: Any = solve(problem, Exact(reachable=coupling.reachable, threads=1))
+    if result.lower > again.upper or result.upper < again.lower:
+        raise InvalidData(
+            f"the distance is from {again.lower:.17g} to {again.upper:.17g}, not from lower = {result.lower!r} to "
+            f"upper = {result.upper!r}"
+        )
+    for t in range(coupling.first, problem.n_steps + 1):
+        if not np.allclose(coupling.levels[t].table, again.coupling.levels[t].table, rtol=0.0, atol=1e-9):
+            raise InvalidData(f"the table of time {t} is not that of these processes")

@@ -1,0 +1,344 @@
+"""The least total cost of two chains until a terminal pair is reached, to a certified gap.
+
+    V = T V := c + OT_V  outside the terminal pairs Z,        V = 0 on Z,        d = OT_V(ν_X, ν_Y)
+
+*When that makes sense.* Call pairs of two recurrent states (undiscounted.py) that are not terminal R; all other pairs
+outside Z are left almost surely whatever the coupling. V is finite and the only solution if
+
+    from every pair Z can be reached by possible transitions (the independent coupling then gets there), and c > 0 on R
+
+(staying in R for ever costs infinitely much). If both chains are absorbed and Z has all pairs where they may end, R is
+empty; if Z is the diagonal and c = 1 elsewhere, V is the least meeting time. Everything else is refused: where Z cannot
+be reached the total is infinite, and with c = 0 on R a coupling that stays there costs nothing and never ends.
+
+*Certificate.* Let w be the separable function of undiscounted.py, Π w = w - k for all plans; k > 0 outside R. For any
+table W ≥ 0 that is zero on Z, Δ = T W - W, and numbers λ > 0 and δ, the table h = λ W + δ w has
+
+    T h - h = λ T W + (1-λ) c + δ (w - k) - h = λ Δ + (1-λ) c - δ k        (on Z it has the sign of δ)
+
+with "≤" if plans are chosen for T W, and λ OT_W + δ (w - k) is what OT_h is. So
+
+    T h ≤ h    for  λ = 1/(1-ρ), ρ = max_R Δ/c < 1,    δ = max (λΔ - (λ-1)c)/k    (at least 0, outside R):    V ≤ h
+    T h ≥ h    for  λ = 1/(1+ρ), ρ = max_R -Δ/c,      -δ = max (-λΔ - (1-λ)c)/k                               V ≥ h
+
+The first because its plans cost at most h, so that they end; the second because a coupling that ends costs at least h,
+and one that does not costs infinitely much. Since w is separable, OT_h(ν_X, ν_Y) = λ OT_W(ν_X, ν_Y) + δ w(ν_X, ν_Y).
+
+*Policy iteration* by the steps of undiscounted.py. If R is not empty it begins with the cost of the independent
+coupling, so that T W ≤ W: plans that improve on one that ends also end, and the upper bound is finite from the first
+sweep on.
+
+*Gradient.* With m the expected visits of the best coupling, d = <m, c> and ∂d/∂P_X(x'|x) = Σ_y m(x,y) f_xy(x').
+
+*Rounding.* As in average.py: Δ is known up to η, and up to η + p from below, and both enter where Δ does.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import numbers
+from diffbisim.parallel import STRETCH
+from diffbisim.problem import Array, TotalProblem, frozen, lazy
+from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.solvers import krylov
+from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
+from diffbisim.solvers.exact.pairs import begin_with, pair_items
+from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, reach
+from diffbisim.solvers.exact.undiscounted import (
+    LOOSE,
+    Equation,
+    Integers,
+    Leaving,
+    Mask,
+    Recurrence,
+    first_bias,
+    leaving_chain,
+    scaled_cost,
+    settled,
+)
+from diffbisim.stochastic import Successors
+
+#: Residual of the independent coupling's cost that is enough to begin with, relative to the least cost of a step.
+ENOUGH = 0.05
+
+
+def solve(
+    problem: TotalProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Policy iteration to the certified gap, relative to the largest cost or total, whichever is larger."""
+    run = TotalCost(problem, options, warm)
+    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
+    last = ended.history[-1]
+    return DistanceResult(
+        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
+        run.coupling(), ended.history, run.work,
+    )  # fmt: skip
+
+
+# --- which pairs -----------------------------------------------------------------------------------------------------
+
+
+def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
+    """The pairs that are not terminal, flat; with ``reachable`` those that the starts lead to before they end.
+
+    If both start at a terminal pair, all of them.
+    """
+    terminal = problem.terminal.ravel()
+    if reachable:
+        seen = terminal.copy()
+        first = np.flatnonzero(np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel() & ~terminal)
+        found = _flood(pair_items(problem, False), seen, first)
+        if found.size:
+            return found
+    return np.flatnonzero(~terminal)
+
+
+def _flood(items: Items, seen: Mask, first: Integers) -> Integers:
+    """The pairs that ``first`` leads to by way of pairs that are not ``seen`` yet, in order."""
+    queue = np.empty(seen.size, np.int64)
+    queue[: first.size] = first
+    seen[first] = True
+    head, tail = 0, first.size
+    while head < tail:
+        head, tail = reach(items, seen, queue, head, tail, STRETCH)
+    return np.sort(queue[:tail])
+
+
+def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> None:
+    """Refuse problems whose total is infinite, or not unique; ``recurring (K,)`` are the pairs of R."""
+    n_y = problem.shape[1]
+    if not recurring.any():
+        return
+    free = pairs[recurring & (problem.cost.ravel()[pairs] == 0)]
+    if free.size:
+        raise InvalidArgument(
+            f"pair {divmod(int(free[0]), n_y)} can recur for ever, costs nothing and is not terminal ({free.size} such "
+            "pairs): the total is not unique; add them to terminal, or give them a cost"
+        )
+    backward = [Successors.of(sparse.csr_array(chain.successors.matrix.T)) for chain in (problem.x, problem.y)]
+    keys = np.zeros(problem.shape[0]), np.zeros(n_y)  # first bases are not needed
+    seen = np.zeros(problem.cost.size, bool)
+    _flood(Items.of(backward[0], backward[1], n_y, keys), seen, np.flatnonzero(problem.terminal.ravel()))
+    stuck = pairs[~seen[pairs]]
+    if stuck.size:
+        raise InvalidArgument(
+            f"from pair {divmod(int(stuck[0]), n_y)} no terminal pair can be reached ({stuck.size} such pairs): the "
+            "total cost is infinite; name the pairs where it ends by terminal=, use Exact(reachable=True) if the "
+            "starts do not lead there, or criterion='average'"
+        )
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+class Band(NamedTuple):
+    """λ_l W + δ_l w ≤ V ≤ λ_u W + δ_u w."""
+
+    lower: tuple[float, float]
+    upper: tuple[float, float]
+
+
+class TotalCost:
+    """One solve: the table V of pairs that are not terminal."""
+
+    def __init__(self, problem: TotalProblem, options: Exact, warm: DistanceResult | None = None) -> None:
+        self.problem = problem
+        if warm is not None:
+            check_warm(warm, problem.shape)
+        pairs = costly_pairs(problem, options.reachable)
+        x, y = (Recurrence.of(chain).recurrent for chain in (problem.x, problem.y))
+        self.recurring = np.logical_and.outer(x, y).ravel()[pairs]
+        check_finite(problem, pairs, self.recurring)
+        sides = [Leaving.of(c, r, problem.blur) for c, r in ((problem.x, x), (problem.y, y))]
+        self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
+        starts = zip((problem.x, problem.y), sides, strict=True)
+        self.time = sum(float(chain.initial @ side.time) for chain, side in starts) * (1 + 1e-9)
+        self.longest = sum(float(side.time.max()) for side in sides)
+        items = pair_items(problem, False)._replace(listed=pairs)
+        known = warm.coupling.transports if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
+        cost, V = scaled_cost(problem)[pairs], np.zeros(problem.cost.size)
+        self.equation = Equation(begin_with(items, options.threads, known), cost, V, True, problem.blur)
+        self.least = float(cost[self.recurring].min()) if self.recurring.any() else np.inf
+        self.start, self.best = StartTransport(problem), (0.0, np.inf)
+        if warm is not None:
+            V[pairs] = np.maximum(first_bias(warm, problem)[pairs], cost)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """The cost of the independent coupling where a coupling might not end, else that of one step."""
+        equation, cost = self.equation, self.equation.cost
+        first = independent_cost(self.problem, equation, self.least) if self.recurring.any() else cost
+        equation.W[equation.pairs] = np.maximum(first, cost)
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done so far."""
+        return self.equation.work
+
+    def improve(self, iteration: int) -> None:
+        """Optimal plans for V, and what they say of the fixed point."""
+        self.equation.improve()
+        self.band = self._band()
+        if iteration == 1 and self.band.upper[0] == np.inf:  # a warm start of which nothing is known
+            self._begin()
+            self.equation.improve()
+            self.band = self._band()
+
+    def _band(self) -> Band:
+        """The two numbers of each bound, (0, 0) and (∞, 0) where nothing is known."""
+        e, nothing = self.equation, Band((0.0, 0.0), (np.inf, 0.0))
+        if not e.solved:
+            return nothing
+        inside, cost, fall = self.recurring, e.cost, self.fall
+        high, low = e.change + e.error, e.below - e.change
+        with np.errstate(all="ignore"):
+            above = max(0.0, float((high[inside] / cost[inside]).max(initial=0.0)) * (1 + 4 * EPS))
+            under = max(0.0, float((low[inside] / cost[inside]).max(initial=0.0)) * (1 + 4 * EPS))
+            up = (1 + 4 * EPS) / (1 - above) if above < 1 and inside.any() else np.inf if inside.any() else 1.0
+            down = (1 - 4 * EPS) / (1 + under) if inside.any() else 1.0
+            out = ~inside
+            rise = _most(up * high[out] - (up - 1) * cost[out], fall[out])
+            drop = _most(down * low[out] - (1 - down) * cost[out], fall[out])
+        return Band((down, -drop), (up, rise)) if np.isfinite(up) else nothing._replace(lower=(down, -drop))
+
+    def is_due(self, iteration: int) -> bool:
+        """The certificate is a by-product of the sweep."""
+        return True
+
+    def check(self, iteration: int) -> Check:
+        """The distance for the table, and its bounds: the best so far, since all are true."""
+        start, scale, size = self.start, self.problem.scale, self.equation.size
+        table = self.equation.W[start.cells]
+        value = start.transport.solve(table, PRICE * size)
+        slack = (start.transport.slack + self.problem.blur) * max(float(table.max()), 0.0)
+        with np.errstate(all="ignore"):
+            low = self.band.lower[0] * (value - start.transport.price - slack) + self.band.lower[1] * self.time
+            high = self.band.upper[0] * (value + slack) + self.band.upper[1] * self.time
+        low = low if start.transport.solved and np.isfinite(low) else 0.0
+        high = high if np.isfinite(high) else np.inf
+        lower, upper = np.nextafter(scale * low, -np.inf), np.nextafter(scale * high, np.inf)
+        lower, upper = max(float(lower), self.best[0]), min(float(upper) if scale else 0.0, self.best[1])
+        self.best = lower, upper
+        value = min(max(scale * value, lower), upper) + 0.0
+        row = Row({"value": value, "lower": lower, "upper": upper, **self.work})
+        gap = (upper - lower) / (max(scale, value) or 1.0)
+        return Check(row, max(gap, self._table_gap()), self._floor())
+
+    def _table_gap(self) -> float:
+        """How wide the band is anywhere, relative to the largest total or cost."""
+        (down, drop), (up, rise) = self.band
+        largest = max(1.0, float(self.equation.W.max()))
+        return (up - down) + (rise - drop) * self.longest / largest
+
+    def _floor(self) -> float:
+        """What rounding leaves of that."""
+        e, slowest = self.equation, float(self.fall[~self.recurring].min(initial=np.inf))
+        largest = max(1.0, float(e.W.max()))
+        return 4 * EPS + 4 * e.error * (1 / self.least + self.longest / largest / slowest) if slowest > 0 else np.inf
+
+    def evaluate(self) -> None:
+        """The next table: no less than the cost of one step, which bounds it from below."""
+        e = self.equation
+        change = float(np.abs(e.change).max())
+        price = min(max(PRICE * e.size, LOOSE * change), 0.01 * self.least)
+        e.newton(0.0, change, price)
+        e.W[e.pairs] = np.maximum(e.W[e.pairs], e.cost)
+
+    def coupling(self) -> "TotalCoupling":
+        """What is known at the end."""
+        return TotalCoupling(self.problem, self.equation.transports, self.equation.W, self.start, 0.0)
+
+
+def _most(off: Array, fall: Array) -> float:
+    """max(off / fall), at least zero."""
+    return float(np.where(off <= 0, 0.0, np.where(fall > 0, off / fall, np.inf)).max(initial=0.0)) * (1 + 4 * EPS)
+
+
+def independent_cost(problem: TotalProblem, equation: Equation, least: float) -> Array:
+    """What it costs to move independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
+    P, Q, pairs = problem.x.transition, problem.y.transition, equation.pairs
+    table = np.zeros(problem.shape)
+
+    def system(v: Array, out: Array) -> None:
+        table.ravel()[pairs] = v
+        out[:] = v - (Q @ (P @ table).T).T.ravel()[pairs]
+        equation.products += 1
+
+    V = equation.cost.copy()
+    residual = krylov.bicgstab(system, equation.cost, V, ENOUGH * least, max_iterations=500)
+    return V if residual <= 0.5 * least else equation.cost
+
+
+class TotalCoupling(ExactCoupling):
+    """Plans, potentials and visits from optimal trees and the table V (flat, scaled), zero at terminal pairs."""
+
+    problem: TotalProblem
+
+    def __init__(
+        self, problem: TotalProblem, transports: Transports, U: Array, start: StartTransport, gap: float
+    ) -> None:
+        super().__init__(problem, transports, U, start, gap)
+        self.complete = transports.size == np.count_nonzero(~problem.terminal)
+
+    @classmethod
+    def of_table(cls, problem: TotalProblem, values: Array) -> Self:  # type: ignore[override]
+        """The optimal trees for a given table (one sweep); NaN marks pairs out of reach."""
+        pairs = costly_pairs(problem, bool(np.isnan(values).any()))
+        transports = Transports(pair_items(problem, False)._replace(listed=pairs))
+        V, start = np.nan_to_num(values.ravel() / (problem.scale or 1.0)), StartTransport(problem)
+        price = PRICE * max(1.0, float(V.max()))
+        transports.solve(V, np.empty(transports.size), price)
+        start.transport.solve(V[start.cells], price)
+        return cls(problem, transports, V, start, 0.0)
+
+    @classmethod
+    def restore(cls, problem: TotalProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:  # type: ignore[override]
+        """The inverse of :meth:`state`. The pairs are all that are not terminal, or those within reach."""
+        V = numbers(arrays, "U", (problem.cost.size,), least=0.0)
+        pairs = arrays.get("pair")
+        if pairs is None or not any(np.array_equal(pairs, costly_pairs(problem, within)) for within in (False, True)):
+            raise InvalidData("array 'pair' does not list the pairs that are not terminal")
+        transports = Transports(pair_items(problem, False)._replace(listed=np.array(pairs, np.int64)))
+        check_trees(transports, arrays, "", problem.shape[1])
+        check_start(problem, arrays)
+        for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
+            part[:] = arrays[name]
+        transports.basis = Basis.FEASIBLE
+        start = StartTransport(problem)
+        for part, name in zip(start.transport.tree, ("child", "parent", "flow"), strict=True):
+            part[:] = arrays[f"start.{name}"]
+        start.transport.solve(V[start.cells], PRICE * max(1.0, float(V.max())))
+        return cls(problem, transports, np.array(V), start, 0.0)
+
+    @lazy
+    def values(self) -> Array:
+        """V, (n_X, n_Y)."""
+        table = self.problem.scale * self.U
+        if not self.complete:
+            known = self.problem.terminal.ravel().copy()
+            known[self.transports.items.listed] = True
+            table[~known] = np.nan
+        return frozen(table.reshape(self.problem.shape))
+
+    def _item(self, x: int, y: int) -> int:
+        if self.problem.terminal[x, y]:
+            raise InvalidArgument(f"pair ({x}, {y}) is terminal: the cost ends there, and nothing is planned")
+        return super()._item(x, y)
+
+    def occupancy(self) -> Array:
+        """Expected visits m = m_0 + Πᵀ m of pairs that are not terminal; <m, c> = d."""
+        listed, m = self.transports.items.listed, np.zeros(self.U.size)
+        i, j, mass = self._start.transport.cells()
+        m[self._start.cells[i, j]] = mass
+        source = np.append(m[listed], 0.0)
+        m[:] = 0.0
+        m[listed] = settled(leaving_chain(self.transports, m.size, 1.0), source, source)[:-1]
+        return m.reshape(self.problem.shape)

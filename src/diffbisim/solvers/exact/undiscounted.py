@@ -1,0 +1,261 @@
+"""What average and total cost have in common: which pairs recur, and Newton's steps without a discount.
+
+*Structure.* A state of a chain is *recurrent* if every state that it leads to leads back; the recurrent states fall
+into closed classes, each with a period p and, for every state, a phase φ modulo p. Couplings have fixed marginals, so
+none leaves a pair of closed classes, or changes φ_X - φ_Y modulo gcd(p_X, p_Y); and the independent coupling
+connects all pairs that agree in these. So the closed classes of pairs are known from the two chains alone, and the
+product chain is never formed. A pair with a transient state is left almost surely under *every* coupling: with w the
+expected time that a chain spends in its transient states,
+
+    w(x,y) = w_X(x) + w_Y(y),        Π w = w - k,        k = w - P_X w_X - P_Y w_Y = 1{x transient} + 1{y transient}
+
+for the plans Π of any coupling, because w is separable.
+
+*Newton's step.* All these problems have the form W = T W - g, T W = c + OT_W, with g a constant on every closed class
+(zero for total cost). The plans Π of T W make a linear equation of it, and
+
+    W ← W + (I - γ Π)⁻¹ (T W - W - g)
+
+with γ = 1 where plans leave the listed pairs, as for total cost. On closed classes I - Π is singular, which γ < 1
+avoids: then it is the cost of going on with Π until a geometric time and W there, a proximal step. The table converges
+by the factor (1-γ)/(1-γλ) in each step if the best coupling mixes at rate λ, periodic or not, and even if Π has several
+recurrent classes. Where a step gains too little, 1-γ becomes smaller. Only a correction is solved for, to a few digits,
+so nothing large is ever subtracted from something large.
+
+max(T W - W) never rises (r ← K r with K = (1-γ) Π (I - γ Π)⁻¹ stochastic, and better plans only make it smaller).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.errors import ConvergenceWarning, warn
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers import krylov
+from diffbisim.solvers.exact.coupling import PRICE
+from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
+from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
+from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
+from diffbisim.stochastic import fewest_steps
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+#: 1-γ of Newton's steps: the first, and the least.
+FIRST, LEAST = 1e-3, 1e-13
+
+#: A step that gains less than this factor makes 1-γ so many times smaller.
+GAIN = 10.0
+
+#: Residual of a step, relative to what it corrects.
+ACCURACY = 1e-3
+
+#: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
+LOOSE = 1e-3
+
+#: Occupancies are solved until their equation holds to this.
+OCCUPANCY = 1e-14
+
+
+# --- structure -----------------------------------------------------------------------------------------------------
+
+
+class Recurrence(NamedTuple):
+    """Where a chain stays for ever."""
+
+    label: Integers  # (n,) closed class of each state, -1 if transient
+    phase: Integers  # (n,) time modulo the period of its class
+    period: Integers  # (classes,)
+
+    @property
+    def recurrent(self) -> Mask:
+        """(n,)"""
+        return self.label >= 0
+
+    @classmethod
+    def of(cls, chain: MarkovChain) -> "Recurrence":
+        """From the possible transitions; how likely they are does not matter."""
+        classes, label = chain.recurrent_classes, np.full(chain.n_states, -1)
+        for k, states in enumerate(classes):
+            label[states] = k
+        steps = fewest_steps(chain.successors.matrix, np.array([states[0] for states in classes]))
+        period = np.array(chain.periods)
+        return cls(label, np.where(label >= 0, steps, 0.0).astype(np.int64) % period[label], period)
+
+
+def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
+    """The closed class of every pair, flat; -1 for pairs with a transient state."""
+    both = np.gcd.outer(x.period, y.period)
+    first = np.cumsum(both.ravel()).reshape(both.shape) - both
+    classes = np.ix_(x.label, y.label)
+    label = first[classes] + np.subtract.outer(x.phase, y.phase) % both[classes]
+    label[~np.logical_and.outer(x.recurrent, y.recurrent)] = -1
+    return np.asarray(label.ravel(), dtype=np.int64)
+
+
+class Leaving(NamedTuple):
+    """The separable function w and by how much it falls at least in a step; zero on recurrent states."""
+
+    time: Array  # (n,) w
+    fall: Array  # (n,) k, less rounding
+
+    @classmethod
+    def of(cls, chain: MarkovChain, recurrent: Mask, blur: float) -> "Leaving":
+        """Expected times in transient states. Whatever the solve returns, ``fall`` is what is certain of it."""
+        time, fall = np.zeros(chain.n_states), np.zeros(chain.n_states)
+        open_states = np.flatnonzero(~recurrent)
+        if not open_states.size:
+            return cls(time, fall)
+        kernel, ones = chain.transition, np.ones(open_states.size)
+        inner: Any = kernel[open_states][:, open_states]
+        with np.errstate(all="ignore"):
+            try:
+                if chain.is_sparse:
+                    from scipy.sparse.linalg import splu
+
+                    solved = splu(sparse.csc_array(sparse.eye_array(ones.size, format="csr") - inner)).solve(ones)
+                else:
+                    solved = np.linalg.solve(np.eye(ones.size) - inner, ones)
+            except (RuntimeError, np.linalg.LinAlgError):  # singular in double precision
+                solved = np.full(ones.size, np.inf)
+            time[open_states] = np.where(np.isfinite(solved) & (solved >= 0), solved, np.finfo(float).max ** 0.25)
+            rounding = (4 * chain.n_states * EPS + blur) * float(time.max())
+            fall[open_states] = (time - np.asarray(kernel @ time))[open_states] - rounding
+        return cls(time, fall)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+class Equation:
+    """W = c + OT_W - g at a list of pairs, where W is given elsewhere: sweeps, and Newton's steps.
+
+    ``W (n_X*n_Y,)`` and ``cost (K,)`` are in units of the largest cost. ``leaves`` says whether plans lead to pairs
+    that are not in the list. ``blur`` is by how much rows may differ from those that are certified.
+    """
+
+    def __init__(self, transports: Transports, cost: Array, W: Array, leaves: bool, blur: float) -> None:
+        self.transports, self.cost, self.W, self.leaves, self.blur = transports, cost, W, leaves, blur
+        listed = transports.items.listed
+        self.pairs: Any = listed if listed.size else slice(None)
+        self.TW = np.empty(transports.size)
+        self.rest, self.least, self.before = 0.0 if leaves else FIRST, LEAST, np.inf
+        self.price, self.products = PRICE, 0
+
+    def improve(self) -> None:
+        """Optimal plans for the table: ``change`` is T W - W at the listed pairs, (K,).
+
+        The true change is at least that less ``below`` and at most that plus ``error``.
+        """
+        self.solved = self.transports.solve(self.W, self.TW, self.price)
+        self.TW += self.cost
+        low, high, self.size = extremes(self.transports.items.listed, self.TW, self.W)
+        self.solved &= bool(np.isfinite(high - low))
+        self.change = self.TW - self.W[self.pairs]
+        t = self.transports
+        η = transport_rounding(t.nodes, t.unbalanced + self.blur, t.clipped) + 6 * EPS
+        self.error = η * self.size
+        self.below = self.error + self.price
+
+    def newton(self, gain: Any, change: float, price: float) -> None:
+        """The next table; ``change`` is how far the present one is from a solution, ``price`` the least for pivots."""
+        if self.rest > self.least and change > self.before / GAIN:
+            self.rest = max(self.rest / GAIN, self.least)
+        self.before, source = change, self.change - gain
+        chain = self.chain(1 - self.rest)
+        source = np.append(source, 0.0) if self.leaves else source
+        step, solved = corrected(chain, source, ACCURACY * float(np.abs(source).max()), transposed=False)
+        if not solved:  # not so close to one, then
+            self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST
+        self.products += chain.products
+        self.W[self.pairs] += step[: self.transports.size]
+        self.price = price
+
+    def chain(self, discount: float) -> PairChain:
+        """The chain of the listed pairs; if plans leave the list, with one more pair for all others."""
+        return (
+            leaving_chain(self.transports, self.W.size, discount)
+            if self.leaves
+            else pair_chain(self.transports, discount)
+        )
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done so far."""
+        t = self.transports
+        return {"pairs": t.size, "pivots": t.pivots, "improvements": t.sweeps, "sweeps": self.products}
+
+
+def leaving_chain(transports: Transports, n_pairs: int, discount: float) -> PairChain:
+    """The chain of listed pairs whose plans lead out of the list: pair K stands for all others, and ends there."""
+    listed, trees = transports.items.listed, transports.trees
+    numbers = np.full(n_pairs, listed.size, np.int64)
+    numbers[listed] = np.arange(listed.size)
+    plans = Plans(np.append(trees.at, trees.at[-1]), transports.targets(numbers), trees.flow, ALL)
+    return PairChain(plans, listed.size + 1, discount, transports.threads)
+
+
+def corrected(chain: PairChain, source: Array, target: float, transposed: bool) -> tuple[Array, bool]:
+    """(I - γ Π)⁻¹ source, or with the transpose, to a residual; and whether it was reached."""
+    u, system = np.zeros_like(source), chain.system(transposed)
+    most = 150 if chain.plans.flow.size <= FACTORIZE else 1_500  # beyond, there is no preconditioner
+    if target <= 0.0 or krylov.bicgstab(system, source, u, target, most) <= 2 * target:
+        return u, True
+    if chain.preconditioned(source, u, target, transposed):
+        return u, True
+    u[:] = 0.0
+    krylov.sweep(system, source, u, 100)
+    return u, False
+
+
+def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None) -> Array:
+    """m = source + Πᵀ m, from ``first``: expected visits or, for source 0, where a law is in the long run.
+
+    By corrections m ← m + (I - γ Πᵀ)⁻¹ (source + Πᵀ m - m), for the chain's discount 1 and, where ``normalize`` repairs
+    what is known of m after each, γ < 1.
+    """
+    m, residual, best, system = first.copy(), np.empty_like(first), np.inf, chain.system(transposed=True)
+    rest = 0.0 if normalize is None else FIRST
+    for _ in range(100):
+        krylov.product(system, m, residual)
+        np.subtract(source, residual, out=residual)
+        worst = float(np.abs(residual).max())
+        if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= LEAST):
+            break
+        if rest and worst > best / GAIN:
+            rest = max(rest / GAIN, LEAST)
+        best = min(best, worst)
+        step, _ = corrected(PairChain(chain.plans, chain.size, 1 - rest, chain.threads), residual, 1e-3 * worst, True)
+        m += step
+        np.maximum(m, 0.0, out=m)
+        if normalize is not None:
+            normalize(m)
+    total = float(np.abs(residual).sum()) / max(float(m.sum()), 1.0)
+    if total > 1e-8:
+        warn(
+            f"the occupancy of {chain.size} pairs solves its equation only to {total:.1e} in total; use lump=True or "
+            "reachable=True", ConvergenceWarning, stacklevel=4,
+        )  # fmt: skip
+    return m
+
+
+def scaled_cost(problem: Problem) -> Array:
+    """(n_X*n_Y,), at most one."""
+    return problem.cost.ravel() / (problem.scale or 1.0)
+
+
+def first_bias(warm: Any, problem: Problem) -> Array:
+    """The scaled table to begin with: the cost, or the undiscounted table of a previous result."""
+    cost = scaled_cost(problem)
+    if warm is None:
+        return cost
+    with np.errstate(all="ignore"):
+        bias = getattr(warm.coupling, "bias", None)
+        table = (warm.values / warm.problem.step if bias is None else bias).ravel() / (problem.scale or 1.0)
+    known = np.isfinite(table)
+    if not known.any() or not np.abs(table[known]).max() <= 1e8:
+        return cost
+    return np.where(known, table, cost)

@@ -1,0 +1,56 @@
+"""The paper's linear program as a solver, and its options.
+
+    solver.py     solves, certifies, and what is known at the end
+    program.py    the programs: plans of all pairs as one matrix, constraints, HiGHS
+
+Nothing here, and nothing it imports, is shared with the compiled solvers: it is their oracle.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Problem
+from diffbisim.results import DistanceResult
+from diffbisim.solvers.base import Callback, check_options
+
+__all__ = ["LinearProgram"]
+
+METHODS = ("highs", "highs-ds", "highs-ipm")
+
+
+@dataclass(frozen=True, slots=True)
+class LinearProgram:
+    """The paper's linear program by HiGHS (``solver="lp"``): the reference for small chains.
+
+    Attributes:
+        tol: certified gap to reach, relative to the largest cost.
+        method: "highs-ds" (dual simplex), "highs-ipm" (interior point), or "highs": it chooses.
+        max_iterations: simplex or interior-point iterations.
+        time_limit: seconds, for each of the two programs.
+        max_variables: refuse larger programs.
+    """
+
+    tol: float = 1e-8
+    method: str = "highs"
+    max_iterations: int | None = None
+    time_limit: float | None = None
+    max_variables: int = 2_000_000
+
+    name: ClassVar[str] = "lp"
+    samples: ClassVar[bool] = False
+    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    threads: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InvalidArgument(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
+        check_options(self, "tol", "max_iterations", "time_limit", "max_variables")
+
+    def solve(
+        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+    ) -> DistanceResult:
+        """Solve and certify. ``warm`` is checked but not used: HiGHS by way of scipy starts afresh."""
+        from diffbisim.solvers.lp.solver import solve
+
+        return solve(problem, self, warm, callback)

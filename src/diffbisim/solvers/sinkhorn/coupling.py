@@ -1,0 +1,180 @@
+"""What the Sinkhorn solvers know at the end, and the entropic metric.
+
+*At the end* there are potentials in Gibbs form and a table, read out when asked. Plans are rounded, so their marginals
+are exact. Potentials are transforms of each other for the table ``values``: hard ones, feasible to the last digit, for
+the distance itself; soft ones for the entropic metric, where they are its exact derivatives. The table is shifted so
+that the transport of the starts is the ``value`` of the result.
+
+*The entropic metric* is a smooth version of the distance. With a temperature ε > 0, in the units of the cost, every
+step pays for the information that its plan uses:
+
+    V_ε(x,y) = c(x,y) + γ min_{π ∈ Π(P_X(·|x), P_Y(·|y))} <π, V_ε> + ε KL(π ‖ P_X(·|x) ⊗ P_Y(·|y))
+    d_ε      = (1-γ) min_{π ∈ Π(ν_X, ν_Y)} <π, V_ε> + ε KL(π ‖ ν_X ⊗ ν_Y)
+
+so d_ε is the least discounted average of cost + ε·information: it grows with ε from d to the value of the independent
+coupling. The operator is monotone and shifts by γk when the table shifts by k, as for ε = 0: a γ-contraction, with the
+same certified bounds. In U = (1-γ)V the temperature is (1-γ)ε, which is what the solvers call ``epsilon`` inside.
+
+*Gradient.* By duality one step is, for p = P_X(·|x), q = P_Y(·|y),
+
+    max_{f,g} <p, f> + <q, g> - ε Σ_ij p_i q_j (exp((f_i + g_j - V_ij)/ε) - 1),
+
+and at the maximum Σ_j q_j exp((f_i + g_j - V_ij)/ε) = 1 for *every* i, also where p_i = 0 if f_i is defined by it: the
+soft c-transform. The derivative in p_i is f_i - ε (1 - 1) = f_i: the reference p ⊗ q moves with p and contributes
+nothing more. The maximizers are unique up to a constant, hence the derivative exists everywhere, at d = 0 and at ties
+too, and the formulas of gradient.py hold word for word with these potentials and the Gibbs plans:
+
+    ∂d_ε/∂P_X(x'|x) = γ Σ_y m(x,y) f_xy(x'),   ∂d_ε/∂ν_X = (1-γ) f_0,   ∂d_ε/∂c = m.
+
+``value``, ``lower`` and ``upper`` of an entropic result are d_ε and its bounds, not those of d: d ≤ d_ε ≤ d + ε I, with
+I the discounted information of an optimal coupling, at most the logarithm of the number of successors in every step.
+d_ε(X, X) is positive: the entropic metric is a loss, not a metric.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.errors import ConvergenceWarning, warn
+from diffbisim.io.arrays import numbers
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport
+from diffbisim.solvers.krylov import bicgstab, sweep
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans, plan_operator
+from diffbisim.stochastic import Successors
+
+EPS = float(np.finfo(float).eps)
+
+
+class SinkhornCoupling(Coupling):
+    """Plans, potentials and occupancies from :class:`GibbsPlans` and a table ``U`` (flat, scaled)."""
+
+    def __init__(self, problem: Problem, plans: GibbsPlans, U: Array, epsilon: float) -> None:
+        self.problem, self.plans, self.U, self.epsilon = problem, plans, U, epsilon
+        self.scale = problem.scale or 1.0
+
+    @classmethod
+    def of_table(cls, problem: Problem, values: Array, epsilon: float) -> "SinkhornCoupling":
+        """The entropic coupling that belongs to a solved table; ``epsilon`` as inside, positive."""
+        plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape)
+        U = values.ravel() / (problem.scale or 1.0)
+        plans.settle(U, 1 / epsilon, 1e-14)
+        return cls(problem, plans, U, epsilon)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        p = self.plans
+        arrays = {"U": self.U, "W": p.W, "F": p.F, "G": p.G}
+        return {**arrays, "beta": np.array(p.beta), "epsilon": np.array(self.epsilon)}
+
+    @classmethod
+    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "SinkhornCoupling":
+        """The inverse of :meth:`state`: tables, potentials and temperatures."""
+        (n_x, n_y), x, y = problem.shape, problem.x, problem.y
+        sizes = {"U": n_x * n_y, "W": n_x * n_y, "F": n_y * x.n_transitions, "G": n_x * y.n_transitions}
+        U, W, F, G = (numbers(arrays, name, (size,)) for name, size in sizes.items())
+        beta = float(numbers(arrays, "beta", (), least=np.finfo(float).tiny))
+        epsilon = float(numbers(arrays, "epsilon", (), least=0.0))
+        plans = GibbsPlans(x.successors, y.successors, problem.shape)
+        plans.F, plans.G = F, G
+        plans.heat(W, beta)
+        plans.coldest = plans.beta
+        return cls(problem, plans, U, epsilon)
+
+    @property
+    def values(self) -> Array:
+        return self.scale * np.clip(self.U, 0.0, 1.0).reshape(self.problem.shape)
+
+    @lazy
+    def start(self) -> Start:
+        start = start_of(self.problem, self.epsilon).start(self.U)
+        return Start(start.plan, self.scale * start.f, self.scale * start.g)
+
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        return self.plans.plan(x * self.plans.m_y + y)
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        f, g = self.plans.potentials(x * self.plans.m_y + y, self.U, self.epsilon)
+        return self.scale * f, self.scale * g
+
+    def occupancy(self) -> Array:
+        """m = (1-γ) m_0 + γ Πᵀ m of the rounded plans, by BiCGStab; sweeps where that stagnates."""
+        γ, operator = self.problem.discount, plan_operator(self.plans)
+        source = (1 - γ) * self.start.plan.toarray().ravel()
+
+        def system(v: Array, out: Array) -> None:
+            operator.push(v, out)
+            out *= -γ
+            out += v
+
+        m, target = source.copy(), 1e-13 * float(source.max())
+        if bicgstab(system, source, m, target, max_iterations=200) > 1e3 * target:
+            np.copyto(m, source)
+            sweep(system, source, m, min(2_000, int(np.log(1e-12) / np.log(γ))))
+            system(m, image := np.empty_like(m))
+            if (total := float(np.abs(image - source).sum()) / (1 - γ)) > 1e-6:
+                warn(
+                    f"the occupancy is only accurate to {total:.1e} in total; use a smaller discount",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
+        np.maximum(m, 0.0, out=m)
+        return np.asarray(m / m.sum()).reshape(self.problem.shape)
+
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        (n_x, n_y), weights = self.problem.shape, np.ascontiguousarray(m.ravel())
+        shapes = ((n_x, n_x), (n_y, n_y)) if everywhere else None
+        by_x, by_y = self.plans.weighted_potentials(self.U, self.epsilon, weights, shapes)
+        by_x *= self.scale
+        by_y *= self.scale
+        if everywhere:
+            return by_x, by_y
+        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+
+
+class SharpStart:
+    """The optimal coupling of the starts by the exact transport; tables are flat and scaled."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.exact, self.shape = StartTransport(problem), problem.shape
+
+    def bounds(self, U: Array) -> tuple[float, float]:
+        """Around OT_U(ν_X, ν_Y), rounding included."""
+        cost = U[self.exact.cells]
+        value = self.exact.transport.solve(cost, PRICE)
+        slack = 2 * (sum(cost.shape) + 4) * EPS * float(np.abs(cost).max()) + PRICE
+        return value - slack, value + slack
+
+    def start(self, U: Array) -> Start:
+        """Plan and potentials for a table."""
+        self.bounds(U)
+        return Start(self.exact.plan(), *self.exact.potentials(U.reshape(self.shape)))
+
+
+class SoftStart:
+    """The entropic coupling of the starts at temperature ``epsilon`` (of U)."""
+
+    def __init__(self, problem: Problem, epsilon: float) -> None:
+        x, y = (Successors.of(chain.initial[None, :]) for chain in (problem.x, problem.y))
+        self.epsilon, self.plans = epsilon, GibbsPlans(x, y, problem.shape, threads=1)
+
+    def bounds(self, U: Array) -> tuple[float, float]:
+        """Around the entropic transport of the starts, rounding included."""
+        plans = self.plans
+        plans.settle(U, 1 / self.epsilon, 1e-14)
+        upper, (lower, size) = plans.soft_costs(U, self.epsilon), plans.dual_bounds(U, self.epsilon)
+        largest = max(size, float(np.abs(U).max())) + plans.largest_information(self.epsilon)
+        slack = 4 * (plans.pairs.x.longest + plans.pairs.y.longest + 8) * EPS * largest
+        return float(lower[0]) - slack, float(upper[0]) + slack
+
+    def start(self, U: Array) -> Start:
+        """Plan and potentials for a table."""
+        self.bounds(U)
+        return Start(self.plans.plan(0), *self.plans.potentials(0, U, self.epsilon))
+
+
+def start_of(problem: Problem, epsilon: float) -> SharpStart | SoftStart:
+    """The coupling of the starts: entropic, or for ε = 0 exact."""
+    return SoftStart(problem, epsilon) if epsilon else SharpStart(problem)

@@ -1,0 +1,804 @@
+"""Sinkhorn's algorithm on pairs of states, for plans in Gibbs form (numba, without the GIL).
+
+The plan of pair k = (x,y) is π(i,j) = p_i q_j exp(β (f_i + g_j - W_ij)) on the successors i of x and j of y. The costs
+of a pair are gathered from the table into a scratch matrix that stays in the cache; nothing of size n_X² n_Y² exists.
+
+No exponential here can overflow, whatever β, costs and probabilities are: the rows of a fresh matrix are normalized
+by their largest term first (*absorption*), so that the scalings u, w of the iteration start at one; where they drift
+beyond LARGE they are absorbed into f and g and the matrix is made anew.
+
+    scale       over-relaxed Sinkhorn until the marginals are right
+    newton      the same by Newton's method, where Sinkhorn is too slow
+    plans       rounded to exact marginals, what they cost, and what they do to tables
+    potentials  transforms: half-steps, lower bounds, sums for the gradient
+
+A rounded plan costs at least as much as the transport, and two transforms in a row, g → f → g, are worth at most that:
+
+    <p, f> + <q, g>  ≤  min over couplings of <·, U> + ε KL(· ‖ p⊗q)  ≤  <π, U> + ε KL(π ‖ p⊗q)
+
+for a table U and a temperature ε ≥ 0. The transform is f_i = min_j (U_ij - g_j), or its soft version
+-ε log Σ_j q_j exp((g_j - U_ij)/ε), whose plan has mass one, so that the entropic dual has no further term. Letters:
+
+    k = x m_Y + y       pairs of rows, m_Y rows of Y (the starts are the case of one pair)
+    W, U, V             tables (n_X*n_Y,), flat; n_y their number of columns
+    F, G                potentials, pair after pair: see :func:`place`
+    C, K (a, b)         scratch: costs and plan of one pair
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffbisim._compile import borrowed, njit
+from diffbisim.solvers.successors import (
+    LAST_DIGITS,
+    LOOSE,
+    STRICT,
+    c_transform,
+    c_transform_at,
+    c_transform_back,
+    exp,
+    exp_or_zero,
+    gather,
+    longest,
+    round_plan,
+)
+from diffbisim.stochastic import Successors
+
+LARGE = 1e80  # scalings beyond it are absorbed
+TINY = 1e-150  # columns lighter than this share of what they should be are filled from their largest term
+VANISHES = -600.0  # exponents from here on downward
+PATIENCE, FIRM, EVERY = 6, 1.75, 10  # iterations before over-relaxation, its strength, iterations between two reviews
+REACH, RIDGE, STEPS = 4.0, 1e-14, 60  # Newton: longest first step, what keeps pivots positive, most steps
+
+
+class Pairs(NamedTuple):
+    """All pairs of a row of X and a row of Y."""
+
+    x: Successors
+    y: Successors
+    log_p: Any  # (E_X,) logarithms of the probabilities
+    log_q: Any  # (E_Y,)
+    n_y: int  # columns of the tables
+
+
+class Gibbs(NamedTuple):
+    """The plans of all pairs."""
+
+    pairs: Pairs
+    W: Any  # (n_X*n_Y,)
+    beta: float
+    F: Any  # (m_Y E_X,)
+    G: Any  # (m_X E_Y,)
+
+
+class Place(NamedTuple):
+    """Where one pair stands."""
+
+    x: int
+    y: int
+    rows: Any  # slice of its successors in X's arrays
+    cols: Any
+    f: Any  # slice of its potentials in F
+    g: Any
+
+
+class Pair(NamedTuple):
+    """The two laws of a pair and its potentials."""
+
+    p: Any  # (a,)
+    q: Any  # (b,)
+    log_p: Any
+    log_q: Any
+    f: Any  # (a,)
+    g: Any  # (b,)
+
+
+class Room(NamedTuple):
+    """Scratch for the largest pair."""
+
+    matrices: Any  # (copies, a*b)
+    row: Any  # (a,)
+    col: Any  # (b,)
+    also: Any  # (b,)
+
+
+@njit(inline="always", **STRICT)
+def place(k, pairs):
+    """Pair k; potentials of one x stand by y, those of one y by x."""
+    x_at, y_at = pairs.x.indptr, pairs.y.indptr
+    m_y = y_at.size - 1
+    x, y = k // m_y, k % m_y
+    i, j = x_at[x], y_at[y]
+    a, b = x_at[x + 1] - i, y_at[y + 1] - j
+    at_f, at_g = m_y * i + y * a, x * pairs.y.indices.size + j
+    return Place(x, y, slice(i, i + a), slice(j, j + b), slice(at_f, at_f + a), slice(at_g, at_g + b))
+
+
+@njit(inline="always", **STRICT)
+def pair_at(at, pairs, F, G):
+    """Laws and potentials of the pair at a place."""
+    p, q = pairs.x.probabilities[at.rows], pairs.y.probabilities[at.cols]
+    return Pair(p, q, pairs.log_p[at.rows], pairs.log_q[at.cols], F[at.f], G[at.g])
+
+
+@njit(inline="always", **STRICT)
+def costs(at, pairs, W, room):
+    """The costs of a pair, (a, b)."""
+    rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
+    gather(W, pairs.n_y, rows, cols, room)
+    return room[: rows.size * cols.size].reshape((rows.size, cols.size))
+
+
+@njit(**STRICT)
+def _transposed_costs(at, pairs, W, room):
+    """The costs of a pair, (b, a)."""
+    rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
+    T = room[: rows.size * cols.size].reshape((cols.size, rows.size))
+    for i in range(rows.size):
+        for j in range(cols.size):
+            T[j, i] = W[rows[i] * pairs.n_y + cols[j]]
+    return T
+
+
+@njit(**STRICT)
+def make_room(pairs, copies):
+    """Room for ``copies`` matrices and three vectors."""
+    a, b = longest(pairs.x), longest(pairs.y)
+    return Room(np.empty((copies, a * b)), np.empty(a), np.empty(b), np.empty(b))
+
+
+@njit(**STRICT)
+def _put(value, out):
+    for j in range(out.size):
+        out[j] = value
+
+
+# --- softmin ------------------------------------------------------------------------------------------------------
+
+
+@njit(**LOOSE)
+def _sum(v):
+    s = 0.0
+    for j in range(v.size):
+        s += v[j]
+    return s
+
+
+@njit(**LOOSE)
+def _largest(v):
+    m = -np.inf
+    for j in range(v.size):
+        m = max(m, v[j])
+    return m
+
+
+@njit(**STRICT)
+def _exponents(log_q, g, c, beta, out):
+    for j in range(out.size):
+        out[j] = log_q[j] + beta * (g[j] - c[j])
+
+
+@njit(**STRICT)
+def _exponentials(shift, out):
+    for j in range(out.size):
+        out[j] = exp_or_zero(out[j] - shift, VANISHES)
+
+
+@njit(**STRICT)
+def soft_row(c, log_q, g, beta, out):
+    """softmin: -1/β log Σ_j q_j exp(β (g_j - c_j)), from the largest term; ``out`` gets the terms, summing to one."""
+    _exponents(log_q, g, c, beta, out)
+    m = _largest(out)
+    _exponentials(m, out)
+    s = _sum(out)
+    for j in range(out.size):
+        out[j] /= s
+    return -(m + np.log(s)) / beta
+
+
+@njit(**STRICT)
+def _absorb(C, pair, beta, K):
+    """f = softmin (C - g), K = the plan, whose rows are then right; columns that are empty get a step of their own."""
+    (a, b), (p, q, log_p, log_q, f, g) = C.shape, pair
+    for _ in range(3):
+        for i in range(a):
+            f[i] = soft_row(C[i], log_q, g, beta, K[i])
+            for j in range(b):
+                K[i, j] *= p[i]
+        empty = 0
+        for j in range(b):
+            total = 0.0
+            for i in range(a):
+                total += K[i, j]
+            if total < TINY * q[j]:
+                g[j] = soft_row(C[:, j].copy(), log_p, f, beta, np.empty(a))
+                empty += 1
+        if empty == 0:
+            break
+
+
+# --- Sinkhorn -----------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always", **LOOSE)
+def relaxed(t, omega):
+    """About t^ω, to second order in t - 1 (and growing like t outside [1/2, 2]); exactly t for ω = 1."""
+    c = min(max(t, 0.5), 2.0)
+    return t / c * (1 + 0.5 * (omega + 1) * (c - 1)) / (1 - 0.5 * (omega - 1) * (c - 1))
+
+
+@njit(**STRICT)
+def relaxation(done, omega, error, before):
+    """ω after ``done`` iterations: 1 for a pair that converges at once, then FIRM, and 1 again if that was too much.
+
+    Sinkhorn is block Gauss-Seidel on the dual: near the solution SOR converges for ω < 2 and its best ω is near 2 when
+    Sinkhorn is slow (Young 1954); far from it ω = 1.9 diverges at low temperatures, and 1.75 was never seen to.
+    """
+    if done % EVERY == 0 and error > 1.5 * before:
+        return 1.0
+    return max(omega, FIRM) if done == PATIENCE else omega
+
+
+@njit(**LOOSE)
+def _columns(K, q, u, w, omega, t):
+    """The columns' half-step; returns by how much their sums were wrong."""
+    _put(0.0, t)
+    for i in range(K.shape[0]):
+        for j in range(q.size):
+            t[j] += u[i] * K[i, j]
+    error = 0.0
+    for j in range(q.size):
+        have = w[j] * t[j]
+        error += abs(have - q[j])
+        w[j] *= relaxed(min(q[j] / have, 1 / TINY), omega)
+    return error
+
+
+@njit(**LOOSE)
+def _rows(K, p, u, w, omega):
+    """The rows' half-step; returns the largest of u and 1/u."""
+    far = 0.0
+    for i in range(p.size):
+        s = 0.0
+        for j in range(K.shape[1]):
+            s += K[i, j] * w[j]
+        u[i] *= relaxed(min(p[i] / (u[i] * s), 1 / TINY), omega)
+        far = max(far, max(u[i], 1 / u[i]))
+    return far
+
+
+@njit(**STRICT)
+def _farthest(w):
+    far = 0.0
+    for j in range(w.size):
+        far = max(far, max(w[j], 1 / w[j]))
+    return far
+
+
+@njit(**STRICT)
+def _scale_one(C, K, pair, beta, most, target, omega, room):
+    """Sinkhorn on one pair until its columns are wrong by ``target``; returns iterations, that error and ω."""
+    p, q, f, g = pair.p, pair.q, pair.f, pair.g
+    u, w, t = room.row[: p.size], room.col[: q.size], room.also[: q.size]
+    done, error, before = 0, np.inf, np.inf
+    while True:
+        _absorb(C, pair, beta, K)
+        _put(1.0, u)
+        _put(1.0, w)
+        far = 1.0
+        while far < LARGE:
+            error = _columns(K, q, u, w, omega if done < most else 1.0, t)
+            if error <= target or done == most:
+                break
+            done += 1
+            far = max(_rows(K, p, u, w, omega), _farthest(w))
+            omega = relaxation(done, omega, error, before)
+            if done % EVERY == 0:
+                before = error
+        _rows(K, p, u, w, 1.0)
+        for i in range(p.size):
+            f[i] += np.log(u[i]) / beta
+        for j in range(q.size):
+            g[j] += np.log(w[j]) / beta
+        if error <= target or done == most:
+            return done, error, omega
+
+
+@njit(**STRICT)
+def scale(lo, hi, gibbs, most, target, omega, error):
+    """Sinkhorn on every pair from its last potentials; ``omega`` and ``error`` (pairs,) are updated; iterations."""
+    gibbs, pairs, omega, error = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(omega), borrowed(error)
+    room, total = make_room(pairs, 2), 0
+    for k in range(lo, hi):
+        at = place(k, pairs)
+        C = costs(at, pairs, gibbs.W, room.matrices[0])
+        K = room.matrices[1][: C.size].reshape(C.shape)
+        pair = pair_at(at, pairs, gibbs.F, gibbs.G)
+        done, error[k], omega[k] = _scale_one(C, K, pair, gibbs.beta, most, target, omega[k], room)
+        total += done
+    return total
+
+
+# --- Newton -------------------------------------------------------------------------------------------------------
+#
+# Where Sinkhorn is too slow: high accuracy at low temperature. With f eliminated by an exact half-step, the dual of one
+# pair is concave in g alone,
+#
+#     φ(g) = <p, softmin(C - g)> + <q, g>,     ∇φ = q - t,     ∇²φ = -β (diag(t) - Kᵀ diag(1/p) K),
+#
+# where K is the plan and t its column sums. Sinkhorn is the fixed step g += log(q/t)/β; when mass hardly moves between
+# two groups of states (a nearly degenerate transport) its rate is one minus that mass. Newton does not mind: the
+# matrix, made symmetric as I - N with N = t^{-1/2} Kᵀ p^{-1} K t^{-1/2}, is a graph Laplacian, singular only in the
+# constants that g cannot see. Steps are limited to REACH in the exponent, or twice the last step, and shortened until φ
+# does not fall. Cost of a step: a b² + b³/3 for (a, b) successors, about as much as b/2 iterations of Sinkhorn.
+
+
+class NewtonRoom(NamedTuple):
+    """Scratch of Newton's method for b columns."""
+
+    H: Any  # (b, b)
+    t: Any  # (b,) column sums
+    v: Any  # (b,) direction
+    old: Any  # (b,) where the step begins
+
+
+@njit(**LOOSE)
+def _hessian(K, p, root, H):
+    """Lower triangle of I - N + RIDGE, root = sqrt(t)."""
+    a, b = K.shape
+    for j in range(b):
+        for m in range(j + 1):
+            H[j, m] = 0.0
+    for i in range(a):
+        for j in range(b):
+            weight = K[i, j] / (p[i] * root[j])
+            if weight != 0.0:
+                for m in range(j + 1):
+                    H[j, m] -= weight * K[i, m]
+    for j in range(b):
+        for m in range(j + 1):
+            H[j, m] /= root[m]
+        H[j, j] += 1.0 + RIDGE
+
+
+@njit(**LOOSE)
+def _cholesky_solve(H, v):
+    """v = H⁻¹ v with the lower triangle of H, which is used up; pivots are kept positive."""
+    b = v.size
+    for j in range(b):
+        for m in range(j + 1):
+            total = H[j, m]
+            for k in range(m):
+                total -= H[j, k] * H[m, k]
+            H[j, m] = np.sqrt(max(total, RIDGE)) if j == m else total / H[m, m]
+    for j in range(b):
+        for k in range(j):
+            v[j] -= H[j, k] * v[k]
+        v[j] /= H[j, j]
+    for j in range(b - 1, -1, -1):
+        v[j] /= H[j, j]
+        for k in range(j):
+            v[k] -= H[j, k] * v[j]
+
+
+@njit(**STRICT)
+def _dual_value(C, K, pair, beta, t):
+    """Plan, column sums t and error for g; f is made from it. Returns φ and the error."""
+    _absorb(C, pair, beta, K)
+    p, q, f, g = pair.p, pair.q, pair.f, pair.g
+    _put(0.0, t)
+    for i in range(p.size):
+        for j in range(q.size):
+            t[j] += K[i, j]
+    value, error = 0.0, 0.0
+    for i in range(p.size):
+        value += p[i] * f[i]
+    for j in range(q.size):
+        value += q[j] * g[j]
+        error += abs(t[j] - q[j])
+    return value, error
+
+
+@njit(**STRICT)
+def _direction(K, p, q, room):
+    """v = Newton's step for β g, without its mean, which does nothing; returns its length. Uses up t."""
+    t, v = room.t, room.v
+    for j in range(q.size):
+        t[j] = np.sqrt(t[j])
+        v[j] = (q[j] - t[j] * t[j]) / t[j]
+    _hessian(K, p, t, room.H)
+    _cholesky_solve(room.H, v)
+    mean, size = 0.0, 0.0
+    for j in range(q.size):
+        v[j] /= t[j]
+        mean += q[j] * v[j]
+    for j in range(q.size):
+        v[j] -= mean
+        size = max(size, abs(v[j]))
+    return size
+
+
+@njit(**STRICT)
+def _newton_one(C, K, pair, beta, target, room):
+    """Newton on one pair; returns the error that is left. φ never falls by more than its rounding."""
+    g, v, old = pair.g, room.v, room.old
+    reach, best, idle, size, length, before = REACH, np.inf, 0, 0.0, 0.0, -np.inf
+    for step in range(STEPS + 1):
+        value, error = _dual_value(C, K, pair, beta, room.t)
+        if step == STEPS:
+            break
+        noise = 1e-15 * (abs(value) + 1 / beta)
+        if value >= before - noise:
+            reach = max(REACH, 2 * length * size)  # where φ is straight, ever longer steps
+            idle = 0 if error < 0.9 * best or value > before + 10 * noise else idle + 1
+            best = min(best, error)
+            if error <= target or idle == 3:
+                break
+            before, size = value, _direction(K, pair.p, pair.q, room)
+            length = min(1.0, reach / size)
+            for j in range(g.size):
+                old[j] = g[j]
+        elif length * size > 1e-12:
+            length *= 0.25
+        else:  # no way up, or not a number: back to where it was, and no further
+            length, before, idle = 0.0, -np.inf, 2
+        for j in range(g.size):
+            g[j] = old[j] + length * v[j] / beta if length > 0.0 else old[j]
+    return error
+
+
+@njit(**STRICT)
+def newton(lo, hi, gibbs, target, error):
+    """Newton on every pair whose columns are wrong by more than ``target``; returns how many there were."""
+    gibbs, pairs, error = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(error)
+    b, count = longest(pairs.y), 0
+    matrices, H, t, v, old = make_room(pairs, 2).matrices, np.empty((b, b)), np.empty(b), np.empty(b), np.empty(b)
+    for k in range(lo, hi):
+        if error[k] > target:
+            at = place(k, pairs)
+            C = costs(at, pairs, gibbs.W, matrices[0])
+            K = matrices[1][: C.size].reshape(C.shape)
+            n = C.shape[1]
+            room = NewtonRoom(H[:n, :n], t[:n], v[:n], old[:n])
+            error[k] = _newton_one(C, K, pair_at(at, pairs, gibbs.F, gibbs.G), gibbs.beta, target, room)
+            count += 1
+    return count
+
+
+# --- plans --------------------------------------------------------------------------------------------------------
+#
+# Plans that are *stored* stand pair after pair, each (a, b) by rows.
+
+
+@njit(**STRICT)
+def pair_plan(at, gibbs, rounded, room):
+    """The plan of the pair at a place, (a, b), in scratch, for its potentials as they are; rounded or not."""
+    C = costs(at, gibbs.pairs, gibbs.W, room.matrices[0])
+    K = room.matrices[1][: C.size].reshape(C.shape)
+    pair, beta = pair_at(at, gibbs.pairs, gibbs.F, gibbs.G), gibbs.beta
+    p, log_q, f, g = pair.p, pair.log_q, pair.f, pair.g
+    for i in range(p.size):
+        for j in range(log_q.size):  # one side is normalized, so no entry is much above one
+            K[i, j] = p[i] * exp_or_zero(min(log_q[j] + beta * (f[i] + g[j] - C[i, j]), 700.0), VANISHES)
+    if rounded:
+        round_plan(K, p, pair.q, room.row[: p.size], room.col[: log_q.size])
+    return K
+
+
+@njit(**STRICT)
+def one_plan(k, gibbs, rounded):
+    """The plan of pair k alone."""
+    return pair_plan(place(k, gibbs.pairs), gibbs, rounded, make_room(gibbs.pairs, 2))
+
+
+@njit(**LOOSE)
+def _inner(K, C):
+    """<K, C>."""
+    total = 0.0
+    for i in range(K.shape[0]):
+        for j in range(K.shape[1]):
+            total += K[i, j] * C[i, j]
+    return total
+
+
+@njit(**STRICT)
+def _divergence(K, log_p, log_q):
+    """KL(K ‖ p⊗q) of a plan: probabilities may be so small that their product vanishes."""
+    total = 0.0
+    for i in range(log_p.size):
+        for j in range(log_q.size):
+            if K[i, j] > 0.0:
+                total += K[i, j] * (np.log(K[i, j]) - log_p[i] - log_q[j])
+    return max(total, 0.0)
+
+
+@njit(**STRICT)
+def plan_costs(lo, hi, gibbs, rounded, V, epsilon, out):
+    """out[k] = <π, V> + ε KL(π ‖ p⊗q) of the plan of every pair."""
+    gibbs, pairs, V, out = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(V), borrowed(out)
+    room = make_room(pairs, 3)
+    for k in range(lo, hi):
+        at = place(k, pairs)
+        K = pair_plan(at, gibbs, rounded, room)
+        out[k] = _inner(K, costs(at, pairs, V, room.matrices[2]))
+        if epsilon > 0.0:
+            out[k] += epsilon * _divergence(K, pairs.log_p[at.rows], pairs.log_q[at.cols])
+
+
+@njit(**STRICT)
+def _spread(rows, cols, n_y, amount, K, out):
+    for i in range(rows.size):
+        line = out[rows[i] * n_y : (rows[i] + 1) * n_y]
+        for j in range(cols.size):
+            line[cols[j]] += amount * K[i, j]
+
+
+@njit(**STRICT)
+def push(lo, hi, gibbs, rounded, m, out):
+    """out += Σ_k m_k π_k; every piece needs an ``out`` of its own."""
+    gibbs, pairs, m, out = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(m), borrowed(out)
+    room = make_room(pairs, 2)
+    for k in range(lo, hi):
+        if m[k] != 0.0:
+            at = place(k, pairs)
+            rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
+            _spread(rows, cols, pairs.n_y, m[k], pair_plan(at, gibbs, rounded, room), out)
+
+
+@njit(inline="always", **STRICT)
+def _stored(at, pairs, plans):
+    a, b = at.rows.stop - at.rows.start, at.cols.stop - at.cols.start
+    first = at.rows.start * pairs.y.indices.size + a * at.cols.start
+    return plans[first : first + a * b].reshape((a, b))
+
+
+@njit(**STRICT)
+def store(lo, hi, gibbs, rounded, plans):
+    """Write the plans."""
+    gibbs, pairs, plans = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(plans)
+    room = make_room(pairs, 2)
+    for k in range(lo, hi):
+        at = place(k, pairs)
+        K, stored = pair_plan(at, gibbs, rounded, room), _stored(at, pairs, plans)
+        for i in range(K.shape[0]):
+            for j in range(K.shape[1]):
+                stored[i, j] = K[i, j]
+
+
+@njit(**LOOSE)
+def apply_stored(lo, hi, pairs, plans, V, out):
+    """out[k] = <π_k, V> for plans that were stored."""
+    pairs, plans, V, out = borrowed(pairs), borrowed(plans), borrowed(V), borrowed(out)
+    for k in range(lo, hi):
+        at = place(k, pairs)
+        rows, cols, K = pairs.x.indices[at.rows], pairs.y.indices[at.cols], _stored(at, pairs, plans)
+        total = 0.0
+        for i in range(rows.size):
+            line = V[rows[i] * pairs.n_y : (rows[i] + 1) * pairs.n_y]
+            for j in range(cols.size):
+                total += K[i, j] * line[cols[j]]
+        out[k] = total
+
+
+@njit(**STRICT)
+def push_stored(lo, hi, pairs, plans, m, out):
+    """:func:`push` for plans that were stored."""
+    pairs, plans, m, out = borrowed(pairs), borrowed(plans), borrowed(m), borrowed(out)
+    for k in range(lo, hi):
+        if m[k] != 0.0:
+            at = place(k, pairs)
+            rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
+            _spread(rows, cols, pairs.n_y, m[k], _stored(at, pairs, plans), out)
+
+
+# --- potentials ---------------------------------------------------------------------------------------------------
+
+
+@njit(**STRICT)
+def half_step(lo, hi, gibbs, columns, out):
+    """``out``, shaped like F, = softmin (W - G); with ``columns``, shaped like G, = softmin (W - F)."""
+    pairs = gibbs.pairs
+    matrix = make_room(pairs, 1).matrices[0]
+    for k in range(lo, hi):
+        at = place(k, pairs)
+        pair = pair_at(at, pairs, gibbs.F, gibbs.G)
+        if columns:
+            C = _transposed_costs(at, pairs, gibbs.W, matrix)
+            target, weight, other = out[at.g], pair.log_p, pair.f
+        else:
+            C = costs(at, pairs, gibbs.W, matrix)
+            target, weight, other = out[at.f], pair.log_q, pair.g
+        terms = np.empty(other.size)
+        for i in range(target.size):
+            target[i] = soft_row(C[i], weight, other, gibbs.beta, terms)
+
+
+@njit(**STRICT)
+def means(lo, hi, pairs, columns, potential, out):
+    """out[k] = <p, f> for potentials shaped like F; with ``columns`` <q, g> for potentials shaped like G."""
+    pairs, potential, out = borrowed(pairs), borrowed(potential), borrowed(out)
+    for k in range(lo, hi):
+        at, total = place(k, pairs), 0.0
+        weight = pairs.y.probabilities[at.cols] if columns else pairs.x.probabilities[at.rows]
+        values = potential[at.g if columns else at.f]
+        for i in range(weight.size):
+            total += weight[i] * values[i]
+        out[k] = total
+
+
+@njit(**STRICT)
+def _own_potentials(at, pairs, U, epsilon, G, room):
+    """Potentials of a pair on its successors, f (a,) and g (b,): two transforms, from the g that is in G."""
+    f, g, C = np.empty(at.rows.stop - at.rows.start), G[at.g].copy(), costs(at, pairs, U, room)
+    if epsilon == 0.0:
+        c_transform(C, g, f)
+        c_transform_back(C, f, g)
+        return f, g
+    log_p, log_q = pairs.log_p[at.rows], pairs.log_q[at.cols]
+    terms_p, terms_q = np.empty(f.size), np.empty(g.size)
+    for i in range(f.size):
+        f[i] = soft_row(C[i], log_q, g, 1 / epsilon, terms_q)
+    T = _transposed_costs(at, pairs, U, room)
+    for j in range(g.size):
+        g[j] = soft_row(T[j], log_p, f, 1 / epsilon, terms_p)
+    return f, g
+
+
+@njit(**STRICT)
+def dual_bounds(lo, hi, pairs, U, epsilon, G, out):
+    """out[k] ≤ the transport of pair k for the table U; returns the largest number in the potentials."""
+    pairs, U, G, out = borrowed(pairs), borrowed(U), borrowed(G), borrowed(out)
+    room, largest = make_room(pairs, 1).matrices[0], 0.0
+    for k in range(lo, hi):
+        at, value = place(k, pairs), 0.0
+        p, q = pairs.x.probabilities[at.rows], pairs.y.probabilities[at.cols]
+        f, g = _own_potentials(at, pairs, U, epsilon, G, room)
+        for i in range(p.size):
+            value += p[i] * f[i]
+            largest = max(largest, abs(f[i]))
+        for j in range(q.size):
+            value += q[j] * g[j]
+            largest = max(largest, abs(g[j]))
+        out[k] = value
+    return largest
+
+
+@njit(**STRICT)
+def _soft_transform_at(W, at, stride, others, log_q, g, epsilon):
+    """The soft version of :func:`c_transform_at`."""
+    line = np.empty(others.size)
+    for j in range(others.size):
+        line[j] = W[at + others[j] * stride]
+    return soft_row(line, log_q, g, 1 / epsilon, np.empty(others.size))
+
+
+@njit(**STRICT)
+def potentials(k, pairs, U, epsilon, G, room, f, g):
+    """Potentials of pair k for the table U at all states, f (n_X,) and g (n_Y,): transforms off the successors too."""
+    at, n_y = place(k, pairs), pairs.n_y
+    rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
+    log_p, log_q = pairs.log_p[at.rows], pairs.log_q[at.cols]
+    own_f, own_g = _own_potentials(at, pairs, U, epsilon, G, room)
+    for x in range(f.size):
+        if epsilon > 0.0:
+            f[x] = _soft_transform_at(U, x * n_y, 1, cols, log_q, own_g, epsilon)
+        else:
+            f[x] = c_transform_at(U, x * n_y, 1, cols, own_g)
+    for y in range(g.size):
+        if epsilon > 0.0:
+            g[y] = _soft_transform_at(U, y, n_y, rows, log_p, own_f, epsilon)
+        else:
+            g[y] = c_transform_at(U, y, n_y, rows, own_f)
+
+
+@njit(**STRICT)
+def _add(weight, values, out):
+    for j in range(out.size):
+        out[j] += weight * values[j]
+
+
+@njit(**STRICT)
+def sum_potentials(lo, hi, pairs, U, epsilon, G, m, sums):
+    """sums[0][x] += m(x,y) f_xy and sums[1][y] += m(x,y) g_xy, dense; every piece needs tables of its own."""
+    by_x, by_y = sums
+    room, f, g = make_room(pairs, 1).matrices[0], np.empty(by_x.shape[1]), np.empty(by_y.shape[1])
+    for k in range(lo, hi):
+        if m[k] > 0.0:
+            at = place(k, pairs)
+            potentials(k, pairs, U, epsilon, G, room, f, g)
+            _add(m[k], f, by_x[at.x])
+            _add(m[k], g, by_y[at.y])
+
+
+@njit(**STRICT)
+def sum_potentials_on_supports(lo, hi, pairs, U, epsilon, G, m, sums):
+    """The same on the successors only, aligned with their arrays."""
+    by_x, by_y = sums
+    room = make_room(pairs, 1).matrices[0]
+    for k in range(lo, hi):
+        if m[k] > 0.0:
+            at = place(k, pairs)
+            f, g = _own_potentials(at, pairs, U, epsilon, G, room)
+            _add(m[k], f, by_x[at.rows])
+            _add(m[k], g, by_y[at.cols])
+
+
+# --- one kernel for a block of pairs ------------------------------------------------------------------------------
+#
+# For plans.py, where every transition is possible. prob (rows, n): the kernel of a chain. Pair k = first + r uses row
+# k // m_Y of X's or, with ``columns``, row k % m_Y of Y's. scaling, weighted = prob · scaling, and sums are (pairs, n).
+
+
+class Block(NamedTuple):
+    """Which pairs a block is of, and which side is meant."""
+
+    first: int
+    m_y: int
+    columns: bool
+    prob: Any  # (rows, n)
+
+
+@njit(inline="always", **STRICT)
+def _law(block, r):
+    k = block.first + r
+    return block.prob[k % block.m_y if block.columns else k // block.m_y]
+
+
+@njit(**LOOSE)
+def relax_block(block, scaling, sums, weighted, omega, error):
+    """A half-step: ``sums`` is the kernel times the weighted scalings of the other side; ``error``: what was wrong."""
+    for r in range(scaling.shape[0]):
+        p, total = _law(block, r), 0.0
+        for j in range(p.size):
+            have = scaling[r, j] * sums[r, j]
+            total += p[j] * abs(have - 1.0)
+            scaling[r, j] *= relaxed(1.0 / have, omega[r])
+            weighted[r, j] = p[j] * scaling[r, j]
+        error[r] = total
+
+
+@njit(**STRICT)
+def review_relaxation(done, omega, error, before):
+    """:func:`relaxation` for every pair; ``before`` becomes the present error when it was reviewed."""
+    for r in range(omega.size):
+        omega[r] = relaxation(done, omega[r], error[r], before[r])
+        if done % EVERY == 0:
+            before[r] = error[r]
+
+
+@njit(**STRICT)
+def weigh_block(block, logs, out):
+    """out = prob · exp(logs)."""
+    for r in range(logs.shape[0]):
+        p = _law(block, r)
+        for j in range(p.size):
+            out[r, j] = p[j] * exp(logs[r, j])
+
+
+@njit(**LOOSE)
+def shrink_block(block, weighted, sums):
+    """Scale down what is too heavy: weighted *= min(1, prob / (weighted · sums))."""
+    for r in range(weighted.shape[0]):
+        p = _law(block, r)
+        for j in range(p.size):
+            have = weighted[r, j] * sums[r, j]
+            if have > p[j]:
+                weighted[r, j] *= p[j] / have
+
+
+@njit(**LOOSE)
+def missing_in_block(block, weighted, sums, out):
+    """out = what is missing, prob - weighted · sums (rows: as a distribution); returns the largest total."""
+    largest = 0.0
+    for r in range(weighted.shape[0]):
+        p, total = _law(block, r), 0.0
+        for j in range(p.size):
+            missing = p[j] - weighted[r, j] * sums[r, j]
+            out[r, j] = missing if missing > LAST_DIGITS * p[j] else 0.0
+            total += out[r, j]
+        largest = max(largest, total)
+        if not block.columns and total > 1e-300:
+            for j in range(p.size):
+                out[r, j] /= total
+    return largest

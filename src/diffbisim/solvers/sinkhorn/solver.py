@@ -1,0 +1,341 @@
+"""Sinkhorn value and policy iteration: approximate distances for large dense chains, and the smooth entropic metric.
+
+All pairs (x,y) share the cost table of their transports, so they share the Gibbs kernel exp(-βU): one half-step of
+Sinkhorn's algorithm for *all* pairs is one matrix product (dense) or one pass over the supports (sparse). Calo,
+Jonsson, Neu, Schwartz and Segovia-Aguas (2024) interleave such half-steps with the evaluation of the plans they make:
+
+    improve     π_xy ← π_xy exp(-η γ V), then make the X marginal right, the next time the Y marginal
+    evaluate    SPI: V = c + γ Π V, by ``sweeps`` sweeps or a linear solve
+                SVI: V = c + γ min_π <π, V> + KL(π ‖ last plan)/(γη), one marginal right: a by-product of the half-step
+
+*Schedules.* ``"sqrt"`` (η/√k) and ``"constant"`` are theirs: the exponents accumulate, log K = -Σ η_k γ V_k. The
+default, ``"anneal"``, takes the kernel exp(-βU) of the present table afresh, runs a batch of over-relaxed Sinkhorn
+iterations from the last potentials, and doubles β when the marginals are right enough, with Newton's method for the
+pairs that lag behind at low temperatures; SPI evaluates by a Krylov solve, SVI takes the soft value.
+
+*What is certified.* Plans are rounded to exact marginals and potentials made feasible by c-transforms, which gives true
+bounds for every transport (kernels.py) and from them for the distance (certify.py), rounding included, however the run
+ended. ``value`` is the middle of the bounds.
+
+*Entropic mode* (``epsilon > 0``): value, bounds, plans, potentials and gradient are those of the regularized metric d_ε
+(coupling.py), solved to ``tol`` by Newton's method on both levels.
+
+Inside, costs are divided by the largest one, tables are flat, and temperatures are those of U = (1-γ)V. Cost of a
+half-step: n_X n_Y a b for a and b successors. Memory: 8 (a + b) bytes per pair for the potentials, and 16 (a + b) more
+while plans with a shared kernel are evaluated; the plans themselves are never stored for dense chains.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diffbisim.errors import InvalidArgument
+from diffbisim.problem import Array, Problem
+from diffbisim.results import DistanceResult, Row, check_warm, previous_table
+from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.certify import distance_bounds
+from diffbisim.solvers.krylov import bicgstab, sweep
+from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling, start_of
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator, plan_operator
+
+if TYPE_CHECKING:
+    from diffbisim.solvers.sinkhorn import SinkhornPolicy
+
+EPS = float(np.finfo(float).eps)
+
+#: How many times farther off than the distance the table of the entropic metric may be: near ε = 0 its plans have
+#: errors that the distance does not see.
+TABLE = 50.0
+
+#: Temperatures, in units of the largest cost, from this to its inverse: beyond, 1/ε is no number.
+COLDEST = 1e-300
+
+#: Annealing: first β·spread, growth of β, Sinkhorn iterations at a time, and the marginal error, times β·spread, below
+#: which a lower temperature pays more than better marginals. Chosen by trial; they cost time, never correctness.
+FIRST, GROWTH, ITERATIONS, READY = 80.0, 2.0, 40, 0.5
+
+#: Batches without success after which, from then on, Newton helps the pairs that lag behind.
+PATIENCE = 2
+
+#: A temperature that a previous result had is too low if the first evaluation moves the table by so many times as much.
+STRANGE = 1e4
+
+#: Value iteration: Sinkhorn iterations between two updates of the table, updates between two certificates, batches.
+FEW, CADENCE, MORE_PATIENCE = 10, 5, 10
+
+
+def solve(
+    problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Run to the certified gap, from a previous result if given."""
+    run = (Annealing if options.schedule == "anneal" else Descent)(problem, options, warm)
+    ended = iterate(run, Limits(run.tol, options.max_iterations, options.time_limit), callback)
+    return DistanceResult(
+        problem, run.value, run.lower, run.upper, ended.status, ended.iterations, options.name, run.coupling(),
+        ended.history, dict(run.work),
+    )  # fmt: skip
+
+
+class Run(ABC):
+    """One solve: the table, the plans, their evaluation and their certificate; schedules are subclasses."""
+
+    operator: PlanOperator  # the rounded plans of the last check, if it needed them
+
+    def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
+        self.problem, self.discount, self.scale = problem, problem.discount, problem.scale or 1.0
+        self.policy, self.sweeps, self.tol = options.policy, options.sweeps, options.tol or 0.0
+        self.c = (1 - self.discount) * (problem.cost.ravel() / self.scale)
+        self.epsilon = _temperature(options.epsilon, self.scale, self.discount)
+        self.plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, options.threads)
+        self.start = start_of(problem, self.epsilon)
+        self.rho = problem.x.occupancy(self.discount), problem.y.occupancy(self.discount)
+        self.U = independent_value(problem, self.c) if warm is None else self._take_over(warm)
+        self.lower, self.upper, self.value = -np.inf, np.inf, np.nan  # for the user
+        self.table_gap = 0.0  # how far the entropic table may be off
+        self.work = {"pairs": self.plans.size, "half_steps": 0, "newton": 0, "sweeps": 0}
+
+    def _take_over(self, warm: DistanceResult) -> Array:
+        """Table of a previous result, and its potentials if they belong to the same transitions."""
+        check_warm(warm, self.problem.shape)
+
+        def first() -> Array:
+            return independent_value(self.problem, self.c).reshape(self.problem.shape)
+
+        table = previous_table(warm, self.scale, first)
+        if table is None:
+            return first().ravel()
+        known = warm.coupling
+        if isinstance(known, SinkhornCoupling) and self.plans.has_supports_of(known.plans):
+            ratio = (warm.problem.scale or 1.0) / self.scale
+            np.multiply(known.plans.F, ratio, out=self.plans.F)
+            np.multiply(known.plans.G, ratio, out=self.plans.G)
+            self.plans.coldest = known.plans.beta / ratio
+        return table.ravel()
+
+    @abstractmethod
+    def improve(self, iteration: int) -> None:
+        """Better plans for the present table."""
+
+    @abstractmethod
+    def is_due(self, iteration: int) -> bool:
+        """Whether a certificate is worth its cost now."""
+
+    @abstractmethod
+    def evaluate(self) -> None:
+        """The next table."""
+
+    @property
+    def spread(self) -> float:
+        """max U - min U: what 1/β is to be compared with."""
+        return max(float(np.ptp(self.U)), 1e-12 * float(np.abs(self.U).max()), 1e-300)
+
+    def coupling(self) -> SinkhornCoupling:
+        """What is known at the end; the table is moved to the middle of the bounds, which potentials do not notice."""
+        low, high = self.start.bounds(self.U)
+        U = self.U + (self.value / self.scale - (low + high) / 2)
+        return SinkhornCoupling(self.problem, self.plans, U, self.epsilon)
+
+    # --- evaluation ----------------------------------------------------------------------------------------
+
+    def evaluate_plans(self, operator: PlanOperator, accuracy: float = 0.03) -> None:
+        """The value of the plans, U = (1-γ) c + γ Π U: a few sweeps, or a linear solve."""
+        if self.sweeps is None:
+            operator.apply(self.U, image := np.empty_like(self.U))
+            self.work["sweeps"] += 1
+            self.move_to(np.asarray(self.c + self.discount * image), operator, accuracy)
+            return
+        self.U, image = self.U.copy(), np.empty_like(self.U)
+        for _ in range(self.sweeps):
+            operator.apply(self.U, image)
+            np.add(self.c, self.discount * image, out=self.U)
+        self.work["sweeps"] += self.sweeps
+
+    def move_to(self, goal: Array, operator: PlanOperator, accuracy: float = 0.03) -> None:
+        """U + δ with (I - γΠ) δ = goal - U, solved to ``accuracy`` times its right-hand side.
+
+        The value of the plans if ``goal`` is (1-γ) c + γ Π U, Newton's step for the entropic metric if it is the soft
+        goal. BiCGStab, or sweeps where that stagnates; a poor solution costs iterations, never correctness.
+        """
+
+        def system(v: Array, out: Array) -> None:
+            operator.apply(v, out)
+            out *= -self.discount
+            out += v
+            self.work["sweeps"] += 1
+
+        residual = goal - self.U
+        δ, target = np.zeros_like(residual), accuracy * float(np.abs(residual).max())
+        if bicgstab(system, residual, δ, target, max_iterations=60) > 2 * target:
+            δ = residual.copy()
+            sweep(system, residual, δ, 100)
+        self.U = self.U + δ
+
+    def soft_goal(self) -> Array:
+        """(1-γ) c + γ (<p, f> + <q, g>)."""
+        return np.asarray(self.c + self.discount * self.plans.soft_values())
+
+    # --- certificate ---------------------------------------------------------------------------------------
+
+    def check(self, iteration: int) -> Check:
+        """Bounds from the rounded plans and the transformed potentials, at the table U."""
+        γ, plans, cost, scale = self.discount, self.plans, self.problem.cost, self.scale
+        upper, (lower, size) = self._plan_costs(), plans.dual_bounds(self.U, self.epsilon)
+        longest = plans.pairs.x.longest + plans.pairs.y.longest
+        largest = max(size, float(np.abs(self.U).max()), float(self.c.max())) + plans.largest_information(self.epsilon)
+        slack = 4 * (longest + 8) * EPS * largest
+        U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
+        low, high = distance_bounds(U, TU_high, TU_low, self.start.bounds(self.U), self.rho, γ, slack)
+        low, high = np.nextafter([low * scale, high * scale], [-np.inf, np.inf]).tolist()  # digits end near 1e-308
+        self.lower = max(self.lower, low, float(cost.min()))  # at least an average of costs; at most that
+        self.upper = max(min(self.upper, high, float(cost.max())), self.lower)  # of independent plans
+        self.value = self.lower + (self.upper - self.lower) / 2  # their sum may be too large for a number
+        if self.epsilon:  # plans, potentials and gradient belong to the table, not to the distance alone
+            self.table_gap = (float((TU_high - U).max()) - float((TU_low - U).min())) / (1 - γ)
+        self.work["half_steps"] = int(plans.half_steps)
+        row = Row({
+            "iteration": float(iteration), "value": self.value, "lower": self.lower, "upper": self.upper,
+            "temperature": scale / (plans.beta * (1 - γ)), "error": float(plans.error.mean()),
+            "half_steps": plans.half_steps,
+        })  # fmt: skip
+        return Check(row, max((self.upper - self.lower) / scale, self.table_gap / TABLE), slack / (1 - γ))
+
+    def _plan_costs(self) -> Array:
+        """What the rounded plans cost for the table U: upper bounds on every transport."""
+        if self.epsilon:
+            return self.plans.soft_costs(self.U, self.epsilon)
+        self.operator = plan_operator(self.plans)
+        self.operator.apply(self.U, upper := np.empty_like(self.U))
+        return upper
+
+
+class Annealing(Run):
+    """The kernel is exp(-βU) of the *present* table, and β doubles whenever the marginals are right enough.
+
+    With a temperature ε of the entropic metric, β ends at 1/ε, and from there on both levels are Newton's method.
+    """
+
+    def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
+        super().__init__(problem, options, warm)
+        self.most = 1 / self.epsilon if self.epsilon else np.inf
+        # The table to begin with may be another problem's and flat. That of the independent coupling never spreads less
+        # than half as far as (1-γ) c, so the temperature need not be lower than for that.
+        spread = max(self.spread, float(np.ptp(self.c)) / 2)
+        self.beta = min(max(FIRST / spread, self.plans.coldest), self.most)
+        self.stuck, self.lagging, self.change = 0, False, self.spread
+        self.from_before = self.beta > FIRST / spread  # the temperature is that of a previous result
+
+    def improve(self, iteration: int) -> None:
+        final = self.beta == self.most
+        self.lagging = self.lagging or self.stuck >= (PATIENCE if self.policy else MORE_PATIENCE)
+        target = self._accuracy() if final else 0.1 / (self.beta * self.spread)
+        self.plans.heat(self.U, self.beta)
+        self.plans.scale(ITERATIONS if self.policy or final else FEW, target)
+        if final or self.lagging:
+            self.work["newton"] += self.plans.polish(target)
+
+    def _accuracy(self) -> float:
+        """Marginal error that d_ε needs: a share of what the table still moves, down to what ``tol`` asks for."""
+        least = 0.1 * self.tol * (1 - self.discount) / max(self.spread, self.epsilon)
+        return max(1e-3 * min(self.change / self.spread, 1.0), min(least, 1e-3), 2e-15)
+
+    def is_due(self, iteration: int) -> bool:
+        return (self.policy or iteration % CADENCE == 1) and (not self.epsilon or self.beta == self.most)
+
+    def evaluate(self) -> None:
+        before = self.U
+        if not self.policy:
+            self.U = self._extrapolated()
+        elif self.epsilon:
+            self.move_to(self.soft_goal(), plan_operator(self.plans))
+        else:
+            self.evaluate_plans(self.operator)
+        self.change = float(np.ptp(self.U - before))
+        if self.from_before and not self.epsilon and self.beta * self.change > STRANGE:
+            self.beta = max(FIRST / self.spread, FIRST / self.change)  # the previous result was of another problem
+            self.plans.F[:], self.plans.G[:] = 0.0, 0.0
+        self.from_before = False
+        self._cool()
+
+    def _extrapolated(self) -> Array:
+        """The soft Bellman update, and the constant that it would still add in the end (MacQueen's shift)."""
+        goal = self.soft_goal()
+        change = goal - self.U
+        return np.asarray(goal + self.discount / (1 - self.discount) * (change.max() + change.min()) / 2)
+
+    def _cool(self) -> None:
+        right = float(self.plans.error.mean()) * self.beta * self.spread <= READY
+        settled = self.policy or self.change * self.beta <= READY
+        self.stuck = 0 if right else self.stuck + 1
+        if right and settled:
+            self.beta = min(GROWTH * self.beta, self.most)
+
+
+class Descent(Run):
+    """The paper's mirror descent: the *last plans* times exp(-η_k Q_k), one marginal made right per iteration.
+
+    All factors accumulate in the kernel, log K = -Σ_k η_k γ V_k = -β W, so the plans stay in Gibbs form.
+    """
+
+    def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
+        super().__init__(problem, options, warm)
+        self.eta, self.constant = options.eta, options.schedule == "constant"
+        self.beta, self.W, self.next = 0.0, np.zeros_like(self.U), 1
+        self.plans.F[:], self.plans.G[:] = 0.0, 0.0  # the independent coupling
+
+    def improve(self, iteration: int) -> None:
+        plans, columns = self.plans, iteration % 2 == 0
+        eta = self.eta if self.constant else self.eta / np.sqrt(iteration)
+        step = eta * self.discount / (1 - self.discount)  # η γ V = step · U
+        if not self.policy:
+            self._soft_sweeps(step, columns)
+        self.W = (self.beta * self.W + step * self.U) / (self.beta + step)
+        self.beta += step
+        plans.heat(self.W, self.beta, keep=True)
+        plans.half_step(columns, plans.G if columns else plans.F)
+
+    def _soft_sweeps(self, step: float, columns: bool) -> None:
+        """U ← (1-γ) c + γ (least of <π, U> + KL(π ‖ last plan)/step with one marginal right): Bellman-Sinkhorn."""
+        plans, beta = self.plans, self.beta + step
+        potential = plans.G if columns else plans.F
+        out = np.empty_like(potential)
+        for _ in range(self.sweeps or 1):
+            plans.heat((self.beta * self.W + step * self.U) / beta, beta, keep=True)
+            plans.half_step(columns, out)
+            rise = plans.means(columns, out) - plans.means(columns, potential)
+            self.U = self.c + self.discount * beta / step * rise
+
+    def is_due(self, iteration: int) -> bool:
+        if iteration < self.next:
+            return False
+        self.next = iteration + max(10, iteration // 5)
+        return True
+
+    def evaluate(self) -> None:
+        if self.policy:
+            self.evaluate_plans(plan_operator(self.plans, rounded=False), accuracy=1e-12)
+
+
+def _temperature(epsilon: float, scale: float, discount: float) -> float:
+    """``epsilon`` for costs divided by ``scale``, of U."""
+    scaled = (1 - discount) * (epsilon / scale)
+    if epsilon and not COLDEST <= scaled <= 1 / COLDEST:
+        raise InvalidArgument(
+            f"epsilon is {epsilon!r} where the largest cost is {scale:g}: the ratio is too far from one for a double; "
+            "choose a temperature nearer to the costs, or 0 for the distance itself"
+        )
+    return scaled
+
+
+def independent_value(problem: Problem, c: Array) -> Array:
+    """U of the independent coupling, flat and scaled: the table to begin with, (I - γ P_X ⊗ P_Y) U = (1-γ) c."""
+    P, Q, γ, shape = problem.x.transition, problem.y.transition, problem.discount, problem.shape
+
+    def system(v: Array, out: Array) -> None:
+        image = (Q @ (P @ v.reshape(shape)).T).T
+        np.subtract(v, γ * np.asarray(image).ravel(), out=out)
+
+    U = c / (1 - γ)
+    low, high = float(U.min()), float(U.max())
+    bicgstab(system, c, U, 1e-13 * float(c.max()), max_iterations=100)
+    return np.clip(U, low, high)

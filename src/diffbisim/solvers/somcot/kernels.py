@@ -1,0 +1,660 @@
+"""SOMCOT's iteration on the factors of the coupling (numba, without the GIL).
+
+Edges e = (x → x') and k = (y → y') are the transitions seen so far, sorted by source. The coupling is never stored:
+
+    log μ(x,y,x',y') = S[x,y] + U[x,y,e] + W[x,y,k] + L[x',y']
+
+    at (n+1,), to (E,)     the edges of state s are at[s] … at[s+1]-1, and edge e leads to to[e]; one ``Seen`` per chain
+    U, A, MA (n_Y E_X,)    flat; those of pair (x,y) begin at n_Y at[x] + y (edges of x):  share of log μ, α_X, Σ_y' μ
+    W, B, MB (n_X E_Y,)    flat; those of pair (x,y) begin at x E_Y + at[y]:               share of log μ, α_Y, Σ_x' μ
+    L, S, V, m, N          (n_X, n_Y);  m = Σ_x'y' μ and N = Σ_xy μ
+    q (E,), rho (n,)       the transition occupancy that μ is to have, and its state marginal
+
+*Marginals of μ.* After k iterations the four logarithms are of order η k V and cancel down to log μ ≤ 0: at k = 10^6
+their exponentials range over e^±1000000 and cannot be taken one by one. But no entry of a row (all y' of one x, y, x')
+exceeds e^base, base = S + U + max W + max L. Hence two ways:
+
+    products   while every base is below SAFE: factors below e^FLUSH count as zero, which loses less than
+               e^(SAFE + FLUSH) of μ, and all else are matrix products with the shared kernel exp(L);
+    entries    later: those above e^DROP alone, which are few. To find them is what costs, so they are listed with some
+               SLACK, and the list of a pair holds while no log μ outside of it can have risen by as much.
+
+Which way depends on the iterates alone, and which list does not matter: sums have a fixed order and what is below
+e^DROP adds zero. So a resumed run repeats every bit. The rounding of the logarithms, 1e-16 η k V per iteration, acts
+like a perturbation of the cost by 1e-16 k V.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim._compile import njit
+from diffbisim.solvers.successors import exp, exp_or_zero
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+#: Entries of μ below e^DROP = 4e-18 count as zero.
+DROP = -40.0
+#: Matrix products are used while no base exceeds SAFE; factors below e^FLUSH count as zero (subnormals are slow).
+SAFE, FLUSH = 270.0, -320.0
+#: Pairs per matrix product: enough to keep it busy, few enough to stay in the cache.
+ROWS = 256
+#: Entries are listed down to e^(DROP - SLACK), and anew before what was left out could have risen by SLACK.
+SLACK = 20.0
+#: Entries on all lists together, of eight bytes each; beyond, all entries are looked at.
+ROOM = 1 << 24
+#: Entries that are looked at together.
+BLOCK = 32
+#: No list.
+NONE = -1
+#: Supports with at least this share of all entries begin with matrix products.
+DENSE = 1 / 16
+#: Entries count as zero relative to a mass of about one; outside of these bounds μ is normalized first.
+LEAST = 1e-6
+#: Scaled dual steps divide by occupancies, but not by less than this share of the uniform one.
+FLOOR = 0.1
+
+PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+class Seen(NamedTuple):
+    """One chain as seen so far: a CSR that grows, with counts in place of probabilities."""
+
+    at: Index
+    to: Index
+    source: Index  # (E,)
+    counts: Array  # (E,) weights seen
+    q: Array
+    rho: Array
+    initial: Array  # (n,)
+
+
+class Iterates(NamedTuple):
+    """What the iteration moves."""
+
+    U: Array
+    W: Array
+    L: Array
+    S: Array
+    A: Array
+    B: Array
+    V: Array
+    logit_x: Array  # (n_X, n_Y): log λ_X, up to a constant in each row
+    logit_y: Array  # (n_Y, n_X)
+    start: Array  # (n_X, n_Y): coupling of the starts, and its logarithm up to scalings of rows and columns
+    log_start: Array
+    sums: Array  # (4, n_X, n_Y): Σ η m, Σ η start, Σ η λ_X, Σ η λ_Yᵀ
+    cold: Index  # (1,): zero while matrix products are safe
+
+
+class Rules(NamedTuple):
+    """Options of the solver, for costs scaled to at most one."""
+
+    discount: float
+    eta: float
+    beta: float
+    decay: float  # steps fall like (1 + k / decay_from)^-decay
+    decay_from: float
+    anticipation: float  # primal steps see α + anticipation (α⁺ - α): 0 literal, 2 extrapolated
+    memory: bool  # all transitions seen so far instead of the last minibatch
+    bound: float  # the duals are clipped to ± this
+
+
+class Batches(NamedTuple):
+    """Minibatches of one chain, one per iteration."""
+
+    at: Index  # (n+1,) where they begin
+    edges: Index
+    weights: Array
+
+
+class Progress(NamedTuple):
+    """What a run has done."""
+
+    done: Index  # (1,) iterations
+    weight: Array  # (1,) the sum of their steps η
+
+
+class Marginals(NamedTuple):
+    """Sums over μ, written in every iteration."""
+
+    MA: Array
+    MB: Array
+    N: Array
+    m: Array
+
+    @classmethod
+    def empty(cls, it: Iterates) -> "Marginals":
+        """Room for those of the iterates."""
+        return cls(np.empty_like(it.U), np.empty_like(it.W), np.empty_like(it.V), np.empty_like(it.V))
+
+
+class Live(NamedTuple):
+    """Which entries of μ may matter, for every x; a list holds until what it leaves out may have risen above e^DROP."""
+
+    u: NDArray[np.int32]  # (n_X, room): entries of x by their places in the shares of x in U …
+    k: NDArray[np.int32]  # (n_X, room): … and in W, in the order of y, x', y'
+    listed: Index  # (n_X,): how many; NONE if there is no list
+    rise: Array  # (n_X, n_Y): no log μ of the pair has gained more since x was listed
+
+    @classmethod
+    def empty(cls, x_at: Index, y_at: Index) -> "Live":
+        """No lists yet, and room for a few times the support of an optimal coupling (untouched room costs nothing)."""
+        n_x, n_y, a, b = x_at.size - 1, y_at.size - 1, int(np.diff(x_at).max()), int(np.diff(y_at).max())
+        room = min(n_y * min(a * b, 4 * (a + b)), ROOM // n_x)
+        u, k = np.empty((n_x, room), np.int32), np.empty((n_x, room), np.int32)
+        return cls(u, k, np.full(n_x, NONE), np.zeros((n_x, n_y)))
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _exponentials(v, low):
+    """v ← e^v, zero below ``low``."""
+    for i in range(v.size):
+        v[i] = exp_or_zero(v[i], low)
+
+
+@njit(**PLAIN)
+def softmax(logits, out):
+    """Rows of ``out`` ∝ e^logits."""
+    for i in range(logits.shape[0]):
+        top = logits[i].max()
+        total = 0.0
+        for j in range(logits.shape[1]):
+            out[i, j] = exp(max(logits[i, j] - top, FLUSH))
+            total += out[i, j]
+        for j in range(logits.shape[1]):
+            out[i, j] /= total
+
+
+# --- marginals by matrix products ---------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nnan"}, error_model="numpy")
+def _factors(first, last, xs, ys, it, top, su, w):
+    """Logarithms of s u (with max_y' K in it) and w of the pairs (first … last-1, ·); returns the largest base.
+
+    Where a transition does not exist, something as good as zero.
+    """
+    (n_x, n_y), worst = it.S.shape, -1e300
+    for x in range(first, last):
+        a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
+        for y in range(n_y):
+            r, b, ko = (x - first) * n_y + y, ys.at[y + 1] - ys.at[y], ys.at[y]
+            at_w, at_u = x * ys.to.size + ko, n_y * lo + y * a
+            top_w = -1e300
+            for k in range(b):
+                top_w = max(top_w, it.W[np.uintp(at_w + k)])
+            shift = it.S[x, y] + top_w
+            if b == n_y:
+                for k in range(b):
+                    w[r, k] = it.W[np.uintp(at_w + k)] - top_w
+            else:
+                w[r, :] = 2 * FLUSH
+                for k in range(b):
+                    w[r, ys.to[ko + k]] = it.W[at_w + k] - top_w
+            if a == n_x and b > 0:
+                for i in range(a):
+                    base = it.U[np.uintp(at_u + i)] + shift + top[i]
+                    su[r, i] = base
+                    worst = max(worst, base)
+            else:
+                su[r, :] = 2 * FLUSH
+                for i in range(a if b > 0 else 0):
+                    base = it.U[at_u + i] + shift + top[xs.to[lo + i]]
+                    su[r, xs.to[lo + i]] = base
+                    worst = max(worst, base)
+    return worst
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+def _collect(first, last, xs, ys, factors, marginals):
+    """The marginals s u ∘ (w Kᵀ) and w ∘ (s u K) of the same pairs, where transitions exist."""
+    (su, w, wK, suK), (MA, MB, _, m) = factors, marginals
+    n_x, n_y = m.shape
+    for x in range(first, last):
+        a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
+        for y in range(n_y):
+            r, b, ko = (x - first) * n_y + y, ys.at[y + 1] - ys.at[y], ys.at[y]
+            at_w, at_u, total = x * ys.to.size + ko, n_y * lo + y * a, 0.0
+            if a == n_x:
+                for i in range(a):
+                    z = su[r, i] * wK[r, i]
+                    MA[np.uintp(at_u + i)] = z
+                    total += z
+            else:
+                for i in range(a):
+                    z = su[r, xs.to[lo + i]] * wK[r, xs.to[lo + i]]
+                    MA[at_u + i] = z
+                    total += z
+            m[x, y] = total
+            if b == n_y:
+                for k in range(b):
+                    MB[np.uintp(at_w + k)] = w[r, k] * suK[r, k]
+            else:
+                for k in range(b):
+                    MB[at_w + k] = w[r, ys.to[ko + k]] * suK[r, ys.to[ko + k]]
+
+
+@njit(**PLAIN)
+def by_products(xs, ys, it, marginals):
+    """All marginals of μ by matrix products; False if a base is not safe, and then they are undefined.
+
+    Σ_y' μ = s u ∘ (w Kᵀ), Σ_x' μ = w ∘ (s u K), Σ_xy μ = K ∘ ((s u)ᵀ w), with (x,y) as one index.
+    """
+    N, (n_x, n_y) = marginals.N, marginals.N.shape
+    K, top, group = it.L.copy(), np.empty(n_x), max(1, ROWS // n_y)
+    for i in range(n_x):
+        top[i] = K[i].max()
+        K[i] -= top[i]
+    _exponentials(K.ravel(), FLUSH)
+    su_all, w_all = np.empty((group * n_y, n_x)), np.empty((group * n_y, n_y))
+    wK_all, suK_all = np.empty_like(su_all), np.empty_like(w_all)
+    N[:] = 0.0
+    for first in range(0, n_x, group):
+        last = min(first + group, n_x)
+        rows = (last - first) * n_y
+        su, w, wK, suK = su_all[:rows], w_all[:rows], wK_all[:rows], suK_all[:rows]
+        if _factors(first, last, xs, ys, it, top, su, w) > SAFE:
+            return False
+        _exponentials(su.ravel(), DROP)
+        _exponentials(w.ravel(), FLUSH)
+        N += K * np.dot(su.T, w)
+        np.dot(w, K.T, wK)
+        np.dot(su, K, suK)
+        _collect(first, last, xs, ys, (su, w, wK, suK), marginals)
+    return True
+
+
+# --- marginals by entries -----------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """The entries of μ at one x."""
+
+    SU: Any  # (n_Y a,) log s u
+    at: Any  # (n_Y a,) where the row of x' begins in L
+    u0: int  # where its shares begin in U, and in W
+    w0: int
+    W: Any
+    L: Any  # flat
+    y_at: Any
+    to: Any  # of the edges of Y
+
+
+@njit(**PLAIN)
+def _logarithms(row, y, out):
+    """log μ of pair (x, y), ``out`` (a b,): su + (W + L), added in this order everywhere."""
+    W, L, n_y = row.W, row.L, row.y_at.size - 1
+    a, first = row.SU.size // n_y, row.y_at[y]
+    w, to = row.w0 + first, row.to[first : row.y_at[y + 1]]
+    b = to.size
+    for i in range(a):
+        su, l0, o = row.SU[y * a + i], row.at[y * a + i], i * b
+        if b == n_y:
+            for j in range(b):
+                out[np.uintp(o + j)] = su + (W[np.uintp(w + j)] + L[np.uintp(l0 + j)])
+        else:
+            for j in range(b):
+                out[np.uintp(o + j)] = su + (W[np.uintp(w + j)] + L[np.uintp(l0 + to[np.uintp(j)])])
+
+
+@njit(**PLAIN)
+def _find(v, low, found):
+    """Places of the entries above ``low``, by blocks, most of which have none; without branches inside a block."""
+    n = 0
+    for first in range(0, v.size, BLOCK):
+        last, hits = min(first + BLOCK, v.size), 0
+        for j in range(first, last):
+            hits += v[np.uintp(j)] > low
+        if hits > 0:
+            for j in range(first, last):
+                found[np.uintp(n)] = j
+                n += v[np.uintp(j)] > low
+    return n
+
+
+@njit(**PLAIN)
+def _list(row, u, k, log_mu, found):
+    """The entries of one x above e^(DROP - SLACK): their number, or NONE if there is no room for them."""
+    n_y, n = row.y_at.size - 1, 0
+    a = row.SU.size // n_y
+    for y in range(n_y):
+        first, b = row.y_at[y], row.y_at[y + 1] - row.y_at[y]
+        _logarithms(row, y, log_mu)
+        hits = _find(log_mu[: a * b], DROP - SLACK, found)
+        if n + hits > u.size:
+            return NONE
+        i, end = 0, b
+        for j in range(hits):
+            while found[j] >= end:
+                i, end = i + 1, end + b
+            u[np.uintp(n)] = y * a + i
+            k[np.uintp(n)] = first + found[j] - (end - b)
+            n += 1
+    return n
+
+
+@njit(**PLAIN)
+def _add_listed(row, u, k, z, target, MA, MB, N):
+    """Add the listed entries of one x to the marginals."""
+    SU, at, W, L, to, u0, w0 = row.SU, row.at, row.W, row.L, row.to, row.u0, row.w0
+    for j in range(u.size):
+        e, f = np.uintp(u[j]), np.uintp(k[j])
+        target[j] = at[e] + to[f]
+        z[j] = SU[e] + (W[np.uintp(w0) + f] + L[np.uintp(target[j])])
+    _exponentials(z, DROP)
+    for j in range(u.size):
+        MA[np.uintp(u0 + u[j])] += z[j]
+        MB[np.uintp(w0 + k[j])] += z[j]
+        N[np.uintp(target[j])] += z[j]
+
+
+@njit(**PLAIN)
+def _add_all(row, z, MA, MB, N):
+    """Add all entries of one x, in the order of the lists."""
+    n_y, at, to, w0 = row.y_at.size - 1, row.at, row.to, row.w0
+    a = row.SU.size // n_y
+    for y in range(n_y):
+        first, b = row.y_at[y], row.y_at[y + 1] - row.y_at[y]
+        _logarithms(row, y, z)
+        _exponentials(z[: a * b], DROP)
+        for i in range(a):
+            total = 0.0
+            for j in range(b):
+                mass = z[np.uintp(i * b + j)]
+                MB[np.uintp(w0 + first + j)] += mass
+                N[np.uintp(at[i] + to[np.uintp(first + j)])] += mass
+                total += mass
+            MA[row.u0 + y * a + i] = total
+
+
+@njit(**PLAIN)
+def by_entries(xs, ys, it, live, marginals):
+    """All marginals of μ from the entries that matter."""
+    MA, MB, N, m = marginals
+    (n_x, n_y), E, room = m.shape, ys.to.size, live.u.shape[1]
+    z, target = np.empty(room), np.empty(room, np.int64)
+    largest = np.diff(xs.at).max() * np.diff(ys.at).max()
+    log_mu, found = np.empty(largest), np.empty(largest + 1, np.int64)
+    L, N_flat = it.L.ravel(), N.ravel()
+    MA[:] = 0.0
+    MB[:] = 0.0
+    N[:] = 0.0
+    for x in range(n_x):
+        a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
+        u0 = n_y * lo
+        SU, at = np.empty(n_y * a), np.empty(n_y * a, np.int64)
+        for y in range(n_y):
+            for i in range(a):
+                SU[np.uintp(y * a + i)] = it.S[x, y] + it.U[np.uintp(u0 + y * a + i)]
+                at[np.uintp(y * a + i)] = n_y * xs.to[np.uintp(lo + i)]
+        row = Row(SU, at, u0, x * E, it.W, L, ys.at, ys.to)
+        if live.listed[x] == NONE or live.rise[x].max() > SLACK - 1.0:
+            live.listed[x] = _list(row, live.u[x], live.k[x], log_mu, found)
+            live.rise[x] = 0.0
+        n = live.listed[x]
+        if n == NONE:
+            _add_all(row, log_mu, MA, MB, N_flat)
+        else:
+            _add_listed(row, live.u[x, :n], live.k[x, :n], z[:n], target, MA, MB, N_flat)
+        for y in range(n_y):
+            total = 0.0
+            for i in range(a):
+                total += MA[np.uintp(u0 + y * a + i)]
+            m[x, y] = total
+
+
+@njit(**PLAIN)
+def peak(xs, ys, it):
+    """The largest log μ."""
+    n_y, E, top = ys.rho.size, ys.to.size, -np.inf
+    for x in range(xs.rho.size):
+        a = xs.at[x + 1] - xs.at[x]
+        for i in range(a):
+            for k in range(E):
+                su = it.S[x, ys.source[k]] + it.U[n_y * xs.at[x] + ys.source[k] * a + i]
+                top = max(top, su + (it.W[x * E + k] + it.L[xs.to[xs.at[x] + i], ys.to[k]]))
+    return top
+
+
+# --- the steps ----------------------------------------------------------------------------------------------------
+
+
+@njit(**PLAIN)
+def balance(side, discount):
+    """One sweep ρ ← (1-γ) ν + γ ρ P̂ with P̂ from the counts, and q = ρ P̂; a state without successors keeps its mass."""
+    n = side.rho.size
+    after = (1 - discount) * side.initial
+    for s in range(n):
+        total = 0.0
+        for e in range(side.at[s], side.at[s + 1]):
+            total += side.counts[e]
+        if total > 0.0:
+            for e in range(side.at[s], side.at[s + 1]):
+                side.q[e] = side.rho[s] * side.counts[e] / total
+                after[side.to[e]] += discount * side.q[e]
+        else:
+            after[s] += discount * side.rho[s]
+    side.rho[:] = after
+
+
+@njit(**PLAIN)
+def _observe(side, draws, t, rules):
+    """Count the minibatch of iteration t, and set the occupancy that μ is to have."""
+    at, edges, weights = draws.at, draws.edges, draws.weights
+    total = 0.0
+    for i in range(at[t], at[t + 1]):
+        side.counts[edges[i]] += weights[i]
+        total += weights[i]
+    if rules.memory:
+        balance(side, rules.discount)
+    else:
+        side.q[:] = 0.0
+        for i in range(at[t], at[t + 1]):
+            side.q[edges[i]] += weights[i] / total
+
+
+class Step(NamedTuple):
+    """The steps of one iteration."""
+
+    eta: float
+    beta: float
+    scale: float  # one over the mass of μ
+    log_mass: float
+
+
+class Duals(NamedTuple):
+    """The multipliers α of one side, with all that moves them."""
+
+    alpha: Any
+    log_share: Any  # of log μ
+    M: Any  # the marginal of μ
+    step: Any  # (E,)
+    q: Any  # (E,)
+    then: Any  # (E,) least that comes after the edge
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+def _ascend(duals, at, first, n, lam, step, rules):
+    """α += step (M - q λ), clipped, for the n edges of one pair; their share of log μ; Σ q α̂ and min (α̂ + then)."""
+    alpha, log_share, M, q, then = duals.alpha, duals.log_share, duals.M, duals.q, duals.then
+    scale, eta, a, bound = step.scale, step.eta, rules.anticipation, rules.bound
+    tilt, low = 0.0, 1e300
+    for i in range(n):
+        k, e = np.uintp(at + i), np.uintp(first + i)
+        old = alpha[k]
+        new = min(max(old + duals.step[e] * (M[k] * scale - q[e] * lam), -bound), bound)
+        ahead = old + a * (new - old)
+        alpha[k] = new
+        log_share[k] -= eta * ahead
+        tilt += q[e] * ahead
+        low = min(low, ahead + then[e])
+    return tilt, low
+
+
+@njit(**PLAIN)
+def _ascend_alpha(xs, ys, it, live, low_v, marginals, lam_x, lam_y, step, rules):
+    """α_X and α_Y, their shares of log μ, the most that they and γ V raise it, and the logits of λ_X and λ_Y."""
+    n_x, n_y = it.V.shape
+    step_x, step_y = np.full(xs.q.size, step.beta), np.full(ys.q.size, step.beta)
+    if rules.memory:
+        step_x /= np.maximum(xs.q, FLOOR / xs.q.size)
+        step_y /= np.maximum(ys.q, FLOOR / ys.q.size)
+    of_x = Duals(it.A, it.U, marginals.MA, step_x, xs.q, rules.discount * low_v[xs.to])
+    of_y = Duals(it.B, it.W, marginals.MB, step_y, ys.q, np.zeros(ys.q.size))
+    for x in range(n_x):
+        e, a = xs.at[x], xs.at[x + 1] - xs.at[x]
+        for y in range(n_y):
+            k, b = ys.at[y], ys.at[y + 1] - ys.at[y]
+            tilt, low_x = _ascend(of_x, n_y * e + y * a, e, a, lam_x[x, y], step, rules)
+            it.logit_x[x, y] += step.eta * tilt
+            tilt, low_y = _ascend(of_y, x * ys.q.size + k, k, b, lam_y[y, x], step, rules)
+            it.logit_y[y, x] += step.eta * tilt
+            live.rise[x, y] -= step.eta * (low_x + low_y)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+def _ascend_v(xs, ys, it, live, c, marginals, step, rules):
+    """V, its share of log μ, and the normalization of μ; how much they raise it, and min V̂ over the y' of every x'."""
+    γ, a, D, eta, log_mass = rules.discount, rules.anticipation, rules.bound, step.eta, step.log_mass
+    (n_x, n_y), m, N, rise = c.shape, marginals.m, marginals.N, live.rise
+    size, low = np.full(n_y, step.beta), np.full(n_x, 1e300)
+    for x in range(n_x):
+        if rules.memory:
+            for y in range(n_y):
+                size[y] = step.beta / max(xs.rho[x] * ys.rho[y], FLOOR / (n_x * n_y))
+        for y in range(n_y):
+            old = it.V[x, y]
+            new = old + size[y] * (γ * N[x, y] + (1 - γ) * it.start[x, y] - m[x, y])
+            new = min(max(new, -D), D)
+            ahead = old + a * (new - old)
+            it.V[x, y] = new
+            it.L[x, y] -= eta * γ * ahead
+            it.S[x, y] += eta * (ahead - c[x, y]) - log_mass
+            it.log_start[x, y] -= eta * (1 - γ) * ahead
+            rise[x, y] += eta * (ahead - c[x, y]) - log_mass
+            low[x] = min(low[x], ahead)
+    return low
+
+
+@njit(**PLAIN)
+def _scale_rows(logarithms, p, q):
+    """Shift row i so that its exponentials sum to p[i], over the columns with q > 0."""
+    for i in range(p.size):
+        if p[i] > 0.0:
+            top, total = -1e300, 0.0
+            for j in range(q.size):
+                if q[j] > 0.0:
+                    top = max(top, logarithms[i, j])
+            for j in range(q.size):
+                if q[j] > 0.0:
+                    total += np.exp(logarithms[i, j] - top)
+            shift = np.log(p[i]) - np.log(total) - top  # the quotient of the smallest doubles may vanish
+            for j in range(q.size):
+                logarithms[i, j] += shift
+
+
+@njit(**PLAIN)
+def couple_starts(it, p, q):
+    """One round of Sinkhorn's scaling of the start coupling; its columns are exact, its rows soon."""
+    _scale_rows(it.log_start, p, q)
+    _scale_rows(it.log_start.T, q, p)
+    for x in range(p.size):
+        for y in range(q.size):
+            if p[x] > 0.0 and q[y] > 0.0:
+                it.start[x, y] = np.exp(it.log_start[x, y])
+
+
+@njit(**PLAIN)
+def iterate(progress, x_draws, y_draws, c, xs, ys, it, live, marginals, rules):
+    """One iteration per minibatch; returns <m, c> of the last iterate."""
+    (n_x, n_y), N, m = c.shape, marginals.N, marginals.m
+    lam_x, lam_y = np.empty((n_x, n_y)), np.empty((n_y, n_x))
+    if float(xs.to.size) * ys.to.size < DENSE * float(n_x * n_y) ** 2:
+        it.cold[0] = 1
+    for t in range(x_draws.at.size - 1):
+        fade = (1.0 + progress.done[0] / rules.decay_from) ** -rules.decay if rules.decay > 0.0 else 1.0
+        eta = rules.eta * fade
+        _observe(xs, x_draws, t, rules)
+        _observe(ys, y_draws, t, rules)
+        softmax(it.logit_x, lam_x)
+        softmax(it.logit_y, lam_y)
+        couple_starts(it, xs.initial, ys.initial)
+        if it.cold[0] == 0 and not by_products(xs, ys, it, marginals):
+            it.cold[0] = 1
+        if it.cold[0] != 0:
+            by_entries(xs, ys, it, live, marginals)
+        mass = m.sum()
+        if not LEAST < mass < 1 / LEAST:  # a step too large for the normalization of the last one
+            it.S[:] = it.S - peak(xs, ys, it)
+            live.listed[:] = NONE
+            by_entries(xs, ys, it, live, marginals)
+            mass = m.sum()
+        m /= mass
+        N /= mass
+        it.sums[0] += eta * m
+        it.sums[1] += eta * it.start
+        it.sums[2] += eta * lam_x
+        it.sums[3] += eta * lam_y.T
+        step = Step(eta, rules.beta * fade, 1.0 / mass, np.log(mass))
+        low_v = _ascend_v(xs, ys, it, live, c, marginals, step, rules)
+        _ascend_alpha(xs, ys, it, live, low_v, marginals, lam_x, lam_y, step, rules)
+        progress.weight[0] += eta
+        progress.done[0] += 1
+    return (m * c).sum()
+
+
+# --- transitions seen for the first time --------------------------------------------------------------------------
+
+
+@njit(**PLAIN)
+def enter_x(new, sources, xs, ys, it, c, discount, occupancy):
+    """First values of α_X and U for the edges ``new`` of X, in all pairs (x,y) whose y has been left before.
+
+    α_X is the c-transform of the other duals (the least slack δ of the edge is zero), and U gives the edge the marginal
+    Σ_y' μ = ``occupancy`` · λ_X(y|x).
+    """
+    n_x, n_y = c.shape
+    lam = np.empty((n_x, n_y))
+    softmax(it.logit_x, lam)
+    for i in range(new.size):
+        e, x = new[i], sources[i]
+        x1, a = xs.to[e], xs.at[x + 1] - xs.at[x]
+        for y in range(n_y):
+            at, low, top = n_y * xs.at[x] + y * a + e - xs.at[x], 1e300, -1e300
+            for k in range(ys.at[y], ys.at[y + 1]):
+                w, y1 = x * ys.to.size + k, ys.to[k]
+                low = min(low, c[x, y] + it.B[w] + discount * it.V[x1, y1] - it.V[x, y])
+                top = max(top, it.W[w] + it.L[x1, y1])
+            if ys.at[y] < ys.at[y + 1]:
+                total = 0.0
+                for k in range(ys.at[y], ys.at[y + 1]):
+                    total += np.exp(it.W[x * ys.to.size + k] + it.L[x1, ys.to[k]] - top)
+                it.A[at] = -low
+                it.U[at] = np.log(occupancy * lam[x, y] / total) - top - it.S[x, y]
+
+
+@njit(**PLAIN)
+def enter_y(new, sources, xs, ys, it, c, discount, occupancy):
+    """First values of α_Y and W for the edges ``new`` of Y, as :func:`enter_x`."""
+    n_x, n_y = c.shape
+    lam = np.empty((n_y, n_x))
+    softmax(it.logit_y, lam)
+    for j in range(new.size):
+        k, y = new[j], sources[j]
+        y1 = ys.to[k]
+        for x in range(n_x):
+            lo, a, low, top = xs.at[x], xs.at[x + 1] - xs.at[x], 1e300, -1e300
+            for i in range(a):
+                at, x1 = n_y * lo + y * a + i, xs.to[lo + i]
+                low = min(low, c[x, y] + it.A[at] + discount * it.V[x1, y1] - it.V[x, y])
+                top = max(top, it.U[at] + it.L[x1, y1])
+            if a > 0:
+                total = 0.0
+                for i in range(a):
+                    total += np.exp(it.U[n_y * lo + y * a + i] + it.L[xs.to[lo + i], y1] - top)
+                at = x * ys.to.size + k
+                it.B[at] = -low
+                it.W[at] = np.log(occupancy * lam[y, x] / total) - top - it.S[x, y]

@@ -1,0 +1,395 @@
+"""SOMCOT: the distance from streams of observed transitions, by stochastic primal-dual steps.
+
+The paper's linear program is a saddle point of
+
+    L = <μ, δ> - <ν_X λ_X, α_X> - <ν_Y λ_Y, α_Y> + (1-γ) <μ_0, V>
+    δ(x,y,x',y') = c(x,y) + α_X(x,x',y) + α_Y(x,y,y') + γ V(x',y') - V(x,y)
+
+with a coupling μ of transitions, encoder λ_X, decoder λ_Y and the multipliers α_X, α_Y (causality) and V (flow). The
+kernels enter through the transition occupancies ν_X, ν_Y alone, so samples will do. An iteration draws a minibatch from
+each stream and steps: multiplicatively in the simplex variables (μ ∝ μ e^(-ηδ), λ_X ∝ λ_X e^(η ν α_X), and the coupling
+μ_0 of the starts, whose marginals are kept by Sinkhorn's scaling), additively in the multipliers (by β times the
+residual of their constraint, clipped to the range that optimal ones have). The answer is the average over the last
+iterates: ``value`` = <μ̄, c>.
+
+*Factorized coupling.* log μ is a sum of functions of (x,y), (x,x',y), (x,y,y') and (x',y'), which is all that is kept:
+n_X n_Y (n_X + n_Y) numbers at most, and only for transitions that were seen (kernels.py, state.py).
+
+*The default steps* differ from the literal ones (``memory=False, anticipation=0``) in three points, which
+benchmarks/long/somcot_schedule.py compares. (1) All transitions seen so far take the place of the last minibatch,
+balanced to a discounted occupancy: ν̂ = ρ̂ P̂ with one sweep ρ̂ ← (1-γ) ν_0 + γ ρ̂ P̂ per iteration; so the noise of the
+estimate is that of the data, and streams need not be drawn from the discounted occupancy. (2) Dual steps are divided
+by the occupancy of their constraint. (3) Primal steps see the multipliers one step ahead (Chambolle and Pock's
+extrapolation), without which such games spiral instead of settling.
+
+A run that begins from a previous one (``warm``) goes on to the same bits if the streams are the same. If one of them is
+another, as in fitting, the multipliers go on, and the memory of the other; the coupling begins anew, or goes on too
+(``carry``) if the streams differ little.
+
+*What is known at the end*: averaged multipliers and occupancies, read as potentials, values and plans.
+
+*Gauge.* The saddle point determines the multipliers only up to w_X(x) + w_Y(y) added to V and w(x) - γ w(x') to α. With
+h_X(x) = E_λ E_P α_X(x,·,·) and w = -(I - γP)⁻¹ h the α become centered, as the rest of the package has them
+(gradient.py). The last free number, a constant in V, is set by (1-γ) <μ_0, V> = <μ, c>.
+
+*Values of pairs that the coupling hardly visits* are not determined by the multipliers (any that leave δ ≥ 0 will do).
+They are completed by exact Bellman sweeps that hold the visited pairs fixed; derivatives off the supports need them.
+
+*Bounds*, for chains with known kernels: one more sweep gives T U exactly, and certify.py turns U and T U into
+bounds for the distance. From data alone none can be certified.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount
+from diffbisim.cost import ground_cost
+from diffbisim.data.streams import Stream
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import read_json
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy, read_only
+from diffbisim.results import DistanceResult, Status, check_warm, previous_table
+from diffbisim.solvers.base import Callback, deadline_of
+from diffbisim.solvers.certify import distance_bounds
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport
+from diffbisim.solvers.exact.pairs import begin, bellman
+from diffbisim.solvers.exact.transports import EPS
+from diffbisim.solvers.somcot.kernels import Rules, Seen
+from diffbisim.solvers.somcot.state import Averages, State, check_averages, check_state
+from diffbisim.solvers.successors import round_plan
+from diffbisim.stochastic import as_generator
+
+if TYPE_CHECKING:
+    from diffbisim.solvers.somcot import Somcot
+
+#: Pairs with at least this share of 1/(n_X + n_Y), a typical occupancy, count as visited.
+VISITED = 0.1
+
+#: Sweeps that complete the table, and the change (of costs scaled to one) at which they may stop.
+SWEEPS, SETTLED = 200, 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be estimated: two streams, a cost and a discount; the problem itself where both kernels are known."""
+
+    streams: tuple[Stream, Stream]
+    cost: Array
+    discount: float
+    problem: Problem | None
+
+    @classmethod
+    def of_problem(cls, problem: Problem) -> "Task":
+        """From samples of its two chains."""
+        return cls((Stream(problem.x), Stream(problem.y)), problem.cost, problem.discount, problem)
+
+    @classmethod
+    def of_streams(cls, X: Any, Y: Any, cost: Any, discount: float, memory: bool) -> "Task":
+        """From chains, :class:`Transitions` or :class:`Stream` objects, in any mixture."""
+        streams = Stream.of(X, "X"), Stream.of(Y, "Y")
+        if not (memory or (streams[0].sampled and streams[1].sampled)):
+            raise InvalidArgument("memory=False goes by the last minibatch, so streams must be sampled: sampled=True")
+        table, γ = ground_cost(cost, streams[0].frame, streams[1].frame), check_discount(discount)
+        known = [
+            s.source
+            for s in streams
+            if isinstance(s.source, MarkovChain) and np.array_equal(s.source.initial, s.frame.initial)
+        ]
+        return cls(streams, table, γ, Problem(known[0], known[1], table, γ) if len(known) == 2 else None)
+
+    @property
+    def scale(self) -> float:
+        """What costs are divided by."""
+        return float(self.cost.max()) or 1.0
+
+
+# --- the run ------------------------------------------------------------------------------------------------------
+
+
+def solve(
+    task: Task, options: "Somcot", warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Iterate to the number of steps, or as far as the streams go."""
+    state, history = first_state(task, options, warm)
+
+    def result(outcome: Status) -> DistanceResult:
+        coupling, cost = SomcotCoupling.of_run(state, task), task.cost
+        certified = task.problem is not None and options.certify
+        low, high = coupling.bounds() if certified else (float(cost.min()), float(cost.max()))
+        return DistanceResult(
+            coupling.problem, float(np.clip(coupling.value, low, high)), low, high, outcome, state.iterations,
+            options.name, coupling, tuple(history), {"transitions_x": state.drawn[0], "transitions_y": state.drawn[1]},
+        )  # fmt: skip
+
+    try:
+        outcome = _iterate(state, task, options, history, callback)
+    except InvalidData as error:
+        # Nothing is lost: what was reached before the bad item rides on the error.
+        error.result = result(Status.INTERRUPTED) if state.iterations else None  # type: ignore[attr-defined]
+        raise
+    if state.iterations == 0:
+        raise InvalidData("a stream ended before its first transition; give at least one minibatch from each")
+    return result(outcome)
+
+
+def first_state(task: Task, options: "Somcot", warm: DistanceResult | None) -> tuple[State, list[dict[str, float]]]:
+    """A fresh state; or the end of a previous run, with its history if it was for the same streams."""
+    streams = task.streams
+    if warm is not None:
+        check_warm(warm, (streams[0].n_states, streams[1].n_states))
+        if isinstance(warm.coupling, SomcotCoupling):
+            before = warm.coupling.run
+            same = before.fingerprints == [s.fingerprint for s in streams] and warm.discount == task.discount
+            if same and np.array_equal(warm.problem.cost, task.cost):
+                return before.copy(), [dict(row) for row in warm.history]
+            return before.restarted(streams, options.carry), []
+    state = State.fresh(streams, as_generator(options.rng), options.full)
+    if warm is not None:
+        table = previous_table(warm, task.scale, lambda: np.zeros(task.cost.shape))
+        if table is not None:
+            state.it.V[:] = table / (1 - task.discount)
+    return state, []
+
+
+def _iterate(
+    state: State, task: Task, options: "Somcot", history: list[dict[str, float]], callback: Callback | None
+) -> Status:
+    """Chunk by chunk: draw, run, report."""
+    rules, scale = _rules(options, task.discount), task.scale
+    c, deadline = task.cost / scale, deadline_of(options.time_limit)
+    try:
+        while state.iterations < options.steps:
+            if not state.draw(task.streams, options.batch, c, rules):
+                return Status.ENDED
+            last = state.run(int(options.steps), c, rules)
+            k = state.iterations
+            if k == options.steps or k >= 1.1 * (history[-1]["iteration"] if history else 0):
+                row = {"iteration": float(k), "value": scale * state.mean_cost(c), "last": scale * last}
+                row |= {"lower": float(task.cost.min()), "upper": float(task.cost.max())}
+                row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}
+                history.append(row)
+            if callback is not None and callback(history[-1]):
+                return Status.INTERRUPTED
+            if time.monotonic() > deadline:
+                return Status.TIME
+    except KeyboardInterrupt:
+        if state.iterations == 0:
+            raise
+        return Status.INTERRUPTED
+    return Status.ESTIMATE
+
+
+def _rules(options: "Somcot", discount: float) -> Rules:
+    return Rules(
+        discount, float(options.eta), float(options.beta), float(options.decay), float(options.decay_from),
+        float(options.anticipation), bool(options.memory), 1.0 / (1.0 - discount),
+    )  # fmt: skip
+
+
+# --- what is known at the end -------------------------------------------------------------------------------------
+
+
+class Law(NamedTuple):
+    """A distribution on its support."""
+
+    states: NDArray[np.int64]
+    probabilities: Array
+
+
+class SomcotCoupling(Coupling):
+    """Plans of the last coupling, multipliers averaged over the window."""
+
+    def __init__(self, problem: Problem, state: State) -> None:
+        self.problem, self.run = problem, state
+        self.scale = problem.scale or 1.0
+
+    @classmethod
+    def of_run(cls, state: State, task: Task) -> "SomcotCoupling":
+        """At the end of a run; chains that are not known are those that the stream has shown."""
+        if task.problem is not None:
+            return cls(task.problem, state)
+        x, y = (
+            stream.source if isinstance(stream.source, MarkovChain) else empirical(seen, stream.frame)
+            for seen, stream in zip((state.x, state.y), task.streams, strict=True)
+        )
+        return cls(Problem(x, y, task.cost, task.discount), state)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return self.run.arrays()
+
+    @classmethod
+    def restore(cls, problem: Problem, arrays: dict[str, NDArray[Any]]) -> "SomcotCoupling":
+        meta = read_json(arrays, "run")
+        check_state(problem, arrays, meta)
+        state = State.restore(arrays, meta)
+        check_averages(state, problem.discount)
+        return cls(problem, state)
+
+    # --- averages in the centered gauge, for the cost as it is ---------------------------------------------
+
+    @lazy
+    def _averages(self) -> Averages:
+        return self.run.averages(self.problem.discount)
+
+    @property
+    def value(self) -> float:
+        """<μ̄, c>."""
+        return float((self._averages.m * self.problem.cost).sum())
+
+    @lazy
+    def _gauged(self) -> tuple[Array, Array, Array]:
+        """``f`` like U, ``g`` like W (potentials for the cost U, centered in the mean) and ``(1-γ) V``; scaled."""
+        mean, γ, (n_x, n_y) = self._averages, self.problem.discount, self.problem.shape
+        x, y, c = self.run.x, self.run.y, self.problem.cost / self.scale
+        α, β = mean.alpha_x.copy(), mean.alpha_y.reshape(n_x, -1).copy()
+        h_x, h_y = np.zeros(n_x), np.zeros(n_y)
+        P, Q = kernel(x), kernel(y)
+        for s in range(n_x):
+            block, p = _block(α, x, s, n_y), P.data[P.indptr[s] : P.indptr[s + 1]]
+            h_x[s] = mean.lambda_x[s] @ (block @ p) if p.size else 0.0
+        for s in range(n_y):
+            edges = slice(y.at[s], y.at[s + 1])
+            h_y[s] = mean.lambda_y[s] @ (β[:, edges] @ Q.data[edges])
+        w, v = (-np.linalg.solve(np.eye(h.size) - γ * _closed(K).toarray(), h) for K, h in ((P, h_x), (Q, h_y)))
+        for s in range(n_x):
+            edges = slice(x.at[s], x.at[s + 1])
+            _block(α, x, s, n_y)[:] += w[s] - γ * w[x.to[edges]]
+        β += np.repeat(v, np.diff(y.at)) - γ * v[y.to]
+        V = mean.V + w[:, None] + v
+        V += ((mean.m * c).sum() / (1 - γ) - (mean.start * V).sum()) / mean.start.sum()
+        return -(1 - γ) / γ * α, (-(1 - γ) / γ * β).ravel(), (1 - γ) * V
+
+    @lazy
+    def values(self) -> Array:
+        """``(1-γ) V`` where the coupling goes; elsewhere completed by Bellman sweeps with those held fixed."""
+        U, visited = self._gauged[2].ravel(), self._averages.m.ravel() * sum(self.problem.shape) > VISITED
+        transports = begin(self.problem, False, None, None)
+        U = np.clip(U, 0.0, 1.0)
+        for _ in range(SWEEPS if not visited.all() else 0):
+            TU, _ = bellman(self.problem, transports, U, PRICE)
+            change = np.abs(TU - U)[~visited].max()
+            U[~visited] = TU[~visited]
+            if change <= SETTLED * (1 - self.problem.discount):
+                break
+        return self.scale * U.reshape(self.problem.shape)
+
+    def bounds(self) -> tuple[float, float]:
+        """Certified bounds on the distance between the chains of the problem."""
+        problem, γ = self.problem, self.problem.discount
+        U = self.values / self.scale
+        transports = begin(problem, False, None, None)
+        TU, solved = bellman(problem, transports, U.ravel(), PRICE)
+        if not solved:
+            return float(problem.cost.min()), float(problem.cost.max())
+        exact = StartTransport(problem)
+        start = exact.transport.solve(U.ravel()[exact.cells], PRICE)
+        slack = PRICE + 2 * (2 * transports.nodes + sum(exact.cells.shape) + 8) * EPS
+        rho = problem.x.occupancy(γ), problem.y.occupancy(γ)
+        T = TU.reshape(U.shape)
+        low, high = distance_bounds(U, T, T, (start - slack, start + slack), rho, γ, slack)
+        low, high = np.nextafter([low * self.scale, high * self.scale], [-np.inf, np.inf]).tolist()
+        return max(low, float(problem.cost.min())), min(high, float(problem.cost.max()))
+
+    # --- what every coupling has ---------------------------------------------------------------------------
+
+    @lazy
+    def start(self) -> Start:
+        """The averaged coupling of the starts, rounded to its marginals, and potentials for the values."""
+        U, exact = self.values / self.scale, StartTransport(self.problem)
+        exact.transport.solve(U.ravel()[exact.cells], PRICE)
+        f, g = exact.potentials(U)
+        laws = Law(exact.rows, exact.transport.p), Law(exact.cols, exact.transport.q)
+        plan = self._rounded(self._averages.start, *laws)
+        return Start(plan, self.scale * f, self.scale * g)
+
+    def plan(self, x: int, y: int) -> sparse.coo_array:
+        """The last coupling given (x, y), rounded to the marginals."""
+        it, (a, b) = self.run.it, (self._edges(self.run.x, x), self._edges(self.run.y, y))
+        mass = np.zeros(self.problem.shape)
+        if a.size and b.size:
+            u = _block(it.U, self.run.x, x, self.problem.shape[1])[y]
+            w = it.W.reshape(self.problem.shape[0], -1)[x, self.run.y.at[y] : self.run.y.at[y + 1]]
+            logarithms = u[:, None] + w + it.L[np.ix_(a, b)]
+            mass[np.ix_(a, b)] = np.exp(logarithms - logarithms.max())
+        return self._rounded(mass, *self._successors(x, y))
+
+    def _rounded(self, mass: Array, x: Law, y: Law) -> sparse.coo_array:
+        """A table of masses as a plan between two laws."""
+        (rows, p), (cols, q) = x, y
+        plan = np.ascontiguousarray(mass[np.ix_(rows, cols)])
+        total = plan.sum()
+        if total > 0:
+            plan /= total
+        round_plan(plan, read_only(p), read_only(q), np.empty(p.size), np.empty(q.size))
+        i, j = np.nonzero(plan)
+        return sparse.coo_array((plan[i, j], (rows[i], cols[j])), shape=self.problem.shape)
+
+    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+        """Averaged multipliers on the transitions seen, c-transforms of the values elsewhere."""
+        f_all, g_all, _ = self._gauged
+        U, γ, (n_x, n_y) = self.values, self.problem.discount, self.problem.shape
+        (rows, p), (cols, q) = self._successors(x, y)
+        a, b = self._edges(self.run.x, x), self._edges(self.run.y, y)
+        f, g = np.full(n_x, np.nan), np.full(n_y, np.nan)
+        f[a] = self.scale * _block(f_all, self.run.x, x, n_y)[y]
+        g[b] = self.scale * g_all.reshape(n_x, -1)[x, self.run.y.at[y] : self.run.y.at[y + 1]]
+        if not (np.isfinite(f[rows]).any() and np.isfinite(g[cols]).any()):
+            f[rows] = 0.0
+            g[cols] = (U[np.ix_(rows, cols)]).min(axis=0)
+        known = [np.isfinite(f[rows]), np.isfinite(g[cols])]
+        level = (U[x, y] - (1 - γ) * self.problem.cost[x, y]) / γ
+        level -= np.average(f[rows][known[0]], weights=p[known[0]]) + np.average(g[cols][known[1]], weights=q[known[1]])
+        g += level  # E f + E g = OT, by Bellman's equation
+        open_f, open_g = ~np.isfinite(f), ~np.isfinite(g)
+        f[open_f] = (U[np.ix_(open_f, cols[known[1]])] - g[cols[known[1]]]).min(axis=1)
+        g[open_g] = (U[np.ix_(rows[known[0]], open_g)] - f[rows[known[0]], None]).min(axis=0)
+        return f, g
+
+    def occupancy(self) -> Array:
+        """The averaged coupling, Σ_x'y' μ̄."""
+        m = self._averages.m
+        return np.asarray(m / m.sum())
+
+    def _edges(self, side: Seen, s: int) -> NDArray[np.int64]:
+        return side.to[side.at[s] : side.at[s + 1]]
+
+    def _successors(self, x: int, y: int) -> tuple[Law, Law]:
+        found = []
+        for s, k in ((self.problem.x.successors, x), (self.problem.y.successors, y)):
+            take = slice(*s.indptr[k : k + 2])
+            found.append(Law(s.indices[take], s.probabilities[take]))
+        return found[0], found[1]
+
+
+def kernel(side: Seen) -> sparse.csr_array:
+    """P̂ from the counts, with all edges of the support; rows without counts are zero."""
+    n = side.rho.size
+    totals = np.add.reduceat(np.append(side.counts, 0.0), side.at[:-1]) * (np.diff(side.at) > 0)
+    share = np.repeat(np.divide(1.0, totals, out=np.zeros(n), where=totals > 0), np.diff(side.at))
+    return sparse.csr_array((side.counts * share, side.to, side.at), shape=(n, n))
+
+
+def empirical(side: Seen, frame: MarkovChain) -> MarkovChain:
+    """The chain that the stream has shown; a state that was never left stays where it is."""
+    P = _closed(kernel(side))
+    dense = P.shape[0] <= 64 or P.nnz > 0.25 * P.shape[0] ** 2
+    return MarkovChain(P.toarray() if dense else P, initial=frame.initial, rewards=frame.rewards, labels=frame.labels)
+
+
+def _closed(P: sparse.csr_array) -> sparse.csr_array:
+    """With a self-loop at every state that was never left."""
+    stuck = np.asarray(P.sum(axis=1)).ravel() == 0
+    closed = sparse.csr_array(P + sparse.diags_array(stuck.astype(float)))
+    closed.eliminate_zeros()
+    return closed
+
+
+def _block(v: Array, side: Seen, x: int, columns: int) -> Array:
+    """The entries (n_Y, edges of x) of a flat array laid out like U; a view."""
+    return v[columns * side.at[x] : columns * side.at[x + 1]].reshape(columns, -1)

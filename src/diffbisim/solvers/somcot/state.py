@@ -1,0 +1,427 @@
+"""The state of a SOMCOT run: supports as discovered, iterates, windows of averages; to be saved and resumed.
+
+*Supports.* Draws are taken in chunks, and the transitions that a chunk shows for the first time enter together before
+its first iteration (kernels.py, ``enter_x``). So memory grows with what was seen.
+
+*Averages.* They run over a window that begins at a power of two, between a half and three quarters of all iterations
+back, whatever the planned number of steps; at 2^j steps it is exactly the last half. The averages of α and V cost
+nothing: log μ is their running sum.
+
+*Chunks* end at 64, 128, 256, 512, 1024, 2048, 3072, …: always at the same iterations, and what is left of a chunk is
+part of the state. This is what makes a resumed run repeat an uninterrupted one bit for bit.
+"""
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim.data.streams import Draws, Stream, generator_from_state
+from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import entry, is_count, numbers
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers.base import Arrays
+from diffbisim.solvers.somcot.kernels import (
+    Batches,
+    Index,
+    Iterates,
+    Live,
+    Marginals,
+    Progress,
+    Rules,
+    Seen,
+    enter_x,
+    enter_y,
+    iterate,
+)
+
+CHUNK = 1024
+FIRST = 64
+
+#: Entries of μ per call of the compiled loop, so that it can be interrupted.
+PATIENCE = 2e8
+
+#: No iterate is larger than this: beyond, sums overflow.
+LARGE = 1e100
+
+
+def chunk_after(k: int) -> int:
+    """The end of the chunk that iteration ``k`` belongs to."""
+    if k < FIRST:
+        return FIRST
+    return min(1 << k.bit_length(), (k // CHUNK + 1) * CHUNK)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Running sums when a window began."""
+
+    weight: float  # Σ η
+    U: Array
+    W: Array
+    L: Array
+    sums: Array
+
+    @classmethod
+    def of(cls, weight: float, it: Iterates) -> "Snapshot":
+        """As they are now."""
+        return cls(weight, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class Averages:
+    """Means over the window, for the scaled cost."""
+
+    alpha_x: Array  # like U
+    alpha_y: Array  # like W
+    V: Array
+    m: Array  # (n_X, n_Y): Σ_x'y' μ
+    start: Array
+    lambda_x: Array  # (n_X, n_Y)
+    lambda_y: Array  # (n_Y, n_X)
+
+
+@dataclass(eq=False)
+class State:
+    """All that a run needs to go on."""
+
+    x: Seen
+    y: Seen
+    it: Iterates
+    done: Index  # (1,) iterations
+    weight: Array  # (1,) Σ η
+    older: Snapshot
+    newer: Snapshot
+    pending: tuple[Draws, Draws]  # of the present chunk
+    chunk: int  # its first iteration
+    generators: list[np.random.Generator]
+    fingerprints: list[int]
+    drawn: list[int] = field(default_factory=lambda: [0, 0])  # transitions so far
+
+    # --- beginning -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def fresh(cls, streams: tuple[Stream, Stream], rng: np.random.Generator, full: bool) -> "State":
+        """Before the first iteration: no transitions, or all of them with ``full`` (the paper's dense coupling)."""
+        x, y = (_side(s.frame.initial, full) for s in streams)
+        n_x, n_y = x.rho.size, y.rho.size
+        shape, flat = (n_x, n_y), (n_y * x.to.size, n_x * y.to.size)
+        size = float(x.to.size) * y.to.size or 1.0
+        it = Iterates(
+            U=np.zeros(flat[0]), W=np.zeros(flat[1]), L=np.zeros(shape), S=np.full(shape, -np.log(size)),
+            A=np.zeros(flat[0]), B=np.zeros(flat[1]), V=np.zeros(shape), logit_x=np.zeros(shape),
+            logit_y=np.zeros(shape[::-1]), start=np.zeros(shape), log_start=np.zeros(shape),
+            sums=np.zeros((4, *shape)), cold=np.zeros(1, np.int64),
+        )  # fmt: skip
+        begin = Snapshot.of(0.0, it)
+        return cls(
+            x, y, it, np.zeros(1, np.int64), np.zeros(1), begin, begin, (_nothing(), _nothing()), 0,
+            list(rng.spawn(2)), [s.fingerprint for s in streams],
+        )  # fmt: skip
+
+    def copy(self) -> "State":
+        """Independent of this one."""
+        arrays = {k: v.copy() for k, v in self._arrays().items()}
+        return State.restore(arrays, self._meta())
+
+    def restarted(self, streams: tuple[Stream, Stream], carry: bool) -> "State":
+        """The multipliers, for other streams: averages begin anew, and the counts of the side that is another.
+
+        A side that is the same keeps what it has seen, so that the memory of a target outlives the learner's moves.
+        The coupling begins anew: what log μ has piled up over many iterations would take as many to be undone. With
+        ``carry``, for streams that are hardly others and runs that are short, it goes on, and with it the occupancy
+        that it is to have: a ρ that jumps back to the start and returns pulls the coupling along.
+        """
+        new = self.copy()
+        for i, (side, stream) in enumerate(((new.x, streams[0]), (new.y, streams[1]))):
+            if stream.fingerprint == self.fingerprints[i]:
+                unused = _batches(side, self.pending[i], *self._unused)
+                np.add.at(side.counts, unused.edges, unused.weights)  # drawn, and not to be drawn again
+            else:
+                side.counts[:] = 0.0
+                side.rho[:] = side.rho if carry else stream.frame.initial
+                new.drawn[i] = 0
+            side.initial[:] = stream.frame.initial
+        coupling = ("U", "W", "L", "S", "logit_x", "logit_y", "start", "log_start")
+        for name in ("sums",) if carry else (*coupling, "sums"):
+            getattr(new.it, name)[:] = 0.0
+        begin = Snapshot.of(0.0, new.it)
+        return replace(
+            new, done=np.zeros(1, np.int64), weight=np.zeros(1), older=begin, newer=begin, chunk=0,
+            pending=(_nothing(), _nothing()), fingerprints=[s.fingerprint for s in streams],
+        )  # fmt: skip
+
+    @property
+    def _unused(self) -> tuple[int, int]:
+        """The minibatches of the chunk that no iteration has seen, first and last + 1."""
+        return self.iterations - self.chunk, self.pending[0][0].size - 1
+
+    # --- running -------------------------------------------------------------------------------------------
+
+    @property
+    def iterations(self) -> int:
+        return int(self.done[0])
+
+    def draw(self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules) -> bool:
+        """Draw the next chunk, if this one is used up; False if a stream has ended."""
+        k = self.iterations
+        if k < self.chunk + self.pending[0][0].size - 1:
+            return True
+        n = chunk_after(k) - k
+        draws: list[Draws] = []
+        for i, stream in enumerate(streams):
+            part = stream.draw(n, batch, rules.discount, self.generators[i])
+            n = min(n, part[0].size - 1)
+            draws.append(part)
+        if n <= 0:
+            return False
+        draws = [(at[: n + 1], s[: at[n]], after[: at[n]], w[: at[n]]) for at, s, after, w in draws]
+        self.enter(draws, c, rules)
+        self.pending, self.chunk = (draws[0], draws[1]), k
+        self.drawn = [d + part[1].size for d, part in zip(self.drawn, draws, strict=True)]
+        return True
+
+    def enter(self, draws: list[Draws], c: Array, rules: Rules) -> None:
+        """Make room for the transitions that are new, and give them values."""
+        fresh = self.x.counts.sum() == 0 and self.x.to.size == 0
+        new_x, sources_x = self._grow(0, draws[0])
+        if new_x.size and not fresh:
+            share = 1.0 / (1.0 + self.x.counts.sum())
+            enter_x(new_x, sources_x, self.x, self.y, self.it, c, rules.discount, share)
+        new_y, sources_y = self._grow(1, draws[1])
+        if new_y.size and not fresh:
+            share = 1.0 / (1.0 + self.y.counts.sum())
+            enter_y(new_y, sources_y, self.x, self.y, self.it, c, rules.discount, share)
+        if new_x.size or new_y.size:
+            self._date_back(new_x, sources_x, new_y)
+
+    def run(self, until: int, c: Array, rules: Rules) -> float:
+        """Iterate to the end of the chunk or to ``until``; the cost of the last coupling."""
+        begin = self.iterations - self.chunk
+        end = min(until - self.chunk, self.pending[0][0].size - 1)
+        marginals, live = Marginals.empty(self.it), Live.empty(self.x.at, self.y.at)
+        progress = Progress(self.done, self.weight)
+        entries = max(1.0, float(self.x.to.size) * self.y.to.size)
+        slice_, value = max(1, int(PATIENCE / entries)), np.nan
+        for first in range(begin, end, slice_):
+            last = min(first + slice_, end)
+            x, y = (_batches(*both, first, last) for both in zip((self.x, self.y), self.pending, strict=True))
+            value = iterate(progress, x, y, c, self.x, self.y, self.it, live, marginals, rules)
+        k = self.iterations
+        if k >= FIRST and k & (k - 1) == 0:
+            self.older = self.newer  # first, so that there are never three
+            self.newer = Snapshot.of(float(self.weight[0]), self.it)
+        return value
+
+    def mean_cost(self, c: Array) -> float:
+        """<m̄, c> over the window of the averages."""
+        return float(((self.it.sums[0] - self.older.sums[0]) * c).sum()) / (float(self.weight[0]) - self.older.weight)
+
+    def averages(self, discount: float) -> Averages:
+        """Means over the window that began at the older snapshot."""
+        begin, it = self.older, self.it
+        span = float(self.weight[0]) - begin.weight
+        α, β, V = begin.U - it.U, begin.W - it.W, begin.L - it.L
+        for mean in (α, β, V):  # in place: α and β are large
+            mean /= span
+        sums = (it.sums - begin.sums) / span
+        return Averages(α, β, V / discount, sums[0], sums[1], sums[2], sums[3].T.copy())
+
+    # --- supports ------------------------------------------------------------------------------------------
+
+    def _grow(self, which: int, draws: Draws) -> tuple[Index, Index]:
+        """Insert the edges of these draws that are new; returns their places and sources."""
+        side = (self.x, self.y)[which]
+        n = side.rho.size
+        old = side.source * n + side.to
+        added = np.setdiff1d(draws[1] * n + draws[2], old)
+        if added.size == 0:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        keys = np.sort(np.concatenate([old, added]))
+        kept = np.searchsorted(keys, old)
+        at = np.searchsorted(keys, np.arange(n + 1) * n).astype(np.int64)
+        wide = {name: _spread(getattr(side, name), kept, keys.size) for name in ("counts", "q")}
+        new = side._replace(at=at, to=keys % n, source=keys // n, **wide)
+        if which == 0:
+            self.x = new
+            columns = self.y.rho.size
+            self._relayout("UA", lambda v: _spread_blocks(v, side.at, new.at, kept, columns))
+        else:
+            self.y = new
+            rows = self.x.rho.size
+            self._relayout("WB", lambda v: _spread_columns(v, kept, rows, keys.size))
+        return np.searchsorted(keys, added), added // n
+
+    def _relayout(self, names: str, widen: Any) -> None:
+        name = names[0]
+        same = self.older is self.newer
+        self.it = self.it._replace(**{n: widen(getattr(self.it, n)) for n in names})
+        self.older = replace(self.older, **{name: widen(getattr(self.older, name))})
+        self.newer = self.older if same else replace(self.newer, **{name: widen(getattr(self.newer, name))})
+
+    def _date_back(self, new_x: Index, sources: Index, new_y: Index) -> None:
+        """Set the snapshots of new entries as if their α had always been what it is now."""
+        n_x, n_y = self.it.V.shape
+        base, a = self.x.at[sources], self.x.at[sources + 1] - self.x.at[sources]
+        at_u = (n_y * base + new_x - base)[:, None] + np.arange(n_y) * a[:, None]
+        at_w = np.arange(n_x)[:, None] * self.y.to.size + new_y
+        for snapshot in {id(s): s for s in (self.older, self.newer)}.values():
+            span = float(self.weight[0]) - snapshot.weight
+            snapshot.U[at_u] = self.it.U[at_u] + span * self.it.A[at_u]
+            snapshot.W[at_w] = self.it.W[at_w] + span * self.it.B[at_w]
+
+    # --- saving --------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything as arrays, the generators as JSON."""
+        text = json.dumps(self._meta(), default=np.ndarray.tolist)
+        return {**self._arrays(), "run": np.frombuffer(text.encode(), dtype=np.uint8)}
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        parts: dict[str, NDArray[Any]] = {"done": self.done, "weight": self.weight}
+        for name, group in (("x", self.x), ("y", self.y), ("it", self.it)):
+            parts |= {f"{name}.{key}": value for key, value in group._asdict().items()}
+        for name, shot in (("older", self.older), ("newer", self.newer)):
+            if name == "older" or self.newer is not self.older:
+                parts |= {f"{name}.{f.name}": np.asarray(getattr(shot, f.name)) for f in fields(Snapshot)}
+        for i, draws in enumerate(self.pending):
+            parts |= {f"pending{i}.{k}": column for k, column in enumerate(draws)}
+        return parts
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "chunk": self.chunk, "fingerprints": self.fingerprints, "drawn": self.drawn,
+            "generators": [g.bit_generator.state for g in self.generators],
+        }  # fmt: skip
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> "State":
+        def part(name: str) -> dict[str, Any]:
+            prefix = name + "."
+            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+        shots = [Snapshot(**{**p, "weight": float(p["weight"])}) for p in map(part, ("older", "newer")) if p]
+        pending = tuple(tuple(part(f"pending{i}")[str(k)] for k in range(4)) for i in (0, 1))
+        generators = [generator_from_state(state) for state in meta["generators"]]
+        return cls(
+            Seen(**part("x")), Seen(**part("y")), Iterates(**part("it")), arrays["done"], arrays["weight"],
+            shots[0], shots[-1], pending, meta["chunk"], generators, list(meta["fingerprints"]), list(meta["drawn"]),  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def _side(initial: Array, full: bool) -> Seen:
+    n = initial.size
+    at = np.arange(n + 1) * (n if full else 0)
+    to = np.tile(np.arange(n), n) if full else np.empty(0, np.int64)
+    source = np.repeat(np.arange(n), np.diff(at))
+    return Seen(at.astype(np.int64), to, source, np.zeros(to.size), np.zeros(to.size), initial.copy(), initial.copy())
+
+
+def _nothing() -> Draws:
+    none = np.empty(0, np.int64)
+    return np.zeros(1, np.int64), none, none, np.empty(0)
+
+
+def _batches(side: Seen, draws: Draws, first: int, last: int) -> Batches:
+    """The minibatches of iterations first … last-1 as numbers of edges."""
+    at, s, after, w = draws
+    take, n = slice(at[first], at[last]), side.rho.size
+    keys = side.source * n + side.to
+    return Batches(at[first : last + 1] - at[first], np.searchsorted(keys, s[take] * n + after[take]), w[take])
+
+
+def _spread(v: Array, places: Index, size: int) -> Array:
+    out = np.zeros(size)
+    out[places] = v
+    return out
+
+
+def _spread_blocks(v: Array, old: Index, new: Index, places: Index, columns: int) -> Array:
+    """Blocks (n_Y, edges of x) one after the other, with columns for the new edges."""
+    out = np.zeros(columns * new[-1])
+    for x in np.flatnonzero(np.diff(new)):
+        block = out[columns * new[x] : columns * new[x + 1]].reshape(columns, -1)
+        block[:, places[old[x] : old[x + 1]] - new[x]] = v[columns * old[x] : columns * old[x + 1]].reshape(columns, -1)
+    return out
+
+
+def _spread_columns(v: Array, places: Index, rows: int, size: int) -> Array:
+    out = np.zeros((rows, size))
+    out[:, places] = v.reshape(rows, -1)
+    return out.ravel()
+
+
+# --- what comes from a file ---------------------------------------------------------------------------------------
+
+
+def check_state(problem: Problem, arrays: Arrays, meta: Any) -> None:
+    """All that a run needs to go on; ``meta`` is the JSON beside the arrays."""
+    n_x, n_y = shape = problem.shape
+    edges = [_check_side(arrays, side, n) for side, n in (("x", n_x), ("y", n_y))]
+    flat = {"U": (n_y * edges[0].size,), "W": (n_x * edges[1].size,)}
+    sizes: dict[str, tuple[int, ...]] = {**flat, "A": flat["U"], "B": flat["W"], "logit_y": (n_y, n_x)}
+    sizes |= dict.fromkeys(("L", "S", "V", "logit_x", "start", "log_start"), shape)
+    for name, size in {**sizes, "sums": (4, *shape)}.items():
+        numbers(arrays, f"it.{name}", size, least=0.0 if name in ("start", "sums") else -LARGE, most=LARGE)
+    numbers(arrays, "it.cold", (1,), np.int64, least=0, most=1)
+    weight = float(numbers(arrays, "weight", (1,), least=0.0, most=LARGE)[0])
+    done = int(numbers(arrays, "done", (1,), np.int64, least=0, most=2**62)[0])
+    for shot in ("older", "newer"):
+        if shot == "newer" and not any(name.startswith("newer.") for name in arrays):
+            continue
+        weight_then = float(numbers(arrays, f"{shot}.weight", (), least=0.0, most=LARGE))
+        if weight_then > weight or (shot == "older" and weight_then == weight and done):
+            raise InvalidData(f"array '{shot}.weight' is from after the end")
+        for name, size in {**flat, "L": shape, "sums": (4, *shape)}.items():
+            numbers(arrays, f"{shot}.{name}", size, least=-LARGE, most=LARGE)
+    lengths = [_check_draws(arrays, f"pending{i}", n, edges[i]) for i, n in enumerate(shape)]
+    chunk = entry(meta, "chunk", is_count, "an iteration")
+    if lengths[0] != lengths[1] or not chunk <= done <= chunk + lengths[0]:
+        raise InvalidData(f"the draws of iterations {chunk} to {chunk + lengths[0]} do not go on from iteration {done}")
+    for name in ("fingerprints", "drawn"):
+        entry(meta, name, lambda two: isinstance(two, list) and len(two) == 2 and all(map(is_count, two)), "two counts")
+    entry(meta, "generators", lambda two: isinstance(two, list) and len(two) == 2, "two generators")
+
+
+def check_averages(state: State, discount: float) -> None:
+    """The averages that everything is read off: finite, and an occupancy."""
+    if state.iterations == 0:
+        return
+    with np.errstate(all="ignore"):
+        mean = state.averages(discount)
+    if not all(np.abs(getattr(mean, part.name)).max(initial=0.0) <= LARGE for part in fields(Averages)):
+        raise InvalidData("the averages overflow")
+    for name, mass in (("m", mean.m), ("start", mean.start)):
+        if mass.min() < -1e-6 or not abs(float(mass.sum()) - 1.0) <= 1e-3:
+            raise InvalidData(f"the average of {name} sums to {mass.sum():g}, with entries from {mass.min():g}")
+
+
+def _check_side(arrays: Arrays, side: str, n: int) -> NDArray[np.int64]:
+    """The transitions of one chain as seen so far, as sorted keys ``source * n + to``."""
+    at = numbers(arrays, f"{side}.at", (n + 1,), np.int64, least=0)
+    size = int(at[-1])
+    if at[0] != 0 or (np.diff(at) < 0).any() or size > n * n:
+        raise InvalidData(f"array '{side}.at' does not ascend from 0")
+    to = numbers(arrays, f"{side}.to", (size,), np.int64, least=0, most=n - 1)
+    source = numbers(arrays, f"{side}.source", (size,), np.int64, least=0, most=n - 1)
+    keys = np.asarray(source * n + to, dtype=np.int64)
+    if not np.array_equal(source, np.repeat(np.arange(n), np.diff(at))) or (np.diff(keys) <= 0).any():
+        raise InvalidData(f"the transitions of {side} are not in order")
+    for name, length in (("counts", size), ("q", size), ("rho", n), ("initial", n)):
+        numbers(arrays, f"{side}.{name}", (length,), least=0.0, most=LARGE)
+    return keys
+
+
+def _check_draws(arrays: Arrays, name: str, n: int, keys: NDArray[np.int64]) -> int:
+    """The minibatches of a chunk, all of them transitions that are known; how many there are."""
+    at = arrays.get(f"{name}.0")
+    if at is None or at.dtype != np.int64 or at.ndim != 1 or at.size == 0 or at[0] != 0 or (np.diff(at) < 0).any():
+        raise InvalidData(f"array '{name}.0' does not ascend from 0")
+    size = (int(at[-1]),)
+    s, after = (numbers(arrays, f"{name}.{k}", size, np.int64, least=0, most=n - 1) for k in (1, 2))
+    numbers(arrays, f"{name}.3", size, least=0.0, most=LARGE)
+    if not np.isin(s * n + after, keys).all():
+        raise InvalidData(f"array '{name}.1' has transitions that are not among those seen")
+    return int(at.size - 1)
