@@ -24,7 +24,7 @@ from diffbisim.abstract.model import Ground, best_actions, class_kernels, class_
 from diffbisim.abstract.partitions import Metric, balls, medians, numbered, pairs
 from diffbisim.abstract.result import AbstractionResult, Candidate
 from diffbisim.chain import Transitions
-from diffbisim.checks import Floats, Integers, as_number, check_count, check_discount, finite_numbers
+from diffbisim.checks import Floats, Integers, Matrix, as_number, check_count, check_discount, finite_numbers
 from diffbisim.distance import distance
 from diffbisim.errors import InvalidArgument, quietly
 from diffbisim.lumping import lump
@@ -38,8 +38,8 @@ from diffbisim.stochastic import as_generator
 METHODS = ("best", "bisimulation", "q", "balls", "greedy")
 SCORES = ("loss", "start_loss", "lookahead_loss", "lookahead_start_loss")
 
-#: Transports (pairs of states times actions) up to which "best" affords Ferns' metric.
-AFFORDABLE = 2_000_000
+#: Cells of all transports (pairs of transitions of an action) up to which "best" affords Ferns' metric.
+AFFORDABLE = 5e7
 
 #: Share of a time limit for Ferns' metric.
 METRIC = 0.5
@@ -159,8 +159,8 @@ class Search:
         }
         if self.method != "best":
             return {self.method: makers[self.method]}
-        items = self.merged.n_states**2 * self.merged.mdp.n_actions
-        return makers if items <= AFFORDABLE else {name: makers[name] for name in ("q", "action")}
+        cells = sum(_transitions(P) ** 2 for P in self.merged.mdp.transition)
+        return makers if cells <= AFFORDABLE else {name: makers[name] for name in ("q", "action")}
 
     def _all(
         self, kinds: dict[str, Callable[[np.random.Generator], Integers]], rng: np.random.Generator
@@ -194,6 +194,10 @@ class Search:
         solver = Exact(tol=1e-4, time_limit=None if left == np.inf else left)
         with quietly():
             return Metric.of_table(np.array(distance(mdp, mdp, cost, self.ground.discount, solver).values))
+
+
+def _transitions(P: Matrix) -> float:
+    return float(np.count_nonzero(P) if isinstance(P, np.ndarray) else P.nnz)
 
 
 def _process(mdp: Any, rewards: Any, unseen: str) -> MDP:
