@@ -1,5 +1,7 @@
 """What the tests of files share: a file with a text, a chain to write, a refusal to read."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -29,5 +31,7 @@ def refused(path, *parts, **options):
         read_chain(path, **options)
     message = str(caught.value)
     assert message.startswith(str(path))
+    if place := re.match(re.escape(str(path)) + r", line (\d+)", message):
+        assert (caught.value.file, caught.value.line) == (path, int(place[1]))
     for part in parts:
         assert part in message

@@ -5,9 +5,11 @@
     X = db.MarkovChain(P, rewards=r)          # also from_transitions, from_trajectories, read_chain("file.csv")
     d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
     D = db.pairwise([X, Y, Z])                # matrix
+    b = db.bisimulation(mdp, discount=0.95)   # Ferns' metric between the states of an MDP, certified
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
+    A = db.abstract(mdp, n_states=5)          # an MDP with 5 states to plan with, and exactly what that loses
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
 """
@@ -25,8 +27,13 @@ _HOME = {
     "TimedChain": "timed",
     "distance": "distance",
     "pairwise": "pairwise",
+    "bisimulation": "metrics",
+    "policy_similarity": "metrics",
+    "mico": "metrics",
     "estimate": "estimate",
     "lump": "lumping",
+    "abstract": "abstract.search",
+    "AbstractionResult": "abstract.result",
     "compress": "compress.compression",
     "compress_sweep": "compress.compression",
     "fit": "fit.fitting",
@@ -42,6 +49,7 @@ _HOME = {
     "feature_cost": "cost",
     "imitate": "imitate.imitation",
     "DistanceResult": "results",
+    "MDPResult": "actions",
     "ImitationResult": "imitate.result",
     "DiffbisimError": "errors",
     "InvalidArgument": "errors",
@@ -67,6 +75,9 @@ if TYPE_CHECKING:
     from diffbisim import io as io
     from diffbisim import plot as plot
     from diffbisim import solvers as solvers
+    from diffbisim.abstract.result import AbstractionResult as AbstractionResult
+    from diffbisim.abstract.search import abstract as abstract
+    from diffbisim.actions import MDPResult as MDPResult
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.chain import Transitions as Transitions
     from diffbisim.compress.compression import compress as compress
@@ -96,6 +107,9 @@ if TYPE_CHECKING:
     from diffbisim.io.chains import write_chain as write_chain
     from diffbisim.lumping import lump as lump
     from diffbisim.mdp import MDP as MDP
+    from diffbisim.metrics import bisimulation as bisimulation
+    from diffbisim.metrics import mico as mico
+    from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
     from diffbisim.results import DistanceResult as DistanceResult
     from diffbisim.timed import TimedChain as TimedChain

@@ -15,6 +15,10 @@ its place on the worklist if it had one; the others get new numbers and go on th
 all parts but the largest are enough, since the probability into B as a whole was compared before. Hence a
 state is in at most 1 + log2 n splitters of a pass: O(m log n) edges for m transitions, plus sorting.
 
+*Actions.* An MDP has one kernel per action, and a splitter is taken for each of them in turn: the predecessors of t
+under action a are those of column a n + t. The splitter is the set that came off the worklist, also where the blocks
+reached under an earlier action include it and split it.
+
 With a tolerance "compared before" holds to a few tol only, so passes over all blocks are repeated until one
 of them splits nothing; as a rule that is the second.
 """
@@ -31,7 +35,9 @@ Floats = NDArray[np.float64]
 
 
 class Incoming(NamedTuple):
-    """The predecessors of every state t: ``sources[indptr[t]:indptr[t + 1]]``, and their probabilities."""
+    """The predecessors of every state t under action a: ``sources[indptr[k]:indptr[k + 1]]``, k = a n + t; and their
+    probabilities.
+    """
 
     indptr: Integers
     sources: Integers
@@ -67,14 +73,16 @@ def refine(
         while n_waiting > 0 and not stop[0]:
             n_waiting -= 1
             splitter = waiting[n_waiting]
-            reached, edges = _accumulate(part, splitter, incoming, weight)
-            scanned += edges
-            for b in reached:
-                n_old = n_blocks
-                n_blocks = _split(part, b, weight, n_blocks, tol)
-                for new in range(n_old, n_blocks):
-                    waiting[n_waiting] = new
-                    n_waiting += 1
+            members = part.elements[part.first[splitter] : part.last[splitter]].copy()  # splitting may reorder them
+            for action in range((incoming.indptr.size - 1) // n):
+                reached, edges = _accumulate(part, members, action * n, incoming, weight)
+                scanned += edges
+                for b in reached:
+                    n_old = n_blocks
+                    n_blocks = _split(part, b, weight, n_blocks, tol)
+                    for new in range(n_old, n_blocks):
+                        waiting[n_waiting] = new
+                        n_waiting += 1
         settled = n_blocks == n_before
     return part.block, n_blocks, scanned, passes
 
@@ -98,14 +106,18 @@ def _partition(block: Integers, n_blocks: int) -> Partition:
 
 
 @njit(cache=True, nogil=True)
-def _accumulate(part: Partition, splitter: int, incoming: Incoming, weight: Floats) -> tuple[list[int], int]:
-    """Add up the probability of every predecessor into the splitter and mark it; the blocks reached."""
-    members = part.elements[part.first[splitter] : part.last[splitter]].copy()  # marking may reorder them
+def _accumulate(
+    part: Partition, members: Integers, first: int, incoming: Incoming, weight: Floats
+) -> tuple[list[int], int]:
+    """Add up the probability of every predecessor into the members and mark it; the blocks reached.
+
+    The column of state t is ``first + t``.
+    """
     indptr, sources, probabilities = incoming
     reached = [0 for _ in range(0)]
     edges = 0
     for t in members:
-        for k in range(indptr[t], indptr[t + 1]):
+        for k in range(indptr[first + t], indptr[first + t + 1]):
             s = sources[k]
             b = part.block[s]
             front = part.first[b] + part.marked[b]
@@ -115,7 +127,7 @@ def _accumulate(part: Partition, splitter: int, incoming: Incoming, weight: Floa
                 _swap(part, part.place[s], front)
                 part.marked[b] += 1
             weight[s] += probabilities[k]
-        edges += indptr[t + 1] - indptr[t]
+        edges += indptr[first + t + 1] - indptr[first + t]
     return reached, edges
 
 

@@ -1,11 +1,482 @@
-"""Distances between MDPs with actions (Ferns' metric and its lax version)."""
+"""Distances between MDPs with actions: the problem, and its result.
 
-from typing import Any
+Two MDPs with kernels P_a and Q_b are compared state by state. What a pair of actions (a, b) makes of a pair (s, t) is
+
+    δ_ab(s,t) = (1-γ) c_ab(s,t) + γ OT_U(P_a(·|s), Q_b(·|t)),             c_ab(s,t) = |r(s,a) - r̂(t,b)| or any table,
+
+and the metric U asks for the worst that can happen:
+
+    "matched"    U = max_a δ_aa                               both take the same action (Ferns et al. 2004)
+    "lax"        U = max(max_a min_b δ_ab, max_b min_a δ_ab)  the other one answers as it likes (Taylor et al. 2008)
+    "directed"   U = max_a min_b δ_ab, c_ab = (r - r̂)⁺        half of it: whatever X does, Y can nearly do as well
+
+All three are one game: an adversary picks a *line*, i.e. a set of action pairs, the other side picks a pair (a, b) from
+it and a coupling of the successors. Matched lines are the single pairs (a, a); lax ones are the rows and the columns of
+all pairs, directed ones the rows.
+
+*Values.* v* = (1-γ) V* the normalized optimal values: |v*(s) - v̂*(t)| ≤ U(s,t) for the first two, since
+|max_a q_a - max_a q̂_a| ≤ max_a |q_a - q̂_a| and a best reply to the best action loses at most δ; for the same reason
+v*(s) - v̂*(t) ≤ U(s,t) for the third (:meth:`MDPResult.value_bound`).
+
+*Units.* Papers mostly use V = U/(1-γ), whose costs are not multiplied by 1 - γ.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import check_discount, freeze, refuse_masked
+from diffbisim.cost import ground_cost
+from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
+from diffbisim.io.arrays import entry, is_number
+from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
+from diffbisim.mdp import MDP
+from diffbisim.names import find_state, positions
+from diffbisim.planning import action_rewards
+from diffbisim.problem import Array, frozen, lazy, read_only
+from diffbisim.results import DistanceResult, conditional
+
+Integers = NDArray[np.int64]
+
+MODES = ("matched", "lax", "directed")
 
 
+@dataclass(frozen=True, eq=False)
 class ActionProblem:
-    """Two MDPs, a cost per action and a discount."""
+    """Two MDPs, a cost for every pair of actions that are compared, and a discount; validated by :meth:`make`.
+
+    Attributes:
+        cost: ``(C, n_X, n_Y)``, one table for every pair of actions in ``choices``.
+        actions: "matched", "lax" or "directed".
+        choices: ``(C, 2)`` the pairs of actions (a, b).
+        by_rewards: whether the cost is the difference of the rewards.
+    """
+
+    x: MDP
+    y: MDP
+    cost: Array
+    discount: float
+    actions: str
+    choices: Integers
+    by_rewards: bool
+
+    criterion: ClassVar[str] = "actions"
+
+    def __post_init__(self) -> None:
+        self.__dict__.update(cost=frozen(self.cost), choices=freeze(np.array(self.choices, dtype=np.int64)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # neither pickle nor deepcopy keeps the flags
 
     @classmethod
     def make(cls, x: Any, y: Any, cost: Any, discount: float, actions: str) -> "ActionProblem":
-        raise NotImplementedError
+        """Check every argument once, at the door."""
+        for name, side in (("X", x), ("Y", y)):
+            if not isinstance(side, MDP):
+                raise InvalidArgument(
+                    f"{name} is a {type(side).__name__} and the other one an MDP: give two MDPs, or compare chains, "
+                    "mdp.induced_chain(policy)"
+                )
+        if actions not in MODES:
+            raise InvalidArgument(f"actions {actions!r} is not known; choose one of {', '.join(map(repr, MODES))}")
+        choices = _choices(x, y, actions)
+        by_rewards = isinstance(cost, str) and cost == "reward"
+        return cls(x, y, _cost(cost, x, y, actions, choices), check_discount(discount), actions, choices, by_rewards)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_X, n_Y)``."""
+        return self.x.n_states, self.y.n_states
+
+    @cached_property
+    def scale(self) -> float:
+        """Largest ground cost: every tolerance is relative to it."""
+        return float(self.cost.max())
+
+    @property
+    def step(self) -> float:
+        """What the cost of one step counts in the table."""
+        return 1 - self.discount
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether either MDP is sparse; plans then come back sparse too."""
+        return self.x.is_sparse or self.y.is_sparse
+
+    @cached_property
+    def lines(self) -> tuple[Integers, ...]:
+        """The sets of choices (numbers 0 … C-1) that the adversary picks from; within one the least δ counts."""
+        if self.actions == "matched":
+            return tuple(np.arange(len(self.choices))[:, None])
+        table = np.arange(len(self.choices)).reshape(self.x.n_actions, self.y.n_actions)
+        return tuple(table) if self.actions == "directed" else (*table, *table.T)
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether this is one MDP with itself and a pseudometric as cost: then U is symmetric, and zero for s = t."""
+        if self.actions == "directed" or self.shape[0] != self.shape[1] or not same_kernels(self.x, self.y):
+            return False
+        cost, swapped = self.cost, np.arange(len(self.choices))
+        if self.actions == "lax":
+            swapped = swapped.reshape(self.x.n_actions, self.y.n_actions).T.ravel()
+        same = cost[self.choices[:, 0] == self.choices[:, 1]]
+        return (
+            bool((self.choices[:, 0] == self.choices[:, 1]).all() or self.actions == "lax")
+            and not np.einsum("css->cs", same).any()
+            and all(np.array_equal(cost[c], cost[d].T) for c, d in enumerate(swapped))
+        )
+
+    @property
+    def public_shape(self) -> tuple[int, ...]:
+        """The shape of a cost table as the caller gives it: (n_actions, n_X, n_Y), or (n_A, n_B, n_X, n_Y)."""
+        actions = (len(self.choices),) if self.actions == "matched" else (self.x.n_actions, self.y.n_actions)
+        return *actions, *self.shape
+
+
+def same_kernels(x: MDP, y: MDP) -> bool:
+    """Whether two MDPs have equal kernels, action by action."""
+    if x.transition is y.transition:
+        return True
+    s, t = x._stacked, y._stacked
+    return x.n_actions == y.n_actions and all(
+        np.array_equal(getattr(s, name), getattr(t, name)) for name in ("indptr", "indices", "probabilities")
+    )
+
+
+def _choices(x: MDP, y: MDP, actions: str) -> Integers:
+    """The pairs of actions that are compared, (C, 2): matched ones go by name if both MDPs have names."""
+    n, k = x.n_actions, y.n_actions
+    if actions != "matched":
+        return np.stack([np.repeat(np.arange(n), k), np.tile(np.arange(k), n)], axis=1)
+    remedy = "give both the same actions, or use actions='lax'"
+    if n != k:
+        raise InvalidArgument(f"X has {n} actions and Y has {k}; matched actions come in pairs: {remedy}")
+    order: Any = range(n)
+    if x.actions is not None and y.actions is not None:
+        if extra := [name for name in x.actions if name not in set(y.actions)]:
+            raise InvalidArgument(f"action {extra[0]!r} of X is none of Y; {remedy}")
+        order = positions(y.actions, x.actions, "Y", of="action")
+    return np.stack([np.arange(n), np.asarray(order)], axis=1)
+
+
+# --- costs --------------------------------------------------------------------------------------------------------
+
+
+def _cost(cost: Any, x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
+    """The cost of every choice, (C, n_X, n_Y)."""
+    shape = len(choices), x.n_states, y.n_states
+    if isinstance(cost, str) and cost == "reward":
+        return _reward_cost(x, y, actions, choices)
+    if callable(cost):
+        cost = cost(x, y)
+    if isinstance(cost, str) or np.ndim(cost) < 3:
+        table = ground_cost(cost, _states_of(x), _states_of(y))
+        return np.broadcast_to(table, shape)
+    given = _numbers(cost)
+    wanted = (shape,) if actions == "matched" else ((x.n_actions, y.n_actions, *shape[1:]),)
+    if given.shape not in wanted:
+        what = "(n_actions, n_X, n_Y)" if actions == "matched" else "(n_A, n_B, n_X, n_Y), a table per pair of actions,"
+        raise InvalidCost(f"cost has shape {given.shape}; expected {what} = {wanted[0]}, or (n_X, n_Y) = {shape[1:]}")
+    return given.reshape(shape)
+
+
+def _reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
+    """``|r(s,a) - r̂(t,b)|``, or the positive part of the difference for the directed metric."""
+    for name, side in (("X", x), ("Y", y)):
+        if side.rewards is None:
+            raise InvalidCost(
+                f'cost "reward": MDP {name} has no rewards; make it with MDP(..., rewards=r), or use '
+                'cost="indicator" or an array'
+            )
+    r_x, r_y = action_rewards(x), action_rewards(y)
+    with np.errstate(over="ignore"):
+        table: Array = r_x.T[choices[:, 0], :, None] - r_y.T[choices[:, 1], None, :]
+    table = np.maximum(table, 0.0) if actions == "directed" else np.abs(table)
+    if not table.max() < np.inf:
+        raise InvalidCost('cost "reward": a difference of rewards is too large for a double; divide them by a constant')
+    return table
+
+
+def _states_of(mdp: MDP) -> MarkovChain:
+    """States, labels and start of an MDP as a chain, for what only needs these."""
+    return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.labels)
+
+
+def _numbers(cost: Any) -> Array:
+    """A table of finite numbers of at least zero."""
+    try:
+        if np.iscomplexobj(cost):
+            raise TypeError("its entries are complex")
+        refuse_masked(cost, "cost", InvalidCost)
+        table = np.array(cost, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InvalidCost(f"cost is not an array of numbers ({error})") from None
+    if not (table.size and table.min() >= 0.0 and table.max() < np.inf):
+        place = np.argwhere(~((table >= 0.0) & (table < np.inf)))[:1].ravel().tolist()
+        what = f"cost{place} is {table[tuple(place)]:g}" if place else "cost is empty"
+        raise InvalidCost(f"{what}; costs must be finite and at least 0")
+    return table
+
+
+# --- the result ---------------------------------------------------------------------------------------------------
+
+
+class Move(NamedTuple):
+    """The worst that can happen at a pair, in a lax (or directed) game."""
+
+    side: str  # whose action it is: "x" or "y"
+    action: int  # of that side
+    reply: int  # of the other one
+
+
+@dataclass(frozen=True, eq=False)
+class MDPGradient:
+    """Derivatives of the distance along the actions and plans that were selected; read-only.
+
+    Kernels are ``(n_actions, n, n)`` arrays or, where an MDP is sparse or only reachable pairs were solved, one CSR
+    matrix per action on the possible transitions. Each row is centered under its own distribution. Rewards: None unless
+    the cost is made of them; in the shape of the MDP's own. At ties (actions or plans that are equally bad) this is the
+    gradient of one active piece, not a directional derivative.
+    """
+
+    transition_x: Array | tuple[sparse.csr_array, ...]
+    transition_y: Array | tuple[sparse.csr_array, ...]
+    cost: Array  # (n_actions, n_X, n_Y), or (n_A, n_B, n_X, n_Y) where every pair of actions is compared
+    initial_x: Array  # (n_X,)
+    initial_y: Array  # (n_Y,)
+    rewards_x: Array | None
+    rewards_y: Array | None
+
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            self.__dict__[name] = (
+                tuple(map(freeze, value)) if isinstance(value, tuple) else None if value is None else frozen(value)
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+
+class MDPResult(DistanceResult):
+    """The distance between two MDPs, and the metric between all their states, certified entry by entry.
+
+    States and actions are given by label, where the MDP has labels, or by index. What belongs to chains alone (duals,
+    the implicit reward) is refused.
+    """
+
+    problem: ActionProblem  # type: ignore[assignment]
+    coupling: Any
+
+    @property
+    def values_lower(self) -> Array:
+        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``; rounding included."""
+        return read_only(self.coupling.bounds[0])
+
+    @property
+    def values_upper(self) -> Array:
+        """Certified upper bounds on :attr:`values`, ``(n_X, n_Y)``; rounding included."""
+        return read_only(self.coupling.bounds[1])
+
+    def action(self, s: Hashable, t: Hashable) -> int | Move:
+        """The worst action at a pair of states (its number in X); lax: whose action, which, and the best reply."""
+        line, choice = self.coupling.move(*self._pair(s, t))
+        a, b = (int(k) for k in self.problem.choices[choice])
+        if self.problem.actions == "matched":
+            return a
+        return Move("x", a, b) if line < self.problem.x.n_actions else Move("y", b, a)
+
+    def plan(self, x: Hashable, y: Hashable, action: Any = None) -> Array | sparse.coo_array:
+        """Optimal coupling of the next states of a pair under an action, ``(n_X, n_Y)``; sparse if an MDP is.
+
+        ``action``: one of X (matched), or a pair (a, b) of actions; default: what :meth:`action` says.
+        """
+        pair = self._pair(x, y)
+        plan = self.coupling.plan(*pair, self._choice(action))
+        return plan if self.problem.is_sparse else np.asarray(plan.toarray())
+
+    def potentials(self, x: Hashable, y: Hashable, action: Any = None) -> tuple[Array, Array]:
+        """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of a pair for the cost ``V = values/(1-γ)``."""
+        f, g = self.coupling.potentials(*self._pair(x, y), self._choice(action))
+        return f / self.problem.step, g / self.problem.step
+
+    @lazy
+    def encoder(self) -> Array:
+        """``λ_X(t|s)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
+        return conditional(self.occupancy, self.values, self.problem.cost.max(axis=0))
+
+    @lazy
+    def decoder(self) -> Array:
+        """``λ_Y(s|t)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
+        return conditional(self.occupancy.T, self.values.T, self.problem.cost.max(axis=0).T)
+
+    @lazy
+    def gradient(self) -> MDPGradient:  # type: ignore[override]
+        """Derivatives of the distance with respect to kernels, costs, rewards and starts (see :class:`MDPGradient`)."""
+        return _gradient(self, self.occupancy, with_starts=True)
+
+    def gradient_at(self, s: Hashable, t: Hashable) -> MDPGradient:
+        """The same of the entry ``values[s, t]`` of the metric; its starts count for nothing."""
+        x, y = self._pair(s, t)
+        start = np.zeros(self.problem.shape)
+        start[x, y] = 1.0
+        return _gradient(self, self.coupling.occupancy(start), with_starts=False)
+
+    def value_bound(self, s: Hashable, t: Hashable, directed: bool = False) -> float:
+        """Certified bound on the difference of normalized optimal values, ``v* = (1-γ) V*``.
+
+        ``|v*(s) - v̂*(t)| ≤ value_bound(s, t)``, and ``v*(s) - v̂*(t) ≤ value_bound(s, t, directed=True)``, which is
+        never above it but for the tolerance. The latter solves the directed metric once, when it is first asked for.
+        """
+        x, y = self._pair(s, t)
+        self._check_values()
+        result = self._directed if directed else self
+        return float(result.values_upper[x, y])
+
+    @lazy
+    def _directed(self) -> "MDPResult":
+        if self.problem.actions == "directed":
+            return self
+        x, y, γ = self.problem.x, self.problem.y, self.problem.discount
+        return self.coupling.solve_like(ActionProblem.make(x, y, "reward", γ, "directed"))  # type: ignore[no-any-return]
+
+    def _check_values(self) -> None:
+        """Refuse value bounds where the costs do not bound the differences of the rewards."""
+        problem = self.problem
+        if problem.by_rewards:
+            return
+        if problem.x.rewards is None or problem.y.rewards is None:
+            raise InvalidArgument("value_bound needs the rewards of both MDPs: make them with MDP(..., rewards=r)")
+        if (_reward_cost(problem.x, problem.y, problem.actions, problem.choices) > problem.cost).any():
+            raise InvalidArgument("value_bound needs a cost of at least |r(s,a) - r(t,b)|: use cost='reward'")
+
+    @property
+    def duals(self) -> Any:
+        """Refused: there would be one table per action; see :meth:`potentials`."""
+        raise InvalidArgument("dual certificates are kept for chains; for MDPs use result.potentials(s, t, action)")
+
+    def implicit_reward(self) -> Array:
+        """Refused: the reward of an imitator belongs to the chains of policies."""
+        raise InvalidArgument("the implicit reward is for chains: compare mdp.induced_chain(policy) with the expert")
+
+    def _pair(self, s: Any, t: Any) -> tuple[int, int]:
+        """Two states by label or index."""
+        found = []
+        for name, state, mdp in (("x", s, self.problem.x), ("y", t, self.problem.y)):
+            k = find_state(state, mdp.n_states, {label: k for k, label in enumerate(mdp.labels or ())})
+            if k is None:
+                known = "a label, or an index" if mdp.labels else "an index"
+                raise InvalidArgument(f"{name} = {state!r} is not a state: give {known} from 0 to {mdp.n_states - 1}")
+            found.append(k)
+        return found[0], found[1]
+
+    def _choice(self, action: Any) -> int | None:
+        """The number of an action, or of a pair of actions."""
+        if action is None:
+            return None
+        problem = self.problem
+        if problem.actions == "matched":
+            return _action(problem.x, action)
+        if not (isinstance(action, (tuple, list)) and len(action) == 2):
+            raise InvalidArgument(f"action is {action!r}; give a pair: an action of X and one of Y")
+        return _action(problem.x, action[0]) * problem.y.n_actions + _action(problem.y, action[1])
+
+    def _problem_arrays(self) -> dict[str, Any]:
+        problem = self.problem
+        arrays: dict[str, Any] = {} if problem.by_rewards else {"cost": problem.cost.reshape(problem.public_shape)}
+        for side, mdp in (("x", problem.x), ("y", problem.y)):
+            arrays |= {f"{side}.{k}": v for k, v in mdp_arrays(mdp).items()}
+        return arrays
+
+    def _asked(self) -> dict[str, Any]:
+        return {"criterion": "actions", "actions": self.problem.actions, "by_rewards": self.problem.by_rewards}
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("DistanceResult", "MDPResult", 1)
+
+
+def _action(mdp: MDP, action: Any) -> int:
+    k = find_state(action, mdp.n_actions, {name: k for k, name in enumerate(mdp.actions or ())})
+    if k is None:
+        known = "a name, or an index" if mdp.actions else "an index"
+        raise InvalidArgument(f"action = {action!r} is none: give {known} from 0 to {mdp.n_actions - 1}")
+    return k
+
+
+def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> ActionProblem:
+    """The problem of a saved result; all is checked as for :func:`diffbisim.distance`."""
+    actions = entry(meta, "actions", lambda name: name in MODES, f"one of {', '.join(MODES)}")
+    by_rewards = entry(meta, "by_rewards", lambda value: isinstance(value, bool), "true or false")
+    discount = entry(meta, "discount", is_number, "a number")
+    x, y = (
+        mdp_from_arrays({name[2:]: value for name, value in arrays.items() if name.startswith(f"{side}.")})
+        for side in ("x", "y")
+    )
+    if not by_rewards and "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
+    return ActionProblem.make(x, y, "reward" if by_rewards else arrays["cost"], discount, actions)
+
+
+# --- the gradient -------------------------------------------------------------------------------------------------
+
+
+def _gradient(result: MDPResult, m: Array, with_starts: bool) -> MDPGradient:
+    """With m the occupancy, α the selected choice and f, g its potentials for U (the envelope theorem):
+
+    ∂d/∂P_a(s'|s) = γ/(1-γ) Σ_t m(s,t) 1{α(s,t) = (a,·)} f_st(s'),     ∂d/∂c_ab(s,t) = m(s,t) 1{α(s,t) = (a,b)},
+
+    likewise for Q, and rewards by the chain rule through c = |r - r̂| (or its positive part).
+    """
+    problem, coupling = result.problem, result.coupling
+    γ, everywhere = problem.discount, coupling.complete and not problem.is_sparse
+    by_x, by_y = coupling.weighted_potentials(m, everywhere)
+    spread = coupling.by_choice(m)  # (C, n_X, n_Y)
+    starts = [np.zeros(n) for n in problem.shape]
+    if with_starts:
+        start = coupling.start
+        for k, (f, mdp) in enumerate(((start.f, problem.x), (start.g, problem.y))):
+            support = mdp.initial > 0
+            starts[k] = f - float(mdp.initial[support] @ f[support])
+    return MDPGradient(
+        _by_action(γ / problem.step * by_x, problem.x, everywhere),
+        _by_action(γ / problem.step * by_y, problem.y, everywhere),
+        spread.reshape(problem.public_shape), starts[0], starts[1], *_reward_gradients(problem, spread),
+    )  # fmt: skip
+
+
+def _by_action(rows: Array, mdp: MDP, everywhere: bool) -> Any:
+    """Rows a n + s (dense, or on the stored entries) by action, each centered under its own distribution."""
+    s, n = mdp._stacked, mdp.n_states
+    source = s.sources
+    entries = rows[source, s.indices] if everywhere else rows
+    mean = np.bincount(source, weights=s.probabilities * entries, minlength=n * mdp.n_actions)
+    if everywhere:
+        return (rows - mean[:, None]).reshape(mdp.n_actions, n, n)
+    data = entries - mean[source]
+    cuts = [(a, slice(s.indptr[a * n], s.indptr[(a + 1) * n])) for a in range(mdp.n_actions)]
+    return tuple(
+        sparse.csr_array((data[cut], s.indices[cut], s.indptr[a * n : (a + 1) * n + 1] - cut.start), shape=(n, n))
+        for a, cut in cuts
+    )
+
+
+def _reward_gradients(problem: ActionProblem, spread: Array) -> tuple[Array | None, Array | None]:
+    if not problem.by_rewards:
+        return None, None
+    r_x, r_y = action_rewards(problem.x), action_rewards(problem.y)
+    a, b = problem.choices.T
+    sign = np.sign(r_x.T[a, :, None] - r_y.T[b, None, :]) * (problem.cost > 0)
+    by_x, by_y = np.zeros_like(r_x), np.zeros_like(r_y)
+    np.add.at(by_x.T, a, (sign * spread).sum(axis=2))
+    np.add.at(by_y.T, b, -(sign * spread).sum(axis=1))
+    return tuple(  # type: ignore[return-value]
+        by if mdp.rewards is not None and mdp.rewards.ndim == 2 else by.sum(axis=1)
+        for by, mdp in ((by_x, problem.x), (by_y, problem.y))
+    )

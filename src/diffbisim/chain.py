@@ -67,12 +67,14 @@ from diffbisim.checks import (
 from diffbisim.counting import (
     Pairs,
     by_index_of,
+    by_step,
     check_weights,
     drop_unseen,
     empirical_kernel,
     encode_pairs,
     encode_paths,
     fill_unseen,
+    what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.names import (
@@ -396,10 +398,16 @@ class Transitions:
     starts: Integers | None = None  # (n_episodes,) first states
     start_weights: Floats | None = None  # (n_episodes,)
     first: int | None = None  # where to start without ``starts``; None: the first state in the data
+    actions: Integers | None = None  # (m,) in 0 … n_actions-1: what was done, where that is known
+    n_actions: int | None = None
+    action_labels: Labels | None = None
+    rewards: Floats | None = None  # (m,) what it gave, where that is known
 
     @classmethod
-    def from_pairs(cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None) -> Transitions:
-        """Transitions ``s[k] → s_next[k]``, each with a weight (default one).
+    def from_pairs(
+        cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None, actions: Any = None, rewards: Any = None
+    ) -> Transitions:
+        """Transitions ``s[k] → s_next[k]``, each with a weight (default one); of an MDP: with its action and reward.
 
         They go by position. A pandas Series ``s_next`` whose index is that of ``s`` in another order goes by index, and
         so do ``weights``, whose index must then be that of ``s``.
@@ -407,11 +415,18 @@ class Transitions:
         encoded = encode_pairs(s, by_index_of(s_next, s, "s_next", "s"), states)
         steps = encoded.codes.reshape(-1, 2)
         w = check_weights(by_index_of(weights, s, "weights", "s"), len(steps), "transition")
-        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w)
+        acted = what_was_done(actions, rewards, len(steps))
+        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w, **acted)
 
     @classmethod
-    def from_trajectories(cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None) -> Transitions:
-        """All steps of several state sequences; the starts are kept, and each sequence is an episode."""
+    def from_trajectories(
+        cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
+        rewards: Any = None,
+    ) -> Transitions:  # fmt: skip
+        """All steps of several state sequences; the starts are kept, and each sequence is an episode.
+
+        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step.
+        """
         if not isinstance(trajectories, Iterable):
             raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
         if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
@@ -435,6 +450,7 @@ class Transitions:
             episodes=episodes,
             starts=codes[ends - lengths],
             start_weights=w,
+            **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
         )
 
     def __len__(self) -> int:
@@ -465,6 +481,10 @@ class Transitions:
             starts=None if self.starts is None else self.starts[chosen],
             start_weights=None if self.start_weights is None else self.start_weights[chosen],
             first=self.first if self.first is not None or self.starts is not None else int(self.states[0]),
+            actions=None if self.actions is None else self.actions[where],
+            n_actions=self.n_actions,
+            action_labels=self.action_labels,
+            rewards=None if self.rewards is None else self.rewards[where],
         )
 
     def chain(

@@ -78,6 +78,33 @@ def encode_pairs(s: Any, s_next: Any, states: Any) -> Encoded:
     return _encode(entries, states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
 
 
+def what_was_done(actions: Any, rewards: Any, m: int) -> dict[str, Any]:
+    """The fields of m transitions that say what was done, numbered as states are, and what it gave."""
+    known: dict[str, Any] = {}
+    if actions is not None:
+        entries = _column(actions, "actions")
+        if len(entries) != m:
+            raise InvalidData(f"actions has {len(entries)} entries for {m} transitions; give one each")
+        done = _encode(entries, None, lambda k: f"actions[{k}]")
+        known |= {"actions": done.codes, "n_actions": done.n_states, "action_labels": done.labels}
+    if rewards is not None:
+        known["rewards"] = finite_numbers(rewards, (m,), name="rewards", per="transition")
+    return known
+
+
+def by_step(values: Any, lengths: Integers, name: str) -> Any:
+    """Sequences with an entry for every step of trajectories with so many states, one after the other."""
+    if values is None:
+        return None
+    parts = [list(part) for part in values]
+    if len(parts) != lengths.size:
+        raise InvalidData(f"{name} has {len(parts)} sequences for {lengths.size} trajectories; give one each")
+    for k, (part, length) in enumerate(zip(parts, lengths.tolist(), strict=True)):
+        if len(part) != length - 1:
+            raise InvalidData(f"{name}[{k}] has {len(part)} entries for {length - 1} steps; give one per step")
+    return list(concatenated.from_iterable(parts))
+
+
 def encode_paths(trajectories: Sequence[Any], states: Any) -> tuple[Encoded, Integers]:
     """Number the states of several trajectories, one after the other; and how many states each has, (k,)."""
     paths = [_as_path(path) for path in trajectories]

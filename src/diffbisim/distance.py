@@ -27,6 +27,7 @@ from diffbisim import solvers
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
+from diffbisim.mdp import MDP
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import ALIASES
@@ -35,8 +36,8 @@ from diffbisim.timed import TimedChain
 
 
 def distance(
-    X: MarkovChain | TimedChain | Transitions | Stream,
-    Y: MarkovChain | TimedChain | Transitions | Stream,
+    X: MarkovChain | MDP | TimedChain | Transitions | Stream,
+    Y: MarkovChain | MDP | TimedChain | Transitions | Stream,
     cost: Any = "reward",
     discount: float = 0.95,
     solver: Any = "exact",
@@ -68,7 +69,8 @@ def distance(
         ``discount=1`` is allowed. The default for a ``TimedChain`` is its own number of steps
     weights : non-negative weights of the costs at times 0 … T, as they are, in place of the powers of the discount
     terminal : (n_X, n_Y) booleans, pairs where the total cost ends; default: pairs of absorbing states without cost
-    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default) or "lax"
+    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default), "lax" (the other answers
+        with its nearest action) or "directed" (one half of it); costs may then be per action (see docs/mdps)
     lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
     warm : a previous result for chains of the same sizes, to start from
     callback : called with every row of history; returning True stops the run

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 
 class DiffbisimError(Exception):
@@ -27,7 +28,10 @@ class InvalidCost(DiffbisimError, ValueError):
 
 
 class InvalidData(DiffbisimError, ValueError):
-    """Transitions, trajectories or files that cannot be read as a Markov chain."""
+    """Transitions, trajectories or files that cannot be read; of a text, ``file`` and ``line`` say where."""
+
+    file: Path | None = None
+    line: int | None = None
 
 
 class MissingExtra(DiffbisimError, ImportError):

@@ -140,6 +140,11 @@ def dual_certificates(coupling: Coupling) -> Duals:
             f"the dual certificates of {n_x} x {n_y} states would take {n_x * n_y * max(n_x, n_y) * 8 / 1e9:.0f} GB; "
             "use result.potentials(x, y) for single pairs, or result.gradient"
         )
+    if not coupling.complete:
+        raise InvalidArgument(
+            "the dual certificates cover all transitions, and some potentials are only known on the possible ones: use "
+            "reachable=False (for average cost an irreducible, aperiodic chain), or result.gradient"
+        )
     alpha_x, alpha_y = np.empty((n_x, n_x, n_y)), np.empty((n_x, n_y, n_y))
     for x in range(n_x):
         for y in range(n_y):
@@ -154,7 +159,10 @@ def dual_certificates(coupling: Coupling) -> Duals:
 def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
     """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense: every transition is scored, possible today or not."""
     if not coupling.complete:
-        raise InvalidArgument("the implicit reward scores all transitions and needs all pairs: use reachable=False")
+        raise InvalidArgument(
+            "the implicit reward scores all transitions and needs all pairs: use reachable=False (for average cost an "
+            "irreducible, aperiodic chain)"
+        )
     _, by_y = coupling.weighted_potentials(np.ascontiguousarray(decoder.T), everywhere=True)
     factor = -coupling.problem.discount / coupling.problem.step
     return np.asarray(factor * _centered(by_y, coupling.problem.y))

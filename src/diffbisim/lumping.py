@@ -1,4 +1,4 @@
-"""Exact lumping: the coarsest bisimulation of a chain, and the smaller chain that behaves the same.
+"""Exact lumping: the coarsest bisimulation of a chain or of an MDP, and the smaller one that behaves the same.
 
 States s and t are *bisimilar* if they look alike and move alike: there is a partition of the states in which
 
@@ -9,13 +9,17 @@ The coarsest such partition exists, and its classes are the pairs at distance ze
 have the law of the original's, seen through the labels; its distance to the original is zero. This is the
 baseline that every learned compression has to beat: if the chain is lumpable, no learning is needed.
 
+States of an *MDP* are bisimilar if that holds for every action: r(s, a) = r(t, a) and P_a(s, C) = P_a(t, C) for all a
+and C (Givan, Dean & Greig 2003). Actions are told apart: these are the pairs at distance zero of Ferns' metric. A
+policy of the quotient has the same values as its lift, and the optimal one lifts to an optimal one.
+
 The key is what an observer sees. By default that is the reward. Without rewards and without a key all
 states look alike, every chain is then bisimilar to a single state, and the answer is one class. State labels
 are names, not observations, and are never used.
 
 *What the tolerance promises.* Probabilities are floats, so P(s, C) = P(t, C) has to mean "up to tol", which
 is not transitive. The classes returned are a true fixed point of one rule: sort the members of a class by
-P(·, C); no two neighbors are more than ``tol`` apart, for any class C. Two consequences:
+P(·, C); no two neighbors are more than ``tol`` apart, for any class C (and action). Two consequences:
 
 1. *Nothing equal is separated.* Let Q be any partition within whose classes keys are equal and the rows
    s → (P(s, C))_{C in Q} differ by at most tol in total variation. Then every class of Q lies within one
@@ -33,7 +37,7 @@ Cost: O(m log n) for m transitions and n states (Valmari & Franceschinis, TACAS 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +46,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
+from diffbisim.mdp import MDP
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
 
 Array = NDArray[np.float64]
@@ -49,28 +54,25 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lumping:
-    """A partition of the states of a chain, and the chain of its classes.
+class Classes:
+    """A partition of states, and how exact it is.
 
     Attributes:
         labels: class of each state, shape ``(n,)``; classes are numbered by first appearance.
-        chain: the quotient: rows averaged over the members of a class, start added up, rewards averaged,
-            each class named after its first member (if the states have names), sparse iff the chain was.
         residual: largest total variation between a member's row, added up over classes, and its class row.
         reward_residual: largest difference between a member's reward and its class's; None without rewards.
         edges_scanned: transitions looked at, the work of the refinement.
     """
 
     labels: Labels
-    chain: MarkovChain
     residual: float
     reward_residual: float | None
     edges_scanned: int
 
-    @property
+    @cached_property
     def n_states(self) -> int:
         """Number of classes."""
-        return self.chain.n_states
+        return int(self.labels.max()) + 1
 
     def members(self, k: int) -> Labels:
         """The states of class ``k``, ascending."""
@@ -98,43 +100,104 @@ class Lumping:
 
     def __repr__(self) -> str:
         classes = f"{self.n_states} class{'es' * (self.n_states != 1)}"
-        return f"Lumping({self.labels.size} states in {classes}, residual {self.residual:.1e})"
+        return f"{type(self).__name__}({self.labels.size} states in {classes}, residual {self.residual:.1e})"
 
 
-def lump(chain: MarkovChain, *, tol: float = 1e-12, key: Iterable[Hashable] | None = None) -> Lumping:
-    """The coarsest exact lumping of ``chain``, by partition refinement.
+@dataclass(frozen=True, eq=False, repr=False)
+class Lumping(Classes):
+    """The classes of a chain.
+
+    Attributes:
+        chain: the quotient: rows averaged over the members of a class, start added up, rewards averaged,
+            each class named after its first member (if the states have names), sparse iff the chain was.
+    """
+
+    chain: MarkovChain
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MDPLumping(Classes):
+    """The classes of an MDP; ``lift(policy)`` makes a policy of the quotient one of the states.
+
+    Attributes:
+        mdp: the quotient, made like that of a chain; its rewards have the shape of the MDP's own.
+    """
+
+    mdp: MDP
+
+
+@overload
+def lump(chain: MarkovChain, *, tol: float = ..., key: Iterable[Hashable] | None = ...) -> Lumping: ...
+@overload
+def lump(chain: MDP, *, tol: float = ..., key: Iterable[Hashable] | None = ...) -> MDPLumping: ...
+def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable] | None = None) -> Any:
+    """The coarsest exact lumping of a chain or an MDP, by partition refinement.
 
     Args:
+        chain: a MarkovChain, for a :class:`Lumping` with the quotient ``chain``; or an MDP, for an
+            :class:`MDPLumping` with the quotient ``mdp``, whose classes are alike under every action.
         tol: probabilities into a class this close count as equal (see the module's head); rewards too,
             relative to the largest.
         key: what an observer sees of each state: an array ``(n,)`` or ``(n, k)``, or n hashables; compared
             exactly. Default: the rewards, and without rewards nothing (one class). With a key the rewards
             do not separate; they are averaged over each class.
     """
-    from diffbisim._refine import Incoming, refine  # numba, loaded when needed
-
-    if not isinstance(chain, MarkovChain):
-        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
+    if not isinstance(chain, (MarkovChain, MDP)):
+        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain or an MDP: wrap the matrix first")
     if not 0 <= as_number(tol) < 1:
         raise InvalidArgument(f"tol is {tol!r}; it must lie in [0, 1), e.g. tol=1e-12")
-    initial = _observed(chain, tol) if key is None else _keyed(key, chain.n_states)
-    kernel = chain.successors.matrix
-    incoming = kernel.tocsc()
+    start = _observed(chain.rewards, chain.n_states, tol) if key is None else _keyed(key, chain.n_states)
+    kernels = _kernels(chain)
+    labels, scanned = _refined(kernels, start, float(tol))
+    quotients, residual = _quotients(kernels, labels)
+    rewards, off = _class_rewards(chain.rewards, labels)
+    first = np.unique(labels, return_index=True)[1]
+    names: dict[str, Any] = {
+        "initial": np.bincount(labels, weights=chain.initial),
+        "rewards": rewards,
+        "labels": None if chain.labels is None else [chain.labels[s] for s in first],
+    }
+    parts = [quotient if chain.is_sparse else quotient.toarray() for quotient in quotients]
+    if isinstance(chain, MDP):
+        return MDPLumping(labels, residual, off, scanned, MDP(parts, actions=chain.actions, **names))
+    return Lumping(labels, residual, off, scanned, MarkovChain(parts[0], **names))
+
+
+def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:
+    """One sparse kernel per action; a chain has one."""
+    if isinstance(process, MDP):
+        return [sparse.csr_array(P) for P in process.transition]
+    return [process.successors.matrix]
+
+
+def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tuple[Labels, int]:
+    """The fixed point of the refinement from a first partition, and the edges looked at."""
+    from diffbisim._refine import Incoming, refine  # numba, loaded when needed
+
+    incoming = (kernels[0] if len(kernels) == 1 else sparse.hstack(kernels, format="csr")).tocsc()
     edges = Incoming(incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
     stop = stop_flag()
-    given = edges, initial, int(initial.max()) + 1, float(tol), stop
-    ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=kernel.nnz > CHUNK)
-    return _lumping(chain, kernel, _first_appearance(blocks), int(scanned))
+    given = edges, start, int(start.max()) + 1, tol, stop
+    ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=incoming.nnz > CHUNK)
+    return _first_appearance(blocks), int(scanned)
 
 
-def _observed(chain: MarkovChain, tol: float) -> Labels:
-    """Classes of (nearly) equal rewards: cut the sorted rewards at gaps above tol of the largest."""
-    r = chain.rewards
-    if r is None:
-        return np.zeros(chain.n_states, dtype=np.int64)
-    order = np.argsort(r, kind="stable")
-    classes = np.zeros(r.size, dtype=np.int64)
-    classes[order[1:]] = np.cumsum(np.diff(r[order]) > tol * np.abs(r).max())
+def _observed(rewards: Array | None, n: int, tol: float) -> Labels:
+    """Classes of (nearly) equal rewards: cut the sorted rewards of each action at gaps above tol of the largest.
+
+    A class that was cut under one action may have a gap under another, so this goes on until nothing is cut.
+    """
+    classes = np.zeros(n, dtype=np.int64)
+    if rewards is None:
+        return classes
+    gap, count = tol * np.abs(rewards).max(), 0
+    while int(classes.max()) + 1 > count:
+        count = int(classes.max()) + 1
+        for r in rewards.reshape(n, -1).T:
+            order = np.lexsort((r, classes))
+            cuts = (np.diff(classes[order]) > 0) | (np.diff(r[order]) > gap)
+            classes[order[1:]] = np.cumsum(cuts)
+            classes[order[:1]] = 0
     return classes
 
 
@@ -159,32 +222,25 @@ def _first_appearance(classes: Labels) -> Labels:
     return rank[inverse.reshape(-1)]
 
 
-def _lumping(chain: MarkovChain, kernel: sparse.csr_array, labels: Labels, scanned: int) -> Lumping:
-    """The quotient by a partition, and how far from exact it is."""
-    n, (_, first, count) = labels.size, np.unique(labels, return_index=True, return_counts=True)
+def _quotients(kernels: list[sparse.csr_array], labels: Labels) -> tuple[list[sparse.csr_array], float]:
+    """The kernels of the classes, rows averaged over members, and how far a member is from its class."""
+    n, count = labels.size, np.bincount(labels)
     into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, count.size))
-    rows = sparse.csr_array(kernel @ into)  # (n, classes)
-    quotient = sparse.csr_array(sparse.diags_array(1 / count) @ (into.T @ rows))
-    off = abs(rows - quotient[labels]).sum(axis=1)
-    rewards = None
-    if chain.rewards is not None:  # first member plus mean difference: exact where all are equal
-        start = chain.rewards[first]
-        rewards = start + np.bincount(labels, weights=chain.rewards - start[labels]) / count
-    return Lumping(
-        labels=labels,
-        chain=MarkovChain(
-            quotient if chain.is_sparse else quotient.toarray(),
-            initial=np.bincount(labels, weights=chain.initial),
-            rewards=rewards,
-            labels=None if chain.labels is None else [chain.labels[s] for s in first],
-        ),
-        residual=float(np.max(off)) / 2,
-        reward_residual=_reward_residual(chain.rewards, rewards, labels),
-        edges_scanned=scanned,
-    )
+    quotients, residual = [], 0.0
+    for kernel in kernels:
+        rows = sparse.csr_array(kernel @ into)  # (n, classes)
+        quotients.append(sparse.csr_array(sparse.diags_array(1 / count) @ (into.T @ rows)))
+        residual = max(residual, float(np.max(abs(rows - quotients[-1][labels]).sum(axis=1))) / 2)
+    return quotients, residual
 
 
-def _reward_residual(rewards: Array | None, of_classes: Array | None, labels: Labels) -> float | None:
-    if rewards is None or of_classes is None:
-        return None
-    return float(np.abs(rewards - of_classes[labels]).max())
+def _class_rewards(rewards: Array | None, labels: Labels) -> tuple[Array | None, float | None]:
+    """Mean rewards of the classes, in the shape of the states' own, and how far a member's are from them at most."""
+    if rewards is None:
+        return None, None
+    _, first, count = np.unique(labels, return_index=True, return_counts=True)
+    start = rewards[first]  # first member plus mean difference: exact where all are equal
+    off = (rewards - start[labels]).reshape(labels.size, -1)
+    sums = np.stack([np.bincount(labels, weights=column) for column in off.T], axis=1)
+    means = start + (sums / count[:, None]).reshape(start.shape)
+    return means, float(np.abs(rewards - means[labels]).max())

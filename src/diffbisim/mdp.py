@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
+from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import (
     Floats,
     Integers,
@@ -34,7 +34,8 @@ from diffbisim.checks import (
     state_rewards,
     stochastic_matrix,
 )
-from diffbisim.errors import InvalidChain
+from diffbisim.counting import Pairs, empirical_kernel, fill_unseen
+from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.names import (
     Labels,
     axis_names,
@@ -95,6 +96,40 @@ class MDP:
             labels=names,
             actions=known,
         )
+
+    @classmethod
+    def from_transitions(
+        cls, data: Transitions, *, initial: Any = None, rewards: Any = None, unseen: str = "error"
+    ) -> MDP:
+        """The empirical MDP: the empirical chain of each action, and the mean reward seen of each state and action.
+
+        Parameters
+        ----------
+        data : transitions with actions, ``Transitions.from_pairs(s, s_next, actions=a, rewards=r)``
+        initial : as for the class; default: the start of the data
+        rewards : (n,) or (n, n_actions), in place of those seen
+        unseen : about actions that were never taken in a state that was left: "error" refuses, "self-loop" lets them
+            stay, with the lowest reward seen, so that no plan relies on them, "uniform" lets them lead anywhere, with
+            the mean reward. States that were never left are absorbing under both, without reward
+        """
+        i, j, w, keep = _observed(data, rewards, unseen)
+        n, k = data.n_states, data.n_actions or 0
+        rows = data.actions[keep] * n + i  # type: ignore[index]  # a n + s
+        seen = np.bincount(rows, weights=w, minlength=n * k).reshape(k, n) > 0.0
+        left = seen.any(axis=0)
+        never = np.argwhere(~seen & left)
+        if unseen == "error" and (never.size or not left.all()):
+            raise InvalidData(_never(data, never, left))
+        if rewards is None:
+            rewards = _mean_rewards(data, rows, w, keep, seen, unseen)
+        kernels = []
+        for a in range(k):
+            own = rows // n == a
+            gaps = np.flatnonzero(~seen[a] & (~left | (unseen == "self-loop")))
+            steps = Pairs(np.append(i[own], gaps), np.append(j[own], gaps), np.append(w[own], np.ones(gaps.size)))
+            kernels.append(empirical_kernel(fill_unseen(steps, n, "uniform", data.name), n, None))
+        start = data._default_start() if initial is None else initial
+        return cls(kernels, initial=start, rewards=rewards, labels=data.labels, actions=data.action_labels)
 
     @property
     def n_states(self) -> int:
@@ -212,3 +247,39 @@ def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None, action
         table = finite_numbers(rewards, (n, n_actions), name="rewards", per="state and action")
         return freeze(table)
     return state_rewards(rewards, n, labels)
+
+
+# --- from data ----------------------------------------------------------------------------------------------------
+
+
+def _observed(data: Any, rewards: Any, unseen: str) -> tuple[Integers, Integers, Floats, Any]:
+    """Sources, targets and weights of transitions with actions, and which of the data these are."""
+    if not isinstance(data, Transitions):
+        raise InvalidArgument(f"data is a {type(data).__name__}; give diffbisim.Transitions with actions")
+    if data.actions is None:
+        raise InvalidData("these transitions have no actions; give Transitions.from_pairs(..., actions=a)")
+    if unseen not in ("error", "self-loop", "uniform"):
+        raise InvalidArgument(f'unseen is {unseen!r}; for an MDP use "error", "self-loop" or "uniform"')
+    if rewards is None and data.rewards is None:
+        raise InvalidData("nothing is known of rewards; give from_pairs(..., rewards=r), or rewards= of the states")
+    return *data._pairs(), slice(None) if data.weights is None else data.weights > 0.0
+
+
+def _never(data: Transitions, never: Integers, left: Any) -> str:
+    if never.size:
+        a, s = (int(k) for k in never[0])
+        action = a if data.action_labels is None else data.action_labels[a]
+        what = f"action {action!r} was never taken in state {data.name(s)!r} (of {len(never)} such pairs)"
+    else:
+        what = f"state {data.name(int(np.argmin(left)))!r} was never left"
+    return f'{what}; pass unseen="self-loop" (it stays there, no plan relies on it) or "uniform"'
+
+
+def _mean_rewards(data: Transitions, rows: Integers, w: Floats, keep: Any, seen: Any, unseen: str) -> Floats:
+    """Of each state and action, (n, n_actions); see :meth:`MDP.from_transitions` for those never seen."""
+    assert data.rewards is not None
+    r = data.rewards[keep]
+    sums, total = (np.bincount(rows, weights=part, minlength=seen.size).reshape(seen.shape) for part in (w * r, w))
+    guess = float(r.min()) if unseen == "self-loop" else float(np.average(r, weights=w))
+    table = np.where(seen, sums / np.where(seen, total, 1.0), guess)
+    return np.asarray(np.where(seen.any(axis=0), table, 0.0).T, dtype=np.float64)

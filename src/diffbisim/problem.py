@@ -149,7 +149,9 @@ class TotalProblem(Problem):
         """Check every argument once, at the door."""
         table = checked_cost(x, y, cost)
         if terminal is None:
-            ends = np.logical_and.outer(_absorbing(x), _absorbing(y)) & (table == 0)
+            ends = np.zeros(table.shape, np.bool_)
+            ends[np.ix_(x.absorbing_states, y.absorbing_states)] = True
+            ends &= table == 0
             remedy = "there is no pair of absorbing states without cost: name the pairs where it ends by terminal="
         else:
             ends = _terminal_pairs(terminal, x, y)
@@ -163,13 +165,6 @@ class TotalProblem(Problem):
     @property
     def step(self) -> float:
         return 1.0
-
-
-def _absorbing(chain: MarkovChain) -> NDArray[np.bool_]:
-    """States that only lead to themselves, (n,)."""
-    s = chain.successors
-    alone = np.diff(s.indptr) == 1
-    return np.asarray(alone & (s.indices[s.indptr[:-1]] == np.arange(chain.n_states)))
 
 
 def _terminal_pairs(terminal: Any, x: MarkovChain, y: MarkovChain) -> NDArray[np.bool_]:

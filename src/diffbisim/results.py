@@ -157,12 +157,12 @@ class DistanceResult:
     @lazy
     def encoder(self) -> Array:
         """``λ_X(y|x)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
-        return _conditional(self.occupancy, self.values, self.problem.cost)
+        return conditional(self.occupancy, self.values, self.problem.cost)
 
     @lazy
     def decoder(self) -> Array:
         """``λ_Y(x|y)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
-        return _conditional(self.occupancy.T, self.values.T, self.problem.cost.T)
+        return conditional(self.occupancy.T, self.values.T, self.problem.cost.T)
 
     @property
     def unvisited(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -219,17 +219,27 @@ class DistanceResult:
         """All of it as named arrays (read-only), the inverse of :func:`diffbisim.io.results.result_from_arrays`."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
-        for side, chain in (("x", problem.x), ("y", problem.y)):
-            arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
             "coupling": type(self.coupling).__name__, "discount": problem.discount, "criterion": problem.criterion,
-            "history": [dict(row) for row in self.history], "work": dict(self.work),
+            "history": [dict(row) for row in self.history], "work": dict(self.work), **self._asked(),
         }  # fmt: skip
-        if isinstance(problem, TotalProblem):
-            arrays["terminal"] = problem.terminal
-        return {**arrays, "cost": problem.cost, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
+        text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+        return {**arrays, **self._problem_arrays(), "meta": text}
+
+    def _problem_arrays(self) -> dict[str, Any]:
+        """The problem as named arrays."""
+        arrays: dict[str, Any] = {"cost": self.problem.cost}
+        for side, chain in (("x", self.problem.x), ("y", self.problem.y)):
+            arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
+        if isinstance(self.problem, TotalProblem):
+            arrays["terminal"] = self.problem.terminal
+        return arrays
+
+    def _asked(self) -> dict[str, Any]:
+        """What else JSON has to say of the problem; nothing for chains."""
+        return {}
 
     def _check_pair(self, x: int, y: int) -> None:
         for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):
@@ -273,7 +283,7 @@ def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Arr
     return np.clip(table, 0.0, 1.0)
 
 
-def _conditional(m: Array, values: Array, cost: Array) -> Array:
+def conditional(m: Array, values: Array, cost: Array) -> Array:
     """Rows of ``m`` normalized; a row without mass falls back to the nearest state.
 
     The nearest in the metric takes all its distances: a row that misses some (NaN) goes by the ground cost.

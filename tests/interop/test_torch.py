@@ -10,6 +10,7 @@ import torch
 
 import diffbisim as db
 from cases import each
+from diffbisim.solvers import Exact
 from diffbisim.torch import distance, distance_and_result
 
 TIGHT = {"discount": 0.8, "tol": 1e-13}
@@ -228,6 +229,17 @@ def test_any_solver(parts):
     value.backward()
     assert value.item() == pytest.approx(exact, abs=1e-8)
     assert P_y.grad is not None
+
+
+def test_a_name_is_the_same_solver_as_everywhere():
+    """And what says what is computed is passed on, so that a bridge refuses it as ``distance`` does."""
+    X, Y = (db.examples.random_chain(4, seed) for seed in (0, 1))
+    P, cost = torch.tensor(np.array(Y.transition)), np.abs(X.rewards[:, None] - Y.rewards)
+    named, made, usual = (distance_and_result(X, P, cost, 0.9, solver=s)[1] for s in ("exact", Exact(), None))
+    assert (named.value, named.upper, named.work) == (made.value, made.upper, made.work)
+    assert usual.gap <= 1e-10 * cost.max()
+    with pytest.raises(db.InvalidArgument, match="criterion 'mean' is not known"):
+        distance(X, P, cost, criterion="mean")
 
 
 def test_indicator_and_default_start():

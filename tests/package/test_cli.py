@@ -60,8 +60,8 @@ def walk_distance(discount):
 
 SCHEMA = {
     "value": float, "lower": float, "upper": float, "gap": float, "converged": bool, "outcome": str, "status": str,
-    "iterations": int, "solver": str, "cost": str, "discount": float, "chains": list, "work": dict, "seconds": float,
-    "version": str,
+    "iterations": int, "solver": str, "cost": str, "criterion": str, "discount": float, "chains": list,
+    "work": dict, "seconds": float, "version": str,
 }  # fmt: skip
 
 
@@ -81,6 +81,15 @@ def test_json_is_all_there_is_and_it_is_right(folder, options):
     assert report["outcome"] == "converged"
     assert report["version"] == db.__version__
     assert [chain["n_states"] for chain in report["chains"]] == [16, 16]
+
+
+def test_average_cost_of_two_walks_is_the_difference_of_their_means(folder):
+    report = json.loads(run("distance", "a.npz", "b.npz", "--criterion", "average", "--json")[0])
+    walks = db.examples.drift_walk(1.5), db.examples.drift_walk(-0.5)
+    means = [walk.stationary_distribution @ walk.rewards for walk in walks]
+    assert report["criterion"] == "average"
+    assert report["lower"] - 1e-9 <= abs(means[0] - means[1]) <= report["upper"] + 1e-9
+    assert "average" in run("distance", "a.npz", "b.npz", "--criterion", "average")[0]
 
 
 def test_both_solvers_say_the_same(folder):

@@ -29,6 +29,9 @@ from diffbisim.experiments import (
     inner_solvers,
     landscape,
     learning_rate,
+    mdp_abstraction,
+    mdp_metrics,
+    mdp_values,
     noisy_blocks,
     run_all,
     warm_start,
@@ -231,6 +234,33 @@ def test_noisy_blocks_are_found_and_nearer_than_the_averages_tried():
     assert f"the others that were tried ({', '.join(outcome.methods[1:])})" in why
 
 
+def test_metrics_of_worlds_are_in_order_and_bound_values():
+    outcome = mdp_metrics.run(mdp_metrics.Settings(worlds=("four rooms", "FrozenLake 8x8")))
+    for found in mdp_metrics.summary(outcome).values():
+        assert found["lax_above_matched"] <= 1e-5
+        assert max(found["largest_share"][name] for name in ("Ferns (matched)", "lax")) <= 1 + 1e-3
+    assert (
+        mdp_metrics.summary(outcome)["FrozenLake 8x8"]["classes"] == 54
+    )  # 10 holes and the goal are one, for instance
+
+
+def test_value_bounds_are_never_violated():
+    found = mdp_values.summary(mdp_values.run(mdp_values.Settings(n_states=5, mdps=4, rooms=False)))
+    assert found["violations"] == 0
+    assert found["pairs"] == 3 * 3 * 4 * 20
+
+
+def test_the_best_of_many_candidates_loses_least():
+    outcome = mdp_abstraction.run(mdp_abstraction.Settings(sizes=(10, 40), restarts=4, influences=(1e-2,)))
+    loss = mdp_abstraction.summary(outcome)["loss"]
+    for size in ("10", "40"):
+        assert loss["abstract"][size] <= min(own[size] for own in loss.values())
+    assert max(own["40"] for own in loss.values()) <= 1e-9
+    (row,) = outcome.bounds
+    assert row["loss"] <= row["reward_bound"]
+    assert row["loss"] <= row["bound"] <= row["family_bound"]
+
+
 def test_learning_rates_are_judged_by_their_best_moment():
     """A curve that was at 1e-9 and left again has been as close as the rule."""
     settings = learning_rate.Settings(rates=(0.1,), steps=3)
@@ -275,6 +305,12 @@ SMALL = {
     "imitation_gymnasium": (
         imitation_gymnasium,
         imitation_gymnasium.Settings(("FrozenLake-v1",), transitions=500, iterations=3),
+    ),
+    "mdp_metrics": (mdp_metrics, mdp_metrics.Settings(worlds=("four rooms",))),
+    "mdp_values": (mdp_values, mdp_values.Settings(n_states=4, mdps=1, rooms=False)),
+    "mdp_abstraction": (
+        mdp_abstraction,
+        mdp_abstraction.Settings(sizes=(10, 40), restarts=1, influences=(1e-2,)),
     ),
     "imitation_needs_metric": (
         imitation_needs_metric,

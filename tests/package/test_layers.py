@@ -24,11 +24,11 @@ LAYERS = (
     ("problem", "horizon", "actions", "questions", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),
     ("solvers",),
-    ("distance", "pairwise", "estimate", "io.results"),
+    ("distance", "metrics", "pairwise", "estimate", "io.results"),
     ("plot",),
     ("_bridge", "torch", "jax"),
     ("optimize",),
-    ("fit", "compress", "imitate"),
+    ("fit", "compress", "imitate", "abstract"),
     ("io",),  # load, whatever was saved
     ("experiments",),
     ("cli",),

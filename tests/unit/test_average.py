@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -93,6 +94,8 @@ def test_two_cycles_have_as_many_classes_as_their_lengths_have_common_divisors(p
     divisor = np.gcd(p, q)
     means = np.array([cost[(x - y) % divisor == k].mean() for k in range(divisor)])
     assert found.values == pytest.approx(means[(x - y) % divisor], abs=1e-8)
+    together = [Fraction(c) for c in cost[(x - y) % divisor == 0]]
+    assert Fraction(found.lower) <= sum(together) / len(together) <= Fraction(found.upper)
 
 
 def test_four_cycle_against_six_cycle():
@@ -158,6 +161,20 @@ def test_slow_coins_keep_true_bounds(k):
     assert found.lower <= 0.25 <= found.upper
     assert found.gap <= 1e-8 + 1e-13 / a  # rounding of a bias of size 1/a
     assert found.iterations < 60
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, -1e3, 1e7])
+@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+def test_bounds_hold_exactly_from_wild_tables(shift):
+    """Two cycles of lengths without a common divisor: the average is the mean of all costs, a rational number."""
+    rng = np.random.default_rng(17)
+    X, Y, cost = db.MarkovChain(cycle(5)), db.MarkovChain(cycle(7)), rng.random((5, 7))
+    exact = sum(map(Fraction, cost.ravel().tolist())) / cost.size
+    start = average(X, Y, cost)
+    start.coupling.W[:] += shift * rng.random(cost.size)
+    for iterations in (1, 2, 3, 100):
+        found = average(X, Y, cost, solver=Exact(max_iterations=iterations, tol=1e-16), warm=start)
+        assert Fraction(found.lower) <= exact <= Fraction(found.upper)
 
 
 @pytest.mark.parametrize("stop", [{"max_iterations": 1}, {"max_iterations": 2}, {"time_limit": 0.0}])
@@ -332,6 +349,19 @@ def test_pairwise_and_estimate_take_the_criterion():
     again = average(*(d.chain(rewards=chains[0].rewards, unseen="self-loop") for d in data))
     assert found.value == pytest.approx(again.value, abs=1e-8)
     assert found.lower <= found.upper
+
+
+def test_duals_and_the_implicit_reward_need_one_class():
+    rng = np.random.default_rng(16)
+    X, Y = (db.MarkovChain(dense(rng, n), rewards=rng.random(n)) for n in (4, 3))
+    found = average(X, Y)
+    assert found.duals.alpha_y.shape == (4, 3, 3)
+    reward = found.implicit_reward()
+    assert (Y.transition * reward).sum(axis=1) == pytest.approx(np.zeros(3), abs=1e-9)
+    several = average(db.MarkovChain(cycle(4), rewards=np.arange(4)), db.MarkovChain(cycle(2), rewards=[0, 1]))
+    for ask in (lambda: several.duals, several.implicit_reward):
+        with pytest.raises(InvalidArgument, match=r"all (pairs|transitions)"):
+            ask()
 
 
 def test_other_solvers_say_that_they_do_not():

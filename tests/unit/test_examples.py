@@ -207,6 +207,22 @@ def test_four_rooms_is_the_classical_map():
     assert mdp.rewards.sum() == 1
 
 
+def test_four_rooms_with_a_variable_that_means_a_little():
+    """(row, col, z): z is uniform and anew in every step; the action turns clockwise with probability ν z / (m - 1)."""
+    plain, mdp = four_rooms(7, slip=0.2), four_rooms(7, slip=0.2, irrelevant=3, influence=0.4)
+    assert len(plain.labels) == 40
+    assert mdp.labels == tuple((*cell, z) for cell in plain.labels for z in range(3))
+    turned = {"up": "right", "right": "down", "down": "left", "left": "up"}
+    for name, kernel in zip(mdp.actions, mdp.transition, strict=True):
+        P, Q = (dense(plain.transition[plain.actions.index(a)]) for a in (name, turned[name]))
+        for z in range(3):
+            expected = np.repeat((1 - 0.2 * z) * P + 0.2 * z * Q, 3, axis=1) / 3
+            assert dense(kernel)[z::3] == pytest.approx(expected, abs=1e-15)
+    assert np.array_equal(mdp.rewards, np.repeat(plain.rewards, 3))
+    with pytest.raises(InvalidArgument, match="influence"):
+        four_rooms(7, irrelevant=2, influence=1.5)
+
+
 def test_four_rooms_moves():
     mdp, slip = four_rooms(slip=0.2), 0.2
     number = {cell: k for k, cell in enumerate(mdp.labels)}

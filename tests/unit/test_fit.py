@@ -3,6 +3,7 @@
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.fit.fitting import annealed
+from diffbisim.fit.fitting import annealed, inner_solver
 from diffbisim.results import Status
+from diffbisim.solvers import Exact, Somcot
 
 K = db.kernels
 WALK = db.examples.drift_walk(1.5)
@@ -268,3 +270,21 @@ def test_without_torch_the_remedy_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'diffbisim[torch]'" in done.stdout
+
+
+def test_a_name_of_a_solver_is_its_object_and_the_default_may_be_another():
+    stream = db.Stream(WALK)
+    assert inner_solver("somcot", WALK, 1e-8, "double") == inner_solver("somcot", stream, 1e-8, "single") == Somcot()
+    assert inner_solver("exact", WALK, 1e-6, "double") == inner_solver(None, WALK, 1e-6, "double") == Exact()
+    assert inner_solver(None, WALK, 1e-9, "double") == Exact(tol=5e-10)
+    assert inner_solver(None, stream, 1e-8, "double") == Somcot(4000)
+
+
+def test_a_fit_that_was_saved_with_the_older_name_of_its_end_is_read(tmp_path):
+    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), steps=1)
+    replace(found, outcome=Status.SETTLED).save(path := tmp_path / "fit.npz")
+    with np.load(path) as held:
+        arrays = dict(held)
+    arrays["fit"] = np.frombuffer(bytes(arrays["fit"]).replace(b'"SETTLED"', b'"STALLED"'), np.uint8)
+    np.savez(path, **arrays)
+    assert db.load(path).outcome is Status.SETTLED

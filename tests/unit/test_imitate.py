@@ -12,6 +12,7 @@ from diffbisim import examples
 from diffbisim.data.gymnasium import as_env
 from diffbisim.imitate.environment import Sampling
 from diffbisim.imitate.expert import standard_error
+from diffbisim.imitate.updates import Update
 from diffbisim.optimize.steps import Bundle, Cut, least_distance
 from diffbisim.solvers import Exact
 
@@ -211,6 +212,24 @@ def test_another_solver_inside_and_exact_bounds_at_the_end():
     found = db.imitate(MDP, EXPERT, discount=0.9, solver="lp", tol=1e-3, max_iterations=30)
     assert found.distance.solver == "exact"
     assert found.distance.upper <= 1.1e-3
+
+
+def test_a_name_of_a_solver_is_its_object():
+    named, made = (db.imitate(MDP, EXPERT, solver=solver, max_iterations=4) for solver in ("exact", Exact()))
+    assert named.history == made.history
+    np.testing.assert_array_equal(named.policy, made.policy)
+
+
+def test_an_update_of_ones_own_is_an_update():
+    class Stay(Update):
+        def step(self, walk, at):
+            return 0.0
+
+    first = db.imitate(MDP, EXPERT, max_iterations=1).history[0]["value"]
+    values = [row["value"] for row in db.imitate(MDP, EXPERT, update=Stay(), max_iterations=3).history]
+    assert values == pytest.approx([first] * 3, abs=1e-7)  # the gap of each
+    with pytest.raises(db.InvalidArgument, match="update is a int"):
+        db.imitate(MDP, EXPERT, update=3)
 
 
 def test_sparse_and_dense_mdps_give_the_same_policy():

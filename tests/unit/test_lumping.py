@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,40 +13,14 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.lumping import lump
 from diffbisim.problem import Problem
 from diffbisim.solvers import LinearProgram
-from oracles.bisimilarity import coarsest_bisimulation, is_bisimulation, random_rationals
-
-
-def floats(P):
-    return np.array([[float(p) for p in row] for row in P])
-
-
-def blown_up(rng, n_classes, zeros):
-    """A rational quotient, its classes split into a few states at random, permuted: ``P`` and the keys."""
-    Q = [random_rationals(rng, n_classes, 60, zeros) for _ in range(n_classes)]
-    sizes = rng.integers(1, 4, n_classes)
-    cls = rng.permutation(np.repeat(np.arange(n_classes), sizes))
-    members = [np.flatnonzero(cls == k) for k in range(n_classes)]
-    P = [[Fraction(0)] * cls.size for _ in cls]
-    for s, a in enumerate(cls):
-        for b, q in enumerate(Q[a]):
-            for t, share in zip(members[b], random_rationals(rng, len(members[b]), 24, zeros), strict=True):
-                P[s][t] = q * share
-    return P, (cls % rng.integers(1, n_classes + 1)).tolist()
-
-
-def unstructured(rng, n, zeros):
-    """Random rational rows: as a rule nothing lumps but what the keys and zeros allow."""
-    return [random_rationals(rng, n, 12, zeros) for _ in range(n)], rng.integers(0, 2, n).tolist()
-
-
-def partitions(n):
-    """All partitions of n states, each as a list of class numbers."""
-    if n == 0:
-        yield []
-        return
-    for rest in partitions(n - 1):
-        for k in range(max(rest, default=-1) + 2):
-            yield [*rest, k]
+from oracles.bisimilarity import (
+    blown_up,
+    coarsest_bisimulation,
+    floats,
+    is_bisimulation,
+    partitions,
+    unstructured,
+)
 
 
 def check_promises(chain, result, tol):

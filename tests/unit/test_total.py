@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -112,6 +113,23 @@ def test_absorption_alone_is_the_expected_time():
     time = np.linalg.solve(np.eye(4) - P[1:, 1:], np.ones(4))
     found = total(X, Y, cost, tol=1e-12)
     assert found.values[1:, 0] == pytest.approx(time, rel=1e-10)
+
+
+@pytest.mark.parametrize("length", [1, 5, 40])
+@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+def test_bounds_hold_exactly_along_a_line(length):
+    """Two deterministic walks to state 0, which they reach together or one after the other."""
+    rng = np.random.default_rng(length)
+    P = np.eye(length + 1)[np.maximum(np.arange(length + 1) - 1, 0)]
+    X, Y = db.MarkovChain(P, initial=length), db.MarkovChain(P, initial=length // 2)
+    cost = rng.random((length + 1,) * 2)
+    cost[0, 0] = 0.0
+    path = [(length - t, max(length // 2 - t, 0)) for t in range(length)]
+    exact = sum(Fraction(cost[z]) for z in path)
+    for iterations in (1, 2, 100):
+        found = total(X, Y, cost, solver=Exact(max_iterations=iterations, tol=1e-16))
+        assert Fraction(found.lower) <= exact <= Fraction(found.upper)
+    assert found.gap <= 1e-12 * length**2
 
 
 def test_slow_absorption_has_true_bounds():

@@ -353,6 +353,13 @@ def two_chains(files: tuple[Path, Path], chains: Iterable[MarkovChain]) -> list[
     ]
 
 
+def asked_line(report: Report) -> dict[str, str]:
+    """What was asked, for its table."""
+    if report["criterion"] != "discounted":
+        return {"cost, criterion": f"{report['cost']}, {report['criterion']}"}
+    return {"cost, discount": f"{report['cost']}, {report['discount']:g}"}
+
+
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
     """The same for its table."""
     return {

@@ -26,6 +26,9 @@ def distance(
     b: Annotated[Path, typer.Argument(metavar="B", help="Another one, of any size", show_default=False)],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
+    criterion: Annotated[
+        str, typer.Option(help="discounted, average (long-run) or total (until absorption)")
+    ] = "discounted",
     solver: Annotated[
         str, typer.Option(help="exact, lp, sinkhorn-policy, sinkhorn-value or somcot (an estimate)")
     ] = "exact",
@@ -58,7 +61,8 @@ def distance(
     options = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
     with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
         chosen = _solver(solver, tol, {**options, "time_limit": time_limit})
-        result = _solve((x, y), cli.read_cost(cost), discount, chosen, lump)
+        asked = {"cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "lump": lump}
+        result = _solve((x, y), chosen, asked)
     guesses = [str(path) for path, initial in ((a, initial_a), (b, initial_b)) if cli.start_is_a_guess(path, initial)]
     if guesses and _starts(x) != _starts(y):
         names = " and ".join(dict.fromkeys(guesses))
@@ -80,9 +84,7 @@ def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
     return replace(make_solver(name, tol), **{key: value for key, value in options.items() if value is not None})
 
 
-def _solve(
-    chains: tuple[MarkovChain, MarkovChain], cost: Any, discount: float, solver: Any, lump: bool
-) -> DistanceResult:
+def _solve(chains: tuple[MarkovChain, MarkovChain], solver: Any, asked: Mapping[str, Any]) -> DistanceResult:
     """The distance, with iteration and certified gap on standard error as it goes."""
     from rich.console import Console
 
@@ -97,7 +99,7 @@ def _solve(
             line.update(f"iteration {len(rows)}, certified gap {row['upper'] - row['lower']:.1e}")
 
         try:
-            return diffbisim.distance(*chains, cost, discount, solver, lump=lump, callback=callback)
+            return diffbisim.distance(*chains, solver=solver, callback=callback, **asked)
         except KeyboardInterrupt:
             known = f": {rows[-1]['lower']:.9g} <= d <= {rows[-1]['upper']:.9g} is certified" if rows else ""
             raise KeyboardInterrupt(f"interrupted after {len(rows)} iterations{known}") from None
@@ -119,6 +121,7 @@ def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds
         "iterations": result.iterations,
         "solver": result.solver,
         "cost": cost,
+        "criterion": result.problem.criterion,
         "discount": result.discount,
         "chains": cli.two_chains(files, (result.problem.x, result.problem.y)),
         "work": dict(result.work),
@@ -134,6 +137,6 @@ def _table(report: cli.Report) -> Table:
         "gap": f"{report['gap']:.1e}",
         "status": report["status"],
         "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with loading",
-        "cost, discount": f"{report['cost']}, {report['discount']:g}",
+        **cli.asked_line(report),
         **cli.side_lines(report),
     })  # fmt: skip

@@ -27,6 +27,7 @@ def estimate(
     b: Annotated[Path, typer.Argument(metavar="B", help="The other side", show_default=False)],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
+    criterion: Annotated[str, typer.Option(help="discounted or average (long-run)")] = "discounted",
     confidence: Annotated[float, typer.Option(help="Probability that the interval covers the true distance")] = 0.95,
     replicates: Annotated[int, typer.Option(help="Bootstrap samples")] = 200,
     initial_a: cli.Initial = None,
@@ -48,8 +49,9 @@ def estimate(
     began = time.perf_counter()
     with _warnings_as_notes(initial="--initial-a and --initial-b"):
         found = plug_in(
-            x, y, cli.read_cost(cost), discount, rewards=rewards, initial=initial, unseen=cast(Any, unseen),
-            confidence=confidence, replicates=replicates, rng=rng, progress=cli.somebody_watches(),
+            x, y, cli.read_cost(cost), discount, criterion=criterion, rewards=rewards, initial=initial,
+            unseen=cast(Any, unseen), confidence=confidence, replicates=replicates, rng=rng,
+            progress=cli.somebody_watches(),
         )  # fmt: skip
     report = {
         "value": found.value,
@@ -63,6 +65,7 @@ def estimate(
         "conclusion": found.conclusion,
         "replicates": found.replicates.size,
         "cost": cost,
+        "criterion": criterion,
         "discount": found.distance.discount,
         "seed": rng,
         "chains": cli.two_chains((a, b), (found.distance.problem.x, found.distance.problem.y)),
@@ -78,7 +81,7 @@ def _table(report: cli.Report) -> Table:
         "bias": f"{report['bias']:.3g}; corrected {report['corrected']:.6g}",
         "equal?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
-        "cost, discount": f"{report['cost']}, {report['discount']:g}",
+        **cli.asked_line(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 

@@ -142,16 +142,27 @@ def equal_marginals_mdp(n_states: int = 5) -> MDP:
     return MDP(moves, initial=uniform, actions=("forward", "backward", "stay"))
 
 
-def four_rooms(size: int = 11, slip: float = 0.1, goal: tuple[int, int] | None = None) -> MDP:
+def four_rooms(
+    size: int = 11,
+    slip: float = 0.1,
+    goal: tuple[int, int] | None = None,
+    *,
+    irrelevant: int = 1,
+    influence: float = 0.0,
+) -> MDP:
     """The four-rooms grid (Sutton, Precup, Singh 1999): ``size`` × ``size`` cells, two walls, four doors.
 
     Labels are (row, col); the actions up, down, left and right stay where a wall is; with probability
     ``slip`` the action is replaced by a uniformly random one of the four. Start (0, 0), reward 1 at ``goal``
-    (default the opposite corner), which is not absorbing. Known: 104 cells at size 11.
+    (default the opposite corner), which is not absorbing. Known: 104 cells at size 11, 40 at size 7.
+
+    With ``irrelevant`` > 1 a state is (row, col, z): z, one of so many values, is drawn anew in every step and means
+    nothing, so lumping gives the cells back. With ``influence`` ν > 0 it means a little: before it slips, the
+    action is turned clockwise with probability ``ν z / (irrelevant - 1)``.
     """
     free = _four_rooms_map(size)
     cells = np.argwhere(free)  # (n, 2), row by row
-    labels = [(int(row), int(col)) for row, col in cells]
+    labels: list[Any] = [(int(row), int(col)) for row, col in cells]
     end = (size - 1, size - 1) if goal is None else (int(goal[0]), int(goal[1]))
     if end not in labels:
         raise InvalidArgument(f"goal = {end} is a wall or outside the {size} x {size} grid")
@@ -160,7 +171,21 @@ def four_rooms(size: int = 11, slip: float = 0.1, goal: tuple[int, int] | None =
     moves = [_moves(cells, number, step) for step in ((-1, 0), (1, 0), (0, -1), (0, 1))]
     rewards = [float(cell == end) for cell in labels]
     actions = ("up", "down", "left", "right")
-    return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
+    _at_least(irrelevant, 1, "irrelevant")
+    if irrelevant == 1:
+        return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
+    m, n = irrelevant, len(labels)
+    _probability(influence, "influence")
+    turned = [moves[k] for k in (3, 2, 0, 1)]  # up to right, down to left, left to up, right to down
+    share = influence * np.arange(m) / (m - 1)
+    by_value = [_slipping([(1 - p) * a + p * b for a, b in zip(moves, turned, strict=True)], slip) for p in share]
+    anew = np.full((1, m), 1.0 / m)
+    at = np.add.outer(np.arange(n), np.arange(m) * n).ravel()  # state (cell, z) among the rows stacked by z
+    kernels = [
+        sp.csr_array(sp.vstack([sp.kron(by_value[z][a], anew) for z in range(m)], format="csr")[at]) for a in range(4)
+    ]
+    named = [(*cell, z) for cell in labels for z in range(m)]
+    return MDP(kernels, initial=(0, 0, 0), rewards=np.repeat(rewards, m), labels=named, actions=actions)
 
 
 def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> MarkovChain:

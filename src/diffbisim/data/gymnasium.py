@@ -15,7 +15,7 @@ Spaces that are not ``Discrete`` have to be discretized first, by a wrapper of y
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,11 +95,14 @@ class Rollouts:
         sums = np.bincount(np.cumsum(self.first) - 1, weights=self.rewards)
         return np.asarray(sums, dtype=np.float64)
 
-    def transitions(self) -> Transitions:
-        """The states alone, as an observer without access to actions and rewards sees them."""
-        return Transitions(
+    def transitions(self, actions: bool = False) -> Transitions:
+        """The states alone, as an observer without access to actions and rewards sees them; or with ``actions`` all."""
+        seen = Transitions(
             self.states, self.next_states, self.n_states, episodes=np.cumsum(self.first) - 1, starts=self.starts
         )
+        if not actions:
+            return seen
+        return replace(seen, actions=self.actions, n_actions=self.n_actions, rewards=self.rewards)
 
 
 def rollouts(env: Any, policy: Any, n_steps: int, rng: int | np.random.Generator) -> Rollouts:

@@ -42,6 +42,9 @@ EXPERIMENTS = (
     "imitation_data",
     "imitation_gymnasium",
     "adapted_paths",
+    "mdp_metrics",
+    "mdp_values",
+    "mdp_abstraction",
 )
 
 

@@ -123,8 +123,10 @@ def imitate(
     if simplest:
         expert = _data_for_the_rule(expert, policy)
     watch = Watch(max_iterations, callback, progress, checkpoint, every)
-    how = check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng)
-    asked = Request(expert, cost, *how, policy, features)
+    asked = Request(
+        expert, cost, check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng), policy,
+        features,
+    )  # fmt: skip
     if isinstance(mdp, MDP):
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):

@@ -40,7 +40,9 @@ TOKEN = 8  # hexadecimal digits in the name of a temporary file
 def broken(path: Path, line: int, text: str, why: str) -> InvalidData:
     """The error for a file that cannot be read: where, what stands there, and why it is wrong."""
     shown = f": {text[:80]!r}" if text else ""
-    return InvalidData(f"{path}, line {line}{shown}: {why}")
+    error = InvalidData(f"{path}, line {line}{shown}: {why}")
+    error.file, error.line = path, line
+    return error
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from diffbisim.errors import InvalidData
 from diffbisim.io import limits
 from diffbisim.io.arrays import read_archive, read_json
 from diffbisim.io.files import refusing, replacing
+from diffbisim.mdp import MDP
 
 VERSION = 1
 CSR = ("data", "indices", "indptr")
@@ -82,7 +83,8 @@ def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> M
         return chain_from_arrays(parts, initial=initial, rewards=rewards)
 
 
-def _matrix(parts: dict[str, Any]) -> Any:
+def _matrix(parts: dict[str, Any], columns: int | None = None) -> Any:
+    """The (square, or with so many columns) matrix that was stored."""
     if "transition" in parts or "indptr" not in parts:
         return _required(parts, "transition")
     data, indices, indptr = (_required(parts, name) for name in CSR)
@@ -92,11 +94,12 @@ def _matrix(parts: dict[str, Any]) -> Any:
     n = indptr.size - 1
     if not 1 <= n <= limits.STATES:
         raise InvalidData(f"array 'indptr' is for {n:,} states; expected 1 to {limits.STATES:,}")
+    k = n if columns is None else columns
     indices, indptr = indices.astype(np.int64), indptr.astype(np.int64)
     ends = indptr[0] == 0 and indptr[-1] == indices.size == data.size
-    if not ends or (indptr[1:] < indptr[:-1]).any() or ((indices < 0) | (indices >= n)).any():
+    if not ends or (indptr[1:] < indptr[:-1]).any() or ((indices < 0) | (indices >= k)).any():
         raise InvalidData("data, indices and indptr are not a CSR matrix: lengths or indices do not fit")
-    return sp.csr_array((data, indices, indptr), shape=(n, n))
+    return sp.csr_array((data, indices, indptr), shape=(n, k))
 
 
 def _required(parts: dict[str, Any], name: str) -> Any:
@@ -131,3 +134,43 @@ def _untagged(item: Any) -> Any:
         if isinstance(parts := item.get("tuple"), list):
             return tuple(_untagged(part) for part in parts)
     raise InvalidData("a label is neither text nor a number nor a tuple of these")
+
+
+# --- MDPs -------------------------------------------------------------------------------------------------------
+
+
+def mdp_arrays(mdp: MDP) -> dict[str, Any]:
+    """Everything an MDP is: ``transition (n_actions, n, n)``, or the CSR form of all kernels one below the other."""
+    if mdp.is_sparse:
+        s = mdp._stacked
+        parts: dict[str, Any] = dict(zip(CSR, (s.probabilities, s.indices, s.indptr), strict=True))
+    else:
+        parts = {"transition": np.stack([np.asarray(P) for P in mdp.transition])}
+    parts["initial"] = mdp.initial
+    if mdp.rewards is not None:
+        parts["rewards"] = mdp.rewards
+    for name, names in (("labels", mdp.labels), ("actions", mdp.actions)):
+        if names is not None:
+            parts[name] = label_array(names)
+    return parts
+
+
+def mdp_from_arrays(parts: dict[str, Any]) -> MDP:
+    """The inverse."""
+    initial = _required(parts, "initial")
+    return MDP(
+        _kernels(parts, initial.size),
+        initial=initial,
+        rewards=parts.get("rewards"),
+        labels=labels_from_array(parts, "labels"),
+        actions=labels_from_array(parts, "actions"),
+    )
+
+
+def _kernels(parts: dict[str, Any], n: int) -> Any:
+    if "transition" in parts or "indptr" not in parts:
+        return _required(parts, "transition")
+    stacked = _matrix(parts, columns=n)
+    if n < 1 or stacked.shape[0] % n:
+        raise InvalidData(f"array 'indptr' has {stacked.shape[0]:,} rows, which are no kernels of {n:,} states each")
+    return [stacked[k : k + n] for k in range(0, stacked.shape[0], n)]

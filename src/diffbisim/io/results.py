@@ -4,7 +4,7 @@ A distance is its own file. A result that is built on a distance (fit, compressi
 distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
 knows it.
 
-What is read is checked as if an enemy had written it (data/reader.py): chains, cost and discount as by the
+What is read is checked as if an enemy had written it (arrays.py): chains, cost and discount as by the
 constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
 (the ``restore`` of its coupling).
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.actions import MDPResult, problem_from_arrays
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
@@ -85,20 +86,23 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
     kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
-    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
-    if "cost" not in arrays:
-        raise InvalidData("there is no array 'cost'")
-    problem = _problem(meta, arrays, x, y)
+    with_actions = meta.get("criterion") == "actions"
+    if with_actions != (kind == "GameCoupling"):
+        raise InvalidData(f"a {kind} does not belong to this kind of problem")
+    problem: Any = problem_from_arrays(arrays, meta) if with_actions else _chain_problem(arrays, meta)
     coupling = restore_coupling(kind, problem, part(arrays, "state."))
-    result = DistanceResult(
+    result = (MDPResult if with_actions else DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     check_bounds(result)
     return result
 
 
-def _problem(meta: Any, arrays: dict[str, Any], x: MarkovChain, y: MarkovChain) -> Problem:
+def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
     """What was asked; files from before there was a choice have discounted problems."""
+    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
+    if "cost" not in arrays:
+        raise InvalidData("there is no array 'cost'")
     cost = ground_cost(arrays["cost"], x, y)
     if meta.get("criterion") == "average":
         return AverageProblem.of(x, y, cost)
@@ -136,6 +140,9 @@ def check_bounds(result: DistanceResult) -> None:
         raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
     if problem.criterion != "total" and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
+    if isinstance(result, MDPResult):
+        result.coupling.check_bounds(result, CHECKED)
+        return
     if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
         return
     if type(coupling) is ExactCoupling and result.converged:

@@ -7,9 +7,8 @@ write it (`Solver` in base.py says what it is) and enter it in the registry belo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diffbisim.problem import Coupling, Problem
-
 if TYPE_CHECKING:
+    from diffbisim.problem import Coupling, Problem
     from diffbisim.solvers.exact import Exact as Exact
     from diffbisim.solvers.lp import LinearProgram as LinearProgram
     from diffbisim.solvers.lumped import Lumped as Lumped
@@ -27,7 +26,17 @@ class Entry(NamedTuple):
 
 
 REGISTRY = {
-    "Exact": Entry("exact", "exact", {"ExactCoupling": "exact.coupling", "TrackedCoupling": "exact.tracking"}),
+    "Exact": Entry(
+        "exact",
+        "exact",
+        {
+            "ExactCoupling": "exact.coupling",
+            "TrackedCoupling": "exact.tracking",
+            "AverageCoupling": "exact.average",
+            "TotalCoupling": "exact.total",
+            "GameCoupling": "exact.game_coupling",
+        },
+    ),
     "LinearProgram": Entry("lp", "lp", {"LinearProgramCoupling": "lp.solver"}),
     "Lumped": Entry("lumped", None, {"LumpedCoupling": "lumped"}),
     "SinkhornPolicy": Entry("sinkhorn", "sinkhorn-policy", {"SinkhornCoupling": "sinkhorn.coupling"}),
@@ -42,7 +51,7 @@ COUPLINGS = {name: module for entry in REGISTRY.values() for name, module in ent
 __all__ = ["Exact", "LinearProgram", "Lumped", "SinkhornPolicy", "SinkhornValue", "Somcot"]
 
 
-def restore_coupling(kind: str, problem: Problem, state: dict[str, Any]) -> Coupling:
+def restore_coupling(kind: str, problem: "Problem", state: dict[str, Any]) -> "Coupling":
     """The coupling of this kind from the arrays that its ``state()`` wrote: plans and potentials as they were."""
     restored: Coupling = getattr(import_module(f"{__name__}.{COUPLINGS[kind]}"), kind).restore(problem, state)
     return restored

@@ -51,6 +51,7 @@ from diffbisim.solvers.exact.undiscounted import (
     Equation,
     Integers,
     Leaving,
+    Mask,
     Recurrence,
     first_bias,
     leaving_chain,
@@ -83,6 +84,7 @@ class Split(NamedTuple):
     label: Integers  # (K,) their classes
     n_classes: int
     transient: Integers  # (L,) the others
+    recurrent: tuple[Mask, Mask]  # states of X and of Y
 
     @classmethod
     def of(cls, problem: AverageProblem, reachable: bool) -> "Split":
@@ -93,14 +95,14 @@ class Split(NamedTuple):
         closed, transient = pairs[label[pairs] >= 0], pairs[label[pairs] < 0]
         classes, number = np.unique(label[closed], return_inverse=True)
         everything = closed.size == label.size
-        return cls(ALL if everything else closed, number.reshape(-1), classes.size, transient)
+        recurrent = x.recurrent, y.recurrent
+        return cls(ALL if everything else closed, number.reshape(-1), classes.size, transient, recurrent)
 
     def items(self, problem: AverageProblem) -> tuple[Items, Items | None]:
         """The transports of closed classes, and of transient pairs if there are any."""
         items = pair_items(problem, False)
-        return items._replace(listed=self.closed), items._replace(
-            listed=self.transient
-        ) if self.transient.size else None
+        others = items._replace(listed=self.transient) if self.transient.size else None
+        return items._replace(listed=self.closed), others
 
 
 class AverageCost:
@@ -110,31 +112,29 @@ class AverageCost:
     """
 
     def __init__(self, problem: AverageProblem, options: Exact, warm: DistanceResult | None = None) -> None:
-        self.problem, self.tol, self.reachable = problem, options.tol, options.reachable
+        self.problem = problem
         if warm is not None:
             check_warm(warm, problem.shape)
-        self.split = Split.of(problem, options.reachable)
-        trees, others = _known(warm)
-        items, transient = self.split.items(problem)
+        self.split = split = Split.of(problem, options.reachable)
+        self.order = np.argsort(split.label, kind="stable") if split.n_classes > 1 else None
+        self.starts = np.searchsorted(split.label, np.arange(split.n_classes), sorter=self.order)
+        (items, others), (trees, other_trees) = split.items(problem), _known(warm)
         cost, W = scaled_cost(problem), first_bias(warm, problem)
-        self.closed = Equation(begin_with(items, options.threads, trees), cost, W, False, problem.blur)
-        self.closed.cost = cost[self.closed.pairs]
-        self.order = np.argsort(self.split.label, kind="stable") if self.split.n_classes > 1 else None
-        self.starts = np.searchsorted(self.split.label, np.arange(self.split.n_classes), sorter=self.order)
+        cost_of_closed = cost[split.closed] if split.closed.size else cost
+        self.closed = Equation(begin_with(items, options.threads, trees), cost_of_closed, W, False, problem.blur)
         self._gauge()
         self.g, self.start = np.zeros(cost.size), StartTransport(problem)
         self.transient: Equation | None = None
-        if transient is not None:
-            self._begin_transient(begin_with(transient, options.threads, others), warm)
+        if others is not None:
+            self._begin_transient(begin_with(others, options.threads, other_trees), warm)
 
     def _begin_transient(self, transports: Transports, warm: DistanceResult | None) -> None:
-        problem, pairs = self.problem, self.split.transient
+        problem, pairs, chains = self.problem, self.split.transient, (self.problem.x, self.problem.y)
         self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
-        self.leaving = [Leaving.of(c, Recurrence.of(c).recurrent, problem.blur) for c in (problem.x, problem.y)]
-        self.fall = np.add.outer(*(side.fall for side in self.leaving)).ravel()[pairs]
-        chains = zip((problem.x, problem.y), self.leaving, strict=True)
-        self.time = sum(float(chain.initial @ side.time) for chain, side in chains)
-        self.longest = sum(float(side.time.max()) for side in self.leaving)
+        sides = [Leaving.of(c, r, problem.blur) for c, r in zip(chains, self.split.recurrent, strict=True)]
+        self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
+        self.time = sum(float(c.initial @ side.time) for c, side in zip(chains, sides, strict=True)) * (1 + 1e-9)
+        self.longest = sum(float(side.time.max()) for side in sides)
         if warm is not None and isinstance(warm.problem, AverageProblem):
             table = warm.values.ravel()[pairs] / (problem.scale or 1.0)
             self.g[pairs] = np.where(np.isfinite(table), table, 0.0)
@@ -178,7 +178,7 @@ class AverageCost:
         with np.errstate(all="ignore"):
             worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) if part.solved else np.inf
         self.half += worst * self.time
-        self.extra = worst * (self.longest - self.time) if worst < np.inf else 0.0
+        self.extra = worst * max(self.longest - self.time, 0.0) if worst < np.inf else 0.0
         slowest = float(self.fall.min())
         self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
 
@@ -189,7 +189,6 @@ class AverageCost:
     def check(self, iteration: int) -> Check:
         """The distance for the table of gains, and its bounds; the gap is that of the whole table."""
         bounds = self.start.solve(self.g, self.half)
-        self.accuracy = bounds.gap
         row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
         return Check(row, bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
 
@@ -250,7 +249,7 @@ class AverageCoupling(Coupling):
         items, transient = split.items(problem)
         solved = Solved(Transports(items), None if transient is None else Transports(transient))
         scale, start = problem.scale or 1.0, StartTransport(problem)
-        W, g = W.ravel() / scale, np.nan_to_num(values.ravel() / scale)
+        W, g = (np.nan_to_num(table.ravel() / scale) for table in (W, values))
         for transports, table in zip(solved, (W, g), strict=True):
             if transports is not None:
                 transports.solve(table, np.empty(transports.size), PRICE * max(1.0, float(np.abs(table).max())))

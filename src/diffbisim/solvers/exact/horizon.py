@@ -98,7 +98,7 @@ class BackwardInduction:
         self.keep = tree_bytes(problem) <= KEPT
         self.transports: Transports | None = None
         self.known = warm.coupling if warm is not None and isinstance(warm.coupling, HorizonCoupling) else None
-        self.pivots, self.time = 0, T
+        self.pairs, self.pivots, self.time = 0, 0, T
         if self.known is not None and self.known.goes_on(problem, options.reachable):
             self.coupling.levels, self.coupling.steps = list(self.known.levels), list(self.known.steps)
             self.time = self.coupling.first
@@ -109,10 +109,7 @@ class BackwardInduction:
     @property
     def work(self) -> dict[str, int]:
         """What was done."""
-        return {
-            "pairs": sum(self.coupling.pairs(t) for t in range(self.time, self.problem.n_steps)),
-            "pivots": self.pivots,
-        }
+        return {"pairs": self.pairs, "pivots": self.pivots}
 
     def step(self) -> None:
         """V_{t-1} from V_t."""
@@ -121,7 +118,7 @@ class BackwardInduction:
         transports = self._begin(t, after.table)
         before, values = transports.pivots, np.empty(transports.size)
         solved = transports.solve(after.table, values, PRICE)
-        self.pivots += transports.pivots - before
+        self.pairs, self.pivots = self.pairs + transports.size, self.pivots + transports.pivots - before
         table, listed = coupling.base(t), transports.items.listed
         table[listed if listed.size else slice(None)] += values
         η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped) * self._top(
@@ -233,10 +230,6 @@ class HorizonCoupling(Coupling):
         """Whether these levels are those of a run that was stopped on the way to the same answer."""
         trusted = all(level is None or level.short < np.inf for level in self.levels)
         return self.first > 0 and trusted and reachable == self.reachable and self.problem.same_as(problem)
-
-    def pairs(self, t: int) -> int:
-        """How many pairs are solved at a time."""
-        return self.listed[t].size or int(np.prod(self.problem.shape_at(t)))
 
     def base(self, t: int) -> Array:
         """The scaled cost w_t c_t, flat: all there is of V_t at the last time."""

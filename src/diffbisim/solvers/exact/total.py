@@ -149,7 +149,7 @@ class TotalCost:
     """One solve: the table V of pairs that are not terminal."""
 
     def __init__(self, problem: TotalProblem, options: Exact, warm: DistanceResult | None = None) -> None:
-        self.problem, self.tol = problem, options.tol
+        self.problem = problem
         if warm is not None:
             check_warm(warm, problem.shape)
         pairs = costly_pairs(problem, options.reachable)

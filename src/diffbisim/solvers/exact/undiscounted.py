@@ -30,16 +30,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components, dijkstra
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.coupling import PRICE
-from diffbisim.solvers.exact.evaluation import PairChain, Plans
+from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
 from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
+from diffbisim.stochastic import fewest_steps
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -78,23 +78,12 @@ class Recurrence(NamedTuple):
     @classmethod
     def of(cls, chain: MarkovChain) -> "Recurrence":
         """From the possible transitions; how likely they are does not matter."""
-        s = chain.successors
-        source, graph = s.sources, s.matrix
-        n, component = connected_components(graph, directed=True, connection="strong")
-        closed = np.ones(n, bool)
-        closed[component[source[component[source] != component[s.indices]]]] = False
-        number = np.where(closed, np.cumsum(closed) - 1, -1)
-        label = number[component].astype(np.int64)
-        _, first = np.unique(label[label >= 0], return_index=True)
-        roots = np.flatnonzero(label >= 0)[first]
-        level = dijkstra(graph, indices=roots, unweighted=True, min_only=True)
-        inside = label[source] >= 0
-        level = np.where(label >= 0, level, 0.0).astype(np.int64)
-        excess = np.abs(level[source] + 1 - level[s.indices])[inside]
-        order = np.argsort(label[source][inside], kind="stable")
-        starts = np.searchsorted(label[source][inside][order], np.arange(roots.size))
-        period = np.gcd.reduceat(excess[order], starts)
-        return cls(label, np.where(label >= 0, level % period[label], 0), period)
+        classes, label = chain.recurrent_classes, np.full(chain.n_states, -1)
+        for k, states in enumerate(classes):
+            label[states] = k
+        steps = fewest_steps(chain.successors.matrix, np.array([states[0] for states in classes]))
+        period = np.array(chain.periods)
+        return cls(label, np.where(label >= 0, steps, 0.0).astype(np.int64) % period[label], period)
 
 
 def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
@@ -212,7 +201,8 @@ def leaving_chain(transports: Transports, n_pairs: int, discount: float) -> Pair
 def corrected(chain: PairChain, source: Array, target: float, transposed: bool) -> tuple[Array, bool]:
     """(I - γ Π)⁻¹ source, or with the transpose, to a residual; and whether it was reached."""
     u, system = np.zeros_like(source), chain.system(transposed)
-    if target <= 0.0 or krylov.bicgstab(system, source, u, target, max_iterations=150) <= 2 * target:
+    most = 150 if chain.plans.flow.size <= FACTORIZE else 1_500  # beyond, there is no preconditioner
+    if target <= 0.0 or krylov.bicgstab(system, source, u, target, most) <= 2 * target:
         return u, True
     if chain.preconditioned(source, u, target, transposed):
         return u, True

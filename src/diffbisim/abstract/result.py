@@ -1,0 +1,261 @@
+"""An abstraction of an MDP: its few states, how they stand for the many, and what planning on them loses.
+
+All values are normalized, v = (1-γ) V, so that a loss has the scale of the rewards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffbisim.abstract.model import (
+    Family,
+    Ground,
+    certified_losses,
+    class_means,
+    encoder_errors,
+    policy_errors,
+    step_errors,
+)
+from diffbisim.checks import Floats, Integers, freeze, policy_table
+from diffbisim.errors import InvalidArgument
+from diffbisim.mdp import MDP
+from diffbisim.planning import Values, action_rewards, optimal_values, policy_values
+from diffbisim.problem import lazy
+
+
+class Candidate(NamedTuple):
+    """A partition that was tried; losses as in :class:`AbstractionResult`, exact up to rounding."""
+
+    method: str
+    seed: int  # -1 for those without chance
+    n_states: int
+    loss: float
+    start_loss: float
+    lookahead_loss: float
+    lookahead_start_loss: float
+    reward_bound: float
+    labels: Integers  # (n,)
+
+
+class Transfer(NamedTuple):
+    """The same classes with another reward."""
+
+    policy: Integers  # (k,) the optimal action of every class
+    losses: Floats  # (n,) of the lifted policy, upper bounds within rounding
+    lookahead_losses: Floats  # (n,)
+    bounds: Floats  # (n,) the encoder bound on ``losses``, if the reward is of the family
+
+    @property
+    def loss(self) -> float:
+        """In the worst state."""
+        return float(self.losses.max())
+
+    @property
+    def lookahead_loss(self) -> float:
+        """In the worst state."""
+        return float(self.lookahead_losses.max())
+
+    @property
+    def bound(self) -> float:
+        """In the worst state."""
+        return float(self.bounds.max())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AbstractionResult:
+    """Few states that plan for many.
+
+    Attributes:
+        ground: the MDP that was abstracted.
+        mdp: the abstract MDP: kernels and rewards are means over the classes, the start is added up.
+        labels: class of every state, shape ``(n,)``, numbered by first appearance.
+        discount: γ.
+        method: where the partition comes from.
+        candidates: all that was tried, one row each (``pandas.DataFrame(result.candidates)`` is a table of them).
+        features: ψ, shape ``(n, n_actions, d)``, of the rewards that :attr:`bound` is for; the first is the reward.
+        complete: whether all candidates were tried; False where time was over.
+    """
+
+    ground: MDP
+    mdp: MDP
+    labels: Integers
+    discount: float
+    method: str
+    candidates: tuple[Candidate, ...]
+    features: Floats
+    complete: bool = True
+
+    @property
+    def n_states(self) -> int:
+        """Number of abstract states; at most as many as were asked for."""
+        return self.mdp.n_states
+
+    @property
+    def encoder(self) -> Floats:
+        """``λ(j|s)``, shape ``(n, n_states)``: one for the class of s, else zero."""
+        return freeze(np.eye(self.n_states)[self.labels])
+
+    def members(self, k: int) -> Integers:
+        """The states of class ``k``, ascending."""
+        if not 0 <= k < self.n_states:
+            raise InvalidArgument(f"k = {k} is not a class: give an index from 0 to {self.n_states - 1}")
+        return np.flatnonzero(self.labels == k)
+
+    def lift(self, policy: Any) -> Any:
+        """A policy of the abstract MDP, (k,) actions or (k, n_actions) probabilities, as one of the states."""
+        shape = self.n_states, self.mdp.n_actions
+        table = policy_table(policy, shape, labels=self.mdp.labels, actions=self.mdp.actions)
+        return (np.asarray(policy) if np.ndim(policy) == 1 else table)[self.labels]
+
+    # --- what is planned, and what it loses ---------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Integers:
+        """The optimal action of every class, shape ``(n_states,)``."""
+        return self._planned.policy
+
+    @property
+    def lookahead_policy(self) -> Integers:
+        """The best action of every state, ``(n,)``, by one step on the ground MDP and then the abstract values."""
+        return self._planned.lookahead
+
+    @lazy
+    def values(self) -> Values:
+        """Certified ``lower`` and ``upper`` bounds on the optimal values v* of all states, normalized."""
+        return optimal_values(self.ground, self.discount, rewards=self._ground.rewards)
+
+    @property
+    def losses(self) -> Floats:
+        """``v* - v^π`` of the lifted policy, by state, ``(n,)``; upper ends of certified brackets."""
+        return self._planned.losses.upper
+
+    @property
+    def loss(self) -> float:
+        """What the lifted optimal policy loses in the worst state: never more, and at most :attr:`accuracy` less."""
+        return float(self.losses.max())
+
+    @property
+    def start_loss(self) -> float:
+        """What the lifted optimal policy loses from the start of the MDP."""
+        return float(self.ground.initial @ self.losses)
+
+    @property
+    def lookahead_losses(self) -> Floats:
+        """``v* - v^π`` of the policy with one step of lookahead, by state, ``(n,)``."""
+        return self._planned.lookahead_losses.upper
+
+    @property
+    def lookahead_loss(self) -> float:
+        """What the policy with one step of lookahead on the ground MDP loses in the worst state."""
+        return float(self.lookahead_losses.max())
+
+    @property
+    def lookahead_start_loss(self) -> float:
+        """The same from the start of the MDP."""
+        return float(self.ground.initial @ self.lookahead_losses)
+
+    @property
+    def accuracy(self) -> float:
+        """How much smaller the losses can be than is said: the widest certified bracket, from rounding."""
+        brackets = self._planned.losses, self._planned.lookahead_losses
+        return max(float((b.upper - b.lower).max()) for b in brackets)
+
+    # --- what can be lost -----------------------------------------------------------------------------------------
+
+    @property
+    def bounds(self) -> Floats:
+        """The encoder bound e + e_π on :attr:`losses`, by state, ``(n,)``: known without solving the ground MDP."""
+        e = policy_errors(self.ground, self._step_errors, self.policy[self.labels], self.discount)
+        return np.asarray(self._errors + e + self._planned.short)
+
+    @property
+    def bound(self) -> float:
+        """The encoder bound in the worst state, for every reward of the family for which this policy is planned."""
+        return float(self.bounds.max())
+
+    @property
+    def family_bound(self) -> float:
+        """``2 max e``: what is lost at most for any reward of the family, planned for on these classes.
+
+        The family is r(s,a) = <w, ψ(s,a)> with all |w_i| ≤ 1, for the features ψ, the first of which is the reward of
+        the MDP.
+        """
+        return 2 * float(self._errors.max())
+
+    @property
+    def value_errors(self) -> Floats:
+        """Certified bounds e on ``|v*(s) - v̂*(φ(s))|``, ground against abstract optimal values, ``(n,)``."""
+        return self._errors
+
+    @lazy
+    def reward_bound(self) -> float:
+        """A bound on :attr:`loss` from one Bellman sweep, for this reward only."""
+        return self._ground.losses(self.labels).reward_bound
+
+    def transfer(self, rewards: Any) -> Transfer:
+        """Plan for another reward, (n,) or (n, n_actions), on these classes; what is lost, and the bound.
+
+        Rewards of a class are means over its states. The bound holds for rewards of the family (:attr:`family_bound`).
+        """
+        r = (1 - self.discount) * action_rewards(self.ground, rewards)
+        found = self._ground.plan(self.labels, rewards=r)
+        lifted = found.abstract[self.labels]
+        best = optimal_values(self.ground, self.discount, rewards=r)
+        lost, ahead = (
+            certified_losses(best, policy_values(self.ground, actions, self.discount, rewards=r)).upper
+            for actions in (lifted, found.lookahead)
+        )
+        e = policy_errors(self.ground, self._step_errors, lifted, self.discount)
+        return Transfer(found.abstract, lost, ahead, self._errors + e + found.short)
+
+    # --- computed once --------------------------------------------------------------------------------------------
+
+    @lazy
+    def _ground(self) -> Ground:
+        return Ground.of(self.ground, self.discount)
+
+    @lazy
+    def _planned(self) -> "_Planned":
+        found = self._ground.plan(self.labels, _stack(self.mdp))
+        r = self._ground.rewards
+        lost = (
+            certified_losses(self.values, policy_values(self.ground, actions, self.discount, rewards=r))
+            for actions in (found.abstract[self.labels], found.lookahead)
+        )
+        return _Planned(freeze(found.abstract), freeze(found.lookahead), found.short, *lost)
+
+    @lazy
+    def _step_errors(self) -> Floats:
+        means = class_means(self.labels, self.features)
+        return step_errors(self.ground, self.mdp, self.labels, self.discount, Family(self.features, means))
+
+    @lazy
+    def _errors(self) -> Floats:
+        return encoder_errors(self.ground, self._step_errors, self.discount)
+
+    @property
+    def summary(self) -> Mapping[str, float]:
+        """The numbers that sum it up."""
+        names = "n_states", "loss", "start_loss", "lookahead_loss", "lookahead_start_loss", "bound", "family_bound"
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        cut = "" if self.complete else ", stopped by the time limit"
+        return (
+            f"AbstractionResult({self.ground.n_states} states to {self.n_states} by {self.method!r}, "
+            f"loss {self.loss:.3g} (with lookahead {self.lookahead_loss:.3g}), {len(self.candidates)} tried{cut})"
+        )
+
+
+class _Planned(NamedTuple):
+    policy: Integers
+    lookahead: Integers
+    short: float
+    losses: Values
+    lookahead_losses: Values
+
+
+def _stack(mdp: MDP) -> Floats:
+    return np.stack([P if isinstance(P, np.ndarray) else P.toarray() for P in mdp.transition])

@@ -1,0 +1,205 @@
+"""The metrics of reinforcement learning on three small worlds: Ferns', lax, and that of the optimal policy.
+
+FrozenLake 8×8 (slippery), Taxi and four rooms. For each the metric between all states (of the exact quotient),
+certified; the picture shows how far every cell is from one. Known: lax is never above Ferns', and both bound
+differences of optimal values. So does the metric of the optimal policy, for its own values are the optimal ones.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.checks import Floats, Integers
+from diffbisim.data.examples import four_rooms
+from diffbisim.data.gymnasium import from_env, import_gymnasium
+from diffbisim.experiments.report import BEYOND, Row
+from diffbisim.lumping import lump
+from diffbisim.mdp import MDP
+from diffbisim.metrics import bisimulation
+from diffbisim.planning import optimal_policy, optimal_values
+from diffbisim.plot.style import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Metrics of MDPs: FrozenLake, Taxi, four rooms"
+CLAIM = "The paper's chains have no actions."
+
+METRICS = ("Ferns (matched)", "lax", "optimal policy")
+
+
+@dataclass(frozen=True)
+class Settings:
+    worlds: tuple[str, ...] = ("FrozenLake 8x8", "Taxi", "four rooms")
+    discount: float = 0.95
+    tol: float = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """An MDP, its cells on a map, and the metrics between its states."""
+
+    mdp: MDP
+    classes: Integers  # (n,) by lumping
+    cells: Integers  # map of state numbers, -1 for walls
+    origin: int  # the state that distances are drawn from
+    values: Floats  # v*, (n,)
+    metrics: dict[str, Floats]  # (n, n)
+    gaps: dict[str, float]  # widest certified interval of an entry
+    work: dict[str, float]  # transports solved, in full sweeps
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    settings: Settings
+    worlds: dict[str, World]
+
+
+def run(settings: Settings) -> Outcome:
+    return Outcome(settings, {name: _world(name, settings) for name in settings.worlds})
+
+
+def _world(name: str, settings: Settings) -> World:
+    mdp, cells, origin = _made(name)
+    γ, merged = settings.discount, lump(mdp)
+    small, at = merged.mdp, np.ix_(merged.labels, merged.labels)
+    metrics, gaps, work, seconds = {}, {}, {}, {}
+    for metric in METRICS:
+        began = time.perf_counter()
+        r = bisimulation(
+            _of_policy(small, γ) if metric == "optimal policy" else small, γ, "lax" if metric == "lax" else "matched",
+            tol=settings.tol,
+        )  # fmt: skip
+        seconds[metric] = time.perf_counter() - began
+        metrics[metric] = np.array(r.values)[at]
+        gaps[metric] = float((r.values_upper - r.values_lower).max())  # type: ignore[attr-defined]
+        work[metric] = r.work["transports"] / (r.work["pairs"] * r.work["choices"])
+    v = optimal_values(mdp, γ)
+    return World(
+        mdp, merged.labels, cells, origin, (1 - γ) * (v.lower + v.upper) / 2, metrics, gaps, work, seconds
+    )  # fmt: skip
+
+
+def _of_policy(mdp: MDP, discount: float) -> MDP:
+    """The chain of the optimal policy as an MDP of one action: its metric is that of the chain."""
+    chain = mdp.induced_chain(optimal_policy(mdp, discount))
+    return MDP([chain.transition], rewards=chain.rewards)
+
+
+def _made(name: str) -> tuple[MDP, Integers, int]:
+    """The MDP, the map of its cells and the state to measure from; for Taxi with the passenger aboard."""
+    if name == "four rooms":
+        mdp = four_rooms(7)
+        cells = np.full((7, 7), -1)
+        labels: Any = mdp.labels
+        for k, cell in enumerate(labels):
+            cells[cell] = k
+        return mdp, cells, 0
+    gym = import_gymnasium()
+    if (
+        name == "Taxi"
+    ):  # state ((row, column), passenger at the first corner, to the second): ((5 row + column) 5 + 0) 4 + 1
+        known = sorted(spec for spec in gym.registry if spec.startswith("Taxi-v"))
+        mdp = from_env(gym.make(known[-1]))
+        return mdp, np.arange(25).reshape(5, 5) * 20 + 16, 20 * 12 + 16
+    mdp = from_env(gym.make("FrozenLake-v1", map_name="8x8"))
+    return mdp, np.arange(64).reshape(8, 8), 0
+
+
+def records(outcome: Outcome) -> list[Row]:
+    return [
+        {"world": name, "metric": metric, "states": world.mdp.n_states, "classes": int(world.classes.max()) + 1,
+         "largest": float(world.metrics[metric].max()), "gap": world.gaps[metric], "sweeps": world.work[metric],
+         "seconds": world.seconds[metric], **_against_values(world, metric)}
+        for name, world in outcome.worlds.items()
+        for metric in METRICS
+    ]  # fmt: skip
+
+
+def _against_values(world: World, metric: str) -> dict[str, float]:
+    """How much of the metric differences of optimal values fill, over pairs that are apart (0.1 % of the largest)."""
+    distances = world.metrics[metric]
+    apart = distances > 1e-3 * distances.max()
+    share = np.abs(np.subtract.outer(world.values, world.values))[apart] / distances[apart]
+    return {"median_share_of_value_difference": float(np.median(share)), "largest_share": float(share.max())}
+
+
+def table(outcome: Outcome) -> list[Row]:
+    """Sweeps: transports solved, in full sweeps; value share: |v*(s) - v*(t)| as a share of the metric."""
+    return [
+        {
+            "world": row["world"],
+            "states": f"{row['states']} ({row['classes']} classes)",
+            "metric": row["metric"],
+            "widest": f"{row['largest']:.4g}",
+            "certified to": f"{row['gap']:.0e}",
+            "sweeps": f"{row['sweeps']:.1f}",
+            "value share, median": f"{row['median_share_of_value_difference']:.2f}",
+            "largest": f"{row['largest_share']:.2f}",
+        }
+        for row in records(outcome)
+    ]
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    return {
+        name: {
+            "classes": int(world.classes.max()) + 1,
+            "lax_over_matched": _ratio(world),
+            "lax_above_matched": float((world.metrics["lax"] - world.metrics["Ferns (matched)"]).max()),
+            "largest_share": {metric: _against_values(world, metric)["largest_share"] for metric in METRICS},
+        }
+        for name, world in outcome.worlds.items()
+    }
+
+
+def _ratio(world: World) -> float:
+    """Mean of lax over mean of matched."""
+    return float(world.metrics["lax"].mean() / world.metrics["Ferns (matched)"].mean())
+
+
+def findings(outcome: Outcome) -> list[str]:
+    said = []
+    for name, world in outcome.worlds.items():
+        said.append(
+            f"{name}: {world.mdp.n_states} states in {int(world.classes.max()) + 1} classes; the lax metric is on "
+            f"average {_ratio(world):.2f} of Ferns', all entries certified to {max(world.gaps.values()):.0e}"
+        )
+    return said
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    worst = max(found["lax_above_matched"] for found in summary(outcome).values())
+    order = "never above" if worst <= 1e-5 else f"above by {worst:.1g}, which is wrong,"
+    return BEYOND, f"Three metrics of MDPs, certified; lax is {order} Ferns'."
+
+
+def plot(outcome: Outcome) -> Figure:
+    rows = len(outcome.worlds)
+    figure = new_figure(8.2, 2.2 * rows + 0.4)
+    axes = figure.subplots(rows, 3, squeeze=False)
+    for ax, metric in zip(axes[0], METRICS, strict=True):
+        ax.set_title(metric, fontsize=10)
+    for line, (name, world) in zip(axes, outcome.worlds.items(), strict=True):
+        maps = {metric: _map(world, metric) for metric in METRICS}
+        for ax, metric in zip(line, METRICS, strict=True):
+            image = ax.imshow(maps[metric], cmap="cividis", vmin=0.0, interpolation="nearest")
+            row, column = np.argwhere(world.cells == world.origin)[0]
+            ax.plot(column, row, "o", color="white", markersize=5)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            ax.set_facecolor("#CCCCCC")
+            figure.colorbar(image, ax=ax, shrink=0.85)
+        line[0].set_ylabel(name)
+    figure.suptitle("Distance of every cell from the one with the dot (units of reward)", fontsize=11)
+    return figure
+
+
+def _map(world: World, metric: str) -> Floats:
+    distances = world.metrics[metric][world.origin]
+    return np.where(world.cells >= 0, distances[world.cells], np.nan)

@@ -1,0 +1,225 @@
+"""MDPs with actions: strategy iteration with the coupling outside. Certified like chains (solver.py).
+
+The table U is the fixed point of a game on pairs of states (actions.py). A *choice* c is a pair (a, b) of actions, with
+δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and
+
+    (T U)(s,t) = max over lines ℓ of min over c in ℓ of δ_c(s,t).
+
+Keep a plan Π_c of every pair and choice c, and let L be T with these plans in place of optimal ones, L ≥ T. Repeat
+
+    improve    optimal plans for U: gives T U, and with it the certificate of solver.py, which holds for T as well
+    evaluate   U = the fixed point of L: a finite game over lines and choices, *without transports*
+
+Then U* ≤ U_{k+1} ≤ T U_k ≤ U_k (L U_k = T U_k ≤ U_k), so it is never slower than value iteration, and it ends, because
+there are finitely many bases. The game inside is solved by policy iteration for the adversary (Hoffman & Karp 1966):
+for given lines the other side's best choices are found, again by policy iteration (matched lines have one choice and
+need none), then lines are improved. It need not be exact: a fiftieth of the last change is enough. Improving plans and
+lines at once (Newton's method) is not done: it cycles, already on 12 states.
+
+*The lazy maximum.* The old plans bound every δ_c from above, and evaluating has computed all these bounds. So per pair
+lines are solved in the order of their bounds, until the next bound is below the best line that is solved: that is T U
+still, and L U = T U. Most transports are never solved again.
+
+*One MDP with itself.* U is symmetric and zero on the diagonal, so pairs s < t are solved and the others follow. The
+diagonal is a pair whose change is zero: it counts in min Δ ≤ 0 ≤ max Δ.
+
+*Rounding.* Comparisons have none. A skipped line is below the best one by computed bounds, i.e. up to η₀ of solver.py,
+which that of the best line itself pays for: T U is within the same [−γ p − …, …] of what was computed as for chains.
+
+Memory: about 10 (a + b) + 70 bytes per pair of states and of actions with a, b successors.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim.actions import ActionProblem, MDPResult
+from diffbisim.parallel import Stop, split
+from diffbisim.problem import Array
+from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport
+from diffbisim.solvers.exact.evaluation import PairChain
+from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, plans_of
+from diffbisim.solvers.exact.game_kernels import Game, Moves, improve_choices, improve_lines, improve_pairs
+from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
+from diffbisim.solvers.exact.solver import SMALLEST
+from diffbisim.solvers.exact.transports import EPS, LARGE, NOTHING, Basis, Effort
+
+Integers = NDArray[np.int64]
+
+#: The game inside is solved to this share of the last change; if the gap does not fall, to a smaller one.
+SHARE, LEAST = 0.02, 1e-3
+
+#: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
+LOOSE = 0.003
+
+#: Pivots of the first sweep that gain less than this share of the largest cost wait: most choices are never needed.
+FIRST = 0.4
+
+#: Rounds of the adversary, and of the other side in each, after which plans are improved anyway.
+ROUNDS = 50
+
+
+def solve(
+    problem: ActionProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+) -> MDPResult:
+    """Strategy iteration to the certified gap, from a previous result if given."""
+    run = StrategyIteration(problem, options, warm)
+    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
+    last = ended.history[-1]
+    found: Any = problem
+    return MDPResult(
+        found, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
+        run.coupling(), ended.history, run.work,
+    )  # fmt: skip
+
+
+class StrategyIteration:
+    """One solve: the table, the trees of all transports, and the moves of both sides.
+
+    ``U (n_X*n_Y,)`` is the table that transports read, scaled by the largest cost; ``u (N + 1,)`` has the pairs that
+    are solved, and a zero for the diagonal.
+    """
+
+    def __init__(self, problem: ActionProblem, options: Exact, warm: DistanceResult | None = None) -> None:
+        self.problem, self.discount, self.tol = problem, problem.discount, options.tol
+        if warm is not None:
+            check_warm(warm, problem.shape)
+        known = warm.coupling if warm is not None and isinstance(warm.coupling, GameCoupling) else None
+        self.pairs, self.transports = begin(problem, options.reachable, options.threads, known)
+        N, C, scale = self.pairs.size, len(problem.choices), problem.scale or 1.0
+        self.u, self.TU = np.zeros(N + 1), np.empty(N)
+        self.u[:N] = self.pairs.table(first_table(problem, None if warm is None else warm.values))
+        self.U = self.u[self.pairs.numbers]
+        self.game = make_game(problem, self.pairs.listed, scale, same=is_hollow(self.U, problem.shape))
+        self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), np.append(np.arange(N) * C, N * C))
+        self.start = StartTransport(problem)  # type: ignore[arg-type]
+        self.products = self.evaluations = self.solved = 0
+        self.price, self.share, self.gap = FIRST if warm is None else PRICE, SHARE, np.inf
+
+    @property
+    def work(self) -> dict[str, int]:
+        """What was done so far; ``transports`` solved of ``pairs * choices`` in a full sweep."""
+        t = self.transports
+        return {
+            "pairs": self.pairs.size, "choices": len(self.problem.choices), "transports": self.solved,
+            "pivots": t.pivots, "improvements": t.sweeps, "evaluations": self.evaluations, "sweeps": self.products,
+        }  # fmt: skip
+
+    def improve(self, iteration: int) -> None:
+        """T U with optimal plans; U becomes the middle of the band that this certifies."""
+        γ, u = self.discount, self.u[:-1]
+        solved = self._sweep()
+        low, high, size = extremes(ALL, self.TU, u)
+        if self.pairs.folded:  # the diagonal does not change
+            low, high = min(low, 0.0), max(high, 0.0)
+        u[:] = self.TU
+        u += γ / (1 - γ) * (high + low - self.price) / 2
+        self.U = self.u[self.pairs.numbers]
+        self.change, before = high - low, self.gap
+        self.floor = 2 * rounding(self.transports, size, γ)
+        self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
+        if not self.gap < before:
+            self.share = max(self.share / 5, LEAST)
+
+    def _sweep(self) -> bool:
+        """Optimal plans where they can matter; whether each transport was solved."""
+        t = self.transports
+        basis, t.basis = t.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
+
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            effort = Effort(int(basis), self.price, NOTHING, stop)
+            return improve_pairs(lo, hi, t.items, t.trees, self.U, effort, self.game, self.moves, self.TU)
+
+        done = split(run, self.pairs.size, t.cells, t.threads, wait=t.nodes**2 > 4 * LARGE)
+        t.basis = Basis.FEASIBLE
+        t.pivots += sum(pivots for pivots, _, _, _ in done)
+        t.sweeps += 1
+        self.solved += sum(count for _, _, _, count in done)
+        before = t.clipped if basis == Basis.FEASIBLE else 0.0
+        t.clipped = max(before, *(clipped for _, _, clipped, _ in done))
+        return not any(failed for _, failed, _, _ in done)
+
+    def is_due(self, iteration: int) -> bool:
+        """The certificate is a by-product of the sweep."""
+        return True
+
+    def check(self, iteration: int) -> Check:
+        """The distance for the table, and its bounds."""
+        bounds = self.start.solve(self.U, self.gap / 2)
+        self.accuracy = bounds.gap
+        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
+        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
+        return Check(row, bounds.gap, floor)
+
+    def evaluate(self) -> None:
+        """The value of the game with the present plans, as exact as the last change deserves."""
+        least = 0.1 * self.tol * (1 - self.discount)
+        accuracy = max(self.share * self.change, least, 20 * EPS)
+        self.price = max(PRICE, LOOSE * self.change)
+        plans = plans_of(self.transports, self.pairs, self.moves.chosen)
+        chain = PairChain(plans, self.u.size, self.discount, self.transports.threads)
+        for _ in range(ROUNDS):
+            self._best_choices(chain, accuracy / 5)
+            low, high = self._respond(improve_lines, chain, accuracy / 100)
+            if high - low <= accuracy:
+                break
+        self.U = self.u[self.pairs.numbers]
+        self.products += chain.products
+
+    def _best_choices(self, chain: PairChain, target: float) -> None:
+        """The table of the best choices within the present lines."""
+        for _ in range(ROUNDS):
+            source = np.append(self.game.base[self.moves.chosen[:-1]], 0.0)
+            chain.evaluate(source, self.u, target)
+            self.evaluations += 1
+            if self.problem.actions == "matched":
+                return
+            if self._respond(improve_choices, chain, target / 20) <= target:
+                return
+
+    def _respond(self, kernel: Any, chain: PairChain, tie: float) -> Any:
+        """Better moves for the table u: what the kernel returns, over all pairs."""
+
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return kernel(lo, hi, self.game, chain.plans, self.u, self.moves, tie)
+
+        chain.count += 1
+        done = split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
+        if kernel is improve_choices:
+            return max(done)
+        return min(low for low, _ in done), max(high for _, high in done)
+
+    def coupling(self) -> GameCoupling:
+        """What is known at the end."""
+        moves = self.moves.line, self.moves.chosen[:-1]
+        half = self.gap / 2
+        return GameCoupling(self.problem, self.pairs, self.transports, self.U, moves, self.start, half)
+
+
+def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
+    """Whether a table has a diagonal, and zeros there: the states of both sides are the same."""
+    return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
+
+
+def make_game(problem: ActionProblem, listed: Integers, scale: float, same: bool) -> Game:
+    """Costs and lines at the listed pairs."""
+    cost = problem.cost.reshape(len(problem.choices), -1)[:, listed].T / scale
+    sizes = [len(line) for line in problem.lines]
+    lines = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    base = np.ascontiguousarray((1 - problem.discount) * cost).ravel()
+    return Game(base, lines, np.concatenate(problem.lines).astype(np.int64), problem.discount, same)
+
+
+def first_table(problem: ActionProblem, values: Array | None) -> Array:
+    """The scaled table to begin with, flat: the game for the costs of one step, or a previous result, cut off."""
+    scale = problem.scale or 1.0
+    cost = np.maximum.reduce([problem.cost[line].min(axis=0) for line in problem.lines]).ravel() / scale
+    if values is None:
+        return np.asarray(cost)
+    with np.errstate(over="ignore"):
+        table = values.ravel() / scale
+    return np.where(np.isnan(table), cost, np.clip(table, float(problem.cost.min()) / scale, 1.0))
