@@ -63,7 +63,7 @@ def value_iteration_sweeps(problem: Problem) -> int:
     """How many sweeps U <- T U bring γ/(1-γ) ‖TU - U‖ below GAP."""
     from diffbisim.solvers.exact.pairs import begin, bellman
 
-    transports, sweeps = begin(problem, reachable=False, threads=None, old=None), 0
+    transports, sweeps = begin(problem, reachable=False, threads=None, known=None), 0
     U, γ = np.zeros(problem.cost.size), problem.discount
     while True:
         TU, _ = bellman(problem, transports, U, 1e-14)
