@@ -62,6 +62,17 @@ class Question:
             return TotalProblem.of(X, Y, cost, self.terminal)
         return Problem.make(X, Y, cost, discount)
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is the discounted distance of two chains."""
+        return self.criterion == "discounted" and self.horizon is None and self.weights is None
+
+    def facts(self) -> dict[str, Any]:
+        """What makes it another question than the usual one, for checkpoints."""
+        if self.is_usual:
+            return {}
+        return {"criterion": self.criterion, "horizon": self.horizon, "weights": self.weights}
+
     def _check(self) -> None:
         known = ("discounted", "average", "total")
         if self.criterion not in known:

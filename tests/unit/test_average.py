@@ -369,3 +369,17 @@ def test_other_solvers_say_that_they_do_not():
     for solver in ("lp", "sinkhorn-policy", "sinkhorn-value", "somcot"):
         with pytest.raises(InvalidArgument, match="use solver='exact'"):
             average(X, X, solver=solver)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_nothing_that_is_asked_of_a_result_changes_it(sparse):
+    """Trees with flows of zero, which a matrix of the plans would drop."""
+    P = np.array([[0.2, 0.8, 0.0], [0.1, 0.3, 0.6], [0.5, 0.0, 0.5]])
+    X = db.MarkovChain(sp.csr_array(P) if sparse else P, rewards=[0.0, 0.4, 1.0])
+    Y = db.MarkovChain(np.full((2, 2), 0.5), rewards=[0.1, 0.8])
+    result = db.distance(X, Y, criterion="average")
+    before = {name: np.array(part) for name, part in result.arrays().items()}
+    result.occupancy, result.encoder, result.decoder, result.gradient, result.plan(0, 1)
+    assert all(np.array_equal(part, before[name]) for name, part in result.arrays().items())
+    at = result.coupling.solved.closed.trees.at
+    assert np.array_equal(np.diff(at), np.add.outer([2, 3, 2], [1, 1]).ravel())

@@ -41,6 +41,7 @@ from diffbisim.optimize.checkpoint import Session
 from diffbisim.optimize.loop import Callback, Run, Watch
 from diffbisim.optimize.steps import Annealed, PolyakLevel
 from diffbisim.progress import Progress
+from diffbisim.questions import Question
 from diffbisim.solvers import Exact, Somcot
 
 #: Iterations of SOMCOT per step, where it is chosen for a stream.
@@ -65,6 +66,9 @@ def fit(
     warm: bool = True,
     inner_gap: float = 0.05,
     unseen: Any = "error",
+    criterion: str = "discounted",
+    horizon: int | None = None,
+    weights: Any = None,
     callback: Callback | None = None,
     progress: Progress = False,
     checkpoint: str | Path | None = None,
@@ -91,6 +95,8 @@ def fit(
     warm : whether inner solves start from the last solution
     inner_gap : certified gap of the inner solves, as a share of what the step expects to gain; 0 for the solver's own
     unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
+    criterion, horizon, weights : what distance, as for :func:`diffbisim.distance`; not for streams, and with
+        ``loop="double"`` only
     callback : called with every row of history; returning True stops
     progress : True for a bar, or a callable ``(done, total)``
     checkpoint, every : file to write every so many steps; if it exists, the run goes on from there, to the same bits.
@@ -123,13 +129,16 @@ def fit(
     source = target_of(target, unseen, initial, rewards, inner.samples)
     model = Model(kernel, initial, rewards, cost)
     how: dict[str, Any] = {"loop": loop, "inner_gap": inner_gap, "warm": warm or loop == "single"}
-    objective = make_objective(source, model, check_discount(discount), inner, steps, **how)
+    question = asked_of(inner, loop, criterion, horizon, weights)
+    if question.is_usual:
+        check_discount(discount)
+    objective = make_objective(source, model, discount, inner, steps, question=question, **how)
     update = make_update(objective, attainable, optimizer, scheduler, loop, steps)
 
     def facts() -> dict[str, Any]:
         """All that makes this run another than others, but for where its parameters begin."""
         named = {"kernel": kernel, "initial": initial, "rewards": rewards, "cost": cost, "target": source}
-        asked = {"discount": discount, "solver": inner, "tol": tol, **how, **update.facts()}
+        asked = {"discount": discount, "solver": inner, "tol": tol, **how, **update.facts(), **question.facts()}
         return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # their lengths depend on it
 
     run = Run(objective, update, tol)
@@ -153,9 +162,20 @@ def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:
     return replace(inner, tol=min(inner.tol, tol / 2)) if inner.tol is not None else inner
 
 
+def asked_of(solver: Any, loop: str, criterion: str, horizon: Any, weights: Any) -> Question:
+    """What distance is minimized; only discounted ones are followed in a single loop, or known by samples."""
+    question = Question(criterion, horizon, weights)
+    if not question.is_usual and (loop == "single" or solver.samples):
+        raise InvalidArgument(
+            'criterion, horizon and weights need loop="double" and a solver of known chains, e.g. solver="exact"'
+        )
+    return question
+
+
 def make_objective(
-    target: Any, model: Any, discount: float, solver: Any, steps: int, *, loop: str, inner_gap: float, warm: bool
-) -> Any:
+    target: Any, model: Any, discount: float, solver: Any, steps: int, *, question: Question, loop: str,
+    inner_gap: float, warm: bool,
+) -> Any:  # fmt: skip
     """From samples where the solver takes them, tracked in a single loop, else exactly."""
     from diffbisim.fit.objectives import ExactObjective, Lowest, MeanOfTheLast, SampledObjective, TrackedObjective
 
@@ -165,7 +185,7 @@ def make_objective(
         return SampledObjective(*given, mean, warm=warm, single=loop == "single", steps=steps)
     if loop == "single":
         return TrackedObjective(*given, MeanOfTheLast(model.snapshot(), steps))
-    return ExactObjective(*given, Lowest(model.snapshot()), warm=warm, inner_gap=inner_gap)
+    return ExactObjective(*given, Lowest(model.snapshot()), question, warm=warm, inner_gap=inner_gap)
 
 
 def make_update(objective: Any, attainable: bool | None, optimizer: Any, scheduler: Any, loop: str, steps: int) -> Any:

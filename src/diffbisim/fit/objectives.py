@@ -26,6 +26,7 @@ from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.fit.kernels import ChainModel
 from diffbisim.optimize.checkpoint import Resumable, stored
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers.exact.tracking import Tracking
 
@@ -162,15 +163,22 @@ class Evaluation:
     value: float  # what steps are judged by
 
 
+#: The discounted distance.
+USUAL = Question()
+
+
 class ModelObjective(Resumable, ABC):
     """The distance between a target and a model, solved from the last solution if ``warm``."""
 
     at_limit = Status.STEPS
     changing = ("last", "evaluations", "work", "kept")
 
-    def __init__(self, target: Any, model: Model, discount: float, solver: Any, kept: Any, warm: bool = True) -> None:
+    def __init__(
+        self, target: Any, model: Model, discount: float, solver: Any, kept: Any, question: Question = USUAL,
+        warm: bool = True,
+    ) -> None:  # fmt: skip
         self.target, self.model, self.discount, self.solver, self.kept = target, model, discount, solver, kept
-        self.warm = warm
+        self.question, self.warm = question, warm
         self.last: DistanceResult | None = None
         self.evaluations = 0
         self.work = dict.fromkeys((*COUNTS, "gradient_sweeps", "iterations", "transitions"), 0)
@@ -202,7 +210,7 @@ class ModelObjective(Resumable, ABC):
         return result.value
 
     def _solve(self, made: Made, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult]:
-        asked = Asked(self.discount, solver, warm=warm, warn=False)
+        asked = Asked(self.discount, solver, warm=warm, question=self.question, warn=False)
         return evaluate(self.target, made.transition, made.cost, asked, initial=made.initial, rewards=made.rewards)
 
     def _count(self, result: DistanceResult) -> None:

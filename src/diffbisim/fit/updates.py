@@ -166,7 +166,7 @@ def _outputs(at: Evaluation) -> tuple[list[Any], list[Any]]:
     learned = [(made.entries, fisher_weights(made.entries, by_entry.to(made.entries.dtype)))]
     units = (result.problem.scale or 1.0) ** 2
     if isinstance(made.initial, torch.Tensor):
-        once = torch.full_like(made.initial, 1.0 - result.discount)  # drawn once, for 1/(1-γ) transitions
+        once = torch.full_like(made.initial, result.problem.step)  # drawn once, for 1/(1-γ) transitions
         learned.append((made.initial, fisher_weights(made.initial, once)))
     if isinstance(made.rewards, torch.Tensor):
         learned.append((made.rewards, rho / units))

@@ -128,9 +128,9 @@ class PairChain:
         return int(self.plans.flow.size)
 
     def matrix(self) -> sparse.csr_array:
-        """Π, (N, N)."""
+        """Π, (N, N), in memory of its own."""
         indptr, target, flow, chosen = self.plans
-        rows = sparse.csr_array((flow, target, indptr), shape=(indptr.size - 1, self.size))
+        rows = sparse.csr_array((flow, target, indptr), shape=(indptr.size - 1, self.size), copy=True)
         return rows[chosen] if chosen.size else rows
 
     def system(self, transposed: bool = False) -> Operator | System:
