@@ -167,7 +167,7 @@ def test_mdps_are_compared(games):
         (("a.npz", "b.npz", "--weights", "no.csv"), "no.csv: No such file"),
         (("a.npz", "b.npz", "--horizon", "3", "--criterion", "average"), "horizon and weights have one"),
         (("a.npz", "b.npz", "--horizon", "3", "--discount", "2"), "--discount is 2.0; with a horizon it must lie in"),
-        (("a.npz", "b.npz", "--criterion", "total"), "needs an end"),
+        (("a.npz", "b.npz", "--criterion", "total"), "name the pairs where it ends by terminal= in Python"),
     ],
 )
 def test_what_does_not_go_together_is_refused(games, arguments, message):

@@ -130,6 +130,8 @@ WORDING = {
     "write_chain": "diffbisim convert",
     "states=[...]": "states=[...] in Python",
     "warm=result": "warm=result in Python",
+    "by terminal=": "by terminal= in Python",
+    "mdp.induced_chain(policy)": "mdp.induced_chain(policy) in Python",
     "diffbisim.distance": "diffbisim distance",
     "a bare array": "a .npy vector",
     "pass cost= an array": "in Python, pass cost= an array",
