@@ -143,6 +143,22 @@ class MDP:
     def is_sparse(self) -> bool:
         return is_sparse(self.transition[0])
 
+    @property
+    def n_transitions(self) -> int:
+        """Number of positive entries of all kernels together."""
+        return int(self._stacked.indices.size)
+
+    def label(self, i: int) -> Hashable:
+        """The label of state i; i itself when the MDP has no labels."""
+        return i if self.labels is None else self.labels[i]
+
+    def with_initial(self, initial: Any) -> MDP:
+        """The same MDP with another start; kernels are shared."""
+        numbers = {name: k for k, name in enumerate(self.labels or ())}
+        new = object.__new__(MDP)
+        new.__dict__.update(self.__getstate__(), initial=start_distribution(initial, self.n_states, numbers))
+        return new
+
     def __repr__(self) -> str:
         support = np.flatnonzero(self.initial)
         k = int(support[0])

@@ -92,6 +92,88 @@ def test_average_cost_of_two_walks_is_the_difference_of_their_means(folder):
     assert "average" in run("distance", "a.npz", "b.npz", "--criterion", "average")[0]
 
 
+def test_finite_horizons(folder):
+    X, Y = db.read_chain("a.npz"), db.read_chain("b.npz")
+    np.save("w.npy", [0.0, 0.0, 1.0])
+    (folder / "w.csv").write_text("0,0,1\n", encoding="utf-8")
+    asked = {
+        ("--horizon", "3", "--discount", "1"): {"horizon": 3, "discount": 1},
+        ("--horizon", "3"): {"horizon": 3},
+        ("--weights", "0, 0,1"): {"weights": [0, 0, 1]},
+        ("--weights", "[0,0,1]", "--lump"): {"weights": [0, 0, 1]},
+        ("--weights", "w.npy"): {"weights": [0, 0, 1]},
+        ("--weights", "w.csv", "--horizon", "2"): {"weights": [0, 0, 1]},
+    }
+    for options, same in asked.items():
+        known = db.distance(X, Y, **same)
+        report = json.loads(run("distance", "a.npz", "b.npz", "--json", *options)[0])
+        assert report["value"] == pytest.approx(known.value, abs=1e-12)
+        assert report["criterion"] == "horizon"
+        assert report["horizon"] == known.n_steps
+        assert report["weights"] == known.weights.tolist()
+    out, _ = run("distance", "a.npz", "b.npz", "--weights", "1,0.5,0.25", "--output", "r.npz")
+    assert "reward, 2; weights 1, 0.5, 0.25" in out
+    assert db.load("r.npz").weights.tolist() == [1, 0.5, 0.25]
+
+
+@pytest.fixture
+def games(folder):
+    """Two MDPs in PRISM's format, of two and of three choices; states 1 and 2 of the first are alike."""
+    rng, made = np.random.default_rng(0), []
+    for name, n_actions in (("m", 2), ("n", 3)):
+        P, r = rng.dirichlet(np.ones(3), (n_actions, 3)), rng.random(3)
+        if name == "m":
+            P[:, 2], r[2] = P[:, 1], r[1]
+        lines = [f"{s} {a} {t} {P[a, s, t]:.17g}" for s in range(3) for a in range(n_actions) for t in range(3)]
+        (folder / f"{name}.tra").write_text(f"3 {3 * n_actions} {len(lines)}\n" + "\n".join(lines), encoding="utf-8")
+        states = "\n".join(f"{s} {r[s]:.17g}" for s in range(3))
+        (folder / f"{name}.srew").write_text(f"3 3\n{states}", encoding="utf-8")
+        made.append(db.read_mdp(f"{name}.tra"))
+    return made
+
+
+def test_mdps_are_compared(games):
+    M, N = games
+    for options, actions in (((), "matched"), (("--actions", "lax"), "lax"), (("--actions", "directed"), "directed")):
+        known = db.distance(M, M.with_initial(1), discount=0.8, actions=actions)
+        out, _ = run("distance", "m.tra", "m.tra", "--initial-b", "1", "--discount", "0.8", "--json", *options)
+        report = json.loads(out)
+        assert report["value"] == pytest.approx(known.value, abs=2e-8)
+        assert (report["criterion"], report["actions"], report["discount"]) == ("actions", actions, 0.8)
+        assert [side["n_actions"] for side in report["chains"]] == [2, 2]
+    out, _ = run("distance", "m.tra", "n.tra", "--actions", "lax", "--output", "r.npz")
+    assert "reward, lax, discount 0.95" in out
+    assert "n.tra: 3 states, 3 actions, 27 transitions, start 0" in out
+    assert db.load("r.npz").values == pytest.approx(db.distance(M, N, actions="lax").values, abs=2e-8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("m.tra", "n.tra"), "A has 2 actions and B has 3; matched actions come in pairs"),
+        (("m.tra", "n.tra", "--actions", "strict"), "--actions 'strict' is not known; choose one of 'matched', 'lax'"),
+        (("m.tra", "a.npz", "--cost", "indicator"), "B is a MarkovChain and the other one an MDP: give two MDPs"),
+        (("a.npz", "b.npz", "--actions", "lax"), "--actions is for two MDPs; chains have none"),
+        (("m.tra", "m.tra", "--criterion", "average"), "MDPs are compared by the discounted criterion"),
+        (("m.tra", "m.tra", "--horizon", "3"), "MDPs are compared by the discounted criterion"),
+        (("m.tra", "m.tra", "--solver", "lp"), "--solver 'lp' does not solve problems of the kind 'actions'"),
+        (("m.tra", "m.tra", "--initial-a", "7"), "m.tra: --initial-a 7 is no state"),
+        (("a.npz", "b.npz", "--horizon", "0"), "--horizon is 0; it must be at least one step, e.g. --horizon 10"),
+        (("a.npz", "b.npz", "--horizon", "3", "--weights", "1,1"), "--weights has 2 entries, --horizon 3 asks for 4"),
+        (("a.npz", "b.npz", "--weights", "1,-1"), "--weights[1] is -1"),
+        (("a.npz", "b.npz", "--weights", "0,0"), "all 0"),
+        (("a.npz", "b.npz", "--weights", "1"), "--weights has shape (1,)"),
+        (("a.npz", "b.npz", "--weights", "one"), "--weights one: give one number for each time, such as 1,0.5,0.25"),
+        (("a.npz", "b.npz", "--weights", "no.csv"), "no.csv: No such file"),
+        (("a.npz", "b.npz", "--horizon", "3", "--criterion", "average"), "horizon and weights have one"),
+        (("a.npz", "b.npz", "--horizon", "3", "--discount", "2"), "--discount is 2.0; with a horizon it must lie in"),
+        (("a.npz", "b.npz", "--criterion", "total"), "name the pairs where it ends by terminal= in Python"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(games, arguments, message):
+    assert message in refused("distance", *arguments)
+
+
 def test_both_solvers_say_the_same(folder):
     starts = ("--initial-a", "rainy", "--initial-b", "sunny")
     arguments = ("distance", "weather.csv", "weather.csv", "--cost", "indicator", *starts, "--json")
@@ -315,7 +397,10 @@ ENDS = "state,next_state\na,b\nb,c\n"
         ),
         (("compress", "a.npz", "--states", "0"), "--states is 0; it must be at least 1"),
         (("fit", "a.npz", "--cost", "cost.csv"), "--cost cost.csv: use reward or indicator"),
-        (("info", "mdp.tra"), "mdp.tra holds an MDP (states have several choices); diffbisim imitate --mdp reads it"),
+        (
+            ("info", "mdp.tra"),
+            "mdp.tra holds an MDP (states have several choices); diffbisim distance, lump and imitate --mdp read it",
+        ),
         (("info", "x.foo"), "x.foo: the extension is not known; use .csv, .tsv, .npz or .tra"),
         (
             ("estimate", "walk.csv", "walk.csv", "--rewards-a", "rewards.csv"),
@@ -444,6 +529,13 @@ def test_lump_finds_and_writes_the_quotient(folder):
     out, _ = run("lump", "blocks.npz")
     assert "25 states in 5 classes" in out
     assert "20, 21, 22, 23, 24" in out
+
+
+def test_lump_of_an_mdp(games):
+    report = json.loads(run("lump", "m.tra", "--json")[0])
+    assert report["labels"] == [0, 1, 1]
+    assert "3 states in 2 classes" in run("lump", "m.tra")[0]
+    assert "m.tra holds an MDP, and there is no format for its quotient" in refused("lump", "m.tra", "-o", "q.npz")
 
 
 def test_lump_without_rewards_says_so(folder):

@@ -15,6 +15,7 @@ from diffbisim.experiments import (
     EXPERIMENTS,
     adapted_paths,
     agreement,
+    average_cost,
     blocks,
     chosen,
     compression,
@@ -59,6 +60,32 @@ def test_adapted_distances_meet_the_closed_form():
     assert found["error_of_richardson"] <= 0.02 < found["error_of_finest_grid"]  # order n^-4 and n^-2
     assert found["error_of_most_paths"] < np.abs(outcome.from_paths[0] - outcome.known).mean() / 2
     assert [row["from"] for row in adapted_paths.table(outcome)][1::2] == ["grid of 21", "3,000 paths"]
+
+
+def test_average_cost_lies_between_its_bounds():
+    outcome = average_cost.run(average_cost.Settings(nodes=(12, 16), seeds=2))
+    coupled, by_node, independent = np.moveaxis(outcome.costs, -1, 0)
+    assert (by_node <= coupled * (1 + 1e-9)).all()
+    assert (coupled <= independent).all()
+    assert (outcome.together <= 1 + 1e-12).all()
+    assert average_cost.summary(outcome)["largest_relative_gap"] <= 1e-8
+    assert outcome.law.sum() == pytest.approx(1.0)
+    assert len(average_cost.findings(outcome)) == 3
+
+
+def test_average_cost_beside_pyotc(monkeypatch):
+    """pyotc's answers have columns of their own; here a stand-in that gives up on the larger graph."""
+
+    def peer(P, Q, cost, **options):
+        return (None if len(P) > 10 else 100.0), None, None
+
+    monkeypatch.setattr(average_cost, "_peer", lambda: peer)
+    outcome = average_cost.run(average_cost.Settings(nodes=(10, 12, 14), seeds=1, peer=12))
+    assert np.isnan(outcome.pyotc).tolist() == [[False], [True], [True]]
+    rows = average_cost.table(outcome)
+    assert [row["time of pyotc (solved)"][-3:] for row in rows] == ["(1)", "(0)", "-"]
+    assert "times our time" in average_cost.findings(outcome)[2]
+    assert average_cost.plot(outcome).axes[2].get_legend().get_texts()[1].get_text() == "pyotc"
 
 
 def test_blocks_are_found():
@@ -291,6 +318,7 @@ SMALL = {
     "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
     "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
     "adapted_paths": (adapted_paths, adapted_paths.Settings(grids=(5, 9), paths=(30, 60), seeds=2)),
+    "average_cost": (average_cost, average_cost.Settings(nodes=(10, 12), seeds=2)),
     "compression": (
         compression,
         compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),

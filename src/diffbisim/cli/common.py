@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from diffbisim.chain import MarkovChain, Transitions
+    from diffbisim.mdp import MDP
 
 INVALID, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 CHAIN_FILES = (".npz", ".csv", ".tsv", ".tra")
@@ -124,11 +125,13 @@ def fail(message: str, code: int) -> NoReturn:
 
 #: What the library says of itself, and what that is on the command line.
 WORDING = {
-    "read it with read_mdp": "diffbisim imitate --mdp reads it",
+    "read it with read_mdp": "diffbisim distance, lump and imitate --mdp read it",
     "read it with read_chain": "the other commands read it",
     "write_chain": "diffbisim convert",
     "states=[...]": "states=[...] in Python",
     "warm=result": "warm=result in Python",
+    "by terminal=": "by terminal= in Python",
+    "mdp.induced_chain(policy)": "mdp.induced_chain(policy) in Python",
     "diffbisim.distance": "diffbisim distance",
     "a bare array": "a .npy vector",
     "pass cost= an array": "in Python, pass cost= an array",
@@ -210,6 +213,21 @@ def read_chain_file(
         return chain if initial is None else chain.with_initial(read_state(chain, initial))
 
 
+def read_process_file(
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
+) -> MarkovChain | MDP:
+    """The same; or the MDP, where a .tra file holds one."""
+    from diffbisim.io.files import naming
+    from diffbisim.io.prism import read_model
+
+    if suffix(path) != ".tra":
+        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side)
+    given = read_rewards_of(path, rewards)
+    with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
+        model = read_model(path, rewards=given, unseen=unseen)  # type: ignore[arg-type]
+        return model if initial is None else model.with_initial(read_state(model, initial))
+
+
 def read_rewards_of(path: Path, rewards: Path | None) -> Any:
     """The rewards in a file; or, of a .tra file, the name of rewards that it has."""
     from diffbisim.io.tables import read_rewards
@@ -220,7 +238,7 @@ def read_rewards_of(path: Path, rewards: Path | None) -> Any:
     return str(rewards) if by_name and not rewards.exists() else read_rewards(rewards)
 
 
-def read_state(chain: MarkovChain | Transitions, text: str) -> Any:
+def read_state(chain: MarkovChain | MDP | Transitions, text: str) -> Any:
     """A label as it stands; else a number, a tuple, or a list of probabilities, as Python writes them."""
     if chain.labels is not None and text in chain.labels:
         return text
@@ -239,6 +257,22 @@ def read_cost(cost: str) -> Any:
     if suffix(Path(cost)) not in (".npy", ".csv", ".tsv"):
         raise InvalidArgument(f"--cost {cost}: use reward, indicator, or a file .npy, .csv or .tsv")
     return read_numbers(Path(cost))
+
+
+def read_weights(weights: str | None) -> Any:
+    """Numbers with commas between them, or those in a file."""
+    from diffbisim.io.tables import read_numbers
+
+    if weights is None:
+        return None
+    if suffix(Path(weights)) in (".npy", ".csv", ".tsv"):
+        return read_numbers(Path(weights)).ravel()
+    try:
+        return [float(word) for word in weights.strip("[]() ").split(",")]
+    except ValueError:
+        raise InvalidArgument(
+            f"--weights {weights}: give one number for each time, such as 1,0.5,0.25, or a file .npy, .csv or .tsv"
+        ) from None
 
 
 def read_observed(path: Path, rewards: Any = None) -> Transitions | MarkovChain:
@@ -328,13 +362,13 @@ def columns(*names: str) -> Table:
     return Table(*names, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def state_names(chain: MarkovChain, states: Iterable[Any]) -> list[Any]:
+def state_names(chain: MarkovChain | MDP, states: Iterable[Any]) -> list[Any]:
     """The labels of the first few states, as JSON can hold them."""
     labels = (chain.label(int(k)) for k, _ in zip(states, range(SHOWN), strict=False))
     return [label if isinstance(label, (str, int)) else repr(label) for label in labels]
 
 
-def start_names(chain: MarkovChain) -> list[Any]:
+def start_names(chain: MarkovChain | MDP) -> list[Any]:
     """Where a chain starts, by the first few labels."""
     return state_names(chain, chain.initial.nonzero()[0])
 
@@ -345,26 +379,34 @@ def listed(names: list[Any], total: int | None = None) -> str:
     return ", ".join(map(str, names)) + (f" and {more:,} more" if more > 0 else "")
 
 
-def two_chains(files: tuple[Path, Path], chains: Iterable[MarkovChain]) -> list[Report]:
+def two_chains(files: tuple[Path, Path], chains: Iterable[MarkovChain | MDP]) -> list[Report]:
     """The two sides of a distance, for its report."""
     return [
         {"file": str(file), "n_states": X.n_states, "n_transitions": X.n_transitions, "start": start_names(X)}
+        | ({"n_actions": X.n_actions} if hasattr(X, "n_actions") else {})
         for file, X in zip(files, chains, strict=True)
     ]
 
 
 def asked_line(report: Report) -> dict[str, str]:
     """What was asked, for its table."""
-    if report["criterion"] != "discounted":
-        return {"cost, criterion": f"{report['cost']}, {report['criterion']}"}
-    return {"cost, discount": f"{report['cost']}, {report['discount']:g}"}
+    cost, criterion = report["cost"], report["criterion"]
+    if criterion == "horizon":
+        weights = [f"{w:.4g}" for w in report["weights"][:SHOWN]]
+        return {"cost, horizon": f"{cost}, {report['horizon']}; weights {listed(weights, len(report['weights']))}"}
+    if criterion == "actions":
+        return {"cost, actions": f"{cost}, {report['actions']}, discount {report['discount']:g}"}
+    if criterion != "discounted":
+        return {"cost, criterion": f"{cost}, {criterion}"}
+    return {"cost, discount": f"{cost}, {report['discount']:g}"}
 
 
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
     """The same for its table."""
     return {
-        name: f"{side['file']}: {side['n_states']:,} states, {side['n_transitions']:,} {transitions}, start "
-        + listed(side["start"])
+        name: f"{side['file']}: {side['n_states']:,} states, "
+        + (f"{side['n_actions']:,} actions, " if "n_actions" in side else "")
+        + f"{side['n_transitions']:,} {transitions}, start {listed(side['start'])}"
         for name, side in zip("AB", report["chains"], strict=True)
     }
 

@@ -1,4 +1,4 @@
-"""``diffbisim distance``: between the chains in two files, certified."""
+"""``diffbisim distance``: between the chains, or the MDPs, in two files, certified."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from diffbisim.chain import MarkovChain
+    from diffbisim.mdp import MDP
     from diffbisim.results import DistanceResult
 
 
@@ -29,6 +30,16 @@ def distance(
     criterion: Annotated[
         str, typer.Option(help="discounted, average (long-run) or total (until absorption)")
     ] = "discounted",
+    horizon: Annotated[
+        int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Or by weights of the times 0, 1, …: 1,0.5,0.25, or a file of numbers", show_default=False),
+    ] = None,
+    actions: Annotated[
+        str | None, typer.Option(help="Of two MDPs (.tra): matched (the default), lax or directed", show_default=False)
+    ] = None,
     solver: Annotated[
         str, typer.Option(help="exact, lp, sinkhorn-policy, sinkhorn-value or somcot (an estimate)")
     ] = "exact",
@@ -49,10 +60,10 @@ def distance(
     as_json: cli.Json = False,
     output: cli.ResultOutput = None,
 ) -> None:
-    """Distance between the Markov chains in two files, with certified bounds."""
+    """Distance between the Markov chains (or MDPs) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
-    x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
-    y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
+    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
+    y = cli.read_process_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
@@ -61,7 +72,10 @@ def distance(
     options = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
     with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
         chosen = _solver(solver, tol, {**options, "time_limit": time_limit})
-        asked = {"cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "lump": lump}
+        asked = {
+            "cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "horizon": horizon,
+            "weights": cli.read_weights(weights), "actions": actions, "lump": lump,
+        }  # fmt: skip
         result = _solve((x, y), chosen, asked)
     guesses = [str(path) for path, initial in ((a, initial_a), (b, initial_b)) if cli.start_is_a_guess(path, initial)]
     if guesses and _starts(x) != _starts(y):
@@ -84,7 +98,9 @@ def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
     return replace(make_solver(name, tol), **{key: value for key, value in options.items() if value is not None})
 
 
-def _solve(chains: tuple[MarkovChain, MarkovChain], solver: Any, asked: Mapping[str, Any]) -> DistanceResult:
+def _solve(
+    chains: tuple[MarkovChain | MDP, MarkovChain | MDP], solver: Any, asked: Mapping[str, Any]
+) -> DistanceResult:
     """The distance, with iteration and certified gap on standard error as it goes."""
     from rich.console import Console
 
@@ -105,7 +121,7 @@ def _solve(chains: tuple[MarkovChain, MarkovChain], solver: Any, asked: Mapping[
             raise KeyboardInterrupt(f"interrupted after {len(rows)} iterations{known}") from None
 
 
-def _starts(chain: MarkovChain) -> set[Any]:
+def _starts(chain: MarkovChain | MDP) -> set[Any]:
     return {chain.label(int(k)) for k in chain.initial.nonzero()[0]}
 
 
@@ -123,10 +139,18 @@ def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds
         "cost": cost,
         "criterion": result.problem.criterion,
         "discount": result.discount,
+        **_asked(result.problem),
         "chains": cli.two_chains(files, (result.problem.x, result.problem.y)),
         "work": dict(result.work),
         "seconds": round(seconds, 6),
     }
+
+
+def _asked(problem: Any) -> cli.Report:
+    """What else was asked, beyond the discounted criterion."""
+    if problem.criterion == "horizon":
+        return {"horizon": problem.n_steps, "weights": problem.weights.tolist()}
+    return {"actions": problem.actions} if problem.criterion == "actions" else {}
 
 
 def _table(report: cli.Report) -> Table:

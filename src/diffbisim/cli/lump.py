@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diffbisim.cli import common as cli
+from diffbisim.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from diffbisim.chain import MarkovChain
-    from diffbisim.lumping import Lumping
+    from diffbisim.mdp import MDP
 
 
 @cli.app.command(epilog="Example: diffbisim lump chain.npz --output quotient.npz")
@@ -27,14 +28,22 @@ def lump(
     as_json: cli.Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the quotient chain here")] = None,
 ) -> None:
-    """Merge the states that have equal rewards and behave alike; the quotient has distance zero to the chain."""
+    """Merge the states that have equal rewards and behave alike; the quotient has distance zero to the chain.
+
+    Of an MDP (.tra): alike under every action.
+    """
     from diffbisim import lump as merge
+    from diffbisim.mdp import MDP
 
     cli.check_output(output, *cli.CHAIN_FILES)
-    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_process_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    if isinstance(chain, MDP) and output is not None:
+        raise InvalidArgument(
+            f"{file} holds an MDP, and there is no format for its quotient: leave --output out, --json has the classes"
+        )
     if chain.rewards is None:
         cli.note(f"{file} has no rewards, so all states look alike and make one class; give --rewards")
-    lumping = merge(chain, tol=tol)
+    lumping: Any = merge(chain, tol=tol)
     n, k = chain.n_states, lumping.n_states
     report = {
         "file": str(file),
@@ -50,12 +59,18 @@ def lump(
         cli.save_chain(lumping.chain, output)
 
 
-def _table(chain: MarkovChain, lumping: Lumping) -> Table:
-    table, r = cli.columns("class", "states", "reward", "members"), lumping.chain.rewards
+def _table(chain: MarkovChain | MDP, lumping: Any) -> Table:
+    table = cli.columns("class", "states", "reward", "members")
+    r = (lumping.chain if hasattr(lumping, "chain") else lumping.mdp).rewards
     for k in range(min(lumping.n_states, 2 * cli.SHOWN)):
         members = lumping.members(k)
         names = cli.listed(cli.state_names(chain, members), members.size)
-        table.add_row(str(k), f"{members.size:,}", "" if r is None else f"{r[k]:g}", names)
+        table.add_row(str(k), f"{members.size:,}", "" if r is None else _reward(r[k]), names)
     if (more := lumping.n_states - 2 * cli.SHOWN) > 0:
         table.add_row("…", "", "", f"and {more:,} more classes")
     return table
+
+
+def _reward(reward: Any) -> str:
+    """Of a state, or one for each action."""
+    return f"{reward:g}" if reward.ndim == 0 else ", ".join(f"{r:g}" for r in reward)

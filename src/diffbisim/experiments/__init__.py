@@ -42,6 +42,7 @@ EXPERIMENTS = (
     "imitation_data",
     "imitation_gymnasium",
     "adapted_paths",
+    "average_cost",
     "mdp_metrics",
     "mdp_values",
     "mdp_abstraction",

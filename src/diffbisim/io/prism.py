@@ -63,14 +63,24 @@ OTHER_MODELS = ("ctmc", "ma", "pomdp", "smg")
 
 def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
     """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs, or choose among them."""
-    path = Path(path)
-    model = _read_transitions(path)
-    table, n = model.table, model.n
-    if model.choice is not None and model.choice.any():
+    model = _read_transitions(Path(path))
+    if model.several:
         raise InvalidData(f"{path} holds an MDP (states have several choices); read it with read_mdp")
+    return _chain(model, initial, rewards, unseen)
+
+
+@within_memory
+def read_model(path: str | Path, *, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain | MDP:
+    """What a .tra file holds: an MDP, if some state has several choices, else a chain."""
+    model = _read_transitions(Path(path))
+    return (_mdp if model.several else _chain)(model, None, rewards, unseen)
+
+
+def _chain(model: Model, initial: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
+    path, n = model.table.path, model.n
     propositions = _propositions(path, n)
     return chain_of_edges(
-        table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
+        model.table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
         initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards), unseen=unseen,
     )  # fmt: skip
 
@@ -83,11 +93,15 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     "uniform". Action names are kept when each belongs to one choice everywhere. ``rewards`` overrides those beside the
     file, or chooses among them.
     """
-    path = Path(path)
-    model = _read_transitions(path)
-    table, n, a, i, j, p = model.table, model.n, model.choice, model.source, model.target, model.probability
-    if a is None:
+    model = _read_transitions(Path(path))
+    if model.choice is None:
         raise InvalidData(f"{path} holds a Markov chain; read it with read_chain")
+    return _mdp(model, initial, rewards, unseen)
+
+
+def _mdp(model: Model, initial: Any, rewards: Any, unseen: Unseen) -> MDP:
+    table, n, i, j, p = model.table, model.n, model.source, model.target, model.probability
+    path, a = table.path, np.zeros_like(i) if model.choice is None else model.choice
     if model.n_actions > limits.CHOICES:
         table.fault(int(a.argmax()), f"more than {limits.CHOICES:,} choices; raise diffbisim.io.limits.CHOICES")
     check_states(path, model.n_actions * n, a.size, f"choices ({model.n_actions:,} of each of {n:,} states)")
@@ -410,6 +424,11 @@ class Model:
     @property
     def n_actions(self) -> int:
         return 1 if self.choice is None else int(self.choice.max()) + 1
+
+    @property
+    def several(self) -> bool:
+        """Whether some state has several choices."""
+        return self.n_actions > 1
 
     @property
     def row(self) -> Integers:
