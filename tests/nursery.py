@@ -5,8 +5,10 @@ runs itself and ["fork", code] for code that a child runs, and tells when a chil
 print comes through the same pipe.
 """
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +54,7 @@ def serve():
             continue
         child = os.fork()
         if child == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nobody runs on when the tests are gone
             print("begins", os.getpid())
             exec(code, names)
             sys.stdout.flush()

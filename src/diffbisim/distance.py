@@ -96,7 +96,7 @@ def distance(
                 "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
             )
     result: DistanceResult
-    if chosen.samples and any(isinstance(side, (Transitions, Stream)) for side in (X, Y)):
+    if chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y)):
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
         question = Question(criterion, horizon, weights, terminal, actions)

@@ -271,7 +271,7 @@ def test_pairwise_says_how_many_did_not_converge():
 class Failing:
     """A solver that fails on the second problem."""
 
-    tol = 1e-8
+    name, tol, threads, samples, criteria = "failing", 1e-8, 1, False, ("discounted",)
 
     def solve(self, problem, warm=None, callback=None):
         if problem.shape == (1, 3):
