@@ -44,7 +44,14 @@ class Nursery:
         print(json.dumps(message), file=self.process.stdin, flush=True)
 
 
+def end_with_the_parent():
+    """So that nobody runs on when the tests are gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def serve():
+    end_with_the_parent()
     names = {"__name__": "nursery"}
     for line in sys.stdin:
         what, code = json.loads(line)
@@ -54,7 +61,7 @@ def serve():
             continue
         child = os.fork()
         if child == 0:
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nobody runs on when the tests are gone
+            end_with_the_parent()
             print("begins", os.getpid())
             exec(code, names)
             sys.stdout.flush()
