@@ -76,7 +76,7 @@ def abstract(
     restarts : seeds for each kind of candidate
     score : what the best candidate is best at: "loss", "start_loss", "lookahead_loss" or "lookahead_start_loss"
     rewards, unseen : for ``Transitions``: rewards of states (and actions), where the data have none; and what to do
-        with actions that were never seen in a state, as for :meth:`Transitions.mdp`
+        with actions that were never seen in a state, as for :meth:`MDP.from_transitions`
     rng : seed; the same seed gives the same answer, unless time was over
     time_limit : seconds after which no candidate is begun
     progress : True for a bar, or a callable ``(done, total)``
