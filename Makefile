@@ -3,6 +3,7 @@
 #   make demo     the experiments: tables on screen; figures, data and report.html in results/
 #   make test     all tests                       (make test ARGS="tests/unit -k chain" for some)
 #   make test-portable  the numerical tests as on another processor, in random order (SEED=2 for another one)
+#   make test-contract  every solver from every start with every option to every end: all combinations, not a sample
 #   make test-oldest    all tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 #   make lint     ruff and mypy
 #   make docs     the documentation, with every example run: docs/_build/html/index.html
@@ -28,7 +29,7 @@ PYTEST := -m pytest -n 2 --dist worksteal
 
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 
-.PHONY: help setup demo test test-portable test-oldest lint docs bench clean
+.PHONY: help setup demo test test-portable test-contract test-oldest lint docs bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,6 +46,9 @@ test: $(VENV)/.ready
 test-portable: $(VENV)/.ready
 	env $$($(RUN) tests/portable.py) $(RUN) $(PYTEST) -p randomly --randomly-seed=$(SEED) \
 	    $(or $(ARGS),$(NUMERICAL))
+
+test-contract: $(VENV)/.ready
+	DIFFBISIM_WHOLE_CONTRACT=1 $(RUN) $(PYTEST) tests/contract $(ARGS)
 
 test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python $(PYTEST) $(ARGS)
