@@ -261,7 +261,7 @@ class GameCoupling(Coupling):
         sizes = at[self.chosen + 1] - at[self.chosen]
         ends = np.cumsum(sizes)
         edges = np.repeat(at[self.chosen] - (ends - sizes), sizes) + np.arange(ends[-1])
-        flow, target = self.transports.trees.flow[edges], self.transports.targets()[edges].astype(np.int64)
+        flow, target = self.transports.trees.flow[edges], self.transports.targets()[edges]
         chosen = np.full(n_x * n_y, -1, np.int64)
         chosen[pairs.listed] = np.arange(pairs.size)
         if pairs.folded:
@@ -272,7 +272,7 @@ class GameCoupling(Coupling):
             chosen[:: n_y + 1] = 2 * pairs.size + np.arange(n_x)
             sizes = np.concatenate([sizes, sizes, np.diff(s.indptr[: n_x + 1])])
             flow = np.concatenate([flow, flow, s.probabilities[first]])
-            target = np.concatenate([target, turned, s.indices[first] * (n_y + 1)])
+            target = np.concatenate([target, turned, s.indices[first] * (n_y + 1)]).astype(target.dtype)
         indptr = np.concatenate([[0], np.cumsum(sizes), [flow.size]]).astype(np.int64)  # last an empty row
         chosen[chosen < 0] = indptr.size - 2
         return Plans(indptr, target, flow, chosen)
