@@ -39,7 +39,7 @@ from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.names import find_state, positions
 from diffbisim.planning import action_rewards
-from diffbisim.problem import Array, frozen, lazy, read_only
+from diffbisim.problem import Array, frozen, lazy
 from diffbisim.results import DistanceResult, conditional
 
 Integers = NDArray[np.int64]
@@ -274,16 +274,6 @@ class MDPResult(DistanceResult):
 
     problem: ActionProblem  # type: ignore[assignment]
     coupling: Any
-
-    @property
-    def values_lower(self) -> Array:
-        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``; rounding included."""
-        return read_only(self.coupling.bounds[0])
-
-    @property
-    def values_upper(self) -> Array:
-        """Certified upper bounds on :attr:`values`, ``(n_X, n_Y)``; rounding included."""
-        return read_only(self.coupling.bounds[1])
 
     def action(self, s: Hashable, t: Hashable) -> int | Move:
         """The worst action at a pair of states (its number in X); lax: whose action, which, and the best reply."""

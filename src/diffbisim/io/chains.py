@@ -20,6 +20,7 @@ from diffbisim.io.files import within_memory
 from diffbisim.io.npz import read_npz, write_npz
 from diffbisim.io.prism import read_mdp, read_prism, write_prism
 from diffbisim.io.tables import read_csv, read_observations, write_csv
+from diffbisim.timed import TimedChain
 
 __all__ = ["read_chain", "read_mdp", "read_transitions", "write_chain"]
 
@@ -52,12 +53,20 @@ def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
     return read_observations(path, states)
 
 
-def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
-    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str | None = None) -> None:
+    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only.
+
+    A TimedChain goes to .npz alone, and :func:`diffbisim.load` reads it.
+    """
+    kind = _format(path, format)
+    if isinstance(chain, TimedChain) and kind == "npz":
+        write_npz(chain, path)
+        return
+    if isinstance(chain, TimedChain):
+        raise InvalidArgument(f"{path}: a TimedChain has a kernel for every step, which only .npz holds: write to .npz")
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
-    write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}[_format(path, format)]
-    write(chain, path)
+    {"npz": write_npz, "prism": write_prism, "csv": write_csv}[kind](chain, path)
 
 
 def _format(path: str | Path, format: str | None) -> str:
