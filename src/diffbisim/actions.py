@@ -324,11 +324,21 @@ class MDPResult(DistanceResult):
 
         ``|v*(s) - v̂*(t)| ≤ value_bound(s, t)``, and ``v*(s) - v̂*(t) ≤ value_bound(s, t, directed=True)``, which is
         never above it but for the tolerance. The latter solves the directed metric once, when it is first asked for.
+        A directed metric has the latter only.
         """
         x, y = self._pair(s, t)
         self._check_values()
-        result = self._directed if directed else self
-        return float(result.values_upper[x, y])
+        if self.problem.actions == "directed" and not directed:
+            raise InvalidArgument(
+                "a directed metric bounds v*(s) - v*(t) from above only: ask for value_bound(s, t, directed=True), or "
+                'solve with actions="lax"'
+            )
+        bound = float((self._directed if directed else self).values_upper[x, y])
+        if np.isnan(bound):
+            raise InvalidArgument(
+                f"pair ({x}, {y}) cannot be reached from the starts and was not solved; use Exact(reachable=False)"
+            )
+        return bound
 
     @lazy
     def _directed(self) -> "MDPResult":
