@@ -64,7 +64,7 @@ def tasks(
     ``work`` is a function of a module, for workers to find. Progress counts the lengths of items that are batches.
     """
     results: list[Any] = [None] * len(items)
-    sizes = [len(item) if isinstance(item, (list, range)) else 1 for item in items]
+    sizes = [len(item) if isinstance(item, (list, range, np.ndarray)) else 1 for item in items]
     with tracking(progress, sum(sizes), what) as advance, closing(as_done(work, items, shared, executor)) as done:
         for k, result in done:
             results[k] = result
@@ -417,8 +417,8 @@ def stretches(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[
         yield first, min(first + step, hi)
 
 
-def batches(items: Sequence[Any], most: int = 32) -> list[Sequence[Any]]:
-    """Small enough that a slow one does not hold up the rest, large enough to be worth sending."""
+def batches(items: Any, most: int = 32) -> list[Any]:
+    """A list or an array in parts: a slow one does not hold up the rest, and each is worth sending."""
     size = max(1, min(most, len(items) // 64))
     return [items[k : k + size] for k in range(0, len(items), size)]
 
