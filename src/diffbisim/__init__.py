@@ -25,6 +25,7 @@ _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
     "TimedChain": "timed",
+    "as_chain": "process",
     "distance": "distance",
     "pairwise": "pairwise",
     "bisimulation": "metrics",
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from diffbisim.metrics import mico as mico
     from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
+    from diffbisim.process import as_chain as as_chain
     from diffbisim.results import DistanceResult as DistanceResult
     from diffbisim.timed import TimedChain as TimedChain
 

@@ -20,6 +20,7 @@ from diffbisim.io.files import within_memory
 from diffbisim.io.npz import read_npz, write_npz
 from diffbisim.io.prism import read_mdp, read_prism, write_prism
 from diffbisim.io.tables import read_csv, read_observations, write_csv
+from diffbisim.process import taken
 
 __all__ = ["read_chain", "read_mdp", "read_transitions", "write_chain"]
 
@@ -54,6 +55,7 @@ def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
 
 def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
     """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+    chain = taken(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
     write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}[_format(path, format)]
