@@ -19,7 +19,7 @@ LAYERS = (
     ("names",),
     ("checks",),
     ("stochastic", "counting"),
-    ("chain", "mdp", "timed", "cost", "planning"),
+    ("chain", "mdp", "timed", "cost", "planning", "gaussian", "quantize"),
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.prism", "io.chains", "data"),
     ("problem", "horizon", "actions", "questions", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),
