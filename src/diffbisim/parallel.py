@@ -126,8 +126,8 @@ def thread_map(
     return results
 
 
-def left_behind(work: Callable[[], Any]) -> Any:
-    """``work()`` in a thread of its own, for code of other libraries that cannot be told to give up.
+def left_behind(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """``work(*args, **options)`` in a thread of its own, for code of other libraries that cannot be told to give up.
 
     An interrupt acts at once and leaves the thread to end by itself: work must write nothing that anybody reads.
     """
@@ -135,7 +135,7 @@ def left_behind(work: Callable[[], Any]) -> Any:
 
     def run() -> None:
         try:
-            results.append(work())
+            results.append(work(*args, **options))
         except BaseException as error:
             errors.append(error)
         finally:

@@ -14,7 +14,8 @@ from diffbisim._compile import borrowed, njit
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, Transports, Trees, reach, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, Transports, Trees, Ways, reach, transport_rounding
+from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
 
@@ -35,13 +36,29 @@ def pair_items(problem: Problem, reachable: bool) -> Items:
     items = Items.of(problem.x.successors, problem.y.successors, problem.shape[1], keys)
     if not reachable:
         return items
-    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel()
-    queue, first = np.empty(seen.size, np.int64), np.flatnonzero(seen)
+    seen = np.zeros(problem.cost.size, np.bool_)
+    return items._replace(listed=reached(row_ways(items.x, items.y), seen, first_pairs(problem)))
+
+
+def first_pairs(problem: Any) -> Integers:
+    """The pairs that both may start in, flat."""
+    return np.flatnonzero(np.outer(problem.x.initial > 0, problem.y.initial > 0))
+
+
+def row_ways(x: Successors, y: Successors) -> Ways:
+    """A pair of states of two chains goes on by its own two rows."""
+    return Ways(x, y, (x.indptr.size - 1, y.indptr.size - 1), np.zeros((1, 2), np.int64))
+
+
+def reached(ways: Ways, seen: NDArray[np.bool_], first: Integers) -> Integers:
+    """The pairs that ``first`` leads to by way of pairs that are not ``seen`` yet, in order; they are seen then."""
+    queue = np.empty(seen.size, np.int64)
     queue[: first.size] = first
+    seen[first] = True
     head, tail = 0, first.size
     while head < tail:
-        head, tail = reach(items, seen, queue, head, tail, STRETCH)
-    return items._replace(listed=np.sort(queue[:tail]))
+        head, tail = reach(ways, seen, queue, head, tail, STRETCH)
+    return np.sort(queue[:tail])
 
 
 def sort_keys(cost: Array) -> tuple[Array, Array]:
