@@ -19,7 +19,7 @@ LAYERS = (
     ("names",),
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),
-    ("chain", "mdp", "timed", "process", "cost", "planning"),
+    ("chain", "mdp", "timed", "process", "cost", "planning", "gaussian", "quantize"),
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.chains", "data"),
     ("problem", "horizon", "actions", "questions", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),

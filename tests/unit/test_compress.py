@@ -196,6 +196,7 @@ def test_time_limit_returns_the_start_at_worst():
         ({"n_states": 2, "cost": "indicator"}, "table of shape"),
         ({"n_states": 2, "rewards": [0, 1], "cost": np.zeros((4, 2))}, "both given"),
         ({"n_states": 2, "discount": 1.0}, "discount"),
+        ({"n_states": 2, "criterion": "average"}, "criterion is 'average'; .* compress with a discount near 1"),
         ({"n_states": 2, "restarts": 0}, "restarts is 0"),
         ({"n_states": 2, "starts": [db.MarkovChain(np.eye(3))]}, r"starts\[0\]"),
     ],

@@ -90,6 +90,10 @@ Cost = Annotated[
     str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
 ]
 Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
+Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
+Horizon = Annotated[
+    int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random: the same seed, the same answer")]
 TimeLimit = Annotated[float | None, typer.Option(help="Give up after so many seconds", show_default=False)]
 Checkpoint = Annotated[
