@@ -39,7 +39,7 @@ from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.names import find_state, positions
 from diffbisim.planning import action_rewards
-from diffbisim.problem import Array, frozen, lazy
+from diffbisim.problem import Array, TwoProcesses, frozen, lazy
 from diffbisim.results import DistanceResult, conditional
 
 Integers = NDArray[np.int64]
@@ -48,7 +48,7 @@ MODES = ("matched", "lax", "directed")
 
 
 @dataclass(frozen=True, eq=False)
-class ActionProblem:
+class ActionProblem(TwoProcesses):
     """Two MDPs, a cost for every pair of actions that are compared, and a discount; validated by :meth:`make`.
 
     Attributes:
@@ -89,26 +89,6 @@ class ActionProblem:
         choices = _choices(x, y, actions)
         by_rewards = isinstance(cost, str) and cost == "reward"
         return cls(x, y, _cost(cost, x, y, actions, choices), check_discount(discount), actions, choices, by_rewards)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(n_X, n_Y)``."""
-        return self.x.n_states, self.y.n_states
-
-    @cached_property
-    def scale(self) -> float:
-        """Largest ground cost: every tolerance is relative to it."""
-        return float(self.cost.max())
-
-    @property
-    def step(self) -> float:
-        """What the cost of one step counts in the table."""
-        return 1 - self.discount
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether either MDP is sparse; plans then come back sparse too."""
-        return self.x.is_sparse or self.y.is_sparse
 
     @cached_property
     def lines(self) -> tuple[Integers, ...]:

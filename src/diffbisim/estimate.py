@@ -35,6 +35,7 @@ from diffbisim.errors import InvalidArgument, warn
 from diffbisim.horizon import TimedProblem
 from diffbisim.parallel import batches, executor_map
 from diffbisim.problem import Array, Problem
+from diffbisim.process import taken
 from diffbisim.progress import Progress
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
@@ -128,6 +129,7 @@ def estimate(
         )
     sources = []
     for i, (name, data) in enumerate((("X", X), ("Y", Y))):
+        data = taken(data)
         if not isinstance(data, (Transitions, MarkovChain)):
             raise InvalidArgument(f"{name} is a {type(data).__name__}; give Transitions or a MarkovChain")
         sources.append(Source(data, _one_of(rewards, i), _one_of(initial, i), unseen))

@@ -49,6 +49,7 @@ from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
 from diffbisim.problem import Array, Problem, available_threads
+from diffbisim.process import taken
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
@@ -213,6 +214,7 @@ def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> Dist
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
+    target = taken(target)
     if isinstance(target, Transitions):
         return target.chain(rewards=rewards, unseen=unseen)
     if not isinstance(target, MarkovChain):

@@ -5,6 +5,7 @@
     simplex.py      one transport: the network simplex
     evaluation.py   what a coupling is worth: linear systems over pairs
     coupling.py     what is known at the end: plans, potentials, occupancies
+    batch.py        many small problems in one call
     games.py        strategy iteration for MDPs with actions; game_kernels.py, game_coupling.py: its parts
     tracking.py     one step at a time along a chain that moves (single loops)
     undiscounted.py what recurs, and Newton's steps without a discount

@@ -41,7 +41,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy, on_support
 from diffbisim.results import DistanceResult, Row, check_warm
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
@@ -70,12 +70,7 @@ def solve(
 ) -> DistanceResult:
     """Newton's steps to the certified gap, from a previous result if given."""
     run = AverageCost(problem, options, warm)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    return DistanceResult(
-        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(DistanceResult, run, problem, options, callback)
 
 
 class Split(NamedTuple):
@@ -106,7 +101,7 @@ class Split(NamedTuple):
         return items._replace(listed=self.closed), others
 
 
-class AverageCost:
+class AverageCost(Run):
     """One solve: the bias W on closed classes, their gains, and the table g of gains over all pairs.
 
     ``low``, ``high (classes,)`` are certified bounds of the gains, in units of the largest cost.
@@ -184,10 +179,6 @@ class AverageCost:
         self.extra = worst * max(self.longest - self.time, 0.0) if worst < np.inf else 0.0
         slowest = float(self.fall.min())
         self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
-
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
 
     def check(self, iteration: int) -> Check:
         """The distance for the table of gains, and its bounds; the gap is that of the whole table."""

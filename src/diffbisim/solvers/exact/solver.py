@@ -44,14 +44,14 @@ Cost of a sweep: Σ_xy (successors of x) × (successors of y). Memory: about 10 
 successors.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.pairs import begin, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS
@@ -72,15 +72,29 @@ def solve(
 ) -> DistanceResult:  # fmt: skip
     """Policy iteration to the certified gap, from a previous result, or from a table of ``values (n_X, n_Y)`` alone."""
     run = PolicyIteration(problem, options, warm, values)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    return DistanceResult(
-        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(DistanceResult, run, problem, options, callback)
 
 
-class PolicyIteration:
+class Discounted(Run):
+    """A run whose last sweep has put the fixed point within ``gap``/2 of the table ``U``, both scaled."""
+
+    problem: Any
+    discount: float
+    start: StartTransport
+    U: Array
+    gap: float
+    floor: float  # of the gap, by rounding
+
+    def check(self, iteration: int) -> Check:
+        """The distance for the table, and its bounds."""
+        bounds = self.start.solve(self.U, self.gap / 2)
+        self.accuracy = bounds.gap
+        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
+        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
+        return Check(row, bounds.gap, floor)
+
+
+class PolicyIteration(Discounted):
     """One solve: the table, the trees of all transports, and the coupling of the starts.
 
     ``pairs (K,)`` are those that are solved, flat, or a slice for all of them. ``U (n_X*n_Y,)`` is scaled by the
@@ -125,18 +139,6 @@ class PolicyIteration:
         self.change = high - low
         self.floor = 2 * rounding(self.transports, size, γ)
         self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
-
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
-
-    def check(self, iteration: int) -> Check:
-        """The distance for the table, and its bounds."""
-        bounds = self.start.solve(self.U, self.gap / 2)
-        self.accuracy = bounds.gap
-        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
-        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
-        return Check(row, bounds.gap, floor)
 
     def evaluate(self) -> None:
         """The table of the plans, as exact as the last change deserves; pivots that gain little are left out."""

@@ -42,15 +42,14 @@ from scipy import sparse
 
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
-from diffbisim.solvers.exact.pairs import begin_with, pair_items
-from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, reach
+from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, reached, row_ways
+from diffbisim.solvers.exact.transports import EPS, Basis, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -75,12 +74,7 @@ def solve(
 ) -> DistanceResult:
     """Policy iteration to the certified gap, relative to the largest cost or total, whichever is larger."""
     run = TotalCost(problem, options, warm)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    return DistanceResult(
-        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(DistanceResult, run, problem, options, callback)
 
 
 # --- which pairs -----------------------------------------------------------------------------------------------------
@@ -94,22 +88,12 @@ def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
     terminal = problem.terminal.ravel()
     if reachable:
         seen = terminal.copy()
-        first = np.flatnonzero(np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel() & ~terminal)
-        found = _flood(pair_items(problem, False), seen, first)
+        first = first_pairs(problem)
+        first = first[~terminal[first]]
+        found = reached(row_ways(problem.x.successors, problem.y.successors), seen, first)
         if found.size:
             return found
     return np.flatnonzero(~terminal)
-
-
-def _flood(items: Items, seen: Mask, first: Integers) -> Integers:
-    """The pairs that ``first`` leads to by way of pairs that are not ``seen`` yet, in order."""
-    queue = np.empty(seen.size, np.int64)
-    queue[: first.size] = first
-    seen[first] = True
-    head, tail = 0, first.size
-    while head < tail:
-        head, tail = reach(items, seen, queue, head, tail, STRETCH)
-    return np.sort(queue[:tail])
 
 
 def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> None:
@@ -124,9 +108,8 @@ def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> Non
             "pairs): the total is not unique; add them to terminal, or give them a cost"
         )
     backward = [Successors.of(sparse.csr_array(chain.successors.matrix.T)) for chain in (problem.x, problem.y)]
-    keys = np.zeros(problem.shape[0]), np.zeros(n_y)  # first bases are not needed
     seen = np.zeros(problem.cost.size, bool)
-    _flood(Items.of(backward[0], backward[1], n_y, keys), seen, np.flatnonzero(problem.terminal.ravel()))
+    reached(row_ways(backward[0], backward[1]), seen, np.flatnonzero(problem.terminal.ravel()))
     stuck = pairs[~seen[pairs]]
     if stuck.size:
         raise InvalidArgument(
@@ -146,7 +129,7 @@ class Band(NamedTuple):
     upper: tuple[float, float]
 
 
-class TotalCost:
+class TotalCost(Run):
     """One solve: the table V of pairs that are not terminal."""
 
     def __init__(self, problem: TotalProblem, options: Exact, warm: DistanceResult | None = None) -> None:
@@ -210,10 +193,6 @@ class TotalCost:
             rise = _most(up * high[out] - (up - 1) * cost[out], fall[out])
             drop = _most(down * low[out] - (1 - down) * cost[out], fall[out])
         return Band((down, -drop), (up, rise)) if np.isfinite(up) else nothing._replace(lower=(down, -drop))
-
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
 
     def check(self, iteration: int) -> Check:
         """The distance for the table, and its bounds: the best so far, since all are true."""
