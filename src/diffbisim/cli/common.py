@@ -70,11 +70,14 @@ Initial = Annotated[
         show_default=False,
     ),
 ]
-Id = Annotated[str | None, typer.Option(help="Events: the column that says who", show_default=False)]
+Id = Annotated[str | None, typer.Option("--id", help="Events: the column that says who", show_default=False)]
 Time = Annotated[
-    str | None, typer.Option(help="Events: the column that says when (numbers or ISO 8601)", show_default=False)
+    str | None,
+    typer.Option("--time", help="Events: the column that says when: numbers or ISO 8601", show_default=False),
 ]
-State = Annotated[str | None, typer.Option(help="Events: the column that says what happened", show_default=False)]
+State = Annotated[
+    str | None, typer.Option("--state", help="Events: the column that says what happened", show_default=False)
+]
 Gap = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +86,9 @@ Gap = Annotated[
 ]
 Group = Annotated[
     str | None,
-    typer.Option(help="Events: the column of groups; of one file A, its two groups are compared", show_default=False),
+    typer.Option(
+        "--group", help="Events: the column of groups; the two of A are compared, without B", show_default=False
+    ),
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
 Cost = Annotated[
