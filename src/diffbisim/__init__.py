@@ -25,6 +25,10 @@ _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
     "TimedChain": "timed",
+    "as_chain": "process",
+    "quantize": "quantize",
+    "Cells": "quantize",
+    "LinearGaussian": "gaussian",
     "distance": "distance",
     "pairwise": "pairwise",
     "bisimulation": "metrics",
@@ -98,6 +102,7 @@ if TYPE_CHECKING:
     from diffbisim.fit.fitting import fit as fit
     from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
+    from diffbisim.gaussian import LinearGaussian as LinearGaussian
     from diffbisim.imitate.imitation import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
     from diffbisim.io import load as load
@@ -111,6 +116,9 @@ if TYPE_CHECKING:
     from diffbisim.metrics import mico as mico
     from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
+    from diffbisim.process import as_chain as as_chain
+    from diffbisim.quantize import Cells as Cells
+    from diffbisim.quantize import quantize as quantize
     from diffbisim.results import DistanceResult as DistanceResult
     from diffbisim.timed import TimedChain as TimedChain
 

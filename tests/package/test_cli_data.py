@@ -181,6 +181,11 @@ def test_imitate_from_what_was_seen_is_that_of_the_library(folder, walks):
     assert json.loads(out)["distance"] == known.distance.value
     run("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--discount", 0.9, "--output", "policy.csv")
     assert np.array_equal(np.loadtxt("policy.csv", delimiter=",", skiprows=1)[:, 1:], known.policy)
+    short = "imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--max-iterations", 3, "--json"
+    for option, value in (("criterion", "average"), ("horizon", 5)):
+        out, _ = run(*short, f"--{option}", value, code=3)
+        known = db.imitate(mdp, walks["walks"], max_iterations=3, **{option: value})
+        assert json.loads(out)["distance"] == known.distance.value
 
 
 def test_imitate_an_optimal_policy(folder):

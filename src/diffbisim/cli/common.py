@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, get_type_hints
@@ -51,7 +53,7 @@ app = typer.Typer(
 
 # --- options that mean the same everywhere ------------------------------------------------------------------------
 
-CHAIN = "A Markov chain: .npz, .csv, .tsv or PRISM .tra"
+CHAIN = "A Markov chain: .npz, .csv, .tsv, PRISM .tra, Storm .drn; .gz of a text, - for standard input"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help=CHAIN, show_default=False)]
 Unseen = Annotated[str, typer.Option(help="States never left: error, self-loop, uniform or drop")]
@@ -68,10 +70,30 @@ Initial = Annotated[
         show_default=False,
     ),
 ]
+Id = Annotated[str | None, typer.Option(help="Events: the column that says who", show_default=False)]
+Time = Annotated[
+    str | None, typer.Option(help="Events: the column that says when (numbers or ISO 8601)", show_default=False)
+]
+State = Annotated[str | None, typer.Option(help="Events: the column that says what happened", show_default=False)]
+Gap = Annotated[
+    str | None,
+    typer.Option(
+        "--session-gap", help="Events: a longer pause begins a new episode, such as 30min", show_default=False
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(help="Events: the column of groups; of one file A, its two groups are compared", show_default=False),
+]
+Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
 Cost = Annotated[
     str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
 ]
 Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
+Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
+Horizon = Annotated[
+    int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random: the same seed, the same answer")]
 TimeLimit = Annotated[float | None, typer.Option(help="Give up after so many seconds", show_default=False)]
 Checkpoint = Annotated[
@@ -275,21 +297,67 @@ def read_weights(weights: str | None) -> Any:
         ) from None
 
 
-def read_observed(path: Path, rewards: Any = None) -> Transitions | MarkovChain:
+@dataclass(frozen=True)
+class Events:
+    """The columns of a table of events, as the options name them; none of them: another kind of table."""
+
+    id: str | None = None
+    time: str | None = None
+    state: str | None = None
+    gap: str | None = None
+    group: str | None = None
+    missing: str = "error"
+
+    def read(self, path: Path, states: Any = None) -> Any:
+        """What was observed; with a group a dictionary. Warnings become notes."""
+        from diffbisim.io.chains import read_transitions
+
+        options = {name: getattr(self, name) for name in ("id", "time", "state", "group", "missing")}
+        gap = float(self.gap) if self.gap is not None and re.fullmatch(r"[\d.]+", self.gap) else self.gap
+        with warnings_as_notes(), naming_options(missing="--missing", state="--state", gap="--session-gap"):
+            return read_transitions(path, states=states, gap=gap, **options)
+
+    def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
+        """The transitions and the names of the two groups in a file."""
+        if self.group is None:
+            raise InvalidArgument(f"{path} is one file: give another one, or --group COLUMN to compare its two groups")
+        found = self.read(path)
+        if len(found) != 2:
+            names = listed([f"{name} ({data.n_episodes:,})" for name, data in list(found.items())[:SHOWN]], len(found))
+            raise InvalidArgument(f"{path}: {self.group} has {len(found)} groups, {names}; two are compared")
+        return list(found.values()), [f"{path}, {self.group} = {name}" for name in found]
+
+
+def read_observed(path: Path, rewards: Any = None, events: Events | None = None) -> Transitions | MarkovChain:
     """What was observed, if the file holds observations, else the chain in it."""
     from diffbisim.io.chains import read_chain, read_transitions
+    from diffbisim.io.files import extension
+    from diffbisim.io.logs import LOGS
     from diffbisim.io.tables import holds_observations
 
-    if suffix(path) in (".csv", ".tsv") and holds_observations(path):
-        return read_transitions(path)
+    if events is not None and (events.state is not None or extension(path) in LOGS):
+        return events.read(path)  # type: ignore[no-any-return]
+    if extension(path) in (".csv", ".tsv") and holds_observations(path):
+        return read_transitions(path)  # type: ignore[no-any-return]
     return read_chain(path, rewards=rewards)
+
+
+@contextmanager
+def warnings_as_notes(**options: str) -> Iterator[None]:
+    """Warnings from within as notes that name these options."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        note(with_option_names(str(warning.message), options))
 
 
 def start_is_a_guess(path: Path, initial: str | None) -> bool:
     """Whether nothing says where the chain in a file starts, so that it is the state of the first row."""
+    from diffbisim.io.files import extension
     from diffbisim.io.tables import header
 
-    return initial is None and suffix(path) in (".csv", ".tsv") and "episode" not in header(path)
+    return initial is None and extension(path) in (".csv", ".tsv") and "episode" not in header(path)
 
 
 def need_rewards(chain: Any, path: Path, option: str = "--rewards", other: str = ", or use --cost indicator") -> None:

@@ -27,12 +27,8 @@ def distance(
     b: Annotated[Path, typer.Argument(metavar="B", help="Another one, of any size", show_default=False)],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
-    criterion: Annotated[
-        str, typer.Option(help="discounted, average (long-run) or total (until absorption)")
-    ] = "discounted",
-    horizon: Annotated[
-        int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
-    ] = None,
+    criterion: cli.Criterion = "discounted",
+    horizon: cli.Horizon = None,
     weights: Annotated[
         str | None,
         typer.Option(help="Or by weights of the times 0, 1, …: 1,0.5,0.25, or a file of numbers", show_default=False),

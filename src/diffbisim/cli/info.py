@@ -32,11 +32,12 @@ def info(
 
 def _start_source(path: Path, initial: str | None) -> str:
     """Who said where the chain in a file starts."""
+    from diffbisim.io.files import extension
     from diffbisim.io.prism import read_prism_labels
 
     if initial is not None:
         return "--initial"
-    if cli.suffix(path) in (".csv", ".tsv"):
+    if extension(path) in (".csv", ".tsv"):
         return (
             "the first row; --initial names another" if cli.start_is_a_guess(path, None) else "where the episodes begin"
         )
@@ -44,7 +45,7 @@ def _start_source(path: Path, initial: str | None) -> str:
         labels = path.with_suffix(".lab")
         said = labels.exists() and len(read_prism_labels(labels).get("init", ())) > 0
         return f"init in {labels.name}" if said else "no state is labeled init; --initial names another"
-    return "stored in the file"
+    return "where the episodes begin" if extension(path) == ".xes" else "stored in the file"
 
 
 def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:

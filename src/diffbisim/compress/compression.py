@@ -49,6 +49,7 @@ from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
 from diffbisim.parallel import Executor, as_done
 from diffbisim.problem import Array, Problem
+from diffbisim.process import taken
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
@@ -93,6 +94,7 @@ def compress(
     time_limit: float | None = None,
     starts: Sequence[MarkovChain] = (),
     tol: float = 1e-8,
+    criterion: str = "discounted",
     executor: Executor = None,
     progress: Progress = False,
     callback: Callable[[Mapping[str, float]], object] | None = None,
@@ -116,6 +118,7 @@ def compress(
         start and two sweeps of the solver are made however short it is
     starts : chains of ``n_states`` states to start from as well
     tol : certified gap of the distance, relative to the largest cost
+    criterion : "discounted"; others are refused
     executor : where the restarts run, as for :func:`diffbisim.pairwise`; None for threads of this process
     progress : True for a bar over the restarts, or a callable ``(done, total)``
     callback : called with a row of history as each restart ends; returning True leaves the others out
@@ -139,6 +142,11 @@ def compress(
     0.0
     """
     began = time.monotonic()
+    if criterion != "discounted":
+        raise InvalidArgument(
+            f"criterion is {criterion!r}; compress merges and searches by tables that contract with the discount: "
+            "compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) afterwards"
+        )
     X, k = _chain(target, target_rewards, unseen), _positive(n_states, "n_states")
     check_discount(discount)
     restarts, max_steps = _positive(restarts, "restarts"), check_count(max_steps, "max_steps")
@@ -205,6 +213,7 @@ def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> Dist
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
+    target = taken(target)
     if isinstance(target, Transitions):
         return target.chain(rewards=rewards, unseen=unseen)
     if not isinstance(target, MarkovChain):

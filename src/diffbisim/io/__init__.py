@@ -2,6 +2,7 @@
 
 chains.py    read_chain, read_mdp, read_transitions, write_chain: which format a file has
 tables.py    .csv, .tsv: edges, transitions, trajectories, rewards, costs
+logs.py      .xes, .parquet, .arrow, and tables of events of any kind
 prism.py     .tra and what stands beside it, as PRISM and Storm write it
 npz.py       .npz: a chain, exactly
 results.py   .npz: a result, so that it can be gone on from

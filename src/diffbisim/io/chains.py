@@ -3,6 +3,7 @@
     .npz            everything a chain has, exactly                         npz.py
     .tra            PRISM explicit, with .lab and .srew beside it           prism.py
     .csv, .tsv      edges, transitions or trajectories with a header        tables.py
+    .xes, .parquet  logs and tables of events                               logs.py
 
 Files that cannot be read raise `InvalidData` with file, line, text and remedy; files are written beside and moved into
 place, never half.
@@ -14,16 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diffbisim.chain import MarkovChain, Transitions, Unseen
+from diffbisim.chain import MarkovChain, Unseen
 from diffbisim.errors import InvalidArgument
-from diffbisim.io.files import within_memory
+from diffbisim.io.files import extension, within_memory
+from diffbisim.io.logs import LOGS, read_events
 from diffbisim.io.npz import read_npz, write_npz
 from diffbisim.io.prism import read_mdp, read_prism, write_prism
 from diffbisim.io.tables import read_csv, read_observations, write_csv
+from diffbisim.process import taken
 
 __all__ = ["read_chain", "read_mdp", "read_transitions", "write_chain"]
 
-FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism"}
+FORMATS = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".tra": "prism", ".xes": "log"}
 
 
 @within_memory
@@ -41,19 +44,36 @@ def read_chain(
     transition, as in `MarkovChain.from_transitions`.
     """
     kind = _format(path, format)
+    if kind == "log":
+        return read_events(path, states=None).chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[no-any-return]
     read: Callable[..., MarkovChain] = {"npz": read_npz, "prism": read_prism, "csv": read_csv}[kind]
     options = {} if kind == "npz" else {"unseen": unseen}
     return read(path, initial=initial, rewards=rewards, **options)
 
 
 @within_memory
-def read_transitions(path: str | Path, *, states: Any = None) -> Transitions:
-    """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
+def read_transitions(
+    path: str | Path, *, states: Any = None, id: Any = None, time: Any = None, state: Any = None, gap: Any = None,
+    group: Any = None, missing: str = "error",
+) -> Any:  # fmt: skip
+    """What was observed, in a table of transitions or trajectories, or in one of events.
+
+    Events (.csv, .tsv, both also with .gz, .parquet, .arrow, .feather) are read where ``state`` names the column that
+    says what happened; ``id``, ``time``, ``gap``, ``group`` and ``missing`` are as in `Transitions.from_frame`. Logs in
+    XES (.xes, .xes.gz) need no names. ``states`` as in `Transitions.from_pairs`.
+    """
+    if state is not None or extension(path) in LOGS:
+        return read_events(
+            path, id=id, time=time, state=state, gap=gap, group=group, missing=missing, states=states
+        )  # fmt: skip
+    if not (id is None and time is None and gap is None and group is None):
+        raise InvalidArgument(f"{path}: state is not given; name the column that says what happened")
     return read_observations(path, states)
 
 
 def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
     """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+    chain = taken(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
     write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}[_format(path, format)]
@@ -61,8 +81,8 @@ def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None)
 
 
 def _format(path: str | Path, format: str | None) -> str:
-    kind = FORMATS.get(Path(path).suffix.lower()) if format is None else format
-    if kind not in ("csv", "npz", "prism"):
+    kind = FORMATS.get(extension(path)) if format is None else format
+    if kind is None or kind not in FORMATS.values():
         what = f"{path}: the extension is not known" if format is None else f"format is {format!r}"
         raise InvalidArgument(f'{what}; use .csv, .tsv, .npz or .tra, or format="csv", "npz" or "prism"')
     return kind
