@@ -10,7 +10,7 @@ sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same lay
 chain, and costs by time, go through the graph as one flat array (:func:`pieces` takes it apart).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
@@ -36,10 +36,10 @@ ONCE = (
     "differentiated again): take differences of gradients instead"
 )
 
-#: What forward mode and batches are told.
+#: What forward mode and vmap are told.
 REVERSE = (
-    "the distance is differentiated in reverse mode, once, and for one pair of chains at a time: use grad or backward, "
-    "and a loop for a batch; forward mode, vmap and Hessians do not go through it"
+    "the distance is differentiated in reverse mode, once: use grad or backward, and for a batch kernels of shape "
+    "(B, n, n); forward mode, vmap and Hessians do not go through it"
 )
 
 #: The gap that is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
@@ -49,6 +49,9 @@ TOL = 1e-10
 #: How far a row sum may be from one.
 LOOSE = 1e-3
 
+
+#: Dimensions of an argument that has one entry per distance of a batch.
+BATCH = {"X": 3, "Y": 3, "cost": 3, "initial": 2, "initial_x": 2, "rewards": 2}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -66,7 +69,8 @@ rewards : (n_Y,) {array} for cost "reward" (default: those of X if both have as 
 solver, tol, warm : as for :func:`diffbisim.distance`; by default exact, to 1e-10 where digits allow
 asked : what else :func:`diffbisim.distance` takes to say what is computed: ``criterion``, ``horizon``, ...
 
-Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards."""
+Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards. ``distance`` takes each of them with a
+leading batch dimension, too: kernels of shape (B, n, n) give B distances."""
 
 
 def with_arguments(array: str, sparse: str) -> Callable[[Function], Function]:
@@ -78,6 +82,18 @@ def with_arguments(array: str, sparse: str) -> Callable[[Function], Function]:
         return function
 
     return filled
+
+
+def batched(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the arguments that have a leading batch dimension, of the same length."""
+    names = tuple(name for name, ndim in BATCH.items() if getattr(given.get(name), "ndim", 0) == ndim)
+    sizes = {name: given[name].shape[0] for name in names}
+    if len(set(sizes.values())) > 1:
+        what = ", ".join(f"{name} of {size}" for name, size in sizes.items())
+        raise InvalidArgument(f"batches differ in size: {what}; give one entry per distance, or one for all")
+    if names and not sizes[names[0]]:
+        raise InvalidArgument(f"{names[0]} is an empty batch; give at least one")
+    return names
 
 
 class Entries(NamedTuple):

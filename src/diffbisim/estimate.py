@@ -21,7 +21,6 @@ Resampling whole episodes keeps whatever dependence there is within them. Pairs 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -33,7 +32,7 @@ from diffbisim.checks import as_number, check_count
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.horizon import TimedProblem
-from diffbisim.parallel import batches, executor_map
+from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.process import taken
 from diffbisim.progress import Progress
@@ -88,7 +87,7 @@ def estimate(
     confidence: float = 0.95,
     replicates: int = 200,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Estimate:
     """Distance between two datasets (or a dataset and a known chain), with a bootstrap confidence interval.

@@ -52,10 +52,15 @@ def distance(
     warm: DistanceResult | None = None,
     **asked: Any,
 ) -> jax.Array:
-    """The distance between two chains as a scalar array.
+    """The distance between two chains as a scalar array, or of a batch of them.
 
     {arguments}
     """
+    given = {"X": X, "Y": Y, "cost": cost, "initial": initial, "initial_x": initial_x, "rewards": rewards}
+    if names := _bridge.batched(given):
+        rest = {"discount": discount, "solver": solver, "tol": tol, "warm": warm, **asked}
+        batch: Any = jax.vmap(lambda one: distance(**{**given, **one}, **rest))
+        return jnp.asarray(batch({name: jnp.asarray(given[name]) for name in names}))
     X, Y = map(_process, (X, Y))
     parts: Parts = {}
     shapes: dict[str, _bridge.Shapes] = {}

@@ -138,3 +138,19 @@ def test_check_grads_through_a_kernel_for_every_step(double):
         np.testing.assert_allclose(slope, of_core, rtol=0, atol=1e-9)
     with pytest.raises(db.InvalidArgument, match="needs chains that stay the same"):
         distance(db.TimedChain(Ps), Qs, "reward")
+
+
+def test_a_batch_is_the_loop_with_its_gradients(double):
+    rng = np.random.default_rng(12)
+    kernels, costs = jnp.asarray(rng.dirichlet(np.ones(3), (2, 3))), jnp.asarray(rng.random((2, 3, 3)))
+    X, weights = db.MarkovChain(rng.dirichlet(np.ones(3), 3)), jnp.asarray([1.0, -2.0])
+
+    def whole(P, c):
+        return weights @ distance(X, P, c)
+
+    def looped(P, c):
+        return sum(w * distance(X, P_b, c_b) for w, P_b, c_b in zip(weights, P, c, strict=True))
+
+    assert distance(X, kernels, costs).shape == (2,)
+    for one, other in zip(*(jax.grad(f, (0, 1))(kernels, costs) for f in (whole, looped)), strict=True):
+        assert np.allclose(one, other, rtol=0, atol=1e-14)

@@ -338,3 +338,20 @@ def test_a_constant_process_over_steps_against_one_kernel():
 def test_errors_of_kernels_for_every_step(call, message):
     with pytest.raises(db.DiffbisimError, match=message):
         call(tensor([[0.5, 0.5], [0.2, 0.8]]))
+
+
+def test_a_batch_is_the_loop_with_its_gradients():
+    rng = np.random.default_rng(11)
+    kernels = torch.tensor(rng.dirichlet(np.ones(4), (3, 4)), requires_grad=True)
+    costs = torch.tensor(rng.random((3, 4, 4)), requires_grad=True)
+    X = db.MarkovChain(rng.dirichlet(np.ones(4), 4))
+    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    whole = distance(X, kernels, costs)
+    looped = torch.stack([distance(X, P, c) for P, c in zip(kernels, costs, strict=True)])
+    assert torch.equal(whole, looped)
+    for one, other in zip(*(torch.autograd.grad(weights @ d, (kernels, costs)) for d in (whole, looped)), strict=True):
+        assert torch.equal(one, other)
+    both = distance(kernels, kernels.flip(0), costs[0])
+    assert torch.equal(both, torch.stack([distance(kernels[b], kernels[2 - b], costs[0]) for b in range(3)]))
+    with pytest.raises(db.InvalidArgument, match="batches differ in size: Y of 3, cost of 2"):
+        distance(X, kernels, costs[:2])

@@ -20,8 +20,7 @@ would end too late by the pace of the last one. What is kept for the end is the 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +47,8 @@ from diffbisim.cost import ground_cost, reward_cost
 from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
-from diffbisim.problem import Array, Problem, available_threads
+from diffbisim.parallel import Executor, as_done
+from diffbisim.problem import Array, Problem
 from diffbisim.process import taken
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
@@ -95,7 +95,7 @@ def compress(
     starts: Sequence[MarkovChain] = (),
     tol: float = 1e-8,
     criterion: str = "discounted",
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
     callback: Callable[[Mapping[str, float]], object] | None = None,
     checkpoint: str | Path | None = None,
@@ -119,7 +119,7 @@ def compress(
     starts : chains of ``n_states`` states to start from as well
     tol : certified gap of the distance, relative to the largest cost
     criterion : "discounted"; others are refused
-    executor : where the restarts run; None for threads of this process
+    executor : where the restarts run, as for :func:`diffbisim.pairwise`; None for threads of this process
     progress : True for a bar over the restarts, or a callable ``(done, total)``
     callback : called with a row of history as each restart ends; returning True leaves the others out
     checkpoint : a file that is written as each restart ends; if it exists, the run goes on from there, to the same bits
@@ -167,8 +167,7 @@ def compress(
         notes.starts = _all_starts(target_, k, begun, restarts, as_generator(rng), clock)
         notes.write()
     reserve = X.n_transitions / target_.chain.n_transitions  # the last sweep is over X itself
-    with nullcontext(executor) if executor else ThreadPoolExecutor(available_threads()) as workers:
-        best, history = Race(target_, max_steps, clock, reserve, workers, notes, callback).run(progress)
+    best, history = Race(target_, max_steps, clock, reserve, executor, notes, callback).run(progress)
     model, learned = best.model, given[1] is None
     Y = MarkovChain(model.transition, initial=model.initial, rewards=model.rewards if learned else given[0])
     problem = Problem.make(X, Y, "reward" if learned else given[1], discount)
@@ -385,29 +384,21 @@ class Race:
             advance(len(done))
         must = min(runs) if not self.notes.heats[0] else -1  # however short the time is
         left = self.clock.left()
-        futures = {
-            self.executor.submit(
-                _run, Job(self.target, start, small, self.max_steps, self.reserve, left, time.time() + left, n == must)
-            ): n
+        jobs = {
+            n: Job(start, small, self.max_steps, self.reserve, left, time.time() + left, n == must)
             for n, start in runs.items()
             if n not in done
         }
-        try:
-            for future in as_completed(futures):
-                ran, n = None if future.cancelled() else future.result(), futures[future]
-                if ran is None:
+        numbers = list(jobs)
+        with closing(as_done(_run, list(jobs.values()), self.target, self.executor)) as ended:
+            for k, ran in ended:
+                if ran is None:  # there was no time for it
                     continue
-                done[n] = ran
-                if not ran.complete:  # there is no time for those that have not begun
-                    for other in futures:
-                        other.cancel()
+                done[numbers[k]] = ran
                 self.notes.write()
                 advance(1)
-                if self.callback is not None and self.callback({"restart": n, "value": ran.values[-1]}):
+                if self.callback is not None and self.callback({"restart": numbers[k], "value": ran.values[-1]}):
                     return False
-        finally:
-            for future in futures:
-                future.cancel()
         return not self.clock.limited or self.clock.left() > 0
 
 
@@ -425,7 +416,6 @@ def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
 class Job(NamedTuple):
     """One restart, as a worker gets it."""
 
-    target: Target
     start: Start
     small: float  # the share of the distance that a step has to gain
     max_steps: int
@@ -435,14 +425,14 @@ class Job(NamedTuple):
     must: bool  # however late it is
 
 
-def _run(job: Job) -> Ran | None:
+def _run(target: Target, job: Job) -> Ran | None:
     """One restart: average, descend, and try the hard encoder at the end; None if it is too late.
 
     It may have waited for its turn, so the time that is left is asked for here.
     """
     (model, before), small = job.start, job.small
     end = time.monotonic() + min(job.seconds, job.until - time.time())
-    search = Search(job.target, model, job.max_steps, end, before == "hold", job.reserve)
+    search = Search(target, model, job.max_steps, end, before == "hold", job.reserve)
     if search.late and not job.must:
         return None
     with quietly():  # an occupancy of a model on the way may be inaccurate, which only costs steps
