@@ -36,7 +36,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
-from diffbisim.compress.starts import Model, Target, aggregate, weighted_median
+from diffbisim.compress.starts import Model, Target, averaged, weighted_median
 from diffbisim.parallel import left_behind
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
@@ -54,9 +54,10 @@ FRESH = 3
 CELLS_PER_SECOND = 2e8
 
 
-#: Largest linear program, in cells of the plans of one row. The states of largest weight are taken as far as that
-#: goes; if they have less than this share of the weight, the projections are used.
-LARGEST_PROGRAM = 3_000
+#: Largest linear program, in cells of the plans of one row, for chains of up to so many states, and for larger ones.
+#: The states of largest weight are taken as far as that goes; if they have less than this share of the weight, the
+#: projections are used.
+LARGEST_PROGRAM, SMALL, OF_LARGE = 3_000, 100, 1_000
 ENOUGH = 0.9
 
 #: Weights below this share of a row's total do not move its barycenter.
@@ -65,7 +66,12 @@ NEGLIGIBLE = 1e-9
 #: Width of the Gibbs kernel, relative to the spread of the table; less for short steps, which need to be exact.
 SMOOTHING = 0.05
 
-PROJECTIONS = 30
+#: Projections at most, and the change (in total) at which they end.
+PROJECTIONS, SETTLED = 15, 1e-3
+
+#: Share of the weight that the states of largest weight have to carry, if only these are projected.
+MOST_WEIGHT = 0.95
+
 TINY = 1e-300
 
 #: Kernels with at least this share of their entries positive are multiplied as dense matrices.
@@ -87,6 +93,7 @@ class Search:
     deadline: float
     hold: bool = False  # whether the rewards stay as they are
     reserve: float = 0.0
+    tol: float = 0.0  # certified gap of its distances, if larger than that of the target
     step: float = 1.0
     pace: float = field(init=False)
     values: list[float] = field(default_factory=list)
@@ -123,21 +130,22 @@ class Search:
         """Below this a distance is zero as far as anybody can tell."""
         return self.target.tol * self.result.problem.scale
 
-    def solve(self, model: Model, warm: DistanceResult | None = None) -> DistanceResult:
-        """The distance to a model, as exact as the time allows."""
+    def solve(self, model: Model, warm: DistanceResult | None = None, least: float = np.inf) -> DistanceResult:
+        """The distance to a model, as exact as the time allows; not to the end where it is surely ``least`` or more."""
         began, slowest, done = time.monotonic(), self.pace / 2, 0
 
         def stop(row: Mapping[str, float]) -> bool:
             nonlocal done
             done, spent = done + 1, time.monotonic() - began
             self.pace = max(slowest, spent / done)
-            return time.monotonic() + self.pace > self.end and (bool(self.values) or spent > MOMENT)
+            late = time.monotonic() + self.pace > self.end and (bool(self.values) or spent > MOMENT)
+            return late or row["lower"] >= least
 
-        return self.target.solve(model, warm, stop)
+        return self.target.solve(model, warm, stop, self.tol)
 
     def consider(self, model: Model, least: float = 0.0, cold: bool = False) -> bool:
         """Take a model if it is nearer by more than ``least``; one whose distance was not finished, if that is sure."""
-        result = self.solve(model, None if cold else self.result)
+        result = self.solve(model, None if cold else self.result, self.value - least)
         if not (result.upper if result.outcome is Status.INTERRUPTED else result.value) < self.value - least:
             return False
         self.model, self.result = model, result
@@ -228,7 +236,7 @@ def lloyd(search: Search, rounds: int) -> bool:
     gained = False
     for _ in range(rounds):
         labels = search.result.values.argmin(axis=1)
-        hard = aggregate(search.target, labels, len(search.model.initial))
+        hard = averaged(search.target, labels, len(search.model.initial))
         if search.over or not search.consider(hard, least=search.floor, cold=True):
             break
         gained = True
@@ -256,7 +264,7 @@ def barycenters(
         if time.monotonic() > deadline:
             break
         w = m[:, y] / total
-        active = _heaviest(w, degree * U.shape[1])
+        active = _heaviest(w, degree * U.shape[1], LARGEST_PROGRAM if len(w) <= SMALL else OF_LARGE)
         if w[active].sum() >= ENOUGH:
             q = _program(chain, U, w, active, P[y], radius)
         else:
@@ -267,11 +275,17 @@ def barycenters(
     return Q
 
 
-def _heaviest(w: Array, cells: Integers) -> Integers:
-    """The states of largest weight whose plans fit into one program, ascending."""
+def _heaviest(w: Array, cells: Integers, most: int) -> Integers:
+    """The states of largest weight whose plans have so many cells in all, ascending."""
     order = np.argsort(-w, kind="stable")
     order = order[w[order] > NEGLIGIBLE]
-    return np.sort(order[np.cumsum(cells[order]) <= LARGEST_PROGRAM])
+    return np.sort(order[np.cumsum(cells[order]) <= most])
+
+
+def _carrying(w: Array, share: float) -> Integers:
+    """The states of largest weight that carry this share of it, ascending."""
+    order = np.argsort(-w, kind="stable")
+    return np.sort(order[: int(np.searchsorted(np.cumsum(w[order]), share * w.sum())) + 1])
 
 
 def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: Array, radius: float) -> Array | None:
@@ -323,18 +337,18 @@ class Gibbs:
 
         Of the large chain only the rows with weight matter. At the deadline it is what the projections so far gave.
         """
-        heavy = np.flatnonzero(w > NEGLIGIBLE)
-        w, K, rows = w[heavy], self.kernel, self.chain.successors.matrix[heavy]  # (a,), (n, k), (a, n)
+        heavy = _carrying(w, MOST_WEIGHT)
+        w, K, rows = w[heavy] / w[heavy].sum(), self.kernel, self.chain.successors.matrix[heavy]  # (a,), (n, k), (a, n)
         dense = rows.nnz >= DENSE * heavy.size * K.shape[0]
         apply = _dense_projection(rows.toarray(), K) if dense else _sparse_projection(rows, K)
         v = np.ones((heavy.size, K.shape[1]))
         q: Array = v[0] / v[0].sum()
         for _ in range(PROJECTIONS):
             back = apply(v)
-            q = np.exp(w @ np.log(np.maximum(v * back, TINY)))
+            before, q = q, np.exp(w @ np.log(np.maximum(v * back, TINY)))
             q /= q.sum()
             v = q / np.maximum(back, TINY)
-            if time.monotonic() > deadline:
+            if np.abs(q - before).sum() <= SETTLED or time.monotonic() > deadline:
                 break
         return np.asarray(q)
 
