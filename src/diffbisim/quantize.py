@@ -184,15 +184,13 @@ class Cells:
 
     def _pruned(self, rows: Floats, share: float) -> Floats:
         """Without the smallest entries, up to ``share`` of each row, whose mass goes to the nearest cell that stays."""
-        gaps = self.cost()
-        new = np.zeros_like(rows)
-        for row, out in zip(rows, new, strict=True):
-            order = np.argsort(row, kind="stable")
-            small = order[: np.searchsorted(np.cumsum(row[order]), share, side="right")]
-            kept = np.setdiff1d(np.flatnonzero(row), small)
-            small = small[row[small] > 0]
-            out[kept] = row[kept]
-            np.add.at(out, kept[gaps[np.ix_(small, kept)].argmin(axis=1)], row[small])
+        order = np.argsort(rows, axis=1)
+        small = np.cumsum(np.take_along_axis(rows, order, axis=1), axis=1) <= share
+        kept = np.ones(rows.shape, dtype=bool)
+        np.put_along_axis(kept, order, ~small, axis=1)
+        nearest = np.where(kept[:, None, :], self.cost(), np.inf).argmin(axis=2)  # (k, k): to which cell of the row
+        new = np.where(kept, rows, 0.0)
+        np.add.at(new, (np.arange(len(rows))[:, None], nearest), np.where(kept, 0.0, rows))
         return new
 
     def _check_range(self, points: Floats) -> None:
@@ -223,7 +221,8 @@ def quantize(
     Parameters
     ----------
     X, Y : lists of trajectories, each (T, d), on the line also (T,); Y may be left out
-    n_states : number of cells k, or "auto": 2 n^(1/3) on the line and n^(1/2) above, for n steps of the smaller set.
+    n_states : number of cells k, or "auto": 2 n^(1/3) on the line and 0.7 n^(1/2) above, for n steps of the smaller
+        set.
         Where there are no more distinct points than that, these are the centers
     scale : what coordinates are divided by: "std", their standard deviations; None, nothing; or (d,) numbers
     rng : seed of the clustering
@@ -233,9 +232,8 @@ def quantize(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> q = quantize(rng.normal(size=(20, 50, 2)), rng.normal(size=(10, 30, 2)))
-    >>> q.n_states, q.chain(rng.normal(size=(5, 50, 2)))
-    (17, MarkovChain(17 states, 289 transitions, start in 4 states))
+    >>> quantize(rng.normal(size=(20, 50, 2)), rng.normal(size=(10, 30, 2)))
+    Cells(12 in 2 dimensions)
     """
     data = [paths_of(X, "X")]
     if Y is not None:
@@ -314,10 +312,12 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
 
 
 def is_paths(data: Any) -> bool:
-    """Whether this looks like trajectories of numbers: a list (or a three-dimensional array) of arrays."""
-    if isinstance(data, np.ndarray):
-        return data.ndim == 3
-    return isinstance(data, (list, tuple)) and bool(data) and all(np.ndim(part) in (1, 2) for part in data[:1])
+    """Whether these are trajectories in R^d: a list of arrays of reals, or of points, or all of them in one array."""
+    parts = data if isinstance(data, (list, tuple)) else data[:1] if getattr(data, "ndim", 0) == 3 else []
+    return len(parts) > 0 and all(
+        isinstance(part, np.ndarray) and (part.ndim == 2 or (part.ndim == 1 and part.dtype.kind == "f"))
+        for part in parts
+    )
 
 
 def paths_of(data: Any, name: str, dimension: int | None = None, other: str = "the cells") -> list[Floats]:
@@ -395,7 +395,7 @@ def _auto(n_states: Any, n_steps: int, d: int) -> int:
     if isinstance(n_states, str):
         if n_states != "auto":
             raise InvalidArgument(f'n_states is {n_states!r}; give a number of cells or "auto"')
-        return int(np.clip(round(2 * n_steps ** (1 / 3) if d == 1 else n_steps ** (1 / 2)), 4, MOST_CELLS))
+        return int(np.clip(round(2 * n_steps ** (1 / 3) if d == 1 else 0.7 * n_steps ** (1 / 2)), 4, MOST_CELLS))
     if check_count(n_states, "n_states") < 1:
         raise InvalidArgument(f'n_states is {n_states}; give a positive number of cells or "auto"')
     return int(n_states)
