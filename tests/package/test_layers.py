@@ -20,7 +20,7 @@ LAYERS = (
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),
     ("chain", "mdp", "timed", "process", "cost", "planning", "gaussian", "quantize"),
-    ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.chains", "data"),
+    ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains", "data"),
     ("problem", "horizon", "actions", "questions", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),
     ("solvers",),

@@ -4,6 +4,7 @@ chains.py    read_chain, read_mdp, read_transitions, write_chain: which format a
 tables.py    .csv, .tsv: edges, transitions, trajectories, rewards, costs
 logs.py      .xes, .parquet, .arrow, and tables of events of any kind
 prism.py     .tra and what stands beside it, as PRISM and Storm write it
+storm.py     .drn, and programs that stormpy builds models of
 npz.py       .npz: a chain, exactly
 results.py   .npz: a result, so that it can be gone on from
 arrays.py    the one reader of binary files, which believes nothing
