@@ -143,7 +143,7 @@ def estimate_paths(
     base = task.solve(*whole)
     rows = []
     for _ in range(n_splits):
-        (x1, x2), (y1, y2) = (_halves(steps, generator) for steps in whole)
+        (x1, x2), (y1, y2) = (halves_of(steps, generator) for steps in whole)
         pairs = ((x1, y1), (x2, y2), (x1, x2), (y1, y2))
         rows.append([task.solve(*pair, near=base).calibrated for pair in pairs])
     table = np.array(rows)
@@ -250,7 +250,7 @@ def _normal_points(d: int) -> Floats:
     return np.asarray(ndtri((uniform + 0.5 / POINTS) % 1.0))
 
 
-def _halves(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
+def halves_of(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
     """Two random halves: of the trajectories, or of pieces of them where there are few."""
     n = len(steps.starts)
     unit: Integers = steps.trajectory
