@@ -45,6 +45,7 @@ _HOME = {
     "fit": "fit.fitting",
     "FitResult": "fit.result",
     "identify": "fit.identify",
+    "fit_simulator": "fit.simulators",
     "load": "io",
     "read_chain": "io.chains",
     "read_mdp": "io.chains",
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from diffbisim.fit.fitting import fit as fit
     from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
+    from diffbisim.fit.simulators import fit_simulator as fit_simulator
     from diffbisim.gaussian import LinearGaussian as LinearGaussian
     from diffbisim.imitate.imitation import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult

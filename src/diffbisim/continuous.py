@@ -40,7 +40,7 @@ from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument
 from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
-from diffbisim.quantize import Cells, Steps, paths_of, quantize
+from diffbisim.quantize import Cells, LocalLaws, Steps, paths_of, quantize
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
 
@@ -100,6 +100,7 @@ def estimate_paths(
     solver: Any = "exact",
     *,
     criterion: str = "discounted",
+    weights: Any = None,
     n_states: Any = "auto",
     scale: Any = "std",
     prune: float = 0.001,
@@ -114,7 +115,8 @@ def estimate_paths(
     X, Y : lists of trajectories (T, d), which start as the processes do
     cost : "euclidean", "sqeuclidean", another metric of scipy's cdist, or a function of points (n, d) and (m, d) that
         returns (n, m) costs
-    discount, solver, criterion : as for :func:`diffbisim.distance`; criterion "discounted" or "average"
+    discount, solver, criterion, weights : as for :func:`diffbisim.distance`; criterion "discounted" or "average".
+        ``weights`` of the times 0 … T are those of a finite horizon; the steps of all times are pooled
     n_states, scale, rng : cells, as for :func:`diffbisim.quantize`
     prune : share of each row whose smallest entries are moved to the nearest cell
     confidence : nominal probability that the interval covers the true distance
@@ -135,11 +137,13 @@ def estimate_paths(
     cells = quantize(x, y, n_states, scale, seed)
     coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed)
     whole = Steps.of(x), Steps.of(y)
-    task = Task(cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), criterion, float(prune))
+    task = Task(
+        cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), criterion, weights, float(prune)
+    )
     base = task.solve(*whole)
     rows = []
     for _ in range(n_splits):
-        (x1, x2), (y1, y2) = (_halves(steps, generator) for steps in whole)
+        (x1, x2), (y1, y2) = (halves_of(steps, generator) for steps in whole)
         pairs = ((x1, y1), (x2, y2), (x1, x2), (y1, y2))
         rows.append([task.solve(*pair, near=base).calibrated for pair in pairs])
     table = np.array(rows)
@@ -196,6 +200,7 @@ class Task:
     discount: float
     solver: Any
     criterion: str
+    weights: Any
     prune: float
 
     def solve(self, X: Steps, Y: Steps, near: Solved | None = None) -> Solved:
@@ -206,7 +211,8 @@ class Task:
         return Solved(result, near.shift if shift is None and near else shift or 0.0)
 
     def _distance(self, X: MarkovChain, Y: MarkovChain, warm: DistanceResult | None = None) -> DistanceResult:
-        return distance(X, Y, self._table, self.discount, self.solver, criterion=self.criterion, warm=warm)
+        how: Any = {"criterion": self.criterion, "weights": self.weights, "warm": warm}
+        return distance(X, Y, self._table, self.discount, self.solver, **how)
 
     def _shift(self, X: Steps, Y: Steps) -> float | None:
         """d - d_cells of the linear-Gaussian processes that fit best; None where there is no closed form."""
@@ -214,10 +220,10 @@ class Task:
             return None
         x, y = (LinearGaussian.fit(steps.now, steps.after, steps.starts) for steps in (X, Y))
         try:
-            exact = linear_gaussian_distance(x, y, self.discount, self.cost)
+            exact = linear_gaussian_distance(x, y, self.discount, self.cost, weights=self.weights)
         except InvalidArgument:
             return None
-        return exact - self._distance(on_cells(x, self.cells), on_cells(y, self.cells)).value
+        return exact - self._distance(on_cells(x, self.cells, self.prune), on_cells(y, self.cells, self.prune)).value
 
     @cached_property
     def _table(self) -> Any:
@@ -225,13 +231,13 @@ class Task:
         return self.cost(centers, centers) if callable(self.cost) else feature_cost(centers, centers, self.cost)
 
 
-def on_cells(process: LinearGaussian, cells: Cells) -> MarkovChain:
+def on_cells(process: LinearGaussian, cells: Cells, prune: float = 0.0) -> MarkovChain:
     """A linear-Gaussian process as a chain on cells: the law at each center, by quasi-random points."""
     normal = _normal_points(process.dimension)
     steps = cells.centers @ process.slope.T + process.shift
     points = steps[:, None] + normal @ process.noise.T
     weights = np.full(points.shape[:2], 1.0 / len(normal))
-    rows = cells._spread(points, weights, np.zeros(weights.shape, dtype=bool))
+    rows = cells.rows(LocalLaws(points, weights, np.zeros(weights.shape, dtype=bool)), prune)
     return MarkovChain(rows, initial=cells.law(process.start + normal @ process.spread.T))
 
 
@@ -244,7 +250,7 @@ def _normal_points(d: int) -> Floats:
     return np.asarray(ndtri((uniform + 0.5 / POINTS) % 1.0))
 
 
-def _halves(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
+def halves_of(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
     """Two random halves: of the trajectories, or of pieces of them where there are few."""
     n = len(steps.starts)
     unit: Integers = steps.trajectory

@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import diffbisim as db
-from diffbisim.continuous import on_cells
+from diffbisim.continuous import estimate_paths, on_cells
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.gaussian import linear_gaussian_distance
 from diffbisim.quantize import is_paths
@@ -59,7 +59,7 @@ def test_calibration_is_exact_for_the_process_on_its_own_cells():
     for s, process in enumerate(FAR):
         X = process.sample(100, 20, s)
         fitted.append(db.LinearGaussian.fit(X[:, :-1].reshape(-1, 1), X[:, 1:].reshape(-1, 1), X[:, 0]))
-    chains = [on_cells(process, e.cells) for process in fitted]
+    chains = [on_cells(process, e.cells, e.budget.pruned) for process in fitted]
     on_them = db.distance(*chains, e.cells.cost("sqeuclidean"), discount=0.9).value
     exact = linear_gaussian_distance(*fitted, 0.9)
     assert e.calibrated - e.plug_in == pytest.approx(exact - on_them, abs=1e-5 * e.cells.cost("sqeuclidean").max())
@@ -87,6 +87,15 @@ def test_a_function_of_points_is_a_cost():
     given = db.estimate(short(0), short(1, FAR[1]), lambda a, b: cdist(a, b), discount=0.8, replicates=24)
     assert given.plug_in == pytest.approx(named.plug_in)  # on the line these are one
     assert given.calibrated == given.plug_in  # there is no closed form
+
+
+def test_finite_horizons_pool_the_steps_of_all_times():
+    w = np.ones(6)
+    X, Y = (process.sample(150, 5, s) for s, process in enumerate(FAR))
+    e = estimate_paths(X, Y, "sqeuclidean", weights=w, replicates=40)
+    exact = linear_gaussian_distance(*FAR, weights=w)
+    assert e.lower <= exact <= e.upper
+    assert abs(e.value - exact) < 4 * e.standard_error
 
 
 def test_one_long_trajectory_is_cut_into_pieces():
