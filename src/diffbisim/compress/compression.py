@@ -11,7 +11,7 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
        classes of the hard encoder, kept if it is nearer. Small chains: coarsely for all, then to the end for the best
-       quarter. Large ones: averages for all, coarse descents for a quarter, the best of these to the end. Where the
+       quarter. Large ones: averages for all, coarse descents for a half, the best one or two to the end. Where the
        discount is near one, finalists go twice, the second time by way of smaller discounts
     4. the nearest of all, with its certified distance to X itself
 
@@ -435,7 +435,8 @@ def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
-    return Heat(1.0, None, 1e-4), Heat(0.25, COARSE, 1e-5, patience=1), Heat(0.125, FINE, 1e-6, patience=2)
+    last = 0.25 if target.chain.n_states <= SPECTRAL else 0.125
+    return Heat(1.0, None, 1e-3), Heat(0.5, 3 * COARSE, 1e-4, patience=1), Heat(last, FINE, 1e-5)
 
 
 @stored

@@ -67,11 +67,10 @@ NEGLIGIBLE = 1e-9
 SMOOTHING = 0.05
 
 #: Projections at most, and the change (in total) at which they end.
-PROJECTIONS, SETTLED = 15, 1e-3
+PROJECTIONS, SETTLED = 30, 1e-3
 
-#: Share of the weight that the states of largest weight have to carry, if only these are projected.
-MOST_WEIGHT = 0.95
-
+#: Share of the weight of a row that may be left out, the states of least weight; less for short steps, too.
+LEFT_OUT = 0.1
 TINY = 1e-300
 
 #: Kernels with at least this share of their entries positive are multiplied as dense matrices.
@@ -160,14 +159,28 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
     idle = 0
     while idle < patience and not search.over:
         before = search.value
-        for improve in (_start_and_rewards, _kernel, reseed):
+        for improve in (_all_at_once, reseed) if search.tol else (_start_and_rewards, _kernel, reseed):
             if not search.late:
                 improve(search)
         search.report()
         idle = idle + 1 if before - search.value <= small * before else 0
 
 
+def _all_at_once(search: Search) -> None:
+    """Start, rewards and kernel in one trial, where a solve is expensive; without the kernel if that is not nearer."""
+    moved = _with_start_and_rewards(search)
+    if not _kernel(search, moved) and not search.late and not _same(moved, search.model):
+        search.consider(moved)
+
+
 def _start_and_rewards(search: Search) -> None:
+    moved = _with_start_and_rewards(search)
+    if not _same(moved, search.model):
+        search.consider(moved)
+
+
+def _with_start_and_rewards(search: Search) -> Model:
+    """The model with the start and the rewards that are best for its coupling."""
     U, m, model = search.result.values, search.result.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
     moved = replace(model, initial=nearest / nearest.sum())
@@ -176,8 +189,7 @@ def _start_and_rewards(search: Search) -> None:
         visited = m.sum(axis=0) > NEGLIGIBLE
         medians = [weighted_median(r, m[:, y]) if visited[y] else model.rewards[y] for y in range(m.shape[1])]
         moved = replace(moved, rewards=np.array(medians))
-    if not _same(moved, model):
-        search.consider(moved)
+    return moved
 
 
 def _same(a: Model, b: Model) -> bool:
@@ -186,19 +198,23 @@ def _same(a: Model, b: Model) -> bool:
     return a.rewards is None or b.rewards is None or np.array_equal(a.rewards, b.rewards)
 
 
-def _kernel(search: Search) -> None:
-    """The best kernel within a radius, which grows with success and shrinks with failure."""
+def _kernel(search: Search, moved: Model | None = None) -> bool:
+    """The best kernel within a radius, which grows with success and shrinks with failure; whether it is nearer.
+
+    ``moved`` is the model whose kernel is replaced, the present one by default.
+    """
     chain, U, m, P = search.target.chain, search.result.values, search.result.occupancy, search.model.transition
     radius = search.step
     while radius >= NEAREST:
         Q = barycenters(chain, U, m, P, radius, search.end - FRESH * search.pace)
         if search.late:
-            return
-        if search.consider(replace(search.model, transition=Q)):
+            return False
+        if search.consider(replace(moved or search.model, transition=Q)):
             search.step = min(2 * radius, FARTHEST)
-            return
+            return True
         radius /= 3
     search.step = 10 * NEAREST
+    return False
 
 
 def reseed(search: Search) -> None:
@@ -268,8 +284,10 @@ def barycenters(
         if w[active].sum() >= ENOUGH:
             q = _program(chain, U, w, active, P[y], radius)
         else:
-            gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * max(min(radius, 1.0), 0.01) ** 0.5)
-            q = P[y] + radius * (gibbs.barycenter(w, deadline) - P[y])
+            exact = max(min(radius, 1.0), 0.01) ** 0.5
+            gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * exact)
+            heavy = _carrying(w, 1 - LEFT_OUT * exact**2)
+            q = P[y] + radius * (gibbs.barycenter(w, deadline, heavy) - P[y])
         if q is not None and np.isfinite(q).all() and q.sum() > 0:
             Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
     return Q
@@ -332,12 +350,13 @@ class Gibbs:
         ε = smoothing * float(U.std()) or 1.0
         return cls(chain, np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0)))
 
-    def barycenter(self, w: Array, deadline: float = np.inf) -> Array:
+    def barycenter(self, w: Array, deadline: float = np.inf, heavy: Integers | None = None) -> Array:
         """The row for the weights ``w (n,)``, by alternating projections on both families of constraints.
 
-        Of the large chain only the rows with weight matter. At the deadline it is what the projections so far gave.
+        Of the large chain only the rows with weight matter, or those that are ``heavy``. At the deadline it is what the
+        projections so far gave.
         """
-        heavy = _carrying(w, MOST_WEIGHT)
+        heavy = np.flatnonzero(w > NEGLIGIBLE) if heavy is None else heavy
         w, K, rows = w[heavy] / w[heavy].sum(), self.kernel, self.chain.successors.matrix[heavy]  # (a,), (n, k), (a, n)
         dense = rows.nnz >= DENSE * heavy.size * K.shape[0]
         apply = _dense_projection(rows.toarray(), K) if dense else _sparse_projection(rows, K)
