@@ -123,5 +123,6 @@ class _Search:
         p = start.size
         simplex = np.vstack([np.zeros(p), np.diag(reach / tol)])  # in units of the tolerance
         options: Any = {"initial_simplex": simplex, "xatol": 1.0, "fatol": np.inf, "maxfev": 200 * p}
-        found = minimize(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
+        least: Any = minimize  # its stubs know no options of the simplex
+        found = least(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
         return start + found.x * tol, result(found.x), int(found.nfev)
