@@ -217,7 +217,7 @@ class MarkovChain:
         if isinstance(value, Transitions) or lag is not None:
             data = value if isinstance(value, Transitions) else Transitions.from_trajectories(value, lag=lag)
             return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
-        found = value if isinstance(value, (MarkovChain, Held, ExplicitModel)) else recognized(value, rewards, labels)
+        found = value if isinstance(value, (MarkovChain, Held)) else recognized(value, rewards, labels)
         if isinstance(found, MarkovChain):
             parts = {name: getattr(found, name) for name in ("transition", "initial", "rewards", "labels")}
         elif isinstance(found, ExplicitModel):

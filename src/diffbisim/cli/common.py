@@ -56,11 +56,18 @@ app = typer.Typer(
 CHAIN = "A Markov chain: .npz, .csv, .tsv, PRISM .tra, Storm .drn; .gz of a text, - for standard input"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help=CHAIN, show_default=False)]
-Unseen = Annotated[str, typer.Option(help="States never left: error, self-loop, uniform or drop")]
+Unseen = Annotated[
+    str,
+    typer.Option(help="States never left: error, self-loop, uniform or drop; choices that a state lacks: also repeat"),
+]
+Const = Annotated[
+    str | None,
+    typer.Option("--const", help="Constants of a program (.pm, .nm, .prism, .jani): N=16,p=0.5", show_default=False),
+]
 Rewards = Annotated[
     Path | None,
     typer.Option(
-        help="Rewards: table state,reward, or .npy; of a .tra file also the name of one of its own", show_default=False
+        help="Rewards: table state,reward, or .npy; of a model also the name of one of its own", show_default=False
     ),
 ]
 Initial = Annotated[
@@ -70,11 +77,14 @@ Initial = Annotated[
         show_default=False,
     ),
 ]
-Id = Annotated[str | None, typer.Option(help="Events: the column that says who", show_default=False)]
+Id = Annotated[str | None, typer.Option("--id", help="Events: the column that says who", show_default=False)]
 Time = Annotated[
-    str | None, typer.Option(help="Events: the column that says when (numbers or ISO 8601)", show_default=False)
+    str | None,
+    typer.Option("--time", help="Events: the column that says when: numbers or ISO 8601", show_default=False),
 ]
-State = Annotated[str | None, typer.Option(help="Events: the column that says what happened", show_default=False)]
+State = Annotated[
+    str | None, typer.Option("--state", help="Events: the column that says what happened", show_default=False)
+]
 Gap = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +93,9 @@ Gap = Annotated[
 ]
 Group = Annotated[
     str | None,
-    typer.Option(help="Events: the column of groups; of one file A, its two groups are compared", show_default=False),
+    typer.Option(
+        "--group", help="Events: the column of groups; the two of A are compared, without B", show_default=False
+    ),
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
 Cost = Annotated[
@@ -223,40 +235,50 @@ def suffix(path: Path | None) -> str:
 
 
 def read_chain_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
-) -> MarkovChain:
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
+    const: str | None = None,
+) -> MarkovChain:  # fmt: skip
     """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
     from diffbisim.io.chains import read_chain
     from diffbisim.io.files import naming
 
     given = read_rewards_of(path, rewards)
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        chain = read_chain(path, rewards=given, unseen=unseen)  # type: ignore[arg-type]
+        chain = read_chain(path, rewards=given, unseen=unseen, constants=const)  # type: ignore[arg-type]
         return chain if initial is None else chain.with_initial(read_state(chain, initial))
 
 
 def read_process_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
-) -> MarkovChain | MDP:
-    """The same; or the MDP, where a .tra file holds one."""
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
+    const: str | None = None,
+) -> MarkovChain | MDP:  # fmt: skip
+    """The same; or the MDP, where a model holds one."""
+    from diffbisim.io.chains import read_model
     from diffbisim.io.files import naming
-    from diffbisim.io.prism import read_model
 
-    if suffix(path) != ".tra":
-        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side)
+    if not is_model(path):
+        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side, const=const)
     given = read_rewards_of(path, rewards)
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        model = read_model(path, rewards=given, unseen=unseen)  # type: ignore[arg-type]
+        model = read_model(path, rewards=given, unseen=unseen, constants=const)
         return model if initial is None else model.with_initial(read_state(model, initial))
 
 
+def is_model(path: Path) -> bool:
+    """Whether it is a file of PRISM or Storm, with reward structures and propositions that have names."""
+    from diffbisim.io.files import extension
+    from diffbisim.io.storm import MODELS
+
+    return extension(path) in (".tra", *MODELS)
+
+
 def read_rewards_of(path: Path, rewards: Path | None) -> Any:
-    """The rewards in a file; or, of a .tra file, the name of rewards that it has."""
+    """The rewards in a file; or, of a model, the name of rewards that it has."""
     from diffbisim.io.tables import read_rewards
 
     if rewards is None:
         return None
-    by_name = suffix(path) == ".tra" and suffix(rewards) not in (".npy", ".csv", ".tsv")
+    by_name = is_model(path) and suffix(rewards) not in (".npy", ".csv", ".tsv")
     return str(rewards) if by_name and not rewards.exists() else read_rewards(rewards)
 
 

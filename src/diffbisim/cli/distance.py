@@ -48,6 +48,10 @@ def distance(
     rewards_a: cli.Rewards = None,
     rewards_b: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
+    constants_b: Annotated[
+        str | None, typer.Option("--const-b", help="Those of B, if they are others", show_default=False)
+    ] = None,
     max_iterations: Annotated[
         int | None, typer.Option(help="Give up after so many (somcot: its number of steps)", show_default=False)
     ] = None,
@@ -62,8 +66,10 @@ def distance(
 ) -> None:
     """Distance between the Markov chains (or MDPs) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
-    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
-    y = cli.read_process_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
+    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
+    y = cli.read_process_file(
+        b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants
+    )
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
@@ -136,6 +142,8 @@ def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds
         "lower": result.lower,
         "upper": result.upper,
         "gap": result.gap,
+        "property_bound": result.property_bound,
+        "meaning": result.meaning,
         "converged": result.converged,
         "outcome": result.outcome.name.lower(),
         "status": result.status,
@@ -164,6 +172,7 @@ def _table(report: cli.Report) -> Table:
         "distance": f"{report['value']:.10g}",
         "certified": f"{report['lower']:.10g} ≤ d ≤ {report['upper']:.10g}",
         "gap": f"{report['gap']:.1e}",
+        "so": report["meaning"],
         "status": report["status"],
         "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with loading",
         **cli.asked_line(report),

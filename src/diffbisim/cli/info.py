@@ -19,13 +19,14 @@ def info(
     file: cli.File,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
     initial: cli.Initial = None,
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
     """What is in a file: size, start, rewards, structure, and how far it can be lumped."""
     cli.check_output(output, ".json")
-    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     report = _report(chain, file, _start_source(file, initial))
     cli.emit(report, _table(report), as_json=as_json, output=output)
 
