@@ -168,6 +168,19 @@ class DistanceResult:
         """
         return read_only(self.coupling.values)
 
+    @property
+    def values_lower(self) -> Array:
+        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``, rounding included; NaN where not solved.
+
+        Of the exact solver, also with ``lump=True``; for chains they take one sweep when they are first asked for.
+        """
+        return read_only(self.coupling.table_bounds[0])
+
+    @property
+    def values_upper(self) -> Array:
+        """Certified upper bounds on :attr:`values`, as :attr:`values_lower`."""
+        return read_only(self.coupling.table_bounds[1])
+
     @lazy
     def occupancy(self) -> Array:
         """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one.

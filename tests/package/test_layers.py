@@ -24,7 +24,7 @@ LAYERS = (
     ("problem", "horizon", "actions", "questions", "gradient", "results", "progress", "parallel"),
     ("_refine", "lumping"),
     ("solvers",),
-    ("distance", "metrics", "pairwise", "estimate", "io.results"),
+    ("distance", "metrics", "pairwise", "continuous", "estimate", "io.results"),
     ("plot",),
     ("_bridge", "torch", "jax"),
     ("optimize",),

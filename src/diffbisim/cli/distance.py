@@ -56,6 +56,10 @@ def distance(
         int | None, typer.Option(help="Give up after so many (somcot: its number of steps)", show_default=False)
     ] = None,
     time_limit: cli.TimeLimit = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Solve on the workers of a Dask scheduler: tcp://host:8786", show_default=False)
+    ] = None,
+    checkpoint: cli.Checkpoint = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.ResultOutput = None,
@@ -71,9 +75,10 @@ def distance(
         cli.need_rewards(y, b, "--rewards-b")
     began = time.perf_counter()
     sampled = solver == "somcot"
-    options = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
+    options: dict[str, Any] = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
     with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
-        chosen = _solver(solver, tol, {**options, "time_limit": time_limit})
+        options |= {"time_limit": time_limit, "cluster": cluster, "checkpoint": checkpoint}
+        chosen = _solver(solver, tol, options)
         asked = {
             "cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "horizon": horizon,
             "weights": cli.read_weights(weights), "actions": actions, "lump": lump,
@@ -96,8 +101,12 @@ def distance(
 def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
     """The solver of this name, with the options that were given."""
     from diffbisim.distance import make_solver
+    from diffbisim.errors import InvalidArgument
 
-    return replace(make_solver(name, tol), **{key: value for key, value in options.items() if value is not None})
+    given = {key: value for key, value in options.items() if value is not None}
+    if name != "exact" and (others := given.keys() & {"cluster", "checkpoint"}):
+        raise InvalidArgument(f"{min(others)} is for solver 'exact', not for {name!r}: leave it out")
+    return replace(make_solver(name, tol), **given)
 
 
 def _solve(

@@ -21,12 +21,12 @@ __all__ = ["limits", "load"]
 
 
 def load(path: str | Path) -> Any:
-    """The result in a file: every number, array and lazy attribute as it was.
+    """The result (or the timed chain) in a file: every number, array and lazy attribute as it was.
 
     Returns
     -------
-    DistanceResult, FitResult, CompressResult or ImitationResult : what was saved. A distance can be the ``warm=`` of a
-        new solve. A fit comes without its torch module, but with its parameters.
+    DistanceResult, FitResult, CompressResult, ImitationResult, AbstractionResult or TimedChain : what was saved. A
+        distance can be the ``warm=`` of a new solve. A fit comes without its torch module, but with its parameters.
     """
     from diffbisim.io.results import opened, result_from_arrays
 
@@ -43,4 +43,13 @@ def load(path: str | Path) -> Any:
             from diffbisim.imitate.result import ImitationResult
 
             return ImitationResult.from_arrays(arrays)
+        if "abstraction" in arrays:
+            from diffbisim.abstract.result import AbstractionResult
+
+            return AbstractionResult.from_arrays(arrays)
+        if "sizes" in arrays:
+            from diffbisim.io.npz import check_version, timed_from_arrays
+
+            check_version(arrays)
+            return timed_from_arrays(arrays)
         return result_from_arrays(arrays)

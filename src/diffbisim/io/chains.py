@@ -28,6 +28,7 @@ from diffbisim.io.storm import MODELS, read_storm
 from diffbisim.io.tables import read_csv, read_observations, write_csv
 from diffbisim.mdp import MDP
 from diffbisim.process import as_chain, taken
+from diffbisim.timed import TimedChain
 
 __all__ = ["read_chain", "read_mdp", "read_model", "read_transitions", "write_chain"]
 
@@ -106,12 +107,21 @@ def read_transitions(
     return read_observations(path, states)
 
 
-def write_chain(chain: MarkovChain, path: str | Path, format: str | None = None) -> None:
-    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only."""
+def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str | None = None) -> None:
+    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only.
+
+    A TimedChain goes to .npz alone, and :func:`diffbisim.load` reads it.
+    """
+    kind = _format(path, format)
+    if isinstance(chain, TimedChain) and kind == "npz":
+        write_npz(chain, path)
+        return
+    if isinstance(chain, TimedChain):
+        raise InvalidArgument(f"{path}: a TimedChain has a kernel for every step, which only .npz holds: write to .npz")
     chain = taken(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
-    write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}.get(_format(path, format))
+    write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}.get(kind)
     if write is None or extension(path) != Path(path).suffix.lower():
         raise InvalidArgument(f"{path}: chains are written as .csv, .tsv, .npz or .tra")
     write(chain, path)
