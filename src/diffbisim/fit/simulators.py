@@ -106,12 +106,12 @@ class _Search:
         self, steps: Steps, start: Floats, reach: Floats, tol: Floats, seed: int
     ) -> tuple[Floats, DistanceResult, int]:
         """The best parameters, their distance, and how many were tried."""
-        from scipy.optimize import minimize
+        from scipy import optimize
 
         chain = self.cells.smoothed(steps)
         known: list[DistanceResult] = []
 
-        def result(z: Floats) -> DistanceResult:
+        def result(z: Any) -> DistanceResult:
             made = paths_of(
                 self.simulate(start + z * tol, np.random.default_rng(seed)), "simulate(…)", self.cells.dimension
             )
@@ -122,6 +122,7 @@ class _Search:
 
         p = start.size
         simplex = np.vstack([np.zeros(p), np.diag(reach / tol)])  # in units of the tolerance
-        options: Any = {"initial_simplex": simplex, "xatol": 1.0, "fatol": np.inf, "maxfev": 200 * p}
-        found = minimize(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
+        options = {"initial_simplex": simplex, "xatol": 1.0, "fatol": np.inf, "maxfev": 200 * p}
+        search: Any = optimize.minimize  # its stubs do not know these options
+        found = search(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
         return start + found.x * tol, result(found.x), int(found.nfev)
