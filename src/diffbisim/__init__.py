@@ -9,6 +9,7 @@
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
+    K = db.aggregate(X, labels, "kinetic")    # the chain of given classes that is as slow as X, and how near it is
     A = db.abstract(mdp, n_states=5)          # an MDP with 5 states to plan with, and exactly what that loses
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
@@ -25,6 +26,7 @@ _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
     "TimedChain": "timed",
+    "as_chain": "process",
     "quantize": "quantize",
     "Cells": "quantize",
     "LinearGaussian": "gaussian",
@@ -37,6 +39,7 @@ _HOME = {
     "lump": "lumping",
     "abstract": "abstract.search",
     "AbstractionResult": "abstract.result",
+    "aggregate": "compress.aggregation",
     "compress": "compress.compression",
     "compress_sweep": "compress.compression",
     "fit": "fit.fitting",
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
     from diffbisim.actions import MDPResult as MDPResult
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.chain import Transitions as Transitions
+    from diffbisim.compress.aggregation import aggregate as aggregate
     from diffbisim.compress.compression import compress as compress
     from diffbisim.compress.compression import compress_sweep as compress_sweep
     from diffbisim.cost import feature_cost as feature_cost
@@ -117,6 +121,7 @@ if TYPE_CHECKING:
     from diffbisim.metrics import mico as mico
     from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
+    from diffbisim.process import as_chain as as_chain
     from diffbisim.quantize import Cells as Cells
     from diffbisim.quantize import quantize as quantize
     from diffbisim.results import DistanceResult as DistanceResult

@@ -106,12 +106,12 @@ class _Search:
         self, steps: Steps, start: Floats, reach: Floats, tol: Floats, seed: int
     ) -> tuple[Floats, DistanceResult, int]:
         """The best parameters, their distance, and how many were tried."""
-        from scipy import optimize
+        from scipy.optimize import minimize
 
         chain = self.cells.smoothed(steps)
         known: list[DistanceResult] = []
 
-        def result(z: Any) -> DistanceResult:
+        def result(z: Floats) -> DistanceResult:
             made = paths_of(
                 self.simulate(start + z * tol, np.random.default_rng(seed)), "simulate(…)", self.cells.dimension
             )
@@ -122,7 +122,7 @@ class _Search:
 
         p = start.size
         simplex = np.vstack([np.zeros(p), np.diag(reach / tol)])  # in units of the tolerance
-        options = {"initial_simplex": simplex, "xatol": 1.0, "fatol": np.inf, "maxfev": 200 * p}
-        search: Any = optimize.minimize  # its stubs do not know these options
-        found = search(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
+        options: Any = {"initial_simplex": simplex, "xatol": 1.0, "fatol": np.inf, "maxfev": 200 * p}
+        least: Any = minimize  # its stubs know no options of the simplex
+        found = least(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
         return start + found.x * tol, result(found.x), int(found.nfev)
