@@ -25,7 +25,7 @@ from diffbisim.continuous import Task, estimate_paths
 from diffbisim.quantize import Steps
 from diffbisim.solvers import Exact
 
-DISCOUNT, LENGTH, SPREAD, FIRST_SEED = 0.9, 20, 0.5, 70_000
+DISCOUNT, LENGTH, SPREAD, FIRST_SEED = 0.9, 20, 0.5, 110_000
 
 
 def turn(angle: float, size: float) -> np.ndarray:
