@@ -12,8 +12,8 @@ import diffbisim
 
 project = "diffbisim"
 author = "The diffbisim developers"
-copyright = author
 version = release = diffbisim.__version__
+copyright = f"{author}, version {version}"
 
 extensions = [
     "myst_parser",
@@ -52,7 +52,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"diffbisim {version}"
 html_logo = html_favicon = "_static/logo.svg"
 html_theme_options = {
-    "logo": {"text": f"diffbisim {version}"},
+    "logo": {"text": "diffbisim"},
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
     "show_nav_level": 2,

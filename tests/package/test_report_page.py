@@ -32,7 +32,7 @@ def test_page_needs_nothing_else(page_file):
             assert f'id="{target[1:]}"' in text
         elif not target.startswith("data:"):
             assert (page_file.parent / target).exists()
-    assert text.count("<img ") == text.count("<h2 ") - 1 == 2
+    assert text.count("<img ") == 2 * (text.count("<h2 ") - 1) == 4  # small and large
 
 
 def test_no_sign_needs_a_font_of_its_own(page_file):
@@ -68,17 +68,19 @@ def test_page_in_a_browser(browser, page_file, width):
     page.goto(page_file.as_uri())
     assert page.title() == "diffbisim: the experiments"
     images = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.alt])")
-    assert len(images) == 2
+    assert len(images) == 4
     for complete, natural, shown, alt in images:
         assert complete
         assert natural > 500
-        assert 300 <= shown <= width
+        assert 200 <= shown <= width
         assert alt
+    first = page.evaluate("document.querySelector('.tiles').getBoundingClientRect().top")
+    assert first < 250  # the page opens with the pictures
     assert page.evaluate("document.documentElement.scrollWidth") <= width  # no sideways scrolling of the page
     inside = page.evaluate("[...document.querySelectorAll('.frame')].map(f => f.getBoundingClientRect().right)")
     assert max(inside) <= width
     assert page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
-    page.click("nav a >> nth=1")
+    page.click(".tiles a >> nth=1")
     assert page.url.endswith("#imitation_marginals")
     page.click("#imitation_marginals ~ details summary")
     assert page.is_visible("#imitation_marginals ~ details pre")

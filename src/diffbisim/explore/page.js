@@ -91,15 +91,16 @@ function strongest(side) {  // transitions between groups by flow; those from a 
 function graph(side, ink) {
   const { kept } = strongest(side), traces = [];
   const bins = [0, 0.01, 0.1, 0.3, 0.7], heads = { x: [], y: [], angle: [], size: [] };
+  const n = side.sizes.length, end = n <= 12 ? 0.85 : n <= 40 ? 0.9 : 0.94;  // where the disk of the next state begins
   bins.forEach((least, k) => {
     const x = [], y = [];
     for (const [i, j, p] of kept) {
       if (p < least || p >= (bins[k + 1] ?? 2)) continue;
-      const curve = bend(side, i, j), points = [0, 0.25, 0.5, 0.75, 0.93].map(t => along(curve, t));
+      const curve = bend(side, i, j), points = [0, 0.25, 0.5, 0.75, end].map(t => along(curve, t));
       for (const [a, b] of points) { x.push(a); y.push(b); }
       x.push(null); y.push(null);
       const [[a, b], [c, d]] = points.slice(-2);
-      heads.x.push(c); heads.y.push(d); heads.size.push(5 + k);
+      heads.x.push(c); heads.y.push(d); heads.size.push((n <= 40 ? 8 : 5) + k);
       heads.angle.push(Math.atan2(c - a, d - b) * 180 / Math.PI);  // clockwise from above; both axes have one scale
     }
     const line = { width: 0.5 + 0.7 * k, color: color("edge"), dash: k === 0 ? "dot" : "solid" };
@@ -107,7 +108,7 @@ function graph(side, ink) {
   });
   const { x, y, ...marker } = heads;
   traces.push({ x, y, mode: "markers", hoverinfo: "skip", marker: { ...marker, symbol: "arrow", color: color("edge"), line: { width: 0 } } });
-  const n = side.sizes.length, most = Math.max(...side.visits) || 1, whole = n <= 12 ? 34 : n <= 40 ? 24 : n <= 100 ? 17 : 13;
+  const most = Math.max(...side.visits) || 1, whole = n <= 12 ? 34 : n <= 40 ? 24 : n <= 100 ? 17 : 13;
   const shade = side.rewards ?? side.paid;
   traces.push({
     x: side.place.map(p => p[0]), y: side.place.map(p => p[1]), mode: n <= NAMED ? "markers+text" : "markers",
