@@ -77,6 +77,7 @@ from diffbisim.counting import (
     what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.events import sequences, state_space
 from diffbisim.explicit import ExplicitModel
 from diffbisim.names import (
     Labels,
@@ -216,7 +217,7 @@ class MarkovChain:
         if isinstance(value, Transitions) or lag is not None:
             data = value if isinstance(value, Transitions) else Transitions.from_trajectories(value, lag=lag)
             return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
-        found = value if isinstance(value, (MarkovChain, Held, ExplicitModel)) else recognized(value, rewards, labels)
+        found = value if isinstance(value, (MarkovChain, Held)) else recognized(value, rewards, labels)
         if isinstance(found, MarkovChain):
             parts = {name: getattr(found, name) for name in ("transition", "initial", "rewards", "labels")}
         elif isinstance(found, ExplicitModel):
@@ -522,6 +523,46 @@ class Transitions:
             start_weights=w,
             **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
         )
+
+    @classmethod
+    def from_frame(
+        cls, table: Any, *, id: Any = None, time: Any = None, state: Any = "state", gap: Any = None,
+        group: Any = None, missing: Literal["error", "split", "drop"] = "error", states: Any = None,
+    ) -> Any:  # fmt: skip
+        """The sequences in a table of events, whose rows stand in any order: `events` has the details.
+
+        Parameters
+        ----------
+        table : a DataFrame of pandas or polars, a Table of pyarrow, or a mapping from names to columns
+        id, time, state : the columns that say who, when and what; without ``id`` the table is one sequence, without
+            ``time`` rows follow each other as they stand
+        gap : a longer pause begins a new sequence: a number, in seconds where times are dates; a timedelta; "30min"
+        group : a column of groups; the answer is then a dictionary with the transitions of each, on the same states
+        missing : what to do about missing values: "error", "split" or "drop"
+        states : the state space, as for `from_pairs`
+
+        Returns
+        -------
+        Transitions, or {group: Transitions}
+
+        Examples
+        --------
+        >>> clicks = {"user": [1, 2, 1, 1], "at": [3, 0, 1, 2], "page": ["buy", "home", "home", "cart"]}
+        >>> Transitions.from_frame(clicks, id="user", time="at", state="page").chain(unseen="self-loop").labels
+        ('buy', 'cart', 'home')
+        """
+        found = sequences(table, id=id, time=time, state=state, group=group, gap=gap, missing=missing)
+        codes, n, labels = state_space(found.states, states)
+        ends = np.append(found.begins[1:], codes.size) - 1
+        inner = np.ones(codes.size, dtype=bool)
+        inner[ends] = False  # the last of a sequence has no successor
+        here = np.flatnonzero(inner)
+        episodes = np.repeat(np.arange(ends.size), ends - found.begins)
+        data = cls(codes[here], codes[here + 1], n, labels, episodes=episodes, starts=codes[found.begins])
+        if found.groups is None:
+            return data
+        seen = np.unique(found.groups.codes).tolist()
+        return {found.groups.names[g]: data.take(np.flatnonzero(found.groups.codes == g)) for g in seen}
 
     def __len__(self) -> int:
         return len(self.states)

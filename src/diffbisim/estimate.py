@@ -21,7 +21,6 @@ Resampling whole episodes keeps whatever dependence there is within them. Pairs 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,13 +29,15 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count
+from diffbisim.continuous import estimate_paths
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.horizon import TimedProblem
-from diffbisim.parallel import batches, executor_map
+from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array, Problem
 from diffbisim.process import taken
 from diffbisim.progress import Progress
+from diffbisim.quantize import is_paths
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
 
@@ -88,14 +89,15 @@ def estimate(
     confidence: float = 0.95,
     replicates: int = 200,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Estimate:
     """Distance between two datasets (or a dataset and a known chain), with a bootstrap confidence interval.
 
     Parameters
     ----------
-    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled
+    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
+        trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``)
     cost, discount, solver : as for :func:`diffbisim.distance`
     criterion, horizon, weights : as for :func:`diffbisim.distance`, but for the total cost, which may be infinite in a
         replicate, and is refused
@@ -117,6 +119,10 @@ def estimate(
     >>> e.lower < e.value < e.upper
     True
     """
+    if is_paths(X) and is_paths(Y):
+        named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
+        how: Any = {"criterion": criterion, "confidence": confidence, "replicates": replicates, "rng": rng}
+        return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     if criterion not in ("discounted", "average"):
         raise InvalidArgument(f"criterion is {criterion!r}; an estimate has 'discounted' or 'average'")
     if not 0 < as_number(confidence) < 1:

@@ -8,6 +8,9 @@ S_A = L0 L0ᵀ + γ A S_A Aᵀ + γ/(1-γ) L Lᵀ (S_B alike)
 
     d = (1-γ) [ Σ_t γ^t |E x_t - E y_t|² + tr S_A + tr S_B - 2 (‖M0ᵀ K L0‖_* + γ/(1-γ) ‖Mᵀ K L‖_*) ].
 
+*Finitely many steps* with weights w_0 … w_T in place of (1-γ) γ^t: K_t = w_t I + Bᵀ K_{t+1} A, from K_{T+1} = 0 back;
+at each time 2 ‖Mᵀ K_t L‖_* is gained, whatever the slopes.
+
 *Absolute difference* |x - y|, on the line with slopes A, B ≥ 0: kernels that grow with the state are best coupled by
 one noise for both (a cost convex in x - y stays submodular under such steps), so that x_t - y_t is normal at every
 time and d = (1-γ) Σ_t γ^t E|x_t - y_t|.
@@ -72,15 +75,23 @@ class LinearGaussian:
         return np.stack(states, axis=1)
 
 
-def linear_gaussian_distance(X: LinearGaussian, Y: LinearGaussian, discount: float, cost: str = "sqeuclidean") -> float:
-    """The distance of two linear-Gaussian processes: cost "sqeuclidean", or on the line "euclidean" with slopes ≥ 0."""
+def linear_gaussian_distance(
+    X: LinearGaussian, Y: LinearGaussian, discount: float = 0.95, cost: str = "sqeuclidean", *, weights: Any = None
+) -> float:
+    """The distance of two linear-Gaussian processes: cost "sqeuclidean", or on the line "euclidean" with slopes ≥ 0.
+
+    With ``weights`` of the times 0 … T it is that over finitely many steps, and the discount does not count.
+    """
     γ = check_discount(discount)
     if X.dimension != Y.dimension:
         raise InvalidArgument(f"X has {X.dimension} dimensions and Y {Y.dimension}; both need the same")
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)
     if cost == "euclidean":
-        return _absolute(X, Y, γ)
+        return _absolute(X, Y, γ, w)
     if cost != "sqeuclidean":
         raise InvalidArgument(f'cost is {cost!r}; the closed forms are for "sqeuclidean" and "euclidean"')
+    if w is not None:
+        return _squared_over(X, Y, w)
     for name, process in (("X", X), ("Y", Y)):
         radius = float(np.abs(np.linalg.eigvals(process.slope)).max())
         if γ * radius**2 >= 1.0:
@@ -106,7 +117,21 @@ def _squared(X: LinearGaussian, Y: LinearGaussian, γ: float) -> float:
     return float((1 - γ) * (np.trace(apart @ moments @ apart.T) + energy - 2.0 * gained))
 
 
-def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float) -> float:
+def _squared_over(X: LinearGaussian, Y: LinearGaussian, weights: Floats) -> float:
+    total, second, mean = 0.0, [Z.spread @ Z.spread.T for Z in (X, Y)], [X.start, Y.start]
+    for w in weights:
+        total += w * float(np.trace(second[0] + second[1]) + ((mean[0] - mean[1]) ** 2).sum())
+        mean = [Z.slope @ m + Z.shift for Z, m in zip((X, Y), mean, strict=True)]
+        second = [Z.slope @ S @ Z.slope.T + Z.noise @ Z.noise.T for Z, S in zip((X, Y), second, strict=True)]
+    K = np.zeros_like(X.slope)
+    for t in reversed(range(len(weights))):
+        K = weights[t] * np.eye(X.dimension) + Y.slope.T @ K @ X.slope
+        L, M = (X.noise, Y.noise) if t else (X.spread, Y.spread)
+        total -= 2.0 * float(np.linalg.norm(M.T @ K @ L, "nuc"))
+    return total
+
+
+def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats | None) -> float:
     from scipy.special import ndtr
 
     if X.dimension != 1 or min(X.slope[0, 0], Y.slope[0, 0]) < 0.0:
@@ -118,13 +143,14 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float) -> float:
     mean = np.array([X.start[0], Y.start[0]])
     spread = np.abs([X.spread[0, 0], Y.spread[0, 0]])
     second = np.outer(spread, spread)  # covariance of (x_t, y_t), one noise for both
-    total, weight = 0.0, 1.0 - γ
-    while weight > NEGLIGIBLE * (1.0 - γ):
+    if weights is None:
+        weights = (1.0 - γ) * γ ** np.arange(np.ceil(np.log(NEGLIGIBLE) / np.log(γ)))
+    total = 0.0
+    for weight in weights:
         μ = abs(mean[0] - mean[1])
         s = np.sqrt(max(second[0, 0] + second[1, 1] - 2.0 * second[0, 1], 1e-300))
         total += weight * float(s * np.sqrt(2 / np.pi) * np.exp(-0.5 * (μ / s) ** 2) + μ * (1 - 2 * ndtr(-μ / s)))
         mean, second = slopes * mean + shifts, second * np.outer(slopes, slopes) + np.outer(noises, noises)
-        weight *= γ
     return total
 
 

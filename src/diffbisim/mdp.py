@@ -140,7 +140,7 @@ class MDP:
         ``rewards`` names one of its reward structures or propositions, or gives others. ``unseen`` is about choices
         that a state does not have: "error", "repeat" (its first one stands in), "self-loop" or "uniform".
         """
-        found = value if isinstance(value, ExplicitModel) else recognized(value, rewards)
+        found = recognized(value, rewards)
         if not isinstance(found, ExplicitModel):
             raise InvalidChain(f"a {type(value).__name__} is not known to hold an MDP; give a model of stormpy")
         parts = found.arguments(rewards, unseen)

@@ -105,7 +105,8 @@ class Asked(NamedTuple):
     def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "Asked":
         from diffbisim.solvers.exact.batch import Pack, is_ordinary  # numba is loaded where something is solved
 
-        small = is_ordinary(solver, question) and all(isinstance(chain, MarkovChain) for chain in chains)
+        small = is_ordinary(solver, question) and solver.cluster is None
+        small = small and all(isinstance(chain, MarkovChain) for chain in chains)
         return cls(chains, Pack.of(chains) if small else None, question, cost, discount, solver)
 
 

@@ -46,6 +46,9 @@ from diffbisim.progress import Progress, tracking
 #: Times in a row that workers may die without having done anything.
 DEATHS = 3
 
+#: Seconds between two looks at whether a cluster still has what its tasks need.
+WATCH = 3.0
+
 Work = Callable[[Any, Any], Any]  # (shared, item) -> result
 Done = Generator[tuple[int, Any], None, None]  # number of an item, and its result
 Executor = Any  # None, "joblib", the address of a Dask scheduler, its Client, or a concurrent.futures.Executor
@@ -111,11 +114,11 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
             yield hire
     elif hasattr(executor, "get_executor"):  # a Dask Client, which is no Executor itself
 
-        def scattered(work: Work, left: Mapping[int, Any]) -> Done:
-            (sent,) = executor.scatter([Here(shared)], broadcast=True, hash=False)  # the dead may have had the last one
-            return _submitted(executor.get_executor(pure=False), sent, work, left)
+        def hire(work: Work, left: Mapping[int, Any]) -> Done:
+            sent = broadcast(executor, [Here(shared)])  # anew: the dead may have had the last copy
+            return _submitted(executor.get_executor(pure=False), sent[0], work, left, partial(is_lost, executor, sent))
 
-        yield scattered
+        yield hire
     elif isinstance(executor, str) or hasattr(executor, "submit"):
         with _Pool(executor, shared) as pool:
             yield pool.hire
@@ -138,29 +141,58 @@ def dask_client(cluster: Any) -> Iterator[Any]:
         from distributed import Client
     except ImportError as error:
         raise MissingExtra(f"{cluster} is the address of a Dask cluster: pip install 'diffbisim[cluster]'") from error
+    connect: Any = Client
     try:
-        client = Client(cluster, timeout="10s", set_as_default=False)
+        client = connect(cluster, timeout="10s", set_as_default=False)
     except OSError as error:
         raise InvalidArgument(f"no Dask scheduler answers at {cluster}: start one with 'dask scheduler'") from error
     with client:
         yield client
 
 
-def _submitted(executor: Any, shared: Any, work: Work, left: Mapping[int, Any]) -> Done:
+def broadcast(client: Any, what: list[Any]) -> Any:
+    """Each of them to all workers of a Dask cluster, once there are any."""
+    client.wait_for_workers(1)
+    return client.scatter(what, broadcast=True, hash=False)
+
+
+def is_lost(client: Any, sent: Any) -> bool:
+    """Whether the last copy of something went with its worker. Tasks that need it would wait for ever."""
+    return not all(client.who_has(sent).values())
+
+
+def _submitted(
+    executor: Any, shared: Any, work: Work, left: Mapping[int, Any], lost: Callable[[], bool] | None = None
+) -> Done:
+    """What an executor makes of the items; ``lost()`` says, when nothing happens, whether nothing will."""
     futures: dict[Any, int] = {}
     try:
         with suppress(BrokenExecutor):  # while they are handed out
             for k, item in left.items():
                 futures[executor.submit(partial(_call, work, item), shared)] = k
-        for future in as_completed(futures):
-            try:
-                result = future.result()
-            except (BrokenExecutor, CancelledError, Unseen):
-                continue
-            yield futures[future], result
+        yield from _collected(futures, lost)
     finally:
         for future in futures:
             future.cancel()
+
+
+def _collected(futures: dict[Any, int], lost: Callable[[], bool] | None) -> Done:
+    """Those that are done are taken out."""
+    done = as_completed(list(futures), None if lost is None else WATCH)
+    while futures:
+        try:
+            future = next(done)
+        except TimeoutError:
+            if lost is not None and lost():
+                return
+            done = as_completed(list(futures), WATCH)
+            continue
+        k = futures.pop(future)
+        try:
+            result = future.result()
+        except (BrokenExecutor, CancelledError, Unseen):
+            continue
+        yield k, result
 
 
 def _call(work: Work, item: Any, shared: Any) -> Any:

@@ -54,7 +54,12 @@ class Steps(NamedTuple):
     trajectory: Integers  # (m,) of each step, in 0 … n-1
 
     @classmethod
-    def of(cls, paths: Sequence[Floats]) -> Steps:
+    def of(cls, paths: Sequence[Floats] | Floats) -> Steps:
+        """From a list of (T, d) arrays, or from all in one array."""
+        if isinstance(paths, np.ndarray):
+            n, T, d = paths.shape
+            now, after = paths[:, :-1].reshape(-1, d), paths[:, 1:].reshape(-1, d)
+            return cls(now, after, paths[:, 0], np.repeat(np.arange(n), T - 1))
         return cls(
             np.concatenate([path[:-1] for path in paths]),
             np.concatenate([path[1:] for path in paths]),
@@ -112,7 +117,9 @@ class Cells:
 
     def transitions(self, X: Any) -> Transitions:
         """The trajectories as steps between cells."""
-        codes = [self.encode(path) for path in paths_of(X, "X", self.dimension)]
+        paths = paths_of(X, "X", self.dimension)
+        ends = np.cumsum([len(path) for path in paths])[:-1]
+        codes = np.split(self.encode(_stacked(paths)), ends)
         return Transitions.from_trajectories(codes, states=self.n_states)
 
     def chain(self, X: Any, smoothing: Smoothing | None = "local-linear", *, prune: float = 0.0) -> MarkovChain:
@@ -127,8 +134,7 @@ class Cells:
         if smoothing != "local-linear":
             raise InvalidArgument(f'smoothing is {smoothing!r}; use "local-linear" or None')
         paths = paths_of(X, "X", self.dimension)
-        for path in paths:
-            self._check_range(path)
+        self._check_range(_stacked(paths))
         return self.smoothed(Steps.of(paths), prune)
 
     def smoothed(self, steps: Steps, prune: float = 0.0) -> MarkovChain:
@@ -137,10 +143,7 @@ class Cells:
             raise InvalidArgument(f"prune is {prune!r}; give a share such as 0.001")
         if not len(steps.now):
             raise InvalidData("X has no step: every trajectory has one state; give some with two or more")
-        rows = self._spread(*local_laws(self.centers, self.scale, steps, self._ends))
-        rows[self.n_states - self.n_terminal :] = np.eye(self.n_states)[self.n_states - self.n_terminal :]
-        if prune:
-            rows = self._pruned(rows, float(prune))
+        rows = self.rows(local_laws(self.centers, self.scale, steps, self._ends), float(prune))
         return MarkovChain(rows, initial=self.law(steps.starts), rewards=self._rewards)
 
     def law(self, points: Floats) -> Floats:
@@ -155,44 +158,41 @@ class Cells:
         return self.centers[:, 0] if self.dimension == 1 else None
 
     @cached_property
-    def _trees(self) -> tuple[Any, Any]:
-        """Nearest centers among the cells that are left, and among terminal ones."""
-        from scipy.spatial import cKDTree
-
+    def _finders(self) -> tuple[Callable[[Floats], Integers], Callable[[Floats], Integers]]:
+        """From points to the nearest centers, among the cells that are left and among terminal ones."""
         scaled, n = self.centers / self.scale, self.n_states - self.n_terminal
-        return cKDTree(scaled[:n]), cKDTree(scaled[n:]) if self.n_terminal else None
+        return _finder(scaled[:n]), _finder(scaled[n:] if self.n_terminal else scaled)
 
     def _ends(self, points: Floats) -> Any:
         """Which points (n, d) are terminal, (n,)."""
         return _terminal_mask(self.terminal, points) if self.n_terminal else np.zeros(len(points), dtype=bool)
 
     def _nearest(self, points: Floats, ends: Any) -> Integers:
-        inner, outer = self._trees
+        inner, outer = self._finders
         scaled = points / self.scale
-        cell = np.asarray(inner.query(scaled)[1], dtype=np.int64)
+        cell = inner(scaled)
         if ends.any():
-            cell[ends] = self.n_states - self.n_terminal + outer.query(scaled[ends])[1]
+            cell[ends] = self.n_states - self.n_terminal + outer(scaled[ends])
         return cell
 
-    def _spread(self, points: Floats, weights: Floats, ends: Any) -> Floats:
-        """Rows (k, k) from weighted points (k, m, d) around each center; ``ends`` (k, m): which are terminal."""
-        k, m, d = points.shape
-        cell = self._nearest(points.reshape(-1, d), ends.ravel()).reshape(k, m)
-        flat = (cell + self.n_states * np.arange(k)[:, None]).ravel()
-        rows = np.bincount(flat, weights=weights.ravel(), minlength=k * self.n_states)
-        return np.asarray(rows, dtype=np.float64).reshape(k, self.n_states)
+    def rows(self, laws: LocalLaws, prune: float = 0.0) -> Floats:
+        """The rows (k, k) of the laws that leave the centers; terminal cells stay."""
+        k, m, d = laws.points.shape
+        cell = self._nearest(laws.points.reshape(-1, d), laws.ends.ravel()).reshape(k, m)
+        flat = (cell + k * np.arange(k)[:, None]).ravel()
+        rows = np.bincount(flat, weights=laws.weights.ravel(), minlength=k * k).astype(np.float64).reshape(k, k)
+        rows[k - self.n_terminal :] = np.eye(k)[k - self.n_terminal :]
+        return self._pruned(rows, prune) if prune else rows
 
     def _pruned(self, rows: Floats, share: float) -> Floats:
         """Without the smallest entries, up to ``share`` of each row, whose mass goes to the nearest cell that stays."""
-        gaps = self.cost()
-        new = np.zeros_like(rows)
-        for row, out in zip(rows, new, strict=True):
-            order = np.argsort(row, kind="stable")
-            small = order[: np.searchsorted(np.cumsum(row[order]), share, side="right")]
-            kept = np.setdiff1d(np.flatnonzero(row), small)
-            small = small[row[small] > 0]
-            out[kept] = row[kept]
-            np.add.at(out, kept[gaps[np.ix_(small, kept)].argmin(axis=1)], row[small])
+        order = np.argsort(rows, axis=1)
+        small = np.cumsum(np.take_along_axis(rows, order, axis=1), axis=1) <= share
+        kept = np.ones(rows.shape, dtype=bool)
+        np.put_along_axis(kept, order, ~small, axis=1)
+        nearest = np.where(kept[:, None, :], self.cost(), np.inf).argmin(axis=2)  # (k, k): to which cell of the row
+        new = np.where(kept, rows, 0.0)
+        np.add.at(new, (np.arange(len(rows))[:, None], nearest), np.where(kept, 0.0, rows))
         return new
 
     def _check_range(self, points: Floats) -> None:
@@ -206,6 +206,18 @@ class Cells:
                 f'{low[j]:g} to {high[j]:g}; make the cells from data that reach there, or pass outside="nearest" to '
                 "encode"
             )
+
+
+def _finder(centers: Floats) -> Callable[[Floats], Integers]:
+    """The function from points (m, d) to the nearest centers, (m,)."""
+    if centers.shape[1] == 1:
+        order = np.argsort(centers[:, 0])
+        edges = (centers[order[1:], 0] + centers[order[:-1], 0]) / 2
+        return lambda points: order[np.searchsorted(edges, points[:, 0])]
+    from scipy.spatial import cKDTree
+
+    tree = cKDTree(centers)
+    return lambda points: np.asarray(tree.query(points)[1], dtype=np.int64)
 
 
 def quantize(
@@ -223,7 +235,8 @@ def quantize(
     Parameters
     ----------
     X, Y : lists of trajectories, each (T, d), on the line also (T,); Y may be left out
-    n_states : number of cells k, or "auto": 2 n^(1/3) on the line and n^(1/2) above, for n steps of the smaller set.
+    n_states : number of cells k, or "auto": 2 n^(1/3) on the line and 0.7 n^(1/2) above, for n steps of the smaller
+        set.
         Where there are no more distinct points than that, these are the centers
     scale : what coordinates are divided by: "std", their standard deviations; None, nothing; or (d,) numbers
     rng : seed of the clustering
@@ -233,14 +246,13 @@ def quantize(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> q = quantize(rng.normal(size=(20, 50, 2)), rng.normal(size=(10, 30, 2)))
-    >>> q.n_states, q.chain(rng.normal(size=(5, 50, 2)))
-    (17, MarkovChain(17 states, 289 transitions, start in 4 states))
+    >>> quantize(rng.normal(size=(20, 50, 2)), rng.normal(size=(10, 30, 2)))
+    Cells(12 in 2 dimensions)
     """
     data = [paths_of(X, "X")]
     if Y is not None:
         data.append(paths_of(Y, "Y", data[0][0].shape[1], "X"))
-    sets = [np.concatenate(paths) for paths in data]
+    sets = [_stacked(paths) for paths in data]
     points = np.concatenate(sets)
     share = np.concatenate([np.full(len(part), 1.0 / (len(sets) * len(part))) for part in sets])
     box = np.stack([points.min(axis=0), points.max(axis=0)])
@@ -271,8 +283,8 @@ def quantize(
 
 
 def neighbors(n_steps: int, dimension: int) -> int:
-    """How many steps are taken around a center: a quarter, of more than 2,000 in proportion to their power 4/5."""
-    quarter = n_steps / 4 if n_steps <= 2000 else 500 * (n_steps / 2000) ** 0.8
+    """How many steps are taken around a center: a quarter, of more than 2,000 in proportion to their power 4/(4+d)."""
+    quarter = n_steps / 4 if n_steps <= 2000 else 500 * (n_steps / 2000) ** (4 / (4 + dimension))
     return min(n_steps, max(round(quarter), 10 * (dimension + 1)))
 
 
@@ -289,13 +301,15 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
 
     z (k, m, d): where the steps around a center begin, relative to it; w (k, m): Epanechnikov weights
     """
-    from scipy.spatial import cKDTree
-
     d = centers.shape[1]
     m = neighbors(len(steps.now), d)
-    near: Any = cKDTree(steps.now / scale).query(centers / scale, k=np.arange(1, m + 1))
-    gaps, index = near
-    w = 1.0 - (gaps / np.maximum(1.001 * gaps[:, -1:], 1e-300)) ** 2
+    scaled = steps.now / scale
+    index, square = np.empty((len(centers), m), dtype=np.int64), np.empty((len(centers), m))
+    for i, center in enumerate(centers / scale):  # a tree is slower for so large a share of the points
+        gaps = ((scaled - center) ** 2).sum(axis=1)
+        index[i] = np.argpartition(gaps, m - 1)[:m]
+        square[i] = gaps[index[i]]
+    w = 1.0 - square / np.maximum(1.002 * square.max(axis=1, keepdims=True), 1e-300)
     w /= w.sum(axis=1, keepdims=True)
     z = (steps.now[index] - centers[:, None]) / scale
     after = steps.after[index]
@@ -314,18 +328,22 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
 
 
 def is_paths(data: Any) -> bool:
-    """Whether this looks like trajectories of numbers: a list (or a three-dimensional array) of arrays."""
-    if isinstance(data, np.ndarray):
-        return data.ndim == 3
-    return isinstance(data, (list, tuple)) and bool(data) and all(np.ndim(part) in (1, 2) for part in data[:1])
+    """Whether these are trajectories in R^d: a list of arrays of reals, or of points, or all of them in one array."""
+    parts = data if isinstance(data, (list, tuple)) else data[:1] if getattr(data, "ndim", 0) == 3 else []
+    return len(parts) > 0 and all(
+        isinstance(part, np.ndarray) and (part.ndim == 2 or (part.ndim == 1 and part.dtype.kind == "f"))
+        for part in parts
+    )
 
 
-def paths_of(data: Any, name: str, dimension: int | None = None, other: str = "the cells") -> list[Floats]:
-    """Trajectories as a list of finite (T, d) arrays, all of one dimension."""
+def paths_of(data: Any, name: str, dimension: int | None = None, other: str = "the cells") -> Any:
+    """Trajectories as finite (T, d) arrays of one dimension: a list of them, or one array if they came as such."""
     if isinstance(data, np.ndarray) and data.ndim < 3:
         raise InvalidData(
             f"{name} is one array of shape {data.shape}; give a list of trajectories, [{name}] for a single one"
         )
+    if isinstance(data, np.ndarray) and data.ndim == 3 and dimension in (None, data.shape[2]) and data.size:
+        return _numbers(data, name)
     try:
         listed = list(data)
     except TypeError:
@@ -344,6 +362,11 @@ def paths_of(data: Any, name: str, dimension: int | None = None, other: str = "t
             raise InvalidData(f"{name}[{i}] has {array.shape[1]} coordinates and {reference} {d}; all need the same")
         paths.append(array)
     return paths
+
+
+def _stacked(paths: Any) -> Floats:
+    """The points of all trajectories, (n, d)."""
+    return paths.reshape(-1, paths.shape[2]) if isinstance(paths, np.ndarray) else np.concatenate(paths)
 
 
 def _points(x: Any, name: str, dimension: int) -> Floats:
@@ -395,7 +418,7 @@ def _auto(n_states: Any, n_steps: int, d: int) -> int:
     if isinstance(n_states, str):
         if n_states != "auto":
             raise InvalidArgument(f'n_states is {n_states!r}; give a number of cells or "auto"')
-        return int(np.clip(round(2 * n_steps ** (1 / 3) if d == 1 else n_steps ** (1 / 2)), 4, MOST_CELLS))
+        return int(np.clip(round(2 * n_steps ** (1 / 3) if d == 1 else 0.7 * n_steps ** (1 / 2)), 4, MOST_CELLS))
     if check_count(n_states, "n_states") < 1:
         raise InvalidArgument(f'n_states is {n_states}; give a positive number of cells or "auto"')
     return int(n_states)

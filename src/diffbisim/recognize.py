@@ -46,6 +46,8 @@ class Held(NamedTuple):
 
 def recognized(value: Any, rewards: Any = None, labels: Any = None) -> Held | ExplicitModel | None:
     """What an object says of a chain; None for what is not known. ``rewards`` may name those that it has."""
+    if isinstance(value, ExplicitModel):
+        return value
     found: Held | ExplicitModel | None = None
     read = READERS.get(library(value))
     if read is not None:

@@ -1,35 +1,20 @@
 """Independent tasks on executors of every kind. Oracle: the same work in a loop."""
 
-import os
-import signal
 import tempfile
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import joblib
 import pytest
 
 import diffbisim as db
+import fatal
 from diffbisim import parallel
 from diffbisim.parallel import as_done, tasks
 
 
 def times(shared, item):
     return [shared["factor"] * k for k in item] if isinstance(item, list) else shared["factor"] * item
-
-
-def fatal_once(shared, item):
-    """The first process that gets to item 3 is killed there, as by the system when memory is out."""
-    flag = Path(shared["flag"])
-    if item == 3 and not flag.exists():
-        flag.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return times(shared, item)
-
-
-def fatal(shared, item):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def forked(n):
@@ -44,16 +29,15 @@ def test_joblib_backends(backend):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork in a process with threads
 def test_a_process_that_dies_costs_its_tasks_only(tmp_path):
-    shared = {"factor": 2, "flag": str(tmp_path / "killed")}
     with forked(2) as pool, pytest.warns(RuntimeWarning, match="died"):
-        assert tasks(fatal_once, range(12), shared, pool) == [2 * k for k in range(12)]
+        assert tasks(fatal.square, range(12), str(tmp_path / "killed"), pool) == [k * k for k in range(12)]
     assert (tmp_path / "killed").exists()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_work_that_kills_every_process_is_given_up():
     with forked(1) as pool, pytest.warns(RuntimeWarning), pytest.raises(db.DiffbisimError, match="died 3 times"):
-        tasks(fatal, range(2), None, pool)
+        tasks(fatal.always, range(2), None, pool)
 
 
 class Elsewhere:

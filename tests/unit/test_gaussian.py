@@ -41,6 +41,18 @@ def test_squared_distance_is_that_of_long_paths(d):
     assert linear_gaussian_distance(X, Y, γ) == pytest.approx(exact, rel=1e-8)
 
 
+def test_finite_horizons_are_those_of_gaussian_paths():
+    """The antithetic step of slopes -1.5 and 1.4 too; and long horizons tend to the discounted distance."""
+    e, w = db.examples, [0, 1, 1, 1]
+    covariances = (e.autoregression_covariance(a, 0.5, 3) for a in (-1.5, 1.4))
+    X, Y = LinearGaussian(-1.5, 0.5), LinearGaussian(1.4, 0.5)
+    assert linear_gaussian_distance(X, Y, weights=w) == pytest.approx(e.gaussian_distance(*covariances), rel=1e-12)
+    rng, γ = np.random.default_rng(5), 0.6
+    X, Y = random_process(rng, 2), random_process(rng, 2)
+    powers = (1 - γ) * γ ** np.arange(60)
+    assert linear_gaussian_distance(X, Y, weights=powers) == pytest.approx(linear_gaussian_distance(X, Y, γ), rel=1e-8)
+
+
 def test_fixed_starts_and_the_formula_on_the_line():
     """G(a,b,q,z) = (z + γq/(1-γ))/(1-γab), d = (1-γ)[G(a,a,σ²,x²) + G(b,b,τ²,y²) - 2G(a,b,στ,xy)]."""
     a, b, σ, τ, x, y, γ = 0.8, -0.7, 0.6, 0.5, 1.2, -0.4, 0.9

@@ -9,6 +9,7 @@ discount, ρ the normalized discounted occupancy, d the distance with cost |r(x)
     imitation_chain            a corridor with four actions, for imitation from observations
     equal_marginals_mdp        a ring on which policies differ in how they move, not in where they are
     four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
+    prinz_well, quadruple_well walks in potentials with four wells, between which they are rarely found
     autoregression             Gaussian paths on grids; the adapted distance of two is `gaussian_distance`
     linear_gaussian_distance   of two `LinearGaussian` processes in any dimension, discounted
     bent_walk                  a nonlinear walk on the line; `shared_noise_distance` is that of two such kernels
@@ -48,6 +49,8 @@ __all__ = [
     "gaussian_distance",
     "imitation_chain",
     "linear_gaussian_distance",
+    "prinz_well",
+    "quadruple_well",
     "random_chain",
     "random_sparse_chain",
     "sample_paths",
@@ -205,6 +208,46 @@ def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> Mark
     """
     mdp = four_rooms(size, 0.0, goal)
     return mdp.induced_chain(mdp.uniform_policy())
+
+
+def prinz_well(n_states: int = 100, reach: float = 0.16) -> MarkovChain:
+    """A walk on ``n_states`` points of [-1, 1] in the potential of Prinz et al. (2011), which has four wells.
+
+    ``V = 4 (x⁸ + 0.8 exp(-80 x²) + 0.2 exp(-80 (x - ½)²) + 0.5 exp(-40 (x + ½)²))``. It proposes a point
+    within ``reach`` and goes there with probability ``min(1, exp(V(x) - V(x')))``. Rewards are the positions. Known:
+    detailed balance holds for the law ``exp(-V)``, normalized, which is also the start.
+    """
+    _at_least(n_states, 2, "n_states")
+    x = np.linspace(-1.0, 1.0, n_states)
+    V = x**8 + 0.8 * np.exp(-80 * x**2) + 0.2 * np.exp(-80 * (x - 0.5) ** 2) + 0.5 * np.exp(-40 * (x + 0.5) ** 2)
+    return _metropolis(x[:, None], 4 * V, reach, x)
+
+
+def quadruple_well(size: int = 14, reach: float = 0.3, inverse_temperature: float = 4.0) -> MarkovChain:
+    """A walk on ``size`` × ``size`` points of [-1.5, 1.5]² in ``V = (x² - 1)² + (y² - 1)²``: a well in every quarter.
+
+    It moves as in `prinz_well`, with ``β V`` for V. Rewards are ``x + 2 y``, which tells the wells apart. Known:
+    detailed balance holds for the law ``exp(-β V)``, normalized, which is also the start.
+    """
+    _at_least(size, 2, "size")
+    axis = np.linspace(-1.5, 1.5, size)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    V = ((points**2 - 1) ** 2).sum(axis=1)
+    return _metropolis(points, inverse_temperature * V, reach, points @ [1.0, 2.0])
+
+
+def _metropolis(points: Floats, V: Floats, reach: float, rewards: Floats) -> MarkovChain:
+    """Propose any other point within ``reach`` with equal probability, and accept it as Metropolis does."""
+    from scipy.spatial.distance import cdist
+
+    near = cdist(points, points) <= reach
+    np.fill_diagonal(near, False)
+    if not near.any(axis=1).all():
+        raise InvalidArgument(f"reach = {reach}: no point is so near; take a larger one")
+    P = near * np.exp(np.minimum(np.subtract.outer(V, V), 0.0)) / near.sum(axis=1).max()
+    np.fill_diagonal(P, 1.0 - P.sum(axis=1))
+    law = np.exp(V.min() - V)
+    return MarkovChain(P, initial=law / law.sum(), rewards=rewards)
 
 
 def autoregression(

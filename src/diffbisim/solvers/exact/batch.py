@@ -74,6 +74,8 @@ class Ask(NamedTuple):
     tol: float
     squared: bool  # the cost is |r_X - r_Y|²
     stop: Any  # (1,) whether to give up
+    price: float = PRICE  # constants of other files: kernels are told, since their cache does not look there
+    loose: float = LOOSE
 
 
 class Found(NamedTuple):
@@ -188,7 +190,7 @@ def _run(pack, i, j, cost, ask):
     nodes = np.max(x.indptr[1:] - x.indptr[:-1]) + np.max(y.indptr[1:] - y.indptr[:-1])
     off_rows, off_start = pack.off_rows[i] + pack.off_rows[j], pack.off_start[i] + pack.off_start[j]
     TU, target = np.empty(U.size), np.empty(trees.flow.size, np.int32)
-    price, clipped, basis, count = PRICE, 0.0, 0, np.zeros(1, np.int64)
+    price, clipped, basis, count = ask.price, 0.0, 0, np.zeros(1, np.int64)
     for _ in range(ITERATIONS):
         _, failed, cut = solve_items(0, U.size, items, trees, U, Effort(basis, price, np.empty(0), stop), TU)
         clipped, basis = max(clipped, cut), 2
@@ -201,11 +203,11 @@ def _run(pack, i, j, cost, ask):
         U += gamma / (1 - gamma) * (high + low - price) / 2
         eta = (1.5 * nodes + 2) * EPS + off_rows + 2 * clipped + 6 * EPS
         gap = gamma * (high - low + price) / (1 - gamma) + 2 * (eta * size / (1 - gamma))
-        value, lower, upper, gap = _bounds(U, n_y, start, gap / 2, off_start, (least, scale), stop)
+        value, lower, upper, gap = _bounds(U, n_y, start, gap / 2, off_start, (least, scale), ask)
         if gap <= tol:
             return value, lower, upper
         aim = max(0.03 * (high - low), 0.1 * tol * (1 - gamma), 4 * EPS)
-        price = max(PRICE, LOOSE * (high - low))
+        price = max(ask.price, ask.loose * (high - low))
         edge_targets(0, U.size, items, trees, nothing, target)
         system = System(Plans(trees.at, target, trees.flow, nothing), gamma, False, count)
         if not krylov._compiled(system, base, U, aim, 150) <= 2 * aim:
@@ -214,14 +216,14 @@ def _run(pack, i, j, cost, ask):
 
 
 @njit(cache=True, nogil=True)
-def _bounds(U, n_y, start, half_gap, off_start, costs, stop):
+def _bounds(U, n_y, start, half_gap, off_start, costs, ask):
     """As StartTransport.solve in coupling.py."""
     (rows, cols, p, q, tree), (least, scale) = start, costs
     C = np.empty((rows.size, cols.size))
     for s in range(rows.size):
         for t in range(cols.size):
             C[s, t] = U[rows[s] * n_y + cols[t]]
-    value, solved, price, clipped = solve_one(C, p, q, tree, np.empty(p.size + q.size), PRICE, stop)
+    value, solved, price, clipped = solve_one(C, p, q, tree, np.empty(p.size + q.size), ask.price, ask.stop)
     slack = (1.5 * (p.size + q.size) + 2) * EPS + off_start + 2 * clipped
     slack *= max(C.max(), 0.0) + 2 * max(-C.min(), 0.0)
     lower, upper = least, min(np.nextafter(scale * (value + half_gap + slack), np.inf), scale)
