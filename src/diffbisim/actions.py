@@ -346,17 +346,6 @@ class MDPResult(DistanceResult):
         """Refused: the reward of an imitator belongs to the chains of policies."""
         raise InvalidArgument("the implicit reward is for chains: compare mdp.induced_chain(policy) with the expert")
 
-    def _pair(self, s: Any, t: Any) -> tuple[int, int]:
-        """Two states by label or index."""
-        found = []
-        for name, state, mdp in (("x", s, self.problem.x), ("y", t, self.problem.y)):
-            k = find_state(state, mdp.n_states, {label: k for k, label in enumerate(mdp.labels or ())})
-            if k is None:
-                known = "a label, or an index" if mdp.labels else "an index"
-                raise InvalidArgument(f"{name} = {state!r} is not a state: give {known} from 0 to {mdp.n_states - 1}")
-            found.append(k)
-        return found[0], found[1]
-
     def _choice(self, action: Any) -> int | None:
         """The number of an action, or of a pair of actions."""
         if action is None:

@@ -5,7 +5,7 @@ sentence how it ended, and everything else (plans, encoder, gradient) is compute
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -20,6 +20,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import chain_arrays
+from diffbisim.names import find_state
 from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
@@ -213,13 +214,15 @@ class DistanceResult:
         """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``."""
         return np.asarray(self.encoder.argmax(axis=1))
 
-    def plan(self, x: int, y: int) -> Array | sparse.coo_array:
-        """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is."""
-        self._check_pair(x, y)
-        plan = self.coupling.plan(x, y)
+    def plan(self, x: Hashable, y: Hashable) -> Array | sparse.coo_array:
+        """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is.
+
+        States are given by label or index.
+        """
+        plan = self.coupling.plan(*self._pair(x, y))
         return plan.copy() if self.problem.is_sparse else np.asarray(plan.toarray())
 
-    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+    def potentials(self, x: Hashable, y: Hashable) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
 
         For total cost ``V = values``; for average cost the bias in its place (pairs with a transient state: values).
@@ -227,8 +230,7 @@ class DistanceResult:
         ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
         mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
         """
-        self._check_pair(x, y)
-        f, g = self.coupling.potentials(x, y)
+        f, g = self.coupling.potentials(*self._pair(x, y))
         return f / self.problem.step, g / self.problem.step
 
     @lazy
@@ -244,6 +246,15 @@ class DistanceResult:
     def implicit_reward(self) -> Array:
         """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, shape ``(n_Y, n_Y)``: maximizing it brings Y closer to X."""
         return implicit_reward(self.coupling, self.decoder)
+
+    def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
+        """Write a page to look at in a browser: both chains, their coupling, where the cost is paid; returns its path.
+
+        One file that needs nothing else. ``names``: what the two chains are called on it.
+        """
+        from diffbisim.explore import explore
+
+        return explore(self, path, names=names)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
@@ -276,10 +287,16 @@ class DistanceResult:
         """What else JSON has to say of the problem; nothing for chains."""
         return {}
 
-    def _check_pair(self, x: int, y: int) -> None:
-        for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):
-            if not (isinstance(state, (int, np.integer)) and 0 <= state < n):
-                raise InvalidArgument(f"{name} = {state!r} is not a state: give an index from 0 to {n - 1}")
+    def _pair(self, s: Any, t: Any) -> tuple[int, int]:
+        """Two states by label or index."""
+        found = []
+        for name, state, chain in (("x", s, self.problem.x), ("y", t, self.problem.y)):
+            k = find_state(state, chain.n_states, {label: k for k, label in enumerate(chain.labels or ())})
+            if k is None:
+                known = "a label, or an index" if chain.labels else "an index"
+                raise InvalidArgument(f"{name} = {state!r} is not a state: give {known} from 0 to {chain.n_states - 1}")
+            found.append(k)
+        return found[0], found[1]
 
     def __float__(self) -> float:
         return self.value

@@ -77,7 +77,7 @@ def test_options_that_mean_the_same_are_called_the_same(name):
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
     assert "--json" in options
     assert "--output" in options or name == "convert"  # it has a target
-    assert ("--seed" in options) == (name in ("distance", "estimate", "compress", "fit", "imitate"))
+    assert ("--seed" in options) == (name in ("distance", "estimate", "compress", "fit", "imitate", "explore"))
 
 
 def test_extensions_in_upper_case_mean_the_same(folder):

@@ -90,7 +90,7 @@ def test_the_oldest_versions_are_those_that_are_allowed(project):
         *parts["dependencies"],
         *(
             name
-            for extra in ("torch", "jax", "gym", "rl", "baselines", "cluster", "data", "test")
+            for extra in ("torch", "jax", "gym", "rl", "baselines", "cluster", "data", "explore", "test")
             for name in extras[extra]
         ),
     ]
