@@ -12,17 +12,18 @@ import diffbisim
 
 project = "diffbisim"
 author = "The diffbisim developers"
-copyright = author
 version = release = diffbisim.__version__
+copyright = f"{author}, version {version}"
 
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["config.cache", "myst.xref_missing"]  # the gallery's order is a function; README is not a page
 exclude_patterns = ["_build"]
@@ -47,16 +48,23 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
 }
 
-html_theme = "alabaster"
+html_theme = "pydata_sphinx_theme"
+html_title = f"diffbisim {version}"
+html_logo = html_favicon = "_static/logo.svg"
 html_theme_options = {
-    "description": "Distances between Markov processes that respect time",
-    "fixed_sidebar": True,
-    "show_relbars": True,
-    "page_width": "1000px",  # below it the navigation comes after the text (custom.css), above it stands beside
-    "body_max_width": "auto",
-    "code_font_size": "0.8em",
+    "logo": {"text": "diffbisim"},
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "show_nav_level": 2,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_static_path = ["_static"]  # custom.css, which the theme loads
+html_context = {"default_mode": "auto"}
+html_sidebars = {"index": [], "quickstart": []}  # what stands alone needs no list of its neighbors
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 html_show_sourcelink = False
 html_math_renderer = "mathml"  # browsers show it by themselves: no script, no network
 

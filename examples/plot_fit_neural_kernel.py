@@ -8,6 +8,7 @@ The network sees where a state is and gives the probabilities of five moves. It 
 along the line, by the distance alone: no likelihood, no samples, no learning rate.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
@@ -46,3 +47,13 @@ target = db.MarkovChain(walk(torch.softmax(drift, dim=1)).numpy(), initial=20, r
 
 result = db.fit(target, NeuralWalk(), cost="reward", discount=0.95, steps=60)
 print(f"distance {result.curve()[0]:.4f} -> {result.value:.6f}, certified within {result.distance.gap:.0e}")
+
+# %%
+# What it has learned is where the walk drifts: the mean move from every state.
+
+figure, ax = plt.subplots(figsize=(6.5, 3.6), layout="compressed")
+start = db.MarkovChain(NeuralWalk()().detach().numpy())
+for chain, look, name in ((target, "k-", "target"), (start, ":", "before"), (result.chain, "--", "fitted")):
+    ax.plot(chain.transition @ np.arange(N) - np.arange(N), look, label=name)
+ax.set(xlabel="state", ylabel="mean move")
+ax.legend(frameon=False)

@@ -26,6 +26,10 @@ _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
     "TimedChain": "timed",
+    "as_chain": "process",
+    "quantize": "quantize",
+    "Cells": "quantize",
+    "LinearGaussian": "gaussian",
     "distance": "distance",
     "pairwise": "pairwise",
     "bisimulation": "metrics",
@@ -41,6 +45,7 @@ _HOME = {
     "fit": "fit.fitting",
     "FitResult": "fit.result",
     "identify": "fit.identify",
+    "fit_simulator": "fit.simulators",
     "load": "io",
     "read_chain": "io.chains",
     "read_mdp": "io.chains",
@@ -101,6 +106,8 @@ if TYPE_CHECKING:
     from diffbisim.fit.fitting import fit as fit
     from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
+    from diffbisim.fit.simulators import fit_simulator as fit_simulator
+    from diffbisim.gaussian import LinearGaussian as LinearGaussian
     from diffbisim.imitate.imitation import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
     from diffbisim.io import load as load
@@ -114,6 +121,9 @@ if TYPE_CHECKING:
     from diffbisim.metrics import mico as mico
     from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
+    from diffbisim.process import as_chain as as_chain
+    from diffbisim.quantize import Cells as Cells
+    from diffbisim.quantize import quantize as quantize
     from diffbisim.results import DistanceResult as DistanceResult
     from diffbisim.timed import TimedChain as TimedChain
 

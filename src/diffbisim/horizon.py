@@ -23,6 +23,7 @@ derivatives are added up over time.
 """
 
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -36,7 +37,8 @@ from diffbisim.checks import as_number, check_count, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.gradient import centered_start, freeze_fields, own_matrix
-from diffbisim.io.npz import chain_arrays, label_array
+from diffbisim.io.npz import chain_arrays, timed_arrays
+from diffbisim.names import find_state
 from diffbisim.problem import frozen, lazy, read_only
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import Successors
@@ -374,18 +376,16 @@ class HorizonResult(DistanceResult):
         w = self.weights / self.weights.sum()
         return frozen(sum(a * m for a, m in zip(w, self.coupling.laws, strict=True)))
 
-    def plan(self, x: int, y: int, time: int = 0) -> Array | sparse.coo_array:
+    def plan(self, x: Hashable, y: Hashable, time: int = 0) -> Array | sparse.coo_array:
         """Optimal coupling of the next states of ``x`` and ``y`` at a time; sparse if a process is."""
         t = self._step(time)
-        self._check_pair_at(x, y, t)
-        plan = self.coupling.plan(x, y, t)
+        plan = self.coupling.plan(*self._pair_at(x, y, t), t)
         return plan if self.problem.is_sparse else np.asarray(plan.toarray())
 
-    def potentials(self, x: int, y: int, time: int = 0) -> tuple[Array, Array]:
+    def potentials(self, x: Hashable, y: Hashable, time: int = 0) -> tuple[Array, Array]:
         """Optimal potentials of pair ``(x, y)`` at a time for the cost ``values_at(time + 1)``."""
         t = self._step(time)
-        self._check_pair_at(x, y, t)
-        f, g = self.coupling.potentials(x, y, t)
+        f, g = self.coupling.potentials(*self._pair_at(x, y, t), t)
         return f, g
 
     @lazy
@@ -428,28 +428,16 @@ class HorizonResult(DistanceResult):
             raise InvalidArgument(f"time {time} is the last: nothing follows; steps begin at 0 … {self.n_steps - 1}")
         return int(time)
 
-    def _check_pair_at(self, x: int, y: int, t: int) -> None:
-        for name, state, n in zip("xy", (x, y), self.problem.shape_at(t), strict=True):
-            if not (isinstance(state, (int, np.integer)) and 0 <= state < n):
+    def _pair_at(self, x: Any, y: Any, t: int) -> tuple[int, int]:
+        """Two states at time t by label or index."""
+        found = []
+        sides = zip("xy", (x, y), (self.problem.x, self.problem.y), self.problem.shape_at(t), strict=True)
+        for name, state, chain, n in sides:
+            k = find_state(state, n, _moment(chain, t)._numbers)
+            if k is None:
                 raise InvalidArgument(f"{name} = {state!r} is not a state at time {t}: give an index from 0 to {n - 1}")
-
-
-def timed_arrays(chain: TimedChain) -> dict[str, Any]:
-    """Everything a timed chain is, as arrays: the rows of all kernels, and of all rewards, one after the other."""
-    rows = chain.successors
-    arrays: dict[str, Any] = {
-        "sizes": np.array(chain.n_states),
-        "sparse": np.array([not isinstance(P, np.ndarray) for P in chain.transitions]),
-        "counts": np.concatenate([np.diff(s.indptr) for s in rows]),
-        "indices": np.concatenate([s.indices for s in rows]), "data": np.concatenate([s.probabilities for s in rows]),
-        "initial": chain.initial,
-    }  # fmt: skip
-    if chain.rewards is not None:
-        vectors = all(r.ndim == 1 for r in chain.rewards)
-        arrays["rewards"] = np.concatenate([r if vectors else r.reshape(len(r), -1) for r in chain.rewards])
-    if chain.labels is not None:
-        arrays["labels"] = label_array([label for part in chain.labels for label in part])
-    return arrays
+            found.append(k)
+        return found[0], found[1]
 
 
 def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:

@@ -5,7 +5,7 @@ sentence how it ended, and everything else (plans, encoder, gradient) is compute
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -20,6 +20,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import chain_arrays
+from diffbisim.names import find_state
 from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
 
 Array = NDArray[np.float64]
@@ -125,6 +126,28 @@ class DistanceResult:
         return self.upper - self.lower
 
     @property
+    def property_bound(self) -> float:
+        """How far apart an expected reward of the two can be, in the units of model checkers; certified.
+
+        Of any rewards that differ by at most the cost, ``|r_X(x) - r_Y(y)| ≤ c(x, y)``, the expected discounted sums
+        Σ γ^t r differ by at most ``upper / (1 - γ)``; of two MDPs (not "directed") the optimal ones, greatest and
+        least. Long-run averages (criterion "average"), totals ("total") and weighted sums over finitely many steps
+        differ by at most ``upper``.
+        """
+        return self.upper / (1.0 - self.discount) if self.problem.criterion in ("discounted", "actions") else self.upper
+
+    @property
+    def meaning(self) -> str:
+        """The bound in words."""
+        of = {
+            "average": "long-run average reward",
+            "total": "expected total reward",
+            "horizon": "expected reward, weighted over these steps,",
+            "actions": f"optimal discounted reward (discount {self.discount:g})",
+        }.get(self.problem.criterion, f"expected discounted reward (discount {self.discount:g})")
+        return f"every {of} differs by at most {self.property_bound:.6g}, of rewards that differ by at most the cost"
+
+    @property
     def converged(self) -> bool:
         """Whether the certified gap reached the tolerance."""
         return self.outcome.converged
@@ -145,6 +168,19 @@ class DistanceResult:
         ``(1-γ) V``; for average cost the least average from each pair, for total cost the least total.
         """
         return read_only(self.coupling.values)
+
+    @property
+    def values_lower(self) -> Array:
+        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``, rounding included; NaN where not solved.
+
+        Of the exact solver, also with ``lump=True``; for chains they take one sweep when they are first asked for.
+        """
+        return read_only(self.coupling.table_bounds[0])
+
+    @property
+    def values_upper(self) -> Array:
+        """Certified upper bounds on :attr:`values`, as :attr:`values_lower`."""
+        return read_only(self.coupling.table_bounds[1])
 
     @lazy
     def occupancy(self) -> Array:
@@ -178,13 +214,15 @@ class DistanceResult:
         """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``."""
         return np.asarray(self.encoder.argmax(axis=1))
 
-    def plan(self, x: int, y: int) -> Array | sparse.coo_array:
-        """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is."""
-        self._check_pair(x, y)
-        plan = self.coupling.plan(x, y)
+    def plan(self, x: Hashable, y: Hashable) -> Array | sparse.coo_array:
+        """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is.
+
+        States are given by label or index.
+        """
+        plan = self.coupling.plan(*self._pair(x, y))
         return plan.copy() if self.problem.is_sparse else np.asarray(plan.toarray())
 
-    def potentials(self, x: int, y: int) -> tuple[Array, Array]:
+    def potentials(self, x: Hashable, y: Hashable) -> tuple[Array, Array]:
         """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
 
         For total cost ``V = values``; for average cost the bias in its place (pairs with a transient state: values).
@@ -192,8 +230,7 @@ class DistanceResult:
         ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
         mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
         """
-        self._check_pair(x, y)
-        f, g = self.coupling.potentials(x, y)
+        f, g = self.coupling.potentials(*self._pair(x, y))
         return f / self.problem.step, g / self.problem.step
 
     @lazy
@@ -209,6 +246,15 @@ class DistanceResult:
     def implicit_reward(self) -> Array:
         """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, shape ``(n_Y, n_Y)``: maximizing it brings Y closer to X."""
         return implicit_reward(self.coupling, self.decoder)
+
+    def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
+        """Write a page to look at in a browser: both chains, their coupling, where the cost is paid; returns its path.
+
+        One file that needs nothing else. ``names``: what the two chains are called on it.
+        """
+        from diffbisim.explore import explore
+
+        return explore(self, path, names=names)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
@@ -241,10 +287,16 @@ class DistanceResult:
         """What else JSON has to say of the problem; nothing for chains."""
         return {}
 
-    def _check_pair(self, x: int, y: int) -> None:
-        for name, state, n in (("x", x, self.problem.shape[0]), ("y", y, self.problem.shape[1])):
-            if not (isinstance(state, (int, np.integer)) and 0 <= state < n):
-                raise InvalidArgument(f"{name} = {state!r} is not a state: give an index from 0 to {n - 1}")
+    def _pair(self, s: Any, t: Any) -> tuple[int, int]:
+        """Two states by label or index."""
+        found = []
+        for name, state, chain in (("x", s, self.problem.x), ("y", t, self.problem.y)):
+            k = find_state(state, chain.n_states, {label: k for k, label in enumerate(chain.labels or ())})
+            if k is None:
+                known = "a label, or an index" if chain.labels else "an index"
+                raise InvalidArgument(f"{name} = {state!r} is not a state: give {known} from 0 to {chain.n_states - 1}")
+            found.append(k)
+        return found[0], found[1]
 
     def __float__(self) -> float:
         return self.value

@@ -196,6 +196,7 @@ def test_time_limit_returns_the_start_at_worst():
         ({"n_states": 2, "cost": "indicator"}, "table of shape"),
         ({"n_states": 2, "rewards": [0, 1], "cost": np.zeros((4, 2))}, "both given"),
         ({"n_states": 2, "discount": 1.0}, "discount"),
+        ({"n_states": 2, "criterion": "average"}, "criterion is 'average'; .* compress with a discount near 1"),
         ({"n_states": 2, "restarts": 0}, "restarts is 0"),
         ({"n_states": 2, "starts": [db.MarkovChain(np.eye(3))]}, r"starts\[0\]"),
     ],
@@ -208,8 +209,8 @@ def test_wrong_arguments_are_named(options, message):
 def test_without_rewards_it_says_what_to_do():
     with pytest.raises(InvalidArgument, match="target_rewards"):
         db.compress(db.MarkovChain(np.eye(2)), 1)
-    with pytest.raises(InvalidArgument, match="target is a ndarray"):
-        db.compress(np.eye(2), 1)
+    with pytest.raises(InvalidArgument, match="target is a str"):
+        db.compress("chain.npz", 1)
 
 
 # --- the parts -----------------------------------------------------------------------------------------------

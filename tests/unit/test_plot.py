@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, FancyArrowPatch
 import diffbisim as db
 from diffbisim import plot
 from diffbisim.plot.matrix import _classical_scaling
-from diffbisim.plot.style import new_figure
+from diffbisim.plot.style import new_figure, shades
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,13 @@ def ax():
 def image(ax):
     (shown,) = ax.images
     return np.asarray(shown.get_array())
+
+
+def parts(ax):
+    """Parts of one; zeros are masked, and white."""
+    shown = ax.images[0].get_array()
+    assert (np.ma.filled(shown, 1.0) > 0).all()
+    return np.ma.filled(shown, 0.0)
 
 
 def line(ax, label):
@@ -56,8 +63,14 @@ def test_history_without_values_takes_the_middle_and_log_scale_where_it_is_wide(
 
 @pytest.mark.parametrize("name", ["encoder", "decoder"])
 def test_heat_maps_are_the_matrices(result, name, ax):
-    assert getattr(plot, name)(result, ax) is ax
-    assert np.array_equal(image(ax), getattr(result, name))
+    assert getattr(plot, name)(result, ax, sort=False) is ax
+    assert np.array_equal(parts(ax), getattr(result, name))
+    ax = getattr(plot, name)(result)
+    order = [int(text.get_text()) for text in ax.get_yticklabels()]
+    assert sorted(order) == list(range(len(order)))
+    assert np.array_equal(parts(ax), getattr(result, name)[order])
+    mean = parts(ax) @ np.arange(parts(ax).shape[1])
+    assert (np.diff(mean) >= 0).all()  # the mass goes to the right from row to row
     assert ax.get_xlabel().startswith("state $y$" if name == "encoder" else "state $x$")
 
 
@@ -65,13 +78,31 @@ def test_coupling_is_the_occupancy_or_a_plan(result, ax):
     plot.coupling(result, ax=ax)
     shown, m = np.ma.filled(image(ax), np.nan), result.occupancy
     assert np.allclose(shown[m >= 1e-6 * m.max()], m[m >= 1e-6 * m.max()])
-    assert np.array_equal(image(plot.coupling(result, (1, 2))), result.plan(1, 2))
+    assert np.array_equal(parts(plot.coupling(result, (1, 2))), result.plan(1, 2))
 
 
 def test_coupling_of_sparse_chains():
     X = db.examples.random_sparse_chain(6, 2, rng=0)
     r = db.distance(X, X)
-    assert np.array_equal(image(plot.coupling(r, (1, 2))), r.plan(1, 2).toarray())
+    assert np.array_equal(parts(plot.coupling(r, (1, 2))), r.plan(1, 2).toarray())
+
+
+def test_states_are_given_by_label_or_index():
+    X = db.MarkovChain([[0.5, 0.5], [0.2, 0.8]], rewards=[0, 1], labels=["dry", "wet"])
+    r = db.distance(X, db.examples.random_chain(3, 0))
+    assert np.array_equal(r.plan("wet", 2), r.plan(1, 2))
+    assert [f.tolist() for f in r.potentials("wet", 2)] == [f.tolist() for f in r.potentials(1, 2)]
+    timed = db.distance(X, X, horizon=2)
+    assert np.array_equal(timed.plan("wet", "dry", time=1), timed.plan(1, 0, time=1))
+    assert plot.coupling(r, ("wet", 2)).get_title() == "from $x$ = wet, $y$ = 2"
+    by_label, by_index = (plot.chain(X, layout=place) for place in ({"wet": (1, 0), "dry": (0, 1)}, [(0, 1), (1, 0)]))
+    disks = [[patch.center for patch in ax.patches if isinstance(patch, Circle)] for ax in (by_label, by_index)]
+    assert disks[0] == disks[1]
+
+
+def test_the_smallest_probability_is_not_white():
+    white, least = np.ones(4), np.array(shades()(1e-9))
+    assert (white - least)[:3].min() > 0.05
 
 
 def test_implicit_reward_from_all_that_have_one(result):
@@ -89,7 +120,7 @@ def test_results_that_carry_a_distance_are_taken(result, ax):
     class Carrier:
         distance = result
 
-    assert np.array_equal(image(plot.encoder(Carrier(), ax)), result.encoder)
+    assert np.array_equal(parts(plot.encoder(Carrier(), ax, sort=False)), result.encoder)
     with pytest.raises(db.InvalidArgument, match="result is a str"):
         plot.encoder("nothing")
 
@@ -108,7 +139,10 @@ def test_graph_has_a_disk_per_state_and_an_arrow_per_transition(layout, ax):
 
 
 def test_graph_says_what_it_leaves_out_and_refuses_crowds(ax):
-    plot.chain(db.MarkovChain([[0.995, 0.005], [0.5, 0.5]]), ax)
+    rare = db.MarkovChain([[0.995, 0.005], [0.5, 0.5]])
+    arrows = [patch for patch in plot.chain(rare).patches if isinstance(patch, FancyArrowPatch)]
+    assert sorted(arrow.get_linestyle() for arrow in arrows) == ["-", "-", "-", ":"]  # also the rare one
+    plot.chain(rare, ax, least=0.01)
     assert ax.get_title() == "1 transitions below 0.01 not drawn"
     with pytest.raises(db.InvalidArgument, match="61 states"):
         plot.chain(db.examples.cycle(61))

@@ -5,6 +5,7 @@
     diffbisim compress FILE     the nearest chain with few states
     diffbisim fit FILE          a parametrized model of a chain
     diffbisim imitate           the policy whose chain is closest to an expert's
+    diffbisim explore A B       a page to look at: both chains, their coupling, where the cost is paid
     diffbisim info FILE         what is in a file: size, start, structure, how far it can be lumped
     diffbisim lump FILE         merge the states that behave alike
     diffbisim convert A B       from one format to another
@@ -27,10 +28,11 @@ from diffbisim import __version__
 from diffbisim.cli.common import app
 
 # Each module registers its command, in this order.
-from diffbisim.cli import distance, estimate, compress, fit, imitate, info, lump, convert, reproduce  # isort: skip
+from diffbisim.cli import distance, estimate, compress, fit, imitate, explore, info, lump, convert, reproduce  # isort: skip
 
 __all__ = [
-    "app", "compress", "convert", "distance", "estimate", "fit", "imitate", "info", "lump", "main", "reproduce",
+    "app", "compress", "convert", "distance", "estimate", "explore", "fit", "imitate", "info", "lump", "main",
+    "reproduce",
 ]  # fmt: skip
 
 

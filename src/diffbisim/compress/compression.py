@@ -22,8 +22,7 @@ would end too late by the pace of the last one. What is kept for the end is the 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +53,9 @@ from diffbisim.cost import ground_cost, reward_cost
 from diffbisim.errors import InvalidArgument, quietly, warn
 from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
-from diffbisim.problem import Array, Problem, available_threads
+from diffbisim.parallel import Executor, as_done
+from diffbisim.problem import Array, Problem
+from diffbisim.process import taken
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
@@ -111,7 +112,8 @@ def compress(
     time_limit: float | None = None,
     starts: Sequence[MarkovChain] = (),
     tol: float = 1e-8,
-    executor: Executor | None = None,
+    criterion: str = "discounted",
+    executor: Executor = None,
     progress: Progress = False,
     callback: Callable[[Mapping[str, float]], object] | None = None,
     checkpoint: str | Path | None = None,
@@ -138,7 +140,8 @@ def compress(
         start and two sweeps of the solver are made however short it is
     starts : chains of ``n_states`` states to start from as well
     tol : certified gap of the distance, relative to the largest cost
-    executor : where the restarts run; None for threads of this process
+    criterion : "discounted"; others are refused
+    executor : where the restarts run, as for :func:`diffbisim.pairwise`; None for threads of this process
     progress : True for a bar over the restarts, or a callable ``(done, total)``
     callback : called with a row of history as each restart ends; returning True leaves the others out
     checkpoint : a file that is written as each restart ends; if it exists, the run goes on from there, to the same bits
@@ -162,6 +165,11 @@ def compress(
     0.0
     """
     began = time.monotonic()
+    if criterion != "discounted":
+        raise InvalidArgument(
+            f"criterion is {criterion!r}; compress merges and searches by tables that contract with the discount: "
+            "compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) afterwards"
+        )
     options = Options(
         rewards, cost, model, check_lag(lag), rng, restarts, max_steps, time_limit, starts, tol, executor, progress,
         callback, checkpoint,
@@ -217,9 +225,8 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
         notes.write()
     reserve = X.n_transitions / target.chain.n_transitions  # the last sweep is over X itself
-    with nullcontext(options.executor) if options.executor else ThreadPoolExecutor(available_threads()) as workers:
-        race = Race(target, max_steps, clock, reserve, workers, notes, options.callback, heats)
-        best, history = race.run(options.progress)
+    race = Race(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
+    best, history = race.run(options.progress)
     small, learned = best.model, cost is None
     Y = MarkovChain(small.transition, initial=small.initial, rewards=small.rewards if learned else rewards)
     problem = Problem.make(X, Y, "reward" if learned else cost, discount)
@@ -285,6 +292,7 @@ def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> Dist
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
+    target = taken(target)
     if isinstance(target, Transitions):
         return target.chain(rewards=rewards, unseen=unseen)
     if not isinstance(target, MarkovChain):
@@ -501,29 +509,21 @@ class Race:
             advance(len(done))
         must = min(runs) if not self.notes.heats[0] else -1  # however short the time is
         left = self.clock.left()
-        futures = {
-            self.executor.submit(
-                _run, Job(self.target, start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
-            ): n
+        jobs = {
+            n: Job(start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
             for n, start in runs.items()
             if n not in done
         }
-        try:
-            for future in as_completed(futures):
-                ran, n = None if future.cancelled() else future.result(), futures[future]
-                if ran is None:
+        numbers = list(jobs)
+        with closing(as_done(_run, list(jobs.values()), self.target, self.executor)) as ended:
+            for k, ran in ended:
+                if ran is None:  # there was no time for it
                     continue
-                done[n] = ran
-                if not ran.complete:  # there is no time for those that have not begun
-                    for other in futures:
-                        other.cancel()
+                done[numbers[k]] = ran
                 self.notes.write()
                 advance(1)
-                if self.callback is not None and self.callback({"restart": n, "value": ran.values[-1]}):
+                if self.callback is not None and self.callback({"restart": numbers[k], "value": ran.values[-1]}):
                     return False
-        finally:
-            for future in futures:
-                future.cancel()
         return not self.clock.limited or self.clock.left() > 0
 
 
@@ -546,7 +546,6 @@ def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
 class Job(NamedTuple):
     """One restart, as a worker gets it."""
 
-    target: Target
     start: Start
     heat: Heat
     max_steps: int
@@ -556,7 +555,7 @@ class Job(NamedTuple):
     must: bool  # however late it is
 
 
-def _run(job: Job) -> Ran | None:
+def _run(target: Target, job: Job) -> Ran | None:
     """One restart: average, descend, and try the hard encoder at the end; None if it is too late.
 
     It may have waited for its turn, so the time that is left is asked for here.
@@ -565,15 +564,14 @@ def _run(job: Job) -> Ran | None:
     tol = 0.0 if before == "given" else heat.tol
     end = time.monotonic() + min(job.seconds, job.until - time.time())
     with quietly():  # an occupancy of a model on the way may be inaccurate, which only costs steps
-        for discount in _horizons(job.target.discount) if before == "nearer" else ():
-            target = replace(job.target, discount=discount)
-            nearer = Search(target, model, job.max_steps, end, False, job.reserve, heat.tol)
+        for discount in _horizons(target.discount) if before == "nearer" else ():
+            nearer = Search(replace(target, discount=discount), model, job.max_steps, end, False, job.reserve, heat.tol)
             if nearer.late:
                 break
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = Search(job.target, model, job.max_steps, end, before == "hold", job.reserve, tol)
+        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol)
         if search.late and not job.must:
             return None
         search.begin()

@@ -37,6 +37,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
 from diffbisim.compress.starts import Model, Target, averaged, weighted_median
+from diffbisim.parallel import left_behind
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
 
@@ -323,7 +324,8 @@ def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: A
     rows = np.concatenate([cells // k, n_edges + np.repeat(owner, k) * k + column, n_edges + np.arange(n_plans * k)])
     cols = np.concatenate([cells, cells, n_edges * k + np.tile(np.arange(k), n_plans)])
     data = np.concatenate([np.ones(2 * cells.size), -np.ones(n_plans * k)])
-    found = linprog(  # type: ignore[call-overload]
+    found = left_behind(
+        linprog,
         np.concatenate([(w[active][owner][:, None] * U[s.indices[edges]]).ravel(), np.zeros(k)]),
         A_eq=sparse.csr_array((data, (rows, cols)), shape=(n_edges + n_plans * k, n_edges * k + k)),
         b_eq=np.concatenate([s.probabilities[edges], np.zeros(n_plans * k)]),

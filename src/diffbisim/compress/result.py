@@ -68,6 +68,10 @@ class CompressResult:
         """Hard encoder, shape ``(n_X,)``: the classes where there are such, else that of the optimal coupling."""
         return self.distance.labels if self.classes is None else self.classes
 
+    def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
+        """Write a page to look at in a browser (see :meth:`DistanceResult.explore`)."""
+        return self.distance.explore(path, names=names)
+
     @property
     def unused(self) -> NDArray[np.intp]:
         """Small states that are never visited: fewer states would have done as well."""
@@ -231,6 +235,12 @@ class SweepResult:
         from diffbisim.plot import elbow
 
         return elbow(self, ax=ax)
+
+    def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
+        """Write a page to look at in a browser, with a slider over the sizes (:meth:`DistanceResult.explore`)."""
+        from diffbisim.explore import explore
+
+        return explore(self, path, names=names)
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k}: {d:.4g}" for k, d in zip(self.sizes, self.values, strict=True))

@@ -1,12 +1,14 @@
 """``report.html``: all experiments on one page that needs nothing else; pictures are in it, scripts are not.
 
-First what the paper claims beside what came out, then every experiment with its figure, its table and its settings.
-On a narrow screen the claims become cards, and wide tables scroll inside their frame.
+First the picture and the verdict of each experiment, as small multiples that lead to it; then what the paper claims
+beside what came out; then every experiment with its figure, its table and its settings. On a narrow screen the claims
+become cards, and wide tables scroll inside their frame.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import platform
 from collections.abc import Mapping
@@ -26,13 +28,23 @@ SIGN = {AGREES: "agrees", IN_PART: "in-part", DIFFERS: "differs", BEYOND: "beyon
 
 STYLE = """
 :root { color-scheme: light; --line: #d9d9d9; --blue: #0072b2; --soft: #f6f7f8; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; padding: 0;
+  list-style: none; }
+.tiles a { display: flex; flex-direction: column; height: 100%; border: 1px solid var(--line); border-radius: 6px;
+  padding: .6rem; color: inherit; text-decoration: none; background: white; }
+.tiles a:hover, .tiles a:focus { border-color: var(--blue); } .tiles strong { line-height: 1.25; color: var(--blue); }
+.tiles img { height: 9rem; width: 100%; object-fit: contain; margin: .5rem 0; } .tiles .small { line-height: 1.35;
+  display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 4; overflow: hidden; }
+dl.terms { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
+dl.terms dt { font-weight: 600; } dl.terms dd { margin: 0; }
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: white; margin: 0 auto; max-width: 62rem;
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: white; margin: 0 auto; max-width: 84rem;
   padding: 1rem 1.25rem 4rem; overflow-wrap: break-word; }
 h1 { line-height: 1.2; margin: .5rem 0; } h2 { margin: 3rem 0 .5rem; border-top: 1px solid var(--line);
   padding-top: 1.5rem; line-height: 1.25; }
-a { color: var(--blue); } nav a { display: inline-block; margin: .2rem 1rem .2rem 0; padding: .2rem 0; }
-img { max-width: 100%; height: auto; display: block; margin: 1rem auto; }
+a { color: var(--blue); }
+img { max-width: min(100%, 62rem); height: auto; display: block; margin: 1rem auto; }
+p, ul, dl { max-width: 62rem; } .tiles { max-width: none; }
 .frame { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; margin: 1rem 0;
   background: linear-gradient(90deg, white 2rem, #fff0) 0 0 / 4rem 100% no-repeat local,
     linear-gradient(270deg, white 2rem, #fff0) 100% 0 / 4rem 100% no-repeat local,
@@ -43,7 +55,7 @@ th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(-
 tr:last-child td { border-bottom: 0; } thead th { background: #0000000a; }
 .claims td:nth-child(3) { width: 32%; }
 .data td { white-space: nowrap; } .number { text-align: right; font-variant-numeric: tabular-nums; }
-.verdict { font-weight: 600; display: inline-block; padding-left: 1.1rem; position: relative; }
+.verdict { font-weight: 600; display: inline-block; padding-left: 1.35rem; position: relative; }
 .verdict::before { content: ""; position: absolute; left: 0; top: .35em; width: .75em; height: .75em;
   border: 2px solid #555; border-radius: 50%; }
 .agrees::before { background: #009e73; border-color: #009e73; }
@@ -59,13 +71,27 @@ summary { cursor: pointer; padding: .4rem 0; }
   .claims td::before { content: attr(data-name) ": "; font-weight: 600; }
 }
 @media (max-width: 60rem) { .data table { font-size: .8rem; } .data td, .data th { padding: .3rem .4rem; } }
-@media print { .frame { overflow: visible; } .data td { white-space: normal; } h2 { break-before: page; } }
+@media print { .frame { overflow: visible; } .data td { white-space: normal; } h2 { break-before: page; }
+  .tiles { grid-template-columns: repeat(3, 1fr); } .tiles li, tr, img { break-inside: avoid; }
+  details { display: none; } }
 """
+
+#: Pixels of a small picture, for screens of two per unit of length.
+TILE = 560
+
+#: Words of the page, said where they first occur.
+TERMS = """<dl class="terms">
+<dt>distance</dt><dd>the bisimulation metric: the least expected discounted cost of two chains that move together, when
+neither may look into the other's future</dd>
+<dt>certified</dt><dd>proved by the run itself: the true value lies between the bounds, rounding included</dd>
+<dt>encoder</dt><dd>which state of one chain stands for which of the other, in the best coupling</dd>
+<dt>verdict</dt><dd>whether what was measured agrees with what the paper says; filled: yes, half: in part, red: no,
+empty: the paper says nothing</dd>
+</dl>"""
 
 
 def write_page(path: Path, experiments: Mapping[str, Finished]) -> None:
     """The page about these experiments, by name and in this order."""
-    links = "".join(f'<a href="#{name}">{escape(done.title)}</a>' for name, done in experiments.items())
     with replacing(path) as file:
         file.write(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -73,7 +99,7 @@ def write_page(path: Path, experiments: Mapping[str, Finished]) -> None:
             '<link rel="icon" href="data:,">\n'
             f"<title>diffbisim: the experiments</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
             "<h1>Bisimulation metrics and their gradients: the experiments</h1>\n"
-            f"<p>{_provenance(experiments)}</p>\n<nav>{links}</nav>\n"
+            f'{_tiles(experiments)}\n{TERMS}\n<p class="small">{_provenance(experiments)}</p>\n'
             '<h2 id="claims">Claimed and measured</h2>\n'
             f"{_claims(experiments)}\n{''.join(_section(*item) for item in experiments.items())}\n</body>\n</html>\n"
         )
@@ -87,6 +113,31 @@ def _provenance(experiments: Mapping[str, Finished]) -> str:
         f"experiments, {seconds:.0f} s in all. Bounds called certified are proved by the run itself. Every number "
         "below is computed; none is copied from the paper."
     )
+
+
+def _picture(path: Path, title: str, width: int | None = None) -> str:
+    """A figure inside the page, scaled down to so many pixels if asked to be small."""
+    from PIL import Image  # matplotlib brings it
+
+    data = path.read_bytes()
+    if width is not None:
+        with Image.open(path) as image, io.BytesIO() as file:
+            image.thumbnail((width, width), Image.Resampling.LANCZOS)
+            image.save(file, "PNG", optimize=True)
+            data = file.getvalue()
+    return f'<img alt="{escape(title)}" src="data:image/png;base64,{base64.b64encode(data).decode("ascii")}">'
+
+
+def _tiles(experiments: Mapping[str, Finished]) -> str:
+    """Small multiples: picture and verdict of each."""
+    tiles = "".join(
+        f'<li><a href="#{name}"><strong>{escape(done.title)}</strong>'
+        f"{_picture(done.files[0], done.title, TILE)}"
+        f'<span class="verdict {SIGN.get(done.verdict, "")}">{escape(done.verdict)}</span>'
+        f'<span class="small">{escape(done.why or next(iter(done.findings), ""))}</span></a></li>\n'
+        for name, done in experiments.items()
+    )
+    return f'<nav aria-label="The experiments"><ul class="tiles">\n{tiles}</ul></nav>'
 
 
 def _claims(experiments: Mapping[str, Finished]) -> str:
@@ -113,12 +164,11 @@ def _framed(table: str, kind: str = "") -> str:
 
 def _section(name: str, done: Finished) -> str:
     figure, rows, numbers = done.files
-    picture = base64.b64encode(figure.read_bytes()).decode("ascii")
     findings = "".join(f"<li>{escape(sentence)}</li>" for sentence in done.findings)
     files = ", ".join(f'<a href="{file.name}">{file.name}</a>' for file in (figure, rows, numbers))
     return (
         f'<h2 id="{name}">{escape(done.title)}</h2>\n<ul>{findings}</ul>\n'
-        f'<img alt="{escape(done.title)}" src="data:image/png;base64,{picture}">\n{_table(done)}\n'
+        f"{_picture(figure, done.title)}\n{_table(done)}\n"
         f"<details><summary>Settings and seeds</summary><pre>{escape(json.dumps(done.settings, indent=2))}</pre>"
         f'</details>\n<p class="small">{done.seconds:.1f} s; beside this page: {files}</p>\n'
     )

@@ -1,10 +1,12 @@
 """A Markov chain as a graph: a disk for each state, an arrow for each transition.
 
-Area of a disk: discounted occupancy. Shade: reward. Width of an arrow: probability. A second ring: possible start.
+Area of a disk: discounted occupancy. Shade: reward. Width of an arrow: probability, dotted below 0.01. A second ring:
+possible start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from diffbisim.chain import MarkovChain
 
 MOST = 60  # more states make a picture that says nothing
+ARROWS = 600  # the same
+SMALL = 0.01  # probabilities below it are drawn dotted
 NUMBERED = 16  # arrows that get their probability as a number
 ALONG = (0.3, 0.4, 0.25, 0.5)  # where on an arrow its number may stand: best before the middle, where arrows cross
 CLEAR = 0.2  # distance from other texts that is enough (the circle has radius one)
@@ -30,16 +34,18 @@ def chain(
     *,
     layout: Any = "circle",
     discount: float = 0.95,
-    least: float = 0.01,
+    least: float = 0.0,
     cmap: str = "cividis",
 ) -> Axes:
     """A chain of up to 60 states as a graph.
 
     Parameters
     ----------
-    layout : "circle", "line", "spring" (states that lead to each other are near), or positions (n, 2)
+    layout : "circle", "line", "spring" (states that lead to each other are near), positions (n, 2), or a
+        mapping from labels to positions, as the layouts of networkx give
     discount : of the occupancy that the disks show
-    least : transitions less probable than this are left out, and the title says how many
+    least : transitions less probable than this are left out, and the title says how many; so are the least probable
+        ones of a chain that has more than 600
     cmap : of the rewards
     """
     n = chain.n_states
@@ -47,17 +53,19 @@ def chain(
         raise InvalidArgument(f"the chain has {n} states; a graph shows up to {MOST}: lump or compress it first")
     ax = own(ax, 5.4, 5.0)
     P: Floats = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
-    place, radius = _layout(P, layout), _radii(chain.occupancy(discount))
+    place, radius = _layout(chain, P, layout), _radii(chain.occupancy(discount))
     reach = float(np.ptp(place, axis=0).max()) or 1.0
     radius *= _room(place, reach)
     _states(ax, chain, place, radius, cmap)
-    edges = [(i, j) for i, j in np.argwhere(least <= P).tolist()]
+    edges = np.argwhere((P > 0) & (least <= P)).tolist()
+    edges = sorted(edges, key=lambda edge: -P[*edge])[:ARROWS]
     proper = sum(i != j for i, j in edges)
     for i, j in edges:
-        _arrow(ax, place, radius, i, j, P[i, j], bool(P[j, i] >= least), proper <= NUMBERED)
+        _arrow(ax, place, radius, i, j, P[i, j], bool(P[j, i] > 0), proper <= NUMBERED)
     hidden = int((P > 0).sum()) - len(edges)
     if hidden:
-        ax.set_title(f"{hidden} transitions below {least:g} not drawn", fontsize=9)
+        limit = least if len(edges) < ARROWS else P[*edges[-1]]
+        ax.set_title(f"{hidden} transitions below {limit:.2g} not drawn", fontsize=9)
     margin = 0.2 * reach + float(radius.max())
     ax.set_xlim(place[:, 0].min() - margin, place[:, 0].max() + margin)
     ax.set_ylim(place[:, 1].min() - margin, place[:, 1].max() + margin)
@@ -66,9 +74,12 @@ def chain(
     return ax
 
 
-def _layout(P: Floats, layout: Any) -> Floats:
+def _layout(chain: MarkovChain, P: Floats, layout: Any) -> Floats:
     """Positions of the states, (n, 2)."""
     n = len(P)
+    if isinstance(layout, Mapping):
+        found = {chain.index(label): spot for label, spot in layout.items()}
+        layout = [found[k] for k in sorted(found)]
     if not isinstance(layout, str):
         place = np.array(layout, dtype=np.float64)
         if place.shape != (n, 2):
@@ -158,6 +169,7 @@ def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, bo
     head = (8.0 + 5.0 * p) * (1.0 if len(place) <= NAMED else 0.5)
     look: dict[str, Any] = {
         "arrowstyle": "-|>", "mutation_scale": head, "linewidth": 0.5 + 2.0 * p, "color": "#333333", "zorder": 2,
+        "linestyle": "-" if p >= SMALL else ":",
     }  # fmt: skip
     if i == j:
         out = place[i] - place.mean(axis=0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from diffbisim.errors import InvalidArgument
-from diffbisim.plot.style import BLUE, GRAY, VERMILION, heat_map, own, plain, whole_numbers
+from diffbisim.ordering import by_barycenter
+from diffbisim.plot.style import BLUE, GRAY, VERMILION, heat_map, own, plain, shades, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,26 +59,35 @@ def history(run: Any, ax: Axes | None = None, *, log: bool | None = None, label:
     return ax
 
 
-def encoder(result: Any, ax: Axes | None = None) -> Axes:
-    """``λ_X(y|x)``: with which probability a state y of Y (column) stands for a state x of X (row)."""
+def encoder(result: Any, ax: Axes | None = None, *, sort: bool = True) -> Axes:
+    """``λ_X(y|x)``: with which probability a state y of Y (column) stands for a state x of X (row).
+
+    Rows are sorted so that the mass runs along the diagonal; ``sort=False`` keeps their order. White is zero, and
+    nothing else is: the smallest probability has a shade.
+    """
     found = _distance(result)
-    ax = _shares(ax, found.encoder, r"encoder $\lambda_X(y|x)$", found.problem.x, found.problem.y)
+    ax = _shares(ax, found.encoder, r"encoder $\lambda_X(y|x)$", found.problem.x, found.problem.y, sort)
     ax.set(xlabel="state $y$ of Y", ylabel="state $x$ of X")
     return ax
 
 
-def decoder(result: Any, ax: Axes | None = None) -> Axes:
-    """``λ_Y(x|y)``: which state x of X (column) a state y of Y (row) stands for."""
+def decoder(result: Any, ax: Axes | None = None, *, sort: bool = True) -> Axes:
+    """``λ_Y(x|y)``: which state x of X (column) a state y of Y (row) stands for; sorted as :func:`encoder`."""
     found = _distance(result)
-    ax = _shares(ax, found.decoder, r"decoder $\lambda_Y(x|y)$", found.problem.y, found.problem.x)
+    ax = _shares(ax, found.decoder, r"decoder $\lambda_Y(x|y)$", found.problem.y, found.problem.x, sort)
     ax.set(xlabel="state $x$ of X", ylabel="state $y$ of Y")
     return ax
 
 
-def _shares(ax: Axes | None, table: Any, title: str, rows: MarkovChain, columns: MarkovChain) -> Axes:
-    """Rows that sum to one, from white to black."""
-    look: dict[str, Any] = {"cmap": "Greys", "vmin": 0.0, "vmax": 1.0, "aspect": "auto"}
-    return heat_map(own(ax, 4.8, 4.2), table, title, _names(rows), _names(columns), **look)
+def _shares(
+    ax: Axes | None, table: Any, title: str, rows: MarkovChain, columns: MarkovChain, sort: bool = False
+) -> Axes:
+    """Parts of one, from a light gray to black; zeros are white."""
+    order = by_barycenter(np.asarray(table)) if sort else np.arange(len(table))
+    names = [rows.label(int(k)) for k in order]
+    shown = np.ma.masked_equal(np.asarray(table)[order], 0.0)
+    look: dict[str, Any] = {"cmap": shades(), "vmin": 0.0, "vmax": 1.0, "aspect": "auto"}
+    return heat_map(own(ax, 4.8, 4.2), shown, f"{title} (white: 0)", names, _names(columns), **look)
 
 
 def timescales(result: Any, ax: Axes | None = None) -> Axes:
@@ -99,10 +109,11 @@ def timescales(result: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def coupling(result: Any, pair: tuple[int, int] | None = None, ax: Axes | None = None) -> Axes:
+def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axes | None = None) -> Axes:
     """How often the optimal coupling visits each pair of states; with ``pair=(x, y)`` how their successors are paired.
 
-    A plan is drawn on a linear scale, the occupancy in decades below its largest entry: rare pairs matter too.
+    States are given by label or index. A plan is drawn on a linear scale, the occupancy in decades below its largest
+    entry: rare pairs matter too.
     """
     found = _distance(result)
     names = _names(found.problem.x), _names(found.problem.y)
@@ -119,10 +130,10 @@ def coupling(result: Any, pair: tuple[int, int] | None = None, ax: Axes | None =
     x, y = pair
     plan = found.plan(x, y)
     dense = plan if isinstance(plan, np.ndarray) else plan.toarray()
-    heat_map(ax, dense, r"plan $\Pi_{xy}(x', y')$", *names, cmap="Greys", vmin=0.0, aspect="auto")
-    here = f"${found.problem.x.label(x)}$" if found.problem.x.labels is None else str(found.problem.x.label(x))
-    there = f"${found.problem.y.label(y)}$" if found.problem.y.labels is None else str(found.problem.y.label(y))
+    _shares(ax, dense, r"plan $\Pi_{xy}(x', y')$", found.problem.x, found.problem.y)
+    ax.images[-1].set_clim(0.0, float(dense.max()))
     ax.set(xlabel="next state $y'$ of Y", ylabel="next state $x'$ of X")
+    here, there = (chain.label(chain.index(k)) for chain, k in ((found.problem.x, x), (found.problem.y, y)))
     ax.set_title(f"from $x$ = {here}, $y$ = {there}", fontsize=10)
     return ax
 

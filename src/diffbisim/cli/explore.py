@@ -1,0 +1,77 @@
+"""``diffbisim explore``: a page to look at, about two chains or about the compressions of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diffbisim.cli import common as cli
+from diffbisim.errors import InvalidArgument
+
+
+@cli.app.command(epilog="Example: diffbisim explore a.npz b.npz --output page.html")
+@cli.reports_errors
+def explore(
+    a: Annotated[Path, typer.Argument(metavar="A", help=f"{cli.CHAIN}; or a result (.npz)", show_default=False)],
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another one", show_default=False)] = None,
+    states: Annotated[
+        str | None,
+        typer.Option(help="Instead of B: A compressed to these sizes, with a slider: 2,3,5 or 2:8", show_default=False),
+    ] = None,
+    cost: cli.Cost = "reward",
+    discount: cli.Discount = 0.95,
+    initial_a: cli.Initial = None,
+    initial_b: cli.Initial = None,
+    rewards_a: cli.Rewards = None,
+    rewards_b: cli.Rewards = None,
+    unseen: cli.Unseen = "error",
+    time_limit: cli.TimeLimit = None,
+    rng: cli.Seed = 0,
+    as_json: cli.Json = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page")] = Path("explore.html"),
+) -> None:
+    """One interactive page about two chains: graphs, coupling, where the cost is paid. No server, no network."""
+    import diffbisim
+    from diffbisim.errors import quietly
+    from diffbisim.explore import explore as write
+
+    cli.check_output(output, ".html", ".htm")
+    if (b is None) == (states is None) and not (b is None and cli.suffix(a) == ".npz"):
+        raise InvalidArgument("give two chains A and B, or one chain and --states 2:8 for its compressions")
+    names = (a.stem, "small" if b is None else b.stem if b.stem != a.stem else str(b))
+    if b is None and states is None:
+        result: Any = diffbisim.load(a)
+        names = ("X", "Y")
+    else:
+        x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
+        if cost == "reward" or b is None:
+            cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator" if b else "")
+        if b is None:
+            options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.somebody_watches()}
+            result = diffbisim.compress_sweep(x, _sizes(str(states)), discount, **options)
+        else:
+            y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
+            if cost == "reward":
+                cli.need_rewards(y, b, "--rewards-b")
+            with quietly():  # the page says how it ended
+                solver = diffbisim.solvers.Exact(time_limit=time_limit)
+                result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)
+    page = write(result, output, names=names)
+    found = [one.distance if hasattr(one, "distance") else one for one in getattr(result, "results", [result])]
+    report = {"page": str(page), "names": list(names), "distances": [d.value for d in found]}
+    bounds = [f"{d.lower:.6g} ≤ d ≤ {d.upper:.6g} ({d.problem.y.n_states} states)" for d in found]
+    cli.emit(report, cli.sheet({"page": str(page), "distance": "\n".join(bounds)}), as_json=as_json)
+    if show:
+        typer.launch(page.resolve().as_uri())
+
+
+def _sizes(text: str) -> list[int]:
+    """ "2,3,5" and "2:8", which includes both ends."""
+    try:
+        first, colon, last = text.partition(":")
+        return list(range(int(first), int(last) + 1)) if colon else [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InvalidArgument(f"--states {text}: give numbers of states such as 2,3,5 or 2:8") from None
