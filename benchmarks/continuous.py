@@ -8,7 +8,8 @@
 Columns: counts and plug_in, the distance on the same cells with counted and with local-linear rows; value, the
 estimate; least squares, the closed form of linear-Gaussian processes fitted to the data. The last knows what the data
 do not say (that the processes are linear) and is hard to beat where that is true; on bent walks it is wrong.
-Datasets are trajectories of 20 steps from N(0, 0.5²); discount 0.9. Settings were chosen on seeds 1000 to 6999, the pruning against pnot on 70000 to 70009.
+Datasets are trajectories of 20 steps from N(0, 0.5²); discount 0.9. Settings were chosen on seeds 1000 to 6999, the
+pruning against pnot on 70000 to 70009.
 """
 
 import argparse
