@@ -277,7 +277,7 @@ function bars() {
   const all = costs(), list = all.slice(0, BARS), total = view.value || 1;
   const made = {
     data: [{ type: "bar", orientation: "h", x: list.map(c => c.paid), y: list.map((_, k) => k), customdata: list.map(c => c.at), hoverinfo: "none",
-      marker: { color: color("x") }, text: list.map(c => percent(c.paid / total)), textposition: "auto", textangle: 0, cliponaxis: false }],
+      marker: { color: color("x") }, text: list.map(c => percent(c.paid / total)), textposition: "auto", textangle: 0, insidetextfont: { color: color("back") }, cliponaxis: false }],
     layout: layout({ dragmode: false, margin: { l: 8, r: 40, t: 8, b: 40 }, xaxis: axis({ title: { text: "cost paid" }, rangemode: "tozero" }),
       yaxis: axis({ autorange: "reversed", tickvals: list.map((_, k) => k), ticktext: list.map(c => safe(c.name)), showgrid: false }) }),
   };
