@@ -21,7 +21,6 @@ Resampling whole episodes keeps whatever dependence there is within them. Pairs 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,11 +29,15 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count
+from diffbisim.continuous import estimate_paths
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.parallel import batches, executor_map
+from diffbisim.horizon import TimedProblem
+from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array, Problem
+from diffbisim.process import taken
 from diffbisim.progress import Progress
+from diffbisim.quantize import is_paths
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
 
@@ -78,22 +81,26 @@ def estimate(
     solver: Any = "exact",
     *,
     criterion: str = "discounted",
+    horizon: int | None = None,
+    weights: Any = None,
     rewards: Any = None,
     initial: Any = None,
     unseen: Unseen = "self-loop",
     confidence: float = 0.95,
     replicates: int = 200,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Estimate:
     """Distance between two datasets (or a dataset and a known chain), with a bootstrap confidence interval.
 
     Parameters
     ----------
-    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled
+    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
+        trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``)
     cost, discount, solver : as for :func:`diffbisim.distance`
-    criterion : "discounted" or "average"; the total cost of a replicate may be infinite, and is refused
+    criterion, horizon, weights : as for :func:`diffbisim.distance`, but for the total cost, which may be infinite in a
+        replicate, and is refused
     rewards, initial : for chains made from data; one for both, or a tuple ``(for X, for Y)``. Without ``initial`` a
         dataset starts as its episodes do; pairs without episodes start in the first state seen, which is a guess: if
         the two sides then start differently, a warning says so
@@ -112,6 +119,10 @@ def estimate(
     >>> e.lower < e.value < e.upper
     True
     """
+    if is_paths(X) and is_paths(Y):
+        named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
+        how: Any = {"criterion": criterion, "confidence": confidence, "replicates": replicates, "rng": rng}
+        return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     if criterion not in ("discounted", "average"):
         raise InvalidArgument(f"criterion is {criterion!r}; an estimate has 'discounted' or 'average'")
     if not 0 < as_number(confidence) < 1:
@@ -124,6 +135,7 @@ def estimate(
         )
     sources = []
     for i, (name, data) in enumerate((("X", X), ("Y", Y))):
+        data = taken(data)
         if not isinstance(data, (Transitions, MarkovChain)):
             raise InvalidArgument(f"{name} is a {type(data).__name__}; give Transitions or a MarkovChain")
         sources.append(Source(data, _one_of(rewards, i), _one_of(initial, i), unseen))
@@ -138,7 +150,7 @@ def estimate(
             category=UserWarning,
             stacklevel=2,
         )
-    base = distance(*chains, cost, discount, solver, criterion=criterion)
+    base = distance(*chains, cost, discount, solver, criterion=criterion, horizon=horizon, weights=weights)
     chosen = make_solver(solver)
     if chosen.threads is None:
         chosen = replace(chosen, threads=1)  # the replicates are the parallel part
@@ -190,15 +202,30 @@ class Source:
 def _replicate(sources: Sequence[Source], base: Problem, solver: Any, seeds: Sequence[np.random.Generator]) -> Array:
     """(distance, noise) of some bootstrap replicates; runs in a worker."""
     rows = []
-    within = _within(base.cost), _within(base.cost.T)
+    tables = _tables(base)
+    within = [_within(table) for table in tables], [_within(table.T) for table in tables]
     for generator in seeds:
         X, Y = (source.chain(generator) for source in sources)
         noise = 0.0
         for source, new, old, cost in zip(sources, (X, Y), (base.x, base.y), within, strict=True):
             if not source.known:
-                noise += solver.solve(replace(base, x=new, y=old, cost=cost)).value
+                noise += solver.solve(_between(base, new, old, cost)).value
         rows.append((solver.solve(replace(base, x=X, y=Y)).value, noise))
     return np.array(rows)
+
+
+def _tables(problem: Any) -> tuple[Array, ...]:
+    """The different costs of a problem: one, or one for every time."""
+    timed = isinstance(problem, TimedProblem) and not problem.one_cost
+    return problem.costs if timed else (problem.cost,)
+
+
+def _between(problem: Any, x: MarkovChain, y: MarkovChain, cost: Sequence[Array]) -> Any:
+    """The same question about two other chains, with other costs."""
+    if isinstance(problem, TimedProblem):
+        times = len(problem.costs)
+        return replace(problem, x=x, y=y, costs=tuple(cost) if len(cost) == times else (cost[0],) * times)
+    return replace(problem, x=x, y=y, cost=cost[0])
 
 
 def _within(cost: Array) -> Array:

@@ -266,6 +266,13 @@ class Coupling(ABC):
         """``U``, shape ``(n_X, n_Y)``."""
 
     @property
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Certified lower and upper bounds on every entry of :attr:`values`, (n_X, n_Y) each; NaN where that is."""
+        raise InvalidArgument(
+            "this solver certifies the distance, not every entry of the table: use distance(..., solver='exact')"
+        )
+
+    @property
     @abstractmethod
     def start(self) -> Start:
         """Coupling of the starts."""

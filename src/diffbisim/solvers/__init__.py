@@ -31,6 +31,7 @@ REGISTRY = {
         "exact",
         {
             "ExactCoupling": "exact.coupling",
+            "ClusterCoupling": "exact.cluster",
             "TrackedCoupling": "exact.tracking",
             "AverageCoupling": "exact.average",
             "TotalCoupling": "exact.total",

@@ -43,7 +43,7 @@ from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, la
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
 from diffbisim.solvers.exact.transports import Basis, Items, Transports
 from diffbisim.solvers.exact.undiscounted import (
@@ -54,6 +54,7 @@ from diffbisim.solvers.exact.undiscounted import (
     Mask,
     Recurrence,
     first_bias,
+    known_by,
     leaving_chain,
     pair_classes,
     scaled_cost,
@@ -128,6 +129,7 @@ class AverageCost(Run):
         self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
         sides = [Leaving.of(c, r, problem.blur) for c, r in zip(chains, self.split.recurrent, strict=True)]
         self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
+        self.times = np.add.outer(sides[0].time, sides[1].time).ravel()[pairs] * (1 + 1e-9)
         self.time = sum(float(c.initial @ side.time) for c, side in zip(chains, sides, strict=True)) * (1 + 1e-9)
         self.longest = sum(float(side.time.max()) for side in sides)
         if warm is not None and isinstance(warm.problem, AverageProblem):
@@ -172,6 +174,7 @@ class AverageCost(Run):
         off = np.maximum(part.change + part.error, part.below - part.change)
         with np.errstate(all="ignore"):
             worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) if part.solved else np.inf
+        self.worst = worst
         self.half += worst * self.time
         self.extra = worst * max(self.longest - self.time, 0.0) if worst < np.inf else 0.0
         slowest = float(self.fall.min())
@@ -192,6 +195,19 @@ class AverageCost(Run):
         if self.transient is not None:
             change = float(np.abs(self.transient.change).max())
             self.transient.newton(0.0, change, max(PRICE, LOOSE * change))
+
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Of the gains of all pairs, flat: those of the classes, and at transient pairs as far as these may be off."""
+        low, high = self.g.copy(), self.g.copy()
+        low[self.closed.pairs], high[self.closed.pairs] = self.low[self.split.label], self.high[self.split.label]
+        if not self.closed.solved:
+            low[self.closed.pairs], high[self.closed.pairs] = 0.0, 1.0
+        if self.transient is not None:
+            half = float((self.high - self.low).max()) / 2 if self.closed.solved else np.inf
+            off = half + self.worst * self.times
+            low[self.transient.pairs] -= off
+            high[self.transient.pairs] += off
+        return low, high
 
     def coupling(self) -> "AverageCoupling":
         """What is known at the end."""
@@ -220,6 +236,8 @@ class AverageCoupling(Coupling):
     Both tables are flat and scaled by the largest cost. Potentials off the supports are known where there is one closed
     class and no transient pair: otherwise mass that enters there could change the classes.
     """
+
+    problem: AverageProblem
 
     def __init__(
         self, problem: AverageProblem, split: Split, solved: Solved, W: Array, g: Array, start: StartTransport
@@ -259,6 +277,15 @@ class AverageCoupling(Coupling):
             known[self.split.closed] = known[self.split.transient] = True
             table[~known] = np.nan
         return frozen(table.reshape(problem.shape))
+
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """From one sweep over both tables."""
+        problem, options = self.problem, Exact(reachable=not self.everything, threads=self.solved.closed.threads)
+        run = AverageCost(problem, options, known_by(self))
+        run.improve(1)
+        low, high = (problem.scale * table for table in run.table_bounds())
+        return enclosing(self.values, low, high, (float(problem.cost.min()), problem.scale))
 
     @property
     def bias(self) -> Array:

@@ -154,7 +154,7 @@ class GameCoupling(Coupling):
         return self._user_table(self.U)
 
     @lazy
-    def bounds(self) -> tuple[Array, Array]:
+    def table_bounds(self) -> tuple[Array, Array]:
         """Certified lower and upper bounds on the metric; the roundings of scaling and of the sum count."""
         wide = self.half + 4 * EPS
         return self._user_table(self.U - wide, -np.inf), self._user_table(self.U + wide, np.inf)

@@ -22,6 +22,9 @@ Integers = NDArray[np.int64]
 EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
 
+#: Costs of so many entries at most have their keys by compiled code: numpy would take longer to be called.
+SMALL = 4096
+
 
 class Solved(Protocol):
     """Transports that were solved before, and the problem they are of."""
@@ -67,6 +70,9 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
     The leading singular pair of the doubly centered cost: c ≈ row + column - σ u vᵀ, and -u vᵀ is minimized by the
     comonotone coupling. For |r_x - r_y| the pair is monotone in the rewards, and the first basis is optimal.
     """
+    if cost.size <= SMALL:
+        u, v = small_keys(cost)
+        return u, v
     u, v = np.zeros(cost.shape[0]), np.linspace(-1.0, 1.0, cost.shape[1]) + cost[0]
     for _ in range(8):  # power iteration; a centered vector centers the other side of the cost
         u = cost @ (v - v.mean())
@@ -75,6 +81,31 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
         if not norm > 0:
             break
         v = v / norm
+    return u, -v
+
+
+@njit(cache=True, nogil=True)
+def small_keys(cost: Any) -> Any:
+    """The same, compiled; batch.py has it too, and bits decide between keys that are equal but for rounding."""
+    n_x, n_y = cost.shape
+    u, v = np.zeros(n_x), np.empty(n_y)
+    for y in range(n_y):
+        v[y] = cost[0, y] + (-1.0 + 2.0 * y / max(n_y - 1, 1))
+    for _ in range(8):
+        v -= v.mean()
+        for x in range(n_x):
+            u[x] = 0.0
+            for y in range(n_y):
+                u[x] += cost[x, y] * v[y]
+        mean = u.mean()
+        v[:] = 0.0
+        for x in range(n_x):
+            for y in range(n_y):
+                v[y] += (u[x] - mean) * cost[x, y]
+        norm = np.abs(v - v.mean()).max()
+        if not norm > 0:
+            break
+        v /= norm
     return u, -v
 
 

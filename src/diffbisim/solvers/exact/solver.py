@@ -53,6 +53,7 @@ from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
+from diffbisim.solvers.exact.evaluation import PairChain
 from diffbisim.solvers.exact.pairs import begin, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS
 
@@ -108,13 +109,21 @@ class PolicyIteration(Discounted):
         if warm is not None:
             check_warm(warm, problem.shape)
         known = warm.coupling if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
-        self.transports = begin(problem, options.reachable, options.threads, known)
+        self.transports = self.begin(options, known)
         self.U = first_table(problem, values if warm is None else warm.values)
         self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
         self.base = (1 - self.discount) * (problem.cost.ravel()[self.pairs] / (problem.scale or 1.0))
         self.TU = np.empty(self.transports.size)
         self.start = StartTransport(problem)
         self.products, self.price = 0, PRICE
+
+    def begin(self, options: "Exact", known: Any) -> Any:
+        """The transports, here (on the workers of a cluster: cluster.py)."""
+        return begin(self.problem, options.reachable, options.threads, known)
+
+    def chain(self) -> PairChain:
+        """The chain of pairs that the present plans make."""
+        return pair_chain(self.transports, self.discount)
 
     @property
     def listed(self) -> bool:
@@ -144,7 +153,7 @@ class PolicyIteration(Discounted):
         """The table of the plans, as exact as the last change deserves; pivots that gain little are left out."""
         target = max(0.03 * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
         self.price = max(PRICE, LOOSE * self.change)
-        chain = pair_chain(self.transports, self.discount)
+        chain = self.chain()
         u = self.U[self.pairs]  # a view, or a copy where pairs are listed
         if not chain.relax(self.base, u, self.TU, target):
             chain.evaluate(self.base, u, target)

@@ -47,7 +47,7 @@ from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
 from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, reached, row_ways
 from diffbisim.solvers.exact.transports import EPS, Basis, Transports
 from diffbisim.solvers.exact.undiscounted import (
@@ -58,6 +58,7 @@ from diffbisim.solvers.exact.undiscounted import (
     Mask,
     Recurrence,
     first_bias,
+    known_by,
     leaving_chain,
     scaled_cost,
     settled,
@@ -144,6 +145,7 @@ class TotalCost(Run):
         starts = zip((problem.x, problem.y), sides, strict=True)
         self.time = sum(float(chain.initial @ side.time) for chain, side in starts) * (1 + 1e-9)
         self.longest = sum(float(side.time.max()) for side in sides)
+        self.times = np.add.outer(sides[0].time, sides[1].time).ravel()[pairs] * (1 + 1e-9)
         items = pair_items(problem, False)._replace(listed=pairs)
         known = warm.coupling.transports if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
         cost, V = scaled_cost(problem)[pairs], np.zeros(problem.cost.size)
@@ -231,6 +233,15 @@ class TotalCost(Run):
         e.newton(0.0, change, price)
         e.W[e.pairs] = np.maximum(e.W[e.pairs], e.cost)
 
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Of all pairs, flat: zero at terminal ones, the band at the others."""
+        low, high = np.zeros(self.equation.W.size), np.zeros(self.equation.W.size)
+        V, pairs = self.equation.W[self.equation.pairs], self.equation.pairs
+        with np.errstate(all="ignore"):
+            low[pairs] = (1 - 8 * EPS) * self.band.lower[0] * V + (1 + 8 * EPS) * self.band.lower[1] * self.times
+            high[pairs] = (1 + 8 * EPS) * (self.band.upper[0] * V + self.band.upper[1] * self.times)
+        return np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=np.inf, posinf=np.inf)
+
     def coupling(self) -> "TotalCoupling":
         """What is known at the end."""
         return TotalCoupling(self.problem, self.equation.transports, self.equation.W, self.start, 0.0)
@@ -306,6 +317,15 @@ class TotalCoupling(ExactCoupling):
             known[self.transports.items.listed] = True
             table[~known] = np.nan
         return frozen(table.reshape(self.problem.shape))
+
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """From one sweep over the table."""
+        problem, options = self.problem, Exact(reachable=not self.complete, threads=self.transports.threads)
+        run = TotalCost(problem, options, known_by(self))
+        run.improve(1)
+        low, high = (problem.scale * table for table in run.table_bounds())
+        return enclosing(self.values, low, high, (0.0, np.inf))
 
     def _item(self, x: int, y: int) -> int:
         if self.problem.terminal[x, y]:
