@@ -12,6 +12,8 @@ from scipy.optimize import linear_sum_assignment
 
 from cases import each
 from diffbisim.solvers.exact import simplex as kernel
+from diffbisim.solvers.exact.transports import Items, Transports, first_unfit, item_potentials
+from diffbisim.stochastic import Successors
 from oracles.bellman import transport as linprog_transport
 
 FIRST = ("northwest", "greedy")
@@ -63,7 +65,9 @@ class Tree:
         return kernel.tree_flows(self.edges, p, q, np.empty(p.size + q.size))[0]
 
     def repair(self):
-        return kernel.repair(self.costs, self.edges, self.work)
+        a, b = self.C.shape
+        columns = kernel.Costs(np.ascontiguousarray(self.C.T).ravel(), a, b, a)
+        return kernel.repair(self.costs, columns, self.edges, self.work)
 
 
 def scratch(nodes):
@@ -391,3 +395,32 @@ def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
     if tree.change_marginals(rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b))) < 0:
         assert tree.repair()[1]
     assert tree.simplex()[:2] == (0, True)
+
+
+# --- many transports over one table -------------------------------------------------------------------------------
+
+
+def test_transports_that_begin_with_their_neighbors_trees():
+    """Rows of 100 states are far from their first bases: fewer pivots from trees of neighbors, and still optimal."""
+    rng = np.random.default_rng(11)
+    n, shape = 100, (16, 8)
+    W, (P, Q) = rng.random((n, n)), (rng.dirichlet(np.ones(n), m) for m in shape)
+    items = Items.of(Successors.of(P), Successors.of(Q), n, (np.arange(n), np.arange(n)))
+    value, pivots = np.empty(1), 0
+    for k in range(128):
+        alone = Transports(items._replace(listed=np.array([k])), 1)
+        assert alone.solve(W.ravel(), value, PRICE)
+        pivots += alone.pivots
+    values = np.empty((2, 128))
+    for threads in (1, 2):
+        transports = Transports(items, threads)
+        assert transports.solve(W.ravel(), values[threads - 1], PRICE)
+        assert transports.pivots < 0.8 * pivots
+    np.testing.assert_array_equal(*values)
+    assert first_unfit(items, transports.trees, 1e-12) == (0, 0)
+    assert transports.trees.flow.min() >= 0.0
+    f, g = np.empty(n), np.empty(n)
+    for k in range(128):  # potentials that are feasible and worth as much
+        item_potentials(k, items, transports.trees, W.ravel(), f, g)
+        assert (W - f[:, None] - g).min() >= -2 * PRICE
+        assert P[k // 8] @ f + Q[k % 8] @ g == pytest.approx(values[0, k], rel=0, abs=1e-13)

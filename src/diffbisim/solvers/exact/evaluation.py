@@ -5,7 +5,8 @@ its occupancy are
 
     (I - γ Π) U = (1-γ) c            and            (I - γ Πᵀ) m = (1-γ) m_0.
 
-BiCGStab first (krylov.py); where it stagnates (periodic chains, slow walks, γ near one) with an incomplete
+Plain sweeps first, where chains mix: the constant that they are slow to find is known at every moment (:meth:`relax`).
+Then BiCGStab (krylov.py); where it stagnates (periodic chains, slow walks, γ near one) with an incomplete
 factorization as preconditioner; where that would be too large, by plain sweeps. A poor evaluation costs the solver
 iterations, never correctness: what is certified is the sweep of transports that follows.
 """
@@ -28,6 +29,10 @@ EPS = float(np.finfo(float).eps)
 
 #: Matrices with up to so many entries are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
 FACTORIZE = 2_000_000
+
+#: Sweeps go on while each leaves at most this share of the spread, and at most so many: BiCGStab takes two products
+#: and several passes over five vectors for a step.
+MIXING, SWEEPS = 0.7, 60
 
 
 class Plans(NamedTuple):
@@ -58,6 +63,21 @@ def apply_system(lo, hi, plans, discount, v, out):
         for e in range(plans.indptr[k], plans.indptr[k + 1]):
             total += plans.flow[e] * v[plans.target[e]]
         out[z] = v[z] - discount * total
+
+
+@njit(cache=True, nogil=True)
+def sweep_plans(lo, hi, plans, discount, source, v, out):
+    """out = source + γ Π v at the pairs lo…hi-1; returns the least and the largest change."""
+    plans, source, v, out = borrowed(plans), borrowed(source), borrowed(v), borrowed(out)
+    low, high = np.inf, -np.inf
+    for z in range(lo, hi):
+        total = 0.0
+        for e in range(plans.indptr[z], plans.indptr[z + 1]):
+            total += plans.flow[e] * v[plans.target[e]]
+        out[z] = source[z] + discount * total
+        change = out[z] - v[z]
+        low, high = min(low, change), max(high, change)
+    return low, high
 
 
 @njit(cache=True, nogil=True)
@@ -164,6 +184,34 @@ class PairChain:
             self.count += 1
 
         return product
+
+    def relax(self, source: Array, U: Array, spare: Array, target: float) -> bool:
+        """Sweep U ← source + γ Π U while that pays; returns whether the residual came below ``target``.
+
+        For stochastic plans, all of them used in order. If the change of a sweep is within [l, h], the solution is
+        within γ/(1-γ) [l, h] of the table: what sweeps are slow to find is a constant, and the middle of that. The
+        spread h - l contracts as fast as the chain mixes. ``spare (N,)`` is overwritten. Small systems are left to
+        BiCGStab, which is compiled as a whole.
+        """
+        if self._entries < 2 * CHUNK:
+            return False
+        tables, spread, before = (U, spare), np.inf, np.inf
+        for k in range(SWEEPS):
+            v, out = tables[k % 2], tables[1 - k % 2]
+            low, high = self._swept(source, v, out)
+            spread, before = high - low, spread
+            if not 2 * target < spread <= MIXING * before:
+                break
+        np.add(out, self.discount / (1 - self.discount) * (low + high) / 2, out=U)
+        return bool(spread <= 2 * target)
+
+    def _swept(self, source: Array, v: Array, out: Array) -> tuple[float, float]:
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return sweep_plans(lo, hi, self.plans, self.discount, source, v, out)
+
+        self.count += 1
+        ends = np.array(split(run, self.size, float(self._entries), self.threads))
+        return float(ends[:, 0].min()), float(ends[:, 1].max())
 
     # --- the two systems -----------------------------------------------------------------------------------
 

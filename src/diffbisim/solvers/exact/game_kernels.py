@@ -124,7 +124,7 @@ def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
     Returns (pivots, transports left unsolved, most mass by which a plan was changed, transports solved).
     """
     a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(a * b)
+    work, scratch = make_work(a + b, effort.stop), np.empty(2 * a * b)
     n_lines, n_choices = game.lines.size - 1, moves.delta.size // TU.size
     solved, closed = np.empty(n_choices, np.bool_), np.empty(n_lines, np.bool_)
     return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scratch, solved, closed)

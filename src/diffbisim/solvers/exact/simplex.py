@@ -8,8 +8,9 @@ pivot brings in a cell of negative reduced cost, pushes flow around the cycle it
 empty. Edges with zero flow always point to the root (the tree is *strongly feasible*, Cunningham 1976; the leaving
 edge is the last blocking one seen from the apex along the cycle), so degenerate pivots cannot cycle.
 
-While pivoting, the nodes stand in preorder, so that a subtree is a contiguous block: whether a node lies below another
-is one comparison, its potentials change in one short loop, and hanging it elsewhere moves a block of memory.
+While pivoting, the nodes are threaded in preorder (Glover, Klingman and Barr; as in LEMON): every node knows the next
+and the one before, the last node of its subtree and how many there are in it. Hanging a subtree elsewhere changes the
+nodes between its old and its new top, and the cycle; only the potentials of the smaller side of the cut are touched.
 
 Between two solves of the same transport only the *edge list* is kept (:class:`Tree`): child[k], parent[k], flow[k] for
 k = 0…N-2, every node after its parent, so that the root is parent[0]. In that form potentials take one pass forward,
@@ -26,7 +27,7 @@ from diffbisim._compile import njit
 NONE = -1
 
 #: Rows priced per pivot: fewer find worse cells, more take longer than a pivot.
-BLOCK_ROWS = 8
+BLOCK_ROWS = 4
 
 #: Pivots times nodes between two looks at whether to stop: 0.1 s at most, while most transports take fewer at all.
 PATIENCE = 1_000_000
@@ -34,9 +35,13 @@ PATIENCE = 1_000_000
 #: Flows this little below zero are rounding, not infeasibility.
 TINY = 1e-15
 
-#: A node: parent, place in preorder, size of its subtree, flow on the edge to the parent. One record per node, not
-#: one array per field, because a pivot touches all fields of few nodes.
-NODE = np.dtype([("par", "i4"), ("pos", "i4"), ("size", "i4"), ("flow", "f8")], align=True)
+#: A node: its parent (the root is its own), its neighbors in preorder, around, and the last node of its subtree. One
+#: record per node, not one array per field, because a pivot touches all fields of few nodes; unsigned, because numba
+#: tests signed indices for being negative.
+NODE = np.dtype([("par", "u4"), ("next", "u4"), ("prev", "u4"), ("last", "u4")])
+
+#: A potential that no cell has.
+NOWHERE = -1e300
 
 
 class Costs(NamedTuple):
@@ -60,18 +65,21 @@ class Work(NamedTuple):
     """Scratch of one thread for transports of up to N nodes; each array but the last (N,)."""
 
     t: Any  # the tree's nodes
-    order: Any  # nodes in preorder
-    block: Any  # nodes of a subtree that moves
+    size: Any  # of their subtrees
+    flow: Any  # on the edges to their parents
+    order: Any  # a list of nodes
+    block: Any  # another
     pot: Any  # potentials
-    net: Any  # what is left of the marginals
+    net: Any  # what is left of the marginals; potentials of some nodes
     stop: Any  # (1,) whether to give up
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def make_work(nodes, stop):
     """Scratch for transports of up to ``nodes`` rows and columns together."""
-    t, order, block = np.empty(nodes, NODE), np.empty(nodes, np.int32), np.empty(nodes, np.int32)
-    return Work(t, order, block, np.empty(nodes), np.empty(nodes), stop)
+    t, size, flow = np.empty(nodes, NODE), np.empty(nodes, np.int32), np.empty(nodes)
+    order, block = np.empty(nodes, np.uint32), np.empty(nodes, np.int32)
+    return Work(t, size, flow, order, block, np.empty(nodes), np.empty(nodes), stop)
 
 
 # --- first bases -------------------------------------------------------------------------------------------
@@ -219,48 +227,70 @@ def true_flows(tree, p, q, net):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _unpack(tree, work):
-    """Edge list (parents first) -> tree in preorder; ``order`` serves as scratch for the next free place of a node."""
+    """Edge list (parents first) -> threaded tree; returns its root. ``block`` has the next free place of a node."""
     child, parent, flow = tree
-    t, order = work.t, work.order
-    edges, root = child.size, parent[0]
-    for v in range(edges + 1):
-        t[v].size = 1
+    t, size, order, place = work.t, work.size, work.order, work.block
+    edges, root = child.size, np.uint32(parent[0])
+    size[: edges + 1] = 1
     for k in range(edges - 1, -1, -1):
-        t[parent[k]].size += t[child[k]].size
-    t[root].par, t[root].pos, t[root].flow = NONE, 0, 0.0
-    order[root] = 1
+        size[parent[k]] += size[child[k]]
+    t[root].par, t[root].last, work.flow[root] = root, edges, 0.0
+    order[0], place[root] = root, 1
     for k in range(edges):
-        v, u = child[k], parent[k]
-        t[v].par, t[v].flow, t[v].pos = u, flow[k], order[u]
-        order[u] += t[v].size
-        order[v] = t[v].pos + 1
-    for v in range(edges + 1):
-        order[t[v].pos] = v
+        v, u = np.uint32(child[k]), np.uint32(parent[k])
+        at = place[u]
+        t[v].par, t[v].last, work.flow[v] = u, at + size[v] - 1, flow[k]
+        order[at] = v
+        place[u], place[v] = at + size[v], at + 1
+    before = order[edges]
+    for k in range(edges + 1):
+        v = order[k]
+        t[before].next, t[v].prev, t[v].last = v, before, order[t[v].last]
+        before = v
+    return root
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _pack(tree, work):
+def _pack(tree, work, root):
     """Tree -> edge list in preorder."""
     child, parent, flow = tree
-    t, order = work.t, work.order
+    v = root
     for k in range(child.size):
-        v = order[k + 1]
-        child[k], parent[k], flow[k] = v, t[v].par, t[v].flow
+        v = work.t[v].next
+        child[k], parent[k], flow[k] = v, work.t[v].par, work.flow[v]
 
 
 # --- pricing -----------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _violations(C, base, pot, a, b, threshold):
-    """How many j have C[base+j] - pot[a+j] < threshold: a count, because LLVM vectorizes a count but not a minimum.
+def _any_below(C, base, pot, first, n, threshold):
+    """Whether C[base+j] - pot[first+j] < threshold for some j < n: a count, which takes a third of a minimum.
 
     Unsigned indices spare numba's test for negative ones, and no slices are made, because each counts references.
     """
-    n = 0
-    for j in range(b):
-        n += C[np.uintp(base + j)] - pot[np.uintp(a + j)] < threshold
-    return n
+    found = 0
+    for j in range(n):
+        found += C[np.uintp(base + j)] - pot[np.uintp(first + j)] < threshold
+    return found > 0
+
+
+@njit(cache=True, nogil=True, forceinline=True, fastmath={"nnan", "nsz", "reassoc"})
+def _least(C, base, pot, first, n):
+    """min_j C[base+j] - pot[first+j] over n cells, in any order, so that LLVM vectorizes it."""
+    least = np.inf
+    for j in range(n):
+        least = min(least, C[np.uintp(base + j)] - pot[np.uintp(first + j)])
+    return least
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _where(C, base, pot, first, n, value):
+    """The first j at which C[base+j] - pot[first+j] is the least value; NONE if it is nowhere (NaN)."""
+    for j in range(n):
+        if C[np.uintp(base + j)] - pot[np.uintp(first + j)] <= value:
+            return j
+    return NONE
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -270,18 +300,17 @@ def _entering_cell(costs, pot, start, tol):
     Returns (row, column, next row); row -1 if there is none in the whole table.
     """
     C, stride, a, b = costs
-    least, row, col, i = -tol, NONE, NONE, start
+    least, best, row, i = -tol, 0.0, NONE, start
     for seen in range(a):
-        base = i * stride
-        if _violations(C, base, pot, a, b, pot[i] + least) > 0:
-            for j in range(b):
-                reduced = C[np.uintp(base + j)] - pot[np.uintp(a + j)] - pot[i]
-                if reduced < least:
-                    least, row, col = reduced, i, j
+        if _any_below(C, i * stride, pot, a, b, pot[i] + least):
+            found = _least(C, i * stride, pot, a, b)
+            if found - pot[i] < least:
+                least, best, row = found - pot[i], found, i
         i = i + 1 if i + 1 < a else 0
         if row != NONE and seen >= BLOCK_ROWS - 1:
             break
-    return row, col, i
+    col = _where(C, row * stride, pot, a, b, best) if row != NONE else NONE
+    return row if col != NONE else NONE, col, i
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -295,115 +324,136 @@ def is_priced_out(costs, tree, pot, tol):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _below(v, u, t):
-    """Whether ``v`` is in the subtree of ``u``."""
-    return t[u].pos <= t[v].pos < t[u].pos + t[u].size
+def _apex(u, v, work):
+    """Where the ways from two nodes to the root meet."""
+    t, size = work.t, work.size
+    while u != v:
+        if size[u] < size[v]:
+            u = t[u].par
+        else:
+            v = t[v].par
+    return u
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _leaving_edge(i, j, a, t):
+def _leaving_edge(i, j, apex, a, work):
     """The edge that empties first when flow goes from row node ``i`` to column node ``j``.
 
     On the side of i the edges above rows lose flow, on the side of j those above columns. Ties: the last blocking
-    edge on the way from the apex down to i, over to j, and back up. Returns (its lower node, on i's side?, apex).
+    edge on the way from the apex down to i, over to j, and back up. Returns (its lower node, on i's side?).
     """
+    t, flow = work.t, work.flow
     low_i = low_j = np.inf
-    out_i = out_j = NONE
-    u = i
-    while not _below(j, u, t):
-        if u < a and t[u].flow < low_i:
-            low_i, out_i = t[u].flow, u
+    out_i, out_j, u = i, j, i
+    while u != apex:
+        if u < a and flow[u] < low_i:
+            low_i, out_i = flow[u], u
         u = t[u].par
-    v = j
-    while v != u:
-        if v >= a and t[v].flow <= low_j:
-            low_j, out_j = t[v].flow, v
-        v = t[v].par
+    u = j
+    while u != apex:
+        if u >= a and flow[u] <= low_j:
+            low_j, out_j = flow[u], u
+        u = t[u].par
     if low_i < low_j:
-        return out_i, True, u
-    return out_j, False, u
+        return out_i, True
+    return out_j, False
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _shift_flow(node, apex, amount, t):
+def _shift_flow(node, apex, amount, work):
     """Flows from ``node`` up to ``apex``: the first edge loses, the next gains, and so on."""
     while node != apex:
-        t[node].flow -= amount
+        work.flow[node] -= amount
         amount = -amount
+        node = work.t[node].par
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _join(u, v, t):
+    """Node v comes after u."""
+    t[u].next, t[v].prev = v, u
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _grow(node, apex, by, work):
+    """Sizes from ``node`` up to below ``apex``."""
+    while node != apex:
+        work.size[node] += by
+        node = work.t[node].par
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _end_with(node, old, new, t):
+    """The subtrees that end with ``old``, from that of ``node`` upward, end with ``new``."""
+    while t[node].last == old:
+        t[node].last = new
+        if t[node].par == node:
+            break
         node = t[node].par
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _make_room(start, size, target, t, order):
-    """Close the gap of ``size`` places at ``start`` and open one before ``target``; returns where it is then."""
-    if start < target:
-        for k in range(start + size, target):
-            order[k - size] = order[k]
-            t[order[k]].pos = k - size
-        return target - size
-    for k in range(start - 1, target - 1, -1):
-        order[k + size] = order[k]
-        t[order[k]].pos = k + size
-    return target
+def _turn(top, bottom, new_parent, new_flow, work):
+    """Turn the subtree of ``top``, cut off, around: it hangs by ``bottom`` under ``new_parent``. Returns its last node.
 
-
-@njit(cache=True, nogil=True, inline="always")
-def _rehang(top, bottom, new_parent, apex, new_flow, work):
-    """Cut the subtree of ``top`` off and hang it, turned around, by its node ``bottom`` under ``new_parent``.
-
-    Preorder of the turned subtree: the block of bottom, then for each node on the way up to top the rest of its own
-    block. Its nodes are left in ``work.block``, to be put back from the place on that is returned.
+    Preorder of the turned subtree: that of bottom, then for each node on the way up to top the rest of its own. So for
+    a node and its parent ``up``, what was before and after the subtree of the node is joined and comes behind the tail.
     """
-    t, order, block = work.t, work.order, work.block
-    size, start = t[top].size, t[top].pos
-    v = t[top].par
-    while v != apex:
-        t[v].size -= size
-        v = t[v].par
-    v = new_parent
-    while v != apex:
-        t[v].size += size
-        v = t[v].par
-    n, node, parent, flow = 0, bottom, new_parent, new_flow
-    lo = hi = t[bottom].pos
+    t, size, flow, total = work.t, work.size, work.flow, work.size[top]
+    node, parent, carried, inner = bottom, new_parent, new_flow, 0
+    before, last, tail = t[bottom].prev, t[bottom].last, t[bottom].last
+    after = t[last].next
     while True:
-        first, last = t[node].pos, t[node].pos + t[node].size
-        t[node].size = size - n
-        for k in range(first, lo):
-            block[n] = order[k]
-            n += 1
-        for k in range(hi, last):
-            block[n] = order[k]
-            n += 1
-        lo, hi = first, last
-        old_parent, old_flow = t[node].par, t[node].flow
-        t[node].par, t[node].flow = parent, flow
+        up = t[node].par
+        flow[node], carried = carried, flow[node]
+        size[node], inner = total - inner, size[node]
+        t[node].par = parent
         if node == top:
             break
-        parent, flow, node = node, old_flow, old_parent
-    return _make_room(start, size, t[new_parent].pos + 1, t, order)
+        before_up, end, after_up = t[up].prev, t[up].last, after
+        if end == last:
+            end = before  # the node's subtree was the last one
+        else:
+            after_up = t[end].next
+            _join(before, after, t)
+        last = t[up].last
+        _join(tail, up, t)
+        node, parent, tail, before, after = up, node, end, before_up, after_up
+    while node != bottom:
+        t[node].last = tail
+        node = t[node].par
+    t[bottom].last = tail
+    return tail
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _pivot(i, j, out, on_i, apex, amount, costs, work):
-    """Cell (i,j) enters with ``amount``, the edge above ``out`` leaves; ``on_i``: it is on i's side of the apex.
+    """The cell of nodes (i,j) enters with ``amount``, the edge above ``out`` leaves, on i's side of the apex or not.
 
     Potentials in the subtree that moves change by the reduced cost of the cell, up on the side (rows or columns) of
-    the node it hangs by, down on the other.
+    the node it hangs by, down on the other; or those of all other nodes the other way, if they are fewer.
     """
-    t, pot, a = work.t, work.pot, costs.a
-    reduced = costs.entries[i * costs.stride + j] - pot[i] - pot[a + j]
+    t, pot, a, n = work.t, work.pot, costs.a, work.size[out]
+    reduced = costs.entries[i * costs.stride + (j - a)] - pot[i] - pot[j]
     if amount != 0.0:
-        _shift_flow(i, apex, amount, t)
-        _shift_flow(a + j, apex, amount, t)
-    size = t[out].size
-    bottom, new_parent = (i, a + j) if on_i else (a + j, i)
-    place = _rehang(out, bottom, new_parent, apex, amount, work)
-    for k in range(size):
-        v = work.block[k]
-        work.order[place + k] = v
-        t[v].pos = place + k
-        pot[v] += reduced if (v < a) == on_i else -reduced
+        _shift_flow(i, apex, amount, work)
+        _shift_flow(j, apex, amount, work)
+    bottom, new_parent = (i, j) if on_i else (j, i)
+    before, last, old_parent = t[out].prev, t[out].last, t[out].par
+    _join(before, t[last].next, t)
+    _end_with(old_parent, last, before, t)
+    _grow(old_parent, apex, -n, work)
+    last = _turn(out, bottom, new_parent, amount, work)
+    _join(last, t[new_parent].next, t)
+    _join(new_parent, bottom, t)
+    _end_with(new_parent, new_parent, last, t)
+    _grow(new_parent, apex, n, work)
+    v, up = bottom, reduced if on_i else -reduced
+    if 2 * n > a + costs.b:
+        v, up, n = t[last].next, -up, a + costs.b - n
+    for _ in range(n):
+        pot[v] += up if v < a else -up
+        v = t[v].next
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -413,29 +463,31 @@ def simplex(costs, tree, work, tol, max_pivots):
     Returns (pivots, optimal): optimal means that no reduced cost is below -tol, for potentials computed afresh; they
     are left in ``work.pot``.
     """
-    a, t, pot = costs.a, work.t, work.pot
+    a, pot = costs.a, work.pot
     tree_potentials(tree, costs, pot)
     if a == 1 or costs.b == 1:
         return 0, True
-    pivots, at, fresh = 0, 0, True
+    pivots, at, fresh, root = 0, 0, True, np.uint32(0)
     while True:
-        i, j, at = _entering_cell(costs, pot, at, tol)
-        if i == NONE:
+        row, col, at = _entering_cell(costs, pot, at, tol)
+        if row == NONE:
             if pivots > 0:
-                _pack(tree, work)
+                _pack(tree, work, root)
             if fresh:
                 return pivots, True
             tree_potentials(tree, costs, pot)  # the rounding of many updates is removed, then checked
             fresh = True
             continue
         if pivots == 0:
-            _unpack(tree, work)
+            root = _unpack(tree, work)
         if pivots == max_pivots:
             break
-        out, on_i, apex = _leaving_edge(i, a + j, a, t)
-        _pivot(i, j, out, on_i, apex, t[out].flow, costs, work)
+        i, j = np.uint32(row), np.uint32(a + col)
+        apex = _apex(i, j, work)
+        out, on_i = _leaving_edge(i, j, apex, a, work)
+        _pivot(i, j, out, on_i, apex, work.flow[out], costs, work)
         pivots, fresh = pivots + 1, False
-    _pack(tree, work)
+    _pack(tree, work, root)
     tree_potentials(tree, costs, pot)
     return pivots, False
 
@@ -454,46 +506,85 @@ def optimize(costs, tree, work, tol):
 # --- other marginals ---------------------------------------------------------------------------------------
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _lack(flow, size, nodes):
+    """What an edge lacks, squared, over the smaller side of its cut: the steepest edge of the dual."""
+    short = min(flow + TINY, 0.0)
+    return short * short / max(min(size, nodes - size), 1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc"})
+def _most_lack(flow, size, nodes):
+    most = 0.0
+    for v in range(nodes):
+        most = max(most, _lack(flow[np.uintp(v)], size[np.uintp(v)], nodes))
+    return most
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _lacking_edge(work, nodes):
+    """The edge to leave, by its lower node; NONE if none has negative flow."""
+    most = _most_lack(work.flow, work.size, nodes)
+    if most > 0.0:
+        for v in range(nodes):
+            if work.flow[v] < -TINY and _lack(work.flow[v], work.size[v], nodes) >= most:
+                return v
+    return NONE
+
+
 @njit(cache=True, nogil=True)
-def _crossing_cell(costs, pot, t, out):
-    """Cell of least reduced cost that relieves the negative edge above ``out``: into its subtree if out is a row."""
-    C, stride, a, b = costs
-    row, col, least, inward = NONE, NONE, np.inf, out < a
-    for i in range(a):
-        if _below(i, out, t) != inward:
-            for j in range(b):
-                reduced = C[i * stride + j] - pot[i] - pot[a + j]
-                if reduced < least and _below(a + j, out, t) == inward:
-                    row, col, least = i, j, reduced
-    return row, col
+def _crossing_cell(out, costs, columns, work):
+    """Nodes (i,j) of the cell of least reduced cost that relieves the edge above ``out``: into its subtree if a row.
+
+    Looks at the lines of the smaller side of the cut only; its nodes count as nowhere. Returns (i, j, found?).
+    """
+    t, pot, masked, side, a = work.t, work.pot, work.net, work.order, costs.a
+    nodes, n, v, rows = a + costs.b, work.size[out], out, out >= a
+    if 2 * n > nodes:
+        n, v, rows = nodes - n, t[t[out].last].next, not rows
+    for u in range(nodes):
+        masked[u] = pot[u]
+    for k in range(n):
+        side[k], masked[v], v = v, NOWHERE, t[v].next
+    if rows:
+        lines, lo, hi, first = costs, 0, a, a
+    else:
+        lines, lo, hi, first = columns, a, nodes, 0
+    C, stride, _, width = lines
+    least, value, at = -NOWHERE / 2, 0.0, out
+    for k in range(n):
+        u = side[k]
+        if lo <= u < hi and _any_below(C, (u - lo) * stride, masked, first, width, pot[u] + least):
+            found = _least(C, (u - lo) * stride, masked, first, width)
+            if found - pot[u] < least:
+                least, value, at = found - pot[u], found, u
+    other = _where(C, (at - lo) * stride, masked, first, width, value) if least < -NOWHERE / 2 else NONE
+    end = np.uint32(max(other, 0) + first)
+    return at if rows else end, end if rows else at, other != NONE
 
 
-@njit(cache=True, nogil=True, forceinline=True)
-def repair(costs, tree, work):
+@njit(cache=True, nogil=True)
+def repair(costs, columns, tree, work):
     """Dual simplex: make a tree with negative flows feasible, keeping its potentials near optimal.
 
-    The worst edge leaves; of the cells that carry flow the other way between the two halves of the tree, the one of
-    least reduced cost enters. When only the marginals changed, the old tree is dual feasible and few pivots do.
-    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``work.stop`` is set.
+    The edge that lacks most leaves; of the cells that carry flow the other way between the two halves of the tree, the
+    one of least reduced cost enters. When only the marginals changed, the old tree is dual feasible and few pivots do.
+    ``columns`` are the same costs by columns. Returns (pivots, feasible); gives up when it takes longer than a fresh
+    start would, or when ``work.stop`` is set.
     """
-    a, b, t, flow = costs.a, costs.b, work.t, tree.flow
+    a, nodes = costs.a, costs.a + costs.b
     tree_potentials(tree, costs, work.pot)
-    _unpack(tree, work)
-    for pivots in range(2 * (a + b)):
-        out, worst = NONE, -TINY
-        for v in range(a + b):
-            if t[v].flow < worst:
-                out, worst = v, t[v].flow
-        if out == NONE:
-            _pack(tree, work)
-            for k in range(flow.size):
-                flow[k] = max(flow[k], 0.0)
+    root = _unpack(tree, work)
+    for pivots in range(3 * nodes):
+        lacking = _lacking_edge(work, nodes)
+        if lacking == NONE:
+            _pack(tree, work, root)
+            for k in range(tree.flow.size):
+                tree.flow[k] = max(tree.flow[k], 0.0)
             return pivots, True
-        i, j = _crossing_cell(costs, work.pot, t, out)
-        if i == NONE or work.stop[0]:
+        out = np.uint32(lacking)
+        i, j, found = _crossing_cell(out, costs, columns, work)
+        if not found or work.stop[0]:
             break
-        apex = i
-        while not _below(a + j, apex, t):
-            apex = t[apex].par
-        _pivot(i, j, out, out >= a, apex, -worst, costs, work)
-    return 2 * (a + b), False
+        _pivot(i, j, out, out >= a, _apex(i, j, work), -work.flow[out], costs, work)
+    return 3 * nodes, False

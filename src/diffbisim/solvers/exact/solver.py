@@ -8,7 +8,7 @@ and a coupling of the successors of every pair is a *policy* on the grid. Howard
 
     improve    solve every transport for the current table, each from its last basis (simplex.py): gives T U, and
     check      bounds for the fixed point from Δ = T U - U:  T U + γ/(1-γ) min Δ ≤ U* ≤ T U + γ/(1-γ) max Δ
-    evaluate   the table of that policy, (I - γ Π) U = (1-γ) c, by a Krylov solve as exact as the last Δ deserves
+    evaluate   the table of that policy, (I - γ Π) U = (1-γ) c, as exact as the last Δ deserves (evaluation.py)
 
 It ends after a handful of iterations, most of them with next to no pivots. The certificate is that of the last
 *improve*, whatever came before, so it holds for runs that were stopped early; it includes rounding.
@@ -154,12 +154,11 @@ class PolicyIteration(Discounted):
         target = max(0.03 * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
         self.price = max(PRICE, LOOSE * self.change)
         chain = self.chain()
-        if self.listed:
-            u = self.U[self.pairs]
+        u = self.U[self.pairs]  # a view, or a copy where pairs are listed
+        if not chain.relax(self.base, u, self.TU, target):
             chain.evaluate(self.base, u, target)
+        if self.listed:
             self.U[self.pairs] = u
-        else:
-            chain.evaluate(self.base, self.U, target)
         self.products += chain.products
 
     def coupling(self) -> ExactCoupling:

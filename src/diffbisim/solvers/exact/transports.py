@@ -51,6 +51,12 @@ from diffbisim.stochastic import Successors
 #: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
 PRICED = 0.1
 
+#: How many items in a row may build on each other. Threads take whole blocks, so that their number changes nothing.
+BLOCK = 64
+
+#: An item that took more pivots than this many per node was far from its tree; the next begins with its neighbor's.
+FAR = 2
+
 #: A tree whose negative flows are more than this in all is dropped: a first basis is nearer.
 STALE = 0.05
 
@@ -59,7 +65,8 @@ Integers = NDArray[np.int64]
 EPS = float(np.finfo(float).eps)
 NOTHING: Array = np.empty(0)
 
-#: A transport with more cells is left to another thread, so that an interrupt acts at once.
+#: A transport with more cells, or a block with several times as many, is left to another thread, so that an interrupt
+#: acts at once.
 LARGE = 1_000_000
 
 NO_NUMBERS: Integers = np.empty(0, np.int64)
@@ -155,28 +162,51 @@ def solve_items(lo, hi, items, trees, W, effort, values):
     Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
     """
     a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(a * b)
+    work, scratch = make_work(a + b, effort.stop), np.empty(2 * a * b)
     return _solve_items(lo, hi, items, trees, W, effort, values, work, scratch)
 
 
 @njit(cache=True, nogil=True)
+def _turn_over(costs, columns):
+    """``columns`` = the transpose of the costs."""
+    for i in range(costs.a):
+        for j in range(costs.b):
+            columns.entries[j * costs.a + i] = costs.entries[i * costs.stride + j]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _begin_with(near, tree, p, q, work):
+    """The tree of another item with the same supports; flows may be negative."""
+    tree.child[:], tree.parent[:] = near.child, near.parent
+    tree_flows(tree, p, q, work.net)
+
+
+@njit(cache=True, nogil=True)
 def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
-    """The loop; apart, because what is borrowed has to be held by the caller."""
+    """The loop; apart, because what is borrowed has to be held by the caller.
+
+    All items share one table. So where rows are full, the optimal tree of the last item is dual feasible for the next
+    one: if the next one's own tree is far from optimal, dual pivots from there are fewer.
+    """
     items, trees, work, effort = borrowed(items), borrowed(trees), borrowed(work), borrowed(effort)
     W, values, scratch = borrowed(W), borrowed(values), borrowed(scratch)
     x, y, n_y = items.x, items.y, items.n_y
     n_x = W.size // n_y
     total, failed, clipped = 0, 0, 0.0
+    near, far, turned = -1, False, False
     for k in range(lo, hi):
         i, j = _rows_of(items, k)
         px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
         rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
         a, b = rows.size, cols.size
+        full = a == n_x and b == n_y
         tree = _edges(trees, k)
-        costs = Costs(W, n_y, a, b)  # a full table needs no copy
-        if a < n_x or b < n_y:
+        costs, columns = Costs(W, n_y, a, b), Costs(scratch[scratch.size // 2 :], a, b, a)
+        if not full:
             gather(W, n_y, rows, cols, scratch)
             costs = Costs(scratch, b, a, b)
+        if k % BLOCK == 0 or not full:
+            near, far, turned = -1, False, turned and full
         feasible, moved = effort.basis == 2, False
         missing = effort.slack[k] if effort.slack.size else 0.0
         price = max(effort.price, PRICED * missing)
@@ -189,14 +219,26 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
                 values[k] = tree_value(tree, costs)
                 continue
             elif -below <= STALE:
-                pivots, feasible = repair(costs, tree, work)
+                if not turned:
+                    _turn_over(costs, columns)
+                turned = full
+                pivots, feasible = repair(costs, columns, tree, work)
                 total += pivots
                 moved = feasible
+        if near >= 0 and far and not (feasible and effort.basis == 1):
+            _begin_with(_edges(trees, near), tree, p, q, work)
+            if not turned:
+                _turn_over(costs, columns)
+            turned = True
+            pivots, feasible = repair(costs, columns, tree, work)
+            total += pivots
+            moved = feasible
         if not feasible:
             _first_basis(costs, p, q, items.order_x[px], items.order_y[py], tree, work)
         pivots, optimal = optimize(costs, tree, work, price)
         if pivots > 0 or moved:
             clipped = max(clipped, true_flows(tree, p, q, work.net))
+        near, far = k if full else -1, far or pivots > FAR * (a + b)
         total += pivots
         failed += not optimal
         values[k] = tree_value(tree, costs)
@@ -399,9 +441,10 @@ class Transports:
         basis, self.basis = self.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return solve_items(lo, hi, self.items, self.trees, W, Effort(int(basis), price, slack, stop), values)
+            effort, end = Effort(int(basis), price, slack, stop), min(hi * BLOCK, self.size)
+            return solve_items(lo * BLOCK, end, self.items, self.trees, W, effort, values)
 
-        done = split(run, self.size, self.cells, self.threads, wait=self.nodes**2 > 4 * LARGE)
+        done = split(run, -(-self.size // BLOCK), self.cells, self.threads, wait=BLOCK * self.nodes**2 > 16 * LARGE)
         self.basis = Basis.FEASIBLE
         self.pivots += sum(pivots for pivots, _, _ in done)
         self.sweeps += 1

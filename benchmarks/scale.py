@@ -1,0 +1,166 @@
+"""How far the exact solver goes: hundreds of dense states, millions of sparse pairs. Ratios, all measured in one run.
+
+    python benchmarks/scale.py                       this version (some minutes; POT takes most of them)
+    python benchmarks/scale.py ../before/src         beside another version, given by its source folder
+    python benchmarks/scale.py --dense 64 128 --sparse 300 1000
+
+*Dense*: random chains, discount 0.95, gap 1e-8. The peer is policy iteration with POT's ``ot.emd``, one call per pair.
+Its time is computed, not measured: that of a sample of pairs, on the ground cost for its first sweep and on the final
+table for the others, times pairs times sweeps (as many as ours, which improves in the same way). *Sparse*: four
+successors, gap 1e-6; how long an evaluation sweep takes beside one copy of the bytes that it reads and writes, bytes
+per pair, and the gain from a second thread.
+
+Times are processor times of all threads, which other programs disturb least, and in brackets by the clock. Each case of
+each version runs in a process of its own, after one small case that compiles.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DISCOUNT = 0.95
+SAMPLE = {64: 200, 128: 60, 256: 16, 512: 4}
+
+
+def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What it returns, its processor time and its time by the clock."""
+    clock, processor = time.perf_counter(), time.process_time()
+    result = run()
+    return result, time.process_time() - processor, time.perf_counter() - clock
+
+
+def memory(kind: str) -> float:
+    """Bytes of this process (Linux): VmRSS now, VmHWM at the peak."""
+    line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(kind))
+    return 1024.0 * int(line.split()[1])
+
+
+def dense_case(n: int, cost: str) -> dict[str, float]:
+    """Our time for one problem, and POT's for a sample of its transports."""
+    import ot
+
+    import diffbisim as db
+    from diffbisim.problem import Problem
+    from diffbisim.solvers import Exact
+
+    def problem(n: int) -> Problem:
+        rng = np.random.default_rng([n, 7])
+        X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
+        return Problem.make(X, Y, "reward" if cost == "reward" else rng.random((n, n)), DISCOUNT)
+
+    Exact().solve(problem(min(n, 66)))  # compiles: the widths of indices change at 64 states
+    asked = problem(n)
+    result, processor, clock = timed(lambda: Exact(tol=1e-8).solve(asked))
+    P, Q, m = np.asarray(asked.x.transition), np.asarray(asked.y.transition), SAMPLE.get(n, 4)
+
+    def sample(table: Any) -> float:
+        table = np.ascontiguousarray(table)
+        return timed(lambda: [ot.emd(P[k % n], Q[7 * k % n], table) for k in range(m)])[1] / m
+
+    sweeps = result.work["improvements"]
+    pot = n * n * (sample(asked.cost) + (sweeps - 1) * sample(result.values))
+    return {
+        "processor": processor, "clock": clock, "pot": pot, "pivots": result.work["pivots"] / n**2,
+        "sweeps": sweeps, "gap": (result.upper - result.lower) / asked.scale,
+    }  # fmt: skip
+
+
+def sparse_case(n: int, threads: int) -> dict[str, float]:
+    """Our time, memory, and what a sweep of the evaluation takes beside a copy of its bytes."""
+    import diffbisim as db
+    from diffbisim.solvers import Exact
+    from diffbisim.solvers.exact.pairs import pair_chain
+    from diffbisim.solvers.krylov import product
+
+    solver = Exact(tol=1e-6, threads=threads)
+    for size in (20, 300):  # alone and with threads
+        small = db.examples.random_sparse_chain(size, 4, rng=0)
+        db.distance(small, small, solver=solver)
+    X, Y = db.examples.random_sparse_chain(n, 4, rng=1), db.examples.random_sparse_chain(n, 4, rng=2)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+    before = memory("VmRSS")
+    result, processor, clock = timed(lambda: db.distance(X, Y, discount=DISCOUNT, solver=solver))
+    peak = memory("VmHWM")
+    chain: Any = pair_chain(result.coupling.transports, DISCOUNT)
+    system, v, out = chain.system(), np.ones(n * n), np.empty(n * n)
+    read = sum(part.nbytes for part in chain.plans) + v.nbytes
+    source, target = np.ones((read + out.nbytes) // 16), np.empty((read + out.nbytes) // 16)
+    np.copyto(target, source)
+    product(system, v, out)
+    sweep = min(timed(lambda: product(system, v, out))[1] for _ in range(5))
+    copy = min(timed(lambda: np.copyto(target, source))[1] for _ in range(5))
+    return {
+        "processor": processor, "clock": clock, "bytes": (peak - before) / n**2, "products": result.work["sweeps"],
+        "sweeps": result.work["improvements"], "pivots": result.work["pivots"] / n**2, "sweep": sweep, "copy": copy,
+    }  # fmt: skip
+
+
+def measured(source: Path, case: list[Any]) -> dict[str, float]:
+    """One case with the version in a source folder, in a process of its own."""
+    paths = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", json.dumps(case)], env=environment, check=True, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    return dict(json.loads(done.stdout))
+
+
+def show_dense(sizes: list[int], versions: dict[str, Path]) -> None:
+    print(f"\nDense random chains, discount {DISCOUNT}, certified gap 1e-8; POT computed from a sample of pairs")
+    print("states  cost    version    seconds (clock)    POT/ours (clock)   pivots/pair  sweeps  POT's sample")
+    for n in sizes:
+        for cost in ("reward", "random"):
+            for name, source in versions.items():
+                row = measured(source, ["dense", n, cost])
+                print(
+                    f"{n:6d}  {cost:7} {name:7} {row['processor']:10.2f} ({row['clock']:6.2f})"
+                    f" {row['pot'] / row['processor']:10.1f}x ({row['pot'] / row['clock']:.1f}x)"
+                    f" {row['pivots']:12.1f} {row['sweeps']:7.0f} {SAMPLE.get(n, 4):8d} pairs",
+                    flush=True,
+                )
+
+
+def show_sparse(sizes: list[int], versions: dict[str, Path]) -> None:
+    print(f"\nSparse random chains, 4 successors, discount {DISCOUNT}, certified gap 1e-6")
+    print("   pairs  version  threads   µs/pair (clock)   bytes/pair  products  improvements  pivots/pair  sweep/copy")
+    for n in sizes:
+        for name, source in versions.items():
+            rows = {threads: measured(source, ["sparse", n, threads]) for threads in (1, 2)}
+            for threads, row in rows.items():
+                print(
+                    f"{n * n:8d}  {name:7} {threads:8d} {1e6 * row['processor'] / n**2:8.2f}"
+                    f" ({1e6 * row['clock'] / n**2:5.2f}) {row['bytes']:12.0f} {row['products']:9.0f}"
+                    f" {row['sweeps']:13.0f} {row['pivots']:12.2f} {row['sweep'] / row['copy']:11.1f}",
+                    flush=True,
+                )
+            print(f"{'':10}{name:7} two threads: {rows[1]['clock'] / rows[2]['clock']:.2f}x one, by the clock")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, nargs="?", help="the src folder of the other version")
+    parser.add_argument("--dense", type=int, nargs="*", default=[64, 128, 256], help="numbers of states")
+    parser.add_argument("--sparse", type=int, nargs="*", default=[300, 1000], help="numbers of states")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.case:
+        kind, *how = json.loads(given.case)
+        print(json.dumps((dense_case if kind == "dense" else sparse_case)(*how)))
+        return
+    versions = {"before": given.before.resolve()} if given.before else {}
+    versions["now"] = Path(__file__).resolve().parents[1] / "src"
+    show_dense(given.dense, versions)
+    show_sparse(given.sparse, versions)
+
+
+if __name__ == "__main__":
+    main()
