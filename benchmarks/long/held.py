@@ -1,6 +1,6 @@
 """Objects of libraries that are too heavy for the test environment, against what these libraries say of them.
 
-    pip install pomegranate stormvogel pm4py stormpy && python benchmarks/long/held.py
+    pip install pomegranate pm4py && python benchmarks/long/held.py
 
 What is not installed is left out, and said to be. The exit code is 1 if a comparison fails.
 """
@@ -45,30 +45,6 @@ def pomegranate():
     assert np.allclose(found.initial, counted.initial, atol=1e-5)
 
 
-def stormvogel():
-    """Its die and an MDP with rewards: values as Storm computes them."""
-    import stormvogel.examples.die
-    import stormvogel.model
-
-    die = stormvogel.examples.die.create_die_dtmc()
-    chain = db.as_chain(die, unseen="self-loop")
-    faces = {next(iter(set(s.labels) - {"init"}), ""): k for k, s in enumerate(die.states.values())}
-    assert chain.n_states == len(die.states), faces
-    for state in die.states.values():
-        for probability, target in state.get_outgoing_transitions() or []:
-            assert np.isclose(dense(chain.transition)[state.id, target.id], float(probability))
-    mdp = stormvogel.model.new_mdp()
-    a, b = mdp.get_initial_state(), mdp.new_state("goal")
-    go, stay = mdp.new_action("go"), mdp.new_action("stay")
-    branches = {go: stormvogel.model.Branch([(0.5, a), (0.5, b)]), stay: stormvogel.model.Branch([(1.0, a)])}
-    mdp.set_transitions(a, stormvogel.model.Transition(branches))
-    mdp.set_transitions(b, [(1.0, b)])
-    found = db.as_chain(mdp, unseen="repeat", rewards="goal")
-    assert found.n_actions == 2
-    assert found.rewards.tolist() == [0, 1]
-    assert sorted(dense(K)[0].tolist() for K in found.transition) == [[0.5, 0.5], [1, 0]]
-
-
 def pm4py():
     """A log written by it, its frame and its directly-follows graph: one and the same process."""
     import pandas as pd
@@ -101,7 +77,7 @@ def pm4py():
 
 def main() -> None:
     failed = 0
-    for check in (pomegranate, stormvogel, pm4py):
+    for check in (pomegranate, pm4py):
         try:
             importlib.import_module(check.__name__)
         except (ImportError, SyntaxError) as error:

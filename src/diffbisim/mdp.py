@@ -135,7 +135,7 @@ class MDP:
 
     @classmethod
     def of(cls, value: Any, *, initial: Any = None, rewards: Any = None, unseen: str = "error") -> MDP:
-        """The MDP that a model of stormpy or stormvogel is; see :func:`diffbisim.as_chain`.
+        """The MDP that a model of stormpy is; see :func:`diffbisim.as_chain`.
 
         ``rewards`` names one of its reward structures or propositions, or gives others. ``unseen`` is about choices
         that a state does not have: "error", "repeat" (its first one stands in), "self-loop" or "uniform".

@@ -14,7 +14,7 @@ posterior, count model, estimator                     starts); counts, from the 
 hmmlearn, pomegranate: hidden Markov model            the chain of the hidden states, from its start; pomegranate's
                                                       given that the sequence goes on
 pomegranate: Markov chain of order one                its matrix, from its start
-stormpy, stormvogel: DTMC, MDP                        an `ExplicitModel`
+stormpy: DTMC, MDP                                    an `ExplicitModel`
 ====================================================  ============================================================
 """
 
@@ -260,37 +260,6 @@ def _stormpy_rewards(own: Any, rows: Sequence[Any], owner: Any) -> Floats:
     return paid
 
 
-def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
-    """A DTMC or MDP of stormvogel: branches by state and action."""
-    kind = getattr(getattr(model, "type", None), "name", "")
-    if kind not in ("DTMC", "MDP"):
-        raise InvalidChain(f"this {kind or type(model).__name__} of stormvogel is no DTMC or MDP")
-    number = {state: k for k, state in enumerate(model.states)}
-    choices = [
-        (state, action, branch.branch)
-        for state in number
-        for action, branch in (model.transitions[state].transition.items() if state in model.transitions else ())
-    ]
-    held: dict[str, list[int]] = {}
-    for state, k in number.items():
-        for name in model.states[state].labels:
-            held.setdefault(name, []).append(k)
-    return ExplicitModel(
-        name=type(model).__name__,
-        n_states=len(number),
-        owner=np.array([number[state] for state, _, _ in choices], dtype=np.int64),
-        row=np.repeat(np.arange(len(choices)), [len(branch) for _, _, branch in choices]),
-        target=np.array([number[to.id] for _, _, branch in choices for _, to in branch], dtype=np.int64),
-        probability=_numbers(probability for _, _, branch in choices for probability, _ in branch),
-        actions=[_joined(action.labels) for _, action, _ in choices],
-        rewards={
-            own.name or "default": _numbers(own.rewards.get((state, action), 0.0) for state, action, _ in choices)
-            for own in model.rewards
-        },
-        propositions={name: np.array(states) for name, states in held.items()},
-    )
-
-
 def _joined(names: Any) -> str:
     return " ".join(sorted(names))
 
@@ -308,7 +277,6 @@ READERS: dict[str, Callable[[Any, Any], Held | ExplicitModel]] = {
     "hmmlearn": _hmmlearn,
     "pomegranate": _pomegranate,
     "stormpy": _stormpy,
-    "stormvogel": _stormvogel,
     "torch": _tensor,
     "jax": _tensor,
     "jaxlib": _tensor,
