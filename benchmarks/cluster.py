@@ -10,6 +10,7 @@ Two workers against one, in the same run, the same bounds. Bytes that go over th
 import argparse
 import time
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,17 +35,26 @@ def small_chains(m, seed):
     return [db.MarkovChain(rng.dirichlet(np.ones(n), n), rewards=rng.random(n)) for n in sizes]
 
 
-def timed(run):
-    began = time.perf_counter()
-    return run(), time.perf_counter() - began
+class Spent(NamedTuple):
+    """Seconds: by the clock, of the processor here (the scheduler included), and of all workers together."""
+
+    clock: float
+    here: float
+    workers: float
 
 
 def on_workers(n, run):
-    """Seconds of the second run: in the first one the workers load their kernels."""
-    how = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    """What the second run returns and takes: in the first one the workers load their kernels."""
+    how = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+
+    def clocks():
+        return np.array([time.perf_counter(), time.process_time(), sum(client.run(time.process_time).values())])
+
     with LocalCluster(n, **how) as cluster, Client(cluster, direct_to_workers=True) as client:
         run(client, True)
-        return timed(lambda: run(client, False))
+        began = clocks()
+        found = run(client, False)
+        return found, Spent(*(clocks() - began))
 
 
 def one_problem(pairs):
@@ -55,16 +65,21 @@ def one_problem(pairs):
     def run(client, warm_up):
         return db.distance(*(few if warm_up else (X, Y)), discount=0.95, solver=Exact(tol=1e-6, cluster=client))
 
-    here, alone = timed(lambda: db.distance(X, Y, discount=0.95, solver=Exact(tol=1e-6, threads=1)))
-    seconds = {}
-    for n_workers in (1, 2):
-        found, seconds[n_workers] = on_workers(n_workers, run)
-        assert max(found.lower, here.lower) <= min(found.upper, here.upper)
-    sweeps = found.work["improvements"] + found.work["sweeps"]
-    print(f"one problem, {X.n_states * Y.n_states:.1e} pairs, gap {found.gap:.1e}")
-    print(f"  here, one thread {alone:.1f} s; one worker {seconds[1]:.1f} s; two {seconds[2]:.1f} s")
-    print(f"  two workers against one: {seconds[1] / seconds[2]:.2f}")
-    print(f"  {sweeps} sweeps, {8 * found.work['pairs'] / 1e6:.0f} MB to each worker and as many back in each")
+    began = time.process_time()
+    alone = db.distance(X, Y, discount=0.95, solver=Exact(tol=1e-6, threads=1))
+    began = time.process_time() - began
+    (one, first), (two, second) = (on_workers(n_workers, run) for n_workers in (1, 2))
+    assert max(one.lower, two.lower, alone.lower) <= min(one.upper, two.upper, alone.upper)
+    size = X.n_states * Y.n_states
+    sweeps = one.work["improvements"] + one.work["sweeps"]
+    each = 1e9 / size / sweeps
+    print(f"one problem, {size:.1e} pairs, gap {one.gap:.1e}, {sweeps} sweeps of {8e-6 * size:.0f} MB out and in")
+    print(f"  two workers against one, by the clock: {first.clock / second.clock:.2f}")
+    print(
+        f"  processor ns per pair and sweep: workers {each * first.workers:.0f}, here {each * first.here:.0f}; without"
+    )
+    print(f"  a cluster {each * began:.0f}. With processors of their own two workers are at most")
+    print(f"  {(first.here + first.workers) / (first.here + first.workers / 2):.2f} times as fast as one")
 
 
 def many_problems(m):
@@ -75,36 +90,37 @@ def many_problems(m):
 
     (one, first), (two, second) = (on_workers(n, run) for n in (1, 2))
     assert np.array_equal(one, two)
-    print(f"pairwise of {m} chains, {m * (m - 1) // 2} distances: one worker {first:.1f} s, two {second:.1f} s")
-    print(f"  two workers against one: {first / second:.2f}")
+    print(f"pairwise of {m} chains, {m * (m - 1) // 2} distances")
+    print(f"  two workers against one, by the clock: {first.clock / second.clock:.2f}")
+    print(f"  processor seconds: workers {first.workers:.1f}, here {first.here:.1f}")
 
 
 def overhead(m):
-    """Processor time per problem: of pairwise, of its kernel alone, and of one distance after the other."""
+    """Processor time per problem: of pairwise, of its kernel alone, and of one distance after the other; best of 3."""
     from diffbisim.solvers.exact.batch import Ask, Pack, solve_batch
 
-    chains, few = small_chains(m, 5), small_chains(20, 6)
+    chains = small_chains(m, 5)
     cells = np.array(list(combinations(range(m), 2)))
     ask, pack = Ask(0.95, 1e-8, False, np.zeros(1, bool)), Pack.of(chains)
-    db.pairwise(few)
-    began = time.process_time()
-    matrix = db.pairwise(chains)
-    whole = time.process_time() - began
-    began = time.process_time()
-    found = solve_batch(pack, cells, np.empty(0), ask)
-    kernel = time.process_time() - began
-    given_back = int(np.isinf(found.upper).sum())
-    assert given_back or np.array_equal(matrix[tuple(cells.T)], found.value)
-    some = list(combinations(few, 2))
-    db.distance(*some[0])
-    began = time.process_time()
-    for X, Y in some:
-        db.distance(X, Y)
-    single = (time.process_time() - began) / len(some)
-    print(f"{len(cells)} problems of 5 to 10 states; given back to the solver: {given_back}")
-    print(f"  µs per problem: pairwise {1e6 * whole / len(cells):.0f}, its kernel {1e6 * kernel / len(cells):.0f}, ")
-    print(f"  so overhead {1e6 * (whole - kernel) / len(cells):.1f}; one distance after the other {1e6 * single:.0f}")
-    print(f"  pairwise against distances one by one: {single * len(cells) / whole:.1f}")
+    some = cells[:: max(1, len(cells) // 200)]
+    runs = {
+        "pairwise": (lambda: db.pairwise(chains), len(cells)),
+        "kernel": (lambda: solve_batch(pack, cells, np.empty(0), ask), len(cells)),
+        "one by one": (lambda: [db.distance(chains[i], chains[j]).value for i, j in some], len(some)),
+    }
+    micros, found = dict.fromkeys(runs, np.inf), {}
+    for _ in range(3):
+        for name, (run, n) in runs.items():
+            began = time.process_time()
+            found[name] = run()
+            micros[name] = min(micros[name], 1e6 * (time.process_time() - began) / n)
+    given_back = int(np.isinf(found["kernel"].upper).sum())
+    assert given_back or np.array_equal(found["pairwise"][tuple(cells.T)], found["kernel"].value)
+    assert np.array_equal(found["pairwise"][tuple(some.T)], found["one by one"])
+    print(f"{len(cells)} problems of 5 to 10 states; given back to the solver: {given_back}; the same bits")
+    print("  µs per problem: " + ", ".join(f"{name} {value:.0f}" for name, value in micros.items()))
+    print(f"  overhead of pairwise: {micros['pairwise'] - micros['kernel']:.0f} µs")
+    print(f"  pairwise against distances one by one: {micros['one by one'] / micros['pairwise']:.1f}")
 
 
 if __name__ == "__main__":

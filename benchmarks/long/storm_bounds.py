@@ -26,15 +26,15 @@ FILES = Path(stormpy.examples.files.testfile_dir)
 γ, T, SLACK = 0.9, 10, 1e-6  # Storm's own precision
 CHAINS = [
     ("dtmc/die.pm", None), ("dtmc/brp.pm", "N=2,MAX=1"), ("dtmc/brp.pm", "N=4,MAX=2"), ("dtmc/brp.pm", "N=8,MAX=2"),
-    ("dtmc/brp.pm", "N=3,MAX=3"), ("dtmc/brp.pm", "N=6,MAX=4"), ("dtmc/leader-3-5.pm", None),
-    ("dtmc/nand-5-2.pm", None), ("dtmc/negativevals.pm", None), ("dtmc/test_conditional.pm", None),
-    ("dtmc/brp-16-2.pm", None), ("dtmc/leader3_5.pm", None),
+    ("dtmc/brp.pm", "N=3,MAX=3"), ("dtmc/brp.pm", "N=6,MAX=4"), ("dtmc/brp.pm", "N=4,MAX=1"),
+    ("dtmc/test_conditional.pm", None), ("dtmc/brp.pm", "N=1,MAX=1"), ("dtmc/brp.pm", "N=1,MAX=4"),
+    ("dtmc/brp.pm", "N=2,MAX=5"), ("dtmc/brp.pm", "N=5,MAX=1"), ("dtmc/brp.pm", "N=7,MAX=1"),
+    ("dtmc/brp.pm", "N=3,MAX=1"),
 ]  # fmt: skip
 MDPS = [
     ("mdp/two_dice.nm", None), ("mdp/tiny_rewards.nm", None), ("mdp/die_c1.nm", None), ("mdp/multiobjective1.nm", None),
-    ("mdp/multiobjective2.nm", None), ("mdp/SmallPrismTest.nm", None), ("mdp/scheduler_generation.nm", None),
-    ("mdp/maze_2.nm", "sl=0.2"), ("mdp/slipgrid.nm", "p=0.4,N=3"), ("mdp/die_selection.nm", None),
-    ("mdp/system_composition.nm", None), ("mdp/system_composition2.nm", None),
+    ("mdp/multiobjective2.nm", None), ("mdp/scheduler_generation.nm", None),
+    ("mdp/maze_2.nm", None), ("mdp/slipgrid.nm", None), ("mdp/die_selection.nm", None),
 ]  # fmt: skip
 
 
@@ -95,6 +95,8 @@ def compare(file, constants, seed):
             f"R=? [Cdiscount={γ}]": {"discount": γ}, "R=? [LRA]": {"criterion": "average"},
             f"R=? [C<={T}]": {"weights": [1.0] * T},
         }  # fmt: skip
+        if X.n_states > 50:  # a minute each
+            del asked["R=? [LRA]"]
         for formula, options in asked.items():
             result = db.distance(X, Y, lump="weights" not in options and "criterion" not in options, **options)
             yield f"{name} {formula}", result.property_bound, abs(checked(M, formula) - checked(N, formula))
@@ -102,7 +104,7 @@ def compare(file, constants, seed):
 
 def main() -> None:
     models = violated = count = 0
-    for k, (file, constants) in enumerate(CHAINS + MDPS):
+    for k, (file, constants) in enumerate(MDPS + CHAINS):
         try:
             rows = list(compare(file, constants, k))
         except db.DiffbisimError as error:

@@ -61,7 +61,7 @@ def walk_distance(discount):
 SCHEMA = {
     "value": float, "lower": float, "upper": float, "gap": float, "converged": bool, "outcome": str, "status": str,
     "iterations": int, "solver": str, "cost": str, "criterion": str, "discount": float, "chains": list,
-    "work": dict, "seconds": float, "version": str,
+    "work": dict, "seconds": float, "version": str, "property_bound": float, "meaning": str,
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from diffbisim.solvers.exact import cluster as on_cluster
 @pytest.fixture(scope="module")
 def client():
     """Two worker processes, which are replaced when they are killed."""
-    how = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "silence_logs": 50}
+    how = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "silence_logs": 50}
     with LocalCluster(n_workers=2, **how) as cluster, Client(cluster) as client:
         yield client
 

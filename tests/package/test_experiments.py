@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -444,3 +445,13 @@ def test_the_bar_leaves_standard_output_alone(capsys):
         print("a table")
         begin("second")
     assert capsys.readouterr().out == "a table\n"
+
+
+def test_an_executor_makes_the_same_files(tmp_path):
+    with ThreadPoolExecutor(1) as worker:
+        for new in (True, False):  # the second time it is there
+            (_, begun), (name, made) = run_all(tmp_path / "there", ["blocks"], executor=worker)
+            assert (begun, name, made.new) == (None, "blocks", new)
+    (_, _), (_, here) = run_all(tmp_path / "here", ["blocks"])
+    assert made.rows == here.rows
+    assert all(path.exists() for path in (*made.files, tmp_path / "there" / "report.html"))

@@ -10,9 +10,9 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     1. merge the exactly equivalent states of X (lumping.py): the rest works on the quotient, at the same distances
     2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
-       classes of the hard encoder, kept if it is nearer. Small chains: coarsely for all, then to the end for the best
-       quarter. Large ones: averages for all, coarse descents for a half, the best one or two to the end. Where the
-       discount is near one, finalists go twice, the second time by way of smaller discounts
+       classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter. Large
+       chains: averages for all, coarse descents for a half, the best of these to the end. Where the discount is near
+       one, finalists go twice, the second time by way of smaller discounts
     4. the nearest of all, with its certified distance to X itself
 
 Time. A limit is passed down to everything: fewer landmarks and fewer starts, solves that end early, and no step that
@@ -34,7 +34,7 @@ from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
 from diffbisim.compress.aggregation import How, check_lag, kinetic
 from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
-from diffbisim.compress.kinetics import lagged, metastable_sets
+from diffbisim.compress.kinetics import lagged
 from diffbisim.compress.result import MODELS, CompressResult, SweepResult
 from diffbisim.compress.starts import (
     Model,
@@ -64,11 +64,11 @@ from diffbisim.stochastic import as_generator
 #: A restart rests when its steps gain less than these shares of the distance: on the way, and in the end.
 COARSE, FINE = 1e-2, 1e-4
 
-#: Chains up to this size are worth a random kernel to start from, and a descent from every start.
+#: Chains up to this size are worth a random kernel to start from.
 SMALL = 50
 
-#: Up to this size metastable sets, which take a factorization, are among the starts.
-SPECTRAL = 400
+#: Chains up to this size are worth a descent from every start.
+MEDIUM = 400
 
 #: Above this discount finalists also go by way of nearer horizons, each this many times as far as the one before.
 NEARER, FARTHER = 0.95, 4.0
@@ -380,8 +380,8 @@ class Beginnings:
         In turn a partition by k-medoids in the metric with averaging, a random kernel, and such a partition without
         averaging; for large chains, where a random kernel is a waste of time, only the first. Besides, one that knows
         only what is seen of the states: classes of nearest reward for evenly spread ones, which are held until the
-        kernel has settled, or classes of least given cost; for large chains the metastable sets; and in a sweep the
-        classes of the next smaller size, one of them split. Fewer than asked for where time is short.
+        kernel has settled, or classes of least given cost; and in a sweep the classes of the next smaller size, one of
+        them split. Fewer than asked for where time is short.
         """
         target, k, clock = self.target, self.k, self.clock
         features = self.shared.features
@@ -397,24 +397,16 @@ class Beginnings:
             if n == 0 and self.shared.before is not None:
                 split = split_classes(features, target.weight, self.shared.before, k, child)
                 found.append(Start(self._aligned(split), "average"))
-            elif n == 1 and (large or self.kind == "aggregate") and target.rewards is not None:
+            elif n == 1 and self.kind == "aggregate" and target.rewards is not None:
                 found.append(Start(averaged(target, by_reward(target, k), k), "average"))
             elif n == 1:
                 found.append(Start(by_appearance(target, k), "hold"))
-            elif n == 2 and large and self._has_modes:
-                found.append(Start(self._aligned(metastable_sets(target.chain, k)), "average"))
             elif kind == "random":
                 found.append(Start(random_model(target, k, child)))
             else:
                 labels = medoid_partition(features, target.weight, k, child, clock.end(STARTS))
                 found.append(Start(self._aligned(labels), kind))
         return found
-
-    @property
-    def _has_modes(self) -> bool:
-        """Whether metastable sets are found soon."""
-        chain = self.target.chain
-        return chain.n_states <= SPECTRAL and not self.clock.limited and len(chain.recurrent_classes) == 1
 
     def _aligned(self, labels: NDArray[np.int64]) -> Model:
         return averaged(self.target, matched_to_costs(self.target, labels, self.k), self.k)
@@ -430,13 +422,14 @@ class Heat(NamedTuple):
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
-    """Small chains: everybody coarsely, the best quarter to the end. Large ones: finalists are chosen cheaply."""
+    """Everybody coarsely, the best quarter to the end; of large chains finalists are chosen cheaply."""
     if kind == "aggregate":
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
-    last = 0.25 if target.chain.n_states <= SPECTRAL else 0.125
-    return Heat(1.0, None, 1e-3), Heat(0.5, 3 * COARSE, 1e-4, patience=1), Heat(last, FINE, 1e-5)
+    if target.chain.n_states <= MEDIUM:
+        return Heat(1.0, COARSE, 1e-4, patience=2), Heat(0.25, FINE, 1e-5)
+    return Heat(1.0, None, 1e-3), Heat(0.5, 3 * COARSE, 1e-4, patience=1), Heat(0.125, FINE, 1e-5)
 
 
 @stored

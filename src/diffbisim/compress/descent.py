@@ -69,7 +69,8 @@ SMOOTHING = 0.05
 #: Projections at most, and the change (in total) at which they end.
 PROJECTIONS, SETTLED = 30, 1e-3
 
-#: Share of the weight of a row that may be left out, the states of least weight; less for short steps, too.
+#: Share of the weight of a row of a larger chain that may be left out, the states of least weight; less for short
+#: steps.
 LEFT_OUT = 0.1
 TINY = 1e-300
 
@@ -286,7 +287,7 @@ def barycenters(
         else:
             exact = max(min(radius, 1.0), 0.01) ** 0.5
             gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * exact)
-            heavy = _carrying(w, 1 - LEFT_OUT * exact**2)
+            heavy = _carrying(w, 1 - LEFT_OUT * exact**2) if len(w) > SMALL else None
             q = P[y] + radius * (gibbs.barycenter(w, deadline, heavy) - P[y])
         if q is not None and np.isfinite(q).all() and q.sum() > 0:
             Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()

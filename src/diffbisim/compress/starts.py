@@ -29,17 +29,17 @@ from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
-#: Pairs of states up to which the landmarks are the states themselves; else there are so many at most.
-MOST_PAIRS, LANDMARKS = 4_000, 20
+#: Pairs of states, and cells (pairs of transitions), up to which the landmarks are the states themselves.
+MOST_PAIRS, MOST_CELLS = 50_000, 4e6
 
-#: Cells (transitions of X times transitions of L) that the metric to landmarks may have; four landmarks may have more.
-MOST_CELLS = 16e6
+#: Else there are so many landmarks at most, and so many cells if there are more than four.
+LANDMARKS, LANDMARK_CELLS = 20, 16e6
 
 #: Where time is limited: cells (transitions of X times transitions of L) whose metric takes a second, on a slow day.
 CELLS_PER_SECOND = 5e6
 
-#: Certified gap of the metric to landmarks.
-LOOSE = 1e-4
+#: Certified gap of the metric to landmarks, for up to so many pairs, and for more.
+TIGHT, FEW, LOOSE = 1e-6, 10_000, 1e-3
 
 #: A medoid is chosen among so many members of its cluster.
 CANDIDATES = 12
@@ -110,9 +110,9 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
     X, c = target.chain, target.appearance
     n, edges = X.n_states, X.n_transitions
     affordable = seconds * CELLS_PER_SECOND
-    if n * n <= MOST_PAIRS and edges * edges <= affordable:
+    if n * n <= MOST_PAIRS and edges * edges <= min(MOST_CELLS, affordable):
         return _metric(X, X, _difference(c, c), target.discount, seconds)
-    k = min(LANDMARKS, max(4.0, (MOST_CELLS / edges) ** 0.5), (affordable / edges) ** 0.5)
+    k = min(LANDMARKS, max(4.0, (LANDMARK_CELLS / edges) ** 0.5), (affordable / edges) ** 0.5)
     if k < 2:
         return c
     labels = _quantiles(c, target.weight, int(k))
@@ -123,7 +123,8 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
 
 
 def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
-    solver = Exact(tol=LOOSE, threads=1, time_limit=None if seconds == np.inf else seconds)
+    tol = TIGHT if cost.size <= FEW else LOOSE
+    solver = Exact(tol=tol, threads=1, time_limit=None if seconds == np.inf else seconds)
     return solver.solve(Problem.make(X, Y, cost, discount)).values
 
 
