@@ -5,8 +5,7 @@
 Each model is compared with a changed one: other constants, or every probability moved by chance a little (the support
 stays). Of every reward structure and proposition Storm computes on both the expected discounted reward, the long-run
 average and a sum over ten steps; of MDPs the least and the greatest discounted reward. The differences must lie
-within what `property_bound` certifies. Beside it the classes of `lump` are counted against Storm's quotient. The exit
-code is 1 if anything is violated.
+within what `property_bound` certifies. The exit code is 1 if anything is violated.
 """
 
 import dataclasses

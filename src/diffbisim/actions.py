@@ -255,6 +255,16 @@ class MDPResult(DistanceResult):
     problem: ActionProblem  # type: ignore[assignment]
     coupling: Any
 
+    @property
+    def meaning(self) -> str:
+        """The bound in words; a directed metric bounds one way only."""
+        if self.problem.actions != "directed":
+            return super().meaning
+        return (
+            f"the greatest expected discounted reward (discount {self.discount:g}) of the first exceeds that of the "
+            f"second by at most {self.property_bound:.6g}"
+        )
+
     def action(self, s: Hashable, t: Hashable) -> int | Move:
         """The worst action at a pair of states (its number in X); lax: whose action, which, and the best reply."""
         line, choice = self.coupling.move(*self._pair(s, t))

@@ -19,8 +19,7 @@ choice of a state.
     "uniform"     the action leads anywhere
 
 *Rewards* of a choice are those of its state, its own and the mean of those of its transitions, added up. A model may
-have several reward structures, and propositions that hold in some of its states: ``rewards`` names one of either; a
-list of names makes a vector of each state.
+have several reward structures, and propositions that hold in some of its states: ``rewards`` names one of either.
 """
 
 from __future__ import annotations
@@ -143,17 +142,12 @@ class ExplicitModel:
         return start if len(states) else 0
 
     def _rewards(self, chosen: Any, place: Integers) -> Floats | None:
-        """Of states, (n,), or of states and actions, (n, A); of a list of names a vector of each state."""
+        """Of states, (n,), or of states and actions, (n, A)."""
         known, held = self.rewards or {}, self.propositions or {}
         if chosen is None:
             if len(known) > 1:
                 raise InvalidData(f"{self.name} has {len(known)} reward structures; {self._listed()}")
             return self._of_structure(next(iter(known.values())), place) if known else None
-        if isinstance(chosen, (list, tuple)):
-            columns = [self._rewards(name, place) for name in chosen]
-            if not self.is_chain or not columns:
-                raise InvalidData(f"{self.name}: rewards is a list of names; of an MDP give one name")
-            return np.column_stack(columns)  # type: ignore[arg-type]
         if chosen in known:
             return self._of_structure(known[chosen], place)
         if chosen in held:
@@ -174,8 +168,7 @@ class ExplicitModel:
 
 def _is_name(rewards: Any) -> bool:
     """Whether rewards are not given but chosen by name (None: the only ones there are)."""
-    several = isinstance(rewards, (list, tuple)) and len(rewards) > 0 and all(isinstance(name, str) for name in rewards)
-    return rewards is None or isinstance(rewards, str) or several
+    return rewards is None or isinstance(rewards, str)
 
 
 def variables(texts: Sequence[str]) -> list[Hashable] | None:

@@ -31,7 +31,7 @@ def as_chain(
         Chains and MDPs are returned as they are
     initial : the start, as for `MarkovChain`; default: that of the object, else its first state
     rewards : of the states, as for `MarkovChain`; or the name of a reward structure or proposition of a model, of an
-        attribute of the nodes of a graph; of a model also a list of names, a vector of each state
+        attribute of the nodes of a graph
     labels : names of the states, where the object has none
     unseen : about states that are never left, as for `MarkovChain.from_transitions`; about choices that a state of an
         MDP does not have, as for `MDP.of`

@@ -130,9 +130,9 @@ class DistanceResult:
         """How far apart an expected reward of the two can be, in the units of model checkers; certified.
 
         Of any rewards that differ by at most the cost, ``|r_X(x) - r_Y(y)| ≤ c(x, y)``, the expected discounted sums
-        Σ γ^t r differ by at most ``upper / (1 - γ)``; of two MDPs (not "directed") the optimal ones, greatest and
-        least. Long-run averages (criterion "average"), totals ("total") and weighted sums over finitely many steps
-        differ by at most ``upper``.
+        Σ γ^t r differ by at most ``upper / (1 - γ)``; of two MDPs the optimal ones, greatest and least ("directed":
+        the greatest, one way). Long-run averages (criterion "average"), totals ("total") and weighted sums over
+        finitely many steps differ by at most ``upper``.
         """
         return self.upper / (1.0 - self.discount) if self.problem.criterion in ("discounted", "actions") else self.upper
 
