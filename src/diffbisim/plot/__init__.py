@@ -3,6 +3,7 @@
     history            value and certified bounds over the iterations of any run
     encoder, decoder   which state stands for which, as a heat map
     coupling           how often pairs of states are visited, or the plan of one pair
+    contributions      which rows and starts cause a distance
     implicit_reward    the reward of every transition, blue is good
     chain              a Markov chain as a graph
     elbow              distance over the number of states
@@ -15,6 +16,9 @@ Colors are Okabe and Ito's and sequential maps that keep their order in gray; no
 
 from diffbisim.plot.graph import chain
 from diffbisim.plot.matrix import distances, elbow, embedding
-from diffbisim.plot.results import coupling, decoder, encoder, history, implicit_reward
+from diffbisim.plot.results import contributions, coupling, decoder, encoder, history, implicit_reward
 
-__all__ = ["chain", "coupling", "decoder", "distances", "elbow", "embedding", "encoder", "history", "implicit_reward"]
+__all__ = [
+    "chain", "contributions", "coupling", "decoder", "distances", "elbow", "embedding", "encoder", "history",
+    "implicit_reward",
+]  # fmt: skip
