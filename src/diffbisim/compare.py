@@ -119,7 +119,7 @@ def compare(
     >>> walks = {f: [examples.drift_walk(f, 5).sample(20, rng=k) for k in range(30)] for f in (0.0, 0.1, 1.5)}
     >>> found = compare(walks, rewards=range(5), discount=0.9)
     >>> [(pair["a"], pair["b"]) for pair in found.records() if pair["differ"]]
-    [(0.1, 1.5), (0.0, 1.5)]
+    [(0.0, 1.5), (0.1, 1.5)]
     """
     if not isinstance(groups, Mapping) or len(groups) < 2:
         raise InvalidArgument('groups must be a mapping of at least two groups, such as {"A": data, "B": data}')
