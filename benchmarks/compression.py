@@ -1,26 +1,27 @@
-"""Compression: random restarts, larger chains. ``python benchmarks/compression.py enough small rooms sparse``.
+"""Compression: random restarts, larger chains, rates. ``python benchmarks/compression.py enough small rooms models``.
 
 enough  the block chain, of five classes, to 6 … 10 states: distance zero
 small   the block chain to 2, 3 and 4 states: `compress` against the best of 200 descents from random kernels
 rooms   four rooms (104 states), walking to the goal, to 20 states
 sparse  a random sparse chain of 1 000 states to 20 states
+models  walks in potentials to 4 states: distances, timescales and agreement with PCCA+ (deeptime) of all models
+wells   20 random potentials with as many wells as states: how far off the timescales are, kinetic and averaged
+scale   chains of 200 and 1 000 states: processor time and distance; with another version on PYTHONPATH, that of it
+large   a random sparse chain of 20 000 states to 20: time and memory
 """
 
+import resource
 import sys
 import time
+import warnings
+from concurrent.futures import Future
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 import diffbisim as db
-from diffbisim.compress.descent import Search, descend
-from diffbisim.compress.starts import (
-    Target,
-    aggregate,
-    by_appearance,
-    landmark_distances,
-    medoid_partition,
-    random_model,
-)
+
+# What is inside the package is imported where it is used: ``scale`` also runs other versions.
 
 
 def enough():
@@ -30,6 +31,9 @@ def enough():
 
 
 def small(starts=200):
+    from diffbisim.compress.descent import Search, descend
+    from diffbisim.compress.starts import Target, random_model
+
     chain = db.lump(db.examples.block_chain()).chain
     for k in (2, 3, 4):
         given = np.abs(chain.rewards[:, None] - np.linspace(0, 4, k))
@@ -48,10 +52,12 @@ def small(starts=200):
 
 
 def large(chain, name, restarts):
+    from diffbisim.compress.starts import Target, averaged, by_appearance, landmark_distances, medoid_partition
+
     target = Target(chain, 0.95, rewards=chain.rewards)
     rewards_only = target.solve(by_appearance(target, 20))
     labels = medoid_partition(landmark_distances(target), target.weight, 20, np.random.default_rng(0))
-    lumped = target.solve(aggregate(target, labels, 20))
+    lumped = target.solve(averaged(target, labels, 20))
     began = time.perf_counter()
     found = db.compress(chain, 20, restarts=restarts)
     seconds = time.perf_counter() - began
@@ -70,8 +76,112 @@ def rooms():
     return mdp.induced_chain(policy)
 
 
+def off(times, of):
+    """By which factor the slowest, and the worst, timescale is off."""
+    factor = np.maximum(times / of, of / times)
+    return float(factor[0]), float(factor.max())
+
+
+def models(k=4, discount=0.95):
+    """Every model of two walks; PCCA+ and k-means give labels, from which either model of classes is made."""
+    import deeptime.markov
+    from scipy.cluster.vq import kmeans2
+
+    warnings.simplefilter("ignore")
+    db.compress(db.examples.prinz_well(20, 0.3), 2, model="kinetic")  # compiled code is loaded
+    for name, X in (("prinz_well", db.examples.prinz_well()), ("quadruple_well", db.examples.quadruple_well())):
+        pcca = deeptime.markov.pcca(np.asarray(X.transition), k).assignments
+        means = kmeans2(X.rewards[:, None], np.linspace(X.rewards.min(), X.rewards.max(), k)[:, None])[1]
+        means = np.unique(means, return_inverse=True)[1]
+        print(f"{name}: {X.n_states} states to {k}")
+        for what, make in (
+            ("nearest", lambda X=X: db.compress(X, k, discount)),
+            ("aggregate", lambda X=X: db.compress(X, k, discount, model="aggregate")),
+            ("kinetic", lambda X=X: db.compress(X, k, discount, model="kinetic")),
+            ("PCCA+, mean", lambda X=X, a=pcca: db.aggregate(X, a, discount=discount)),
+            ("PCCA+, kinetic", lambda X=X, a=pcca: db.aggregate(X, a, "kinetic", discount=discount)),
+            ("k-means, mean", lambda X=X, a=means: db.aggregate(X, a, discount=discount)),
+            ("k-means, kinetic", lambda X=X, a=means: db.aggregate(X, a, "kinetic", discount=discount)),
+        ):
+            began = time.process_time()
+            found = make()
+            seconds = time.process_time() - began
+            alike = np.zeros((k, k))
+            np.add.at(alike, (found.labels, pcca), X.initial)
+            same = alike[linear_sum_assignment(-alike)].sum()
+            of, times = found.implied_timescales
+            slow = f"timescales {times.round(1)} for {of.round(1)}"
+            row = f"  {what:17s} d = {found.distance.value:.4f}  {slow}  {seconds:.2f} s  as PCCA+ {same:.1%}"
+            print(row, flush=True)
+
+
+def random_wells(seed, n=150):
+    """A walk on random points of the square in a potential with 3 to 5 wells of random places; and their number."""
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(3, 6))
+    side = int(n**0.5) + 1
+    grid = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, side)]), axis=-1).reshape(-1, 2)
+    points = grid + rng.uniform(-0.6, 0.6, grid.shape) / side
+    centers = points[rng.choice(len(points), k, replace=False)]
+    V = -np.log(np.exp(-((points[:, None] - centers) ** 2).sum(axis=2) / 0.03).sum(axis=1) + 0.01)
+    near = np.linalg.norm(points[:, None] - points, axis=2) <= 3.2 / side
+    P = near * np.exp(np.minimum(np.subtract.outer(V, V), 0)) / near.sum(axis=1).max()
+    np.fill_diagonal(P, 0)
+    np.fill_diagonal(P, 1 - P.sum(axis=1))
+    law = np.exp(-V) / np.exp(-V).sum()
+    return db.MarkovChain(P, initial=law, rewards=points @ [1.0, 2.0]), k
+
+
+def wells(seeds=range(1000, 1020)):
+    warnings.simplefilter("ignore")
+    rows = []
+    for seed in seeds:
+        X, k = random_wells(seed)
+        kinetic = db.compress(X, k, model="kinetic")
+        mean = db.aggregate(X, kinetic.labels)
+        of = kinetic.implied_timescales[0]
+        rows.append([*off(kinetic.implied_timescales[1], of), *off(mean.implied_timescales[1], of), kinetic.residual,
+                     kinetic.distance.value / mean.distance.value])  # fmt: skip
+    worst, median = np.max(rows, axis=0), np.median(rows, axis=0)
+    print("factor by which timescales are off, over 20 random potentials: slowest and worst of k - 1")
+    for what, r in (("median", median), ("worst", worst)):
+        print(f"  {what:7s} kinetic {r[0]:.3f} {r[1]:.3f}   averaged {r[2]:.2f} {r[3]:.2f}   residual {r[4]:.3f}   "
+              f"distance, kinetic to averaged {r[5]:.3f}", flush=True)  # fmt: skip
+
+
+class Inline:
+    """An executor that works at once, so that processor time is that of the call."""
+
+    def submit(self, work, *given):
+        done = Future()
+        done.set_result(work(*given))
+        return done
+
+
+def scale(seed=101):
+    warnings.simplefilter("ignore")
+    db.compress(db.examples.random_chain(6, 0), 2, restarts=2)
+    for name, X, k in (
+        ("random potential, 200 states", random_wells(seed, 190)[0], 4),
+        ("random sparse, 200 states", db.examples.random_sparse_chain(200, 8, seed), 4),
+        ("random sparse, 1000 states", db.examples.random_sparse_chain(1000, 4, seed), 10),
+    ):
+        began = time.process_time()
+        found = db.compress(X, k, executor=Inline())
+        print(f"{name} to {k}: {time.process_time() - began:.2f} s, d = {found.distance.value:.5f}", flush=True)
+
+
+def huge(n=20_000, k=20, restarts=2):
+    X = db.examples.random_sparse_chain(n, 4, 101)
+    began = time.process_time()
+    found = db.compress(X, k, restarts=restarts, max_steps=3, tol=1e-4)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{n} states to {k}: {time.process_time() - began:.0f} s of processor time, {peak:.1f} GB, "
+          f"{found.distance.lower:.5f} <= d <= {found.distance.upper:.5f}", flush=True)  # fmt: skip
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["enough", "small", "rooms", "sparse"]
+    wanted = sys.argv[1:] or ["enough", "small", "rooms", "sparse", "models", "wells"]
     if "enough" in wanted:
         enough()
     if "small" in wanted:
@@ -80,3 +190,6 @@ if __name__ == "__main__":
         large(rooms(), "four rooms", restarts=4)
     if "sparse" in wanted:
         large(db.examples.random_sparse_chain(1000), "sparse", restarts=4)
+    for name, run in (("models", models), ("wells", wells), ("scale", scale), ("large", huge)):
+        if name in wanted:
+            run()

@@ -7,6 +7,7 @@ would write them. `attempt` reads the copy and uses what it gets: it must be ref
 Used by tests/unit/test_fuzz_files.py (a few thousand) and benchmarks/long/fuzz.py (as many as wanted, in subprocesses).
 """
 
+import gzip
 import io
 import json
 import re
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import scipy.sparse as sp
 
 import diffbisim as db
@@ -27,6 +30,7 @@ from diffbisim.compress.result import CompressResult
 from diffbisim.errors import DiffbisimError
 from diffbisim.fit.result import FitResult
 from diffbisim.imitate.result import ImitationResult
+from diffbisim.io.chains import read_model
 from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.problem import Problem
 from diffbisim.results import Status
@@ -82,12 +86,56 @@ def samples() -> dict[str, Sample]:
         for name, chain in (("dense", _chain(2, 3, labels=["a", 1.5, ("b", 2)])), ("sparse", walk))
     ]
     found += [Sample(name, {k: text.encode() for k, text in files.items()}, use) for name, files, use in TEXTS]
+    found += [
+        Sample(f"events{ending}", {f"events{ending}": pack(EVENTS)}, use_events) for ending, pack in PACKED.items()
+    ]
     found.append(Sample("array", {"cost.npy": _written(lambda path: np.save(path, np.ones((3, 4))), ".npy")}, use_cost))
     return {sample.name: sample for sample in found}
 
 
+EVENTS = {"who": [1, 2, 1, 1, 2, 1], "when": [3, 0, 1, 2, 4, 9], "what": list("abcaab"), "arm": list("xyxxyx")}
+
+
+def _as_csv(table):
+    rows = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+    return ("\n".join(rows) + "\n").encode()
+
+
+def _as_parquet(table):
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(table), out)
+    return out.getvalue()
+
+
+PACKED = {".csv": _as_csv, ".csv.gz": lambda table: gzip.compress(_as_csv(table)), ".parquet": _as_parquet}
 TABLE = "from,to,probability\n0,1,0.7\n0,0,0.3\n1,0,1/3\n1,2,2/3\n2,2,1\n"
 MODEL = {"model.tra": "3 4\n0 1 0.5\n0 2 0.5\n1 0 1\n2 2 1\n", "model.lab": '0="init" 1="deadlock"\n0: 0\n2: 1\n'}
+DRN = """@type: MDP
+@reward_models
+steps
+@nr_states
+2
+@model
+state 0 [1] init
+//[x=0 & !up]
+\taction go [0.5]
+\t\t0 : 1/4
+\t\t1 : 0.75
+\taction stay
+\t\t0 : 1
+state 1 goal
+//[x=1 & up]
+\taction stay
+\t\t1 : 1
+"""
+XES = """<?xml version="1.0"?>
+<log>
+<trace> <string key="concept:name" value="1"/>
+<event> <string key="concept:name" value="a"/> <date key="time:timestamp" value="2026-11-16T10:00:00Z"/> </event>
+<event> <string key="concept:name" value="b"/> <date key="time:timestamp" value="2026-11-16T11:00:00Z"/> </event>
+</trace>
+</log>
+"""
 CHOICES = "2 4 5\n0 0 0 1 stay\n0 1 0 1/4 go\n0 1 1 0.75 go\n1 0 1 1 stay\n1 1 0 1 go\n"
 
 
@@ -136,6 +184,22 @@ def use_mdp(path, rng):
     mdp = db.read_mdp(path, unseen=UNSEEN[rng.integers(3)])
     if mdp.n_states * mdp.n_actions <= 1000:
         _look(mdp.induced_chain(mdp.uniform_policy()))
+
+
+def use_events(path, rng):
+    missing = ("error", "split", "drop")[rng.integers(3)]
+    found = db.read_transitions(path, id="who", time="when", state="what", group="arm", gap=5, missing=missing)
+    for data in found.values():
+        if data.n_states <= 1000 and len(data):
+            _look(data.chain(unseen="self-loop"))
+
+
+def use_model(path, rng):
+    found = read_model(path, unseen=("repeat", "self-loop", "uniform", "error")[rng.integers(4)], rewards="goal")
+    if isinstance(found, db.MDP) and found.n_states * found.n_actions <= 1000:
+        found = found.induced_chain(found.uniform_policy())
+    if isinstance(found, db.MarkovChain):
+        _look(found)
 
 
 def use_rewards(path, rng):
@@ -196,6 +260,8 @@ TEXTS = (
     ("rewards", {"rewards.csv": "state,reward\nhome,0\nwork,1\n"}, use_rewards),
     ("costs", {"costs.csv": "0,1,1,2\n1,0,2,2\n1,2,0,2\n"}, use_cost),
     ("prism", {**MODEL, "model.srew": "3 1\n2 1.0\n"}, use_chain),
+    ("drn", {"model.drn": DRN}, use_model),
+    ("xes", {"log.xes": XES}, use_transitions),
     ("mdp", {"mdp.tra": CHOICES, "mdp.lab": '0="init" 1="goal"\n0: 0\n1: 1\n', "mdp.srew": "2 1\n1 5\n"}, use_mdp),
 )
 
@@ -209,6 +275,8 @@ def mutated(sample: Sample, rng: np.random.Generator) -> dict[str, bytes]:
     name = _pick(rng, list(files))
     if name.endswith(".npz"):
         change = _pick(rng, [broken_bytes, damaged_zip, damaged_header, *[changed_arrays] * 5, *[changed_json] * 4])
+    elif name.endswith((".gz", ".parquet")):
+        change = broken_bytes
     elif name.endswith(".npy"):
         change = _pick(rng, [broken_bytes, broken_header])
     else:

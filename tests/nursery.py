@@ -52,6 +52,7 @@ def end_with_the_parent():
 
 def serve():
     end_with_the_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it runs in the background
     names = {"__name__": "nursery"}
     for line in sys.stdin:
         what, code = json.loads(line)

@@ -1,13 +1,17 @@
 """Truth of the metrics of MDPs with actions, on many random ones.
 
-    python benchmarks/long/mdps.py                       240 MDPs and 2,400 value bounds (about ten minutes)
-    python benchmarks/long/mdps.py --mdps 30 --bounds 200
+    python benchmarks/long/mdps.py                       240 MDPs, 2,400 value bounds, 200 triples (about ten minutes)
+    python benchmarks/long/mdps.py --seed 7              others
+    python benchmarks/long/mdps.py --mdps 30 --bounds 200 --laws 20
 
-1. Against value iteration with one ``ot.emd2`` per pair and choice of actions, to within 1e-9: every entry of
-   ``values`` within 1e-7, and the true table within ``values_lower`` and ``values_upper``, also of runs that were
-   stopped after one or two rounds, and that began from the result of another MDP. Matched, lax and directed; one MDP
-   with itself, and two of different sizes (lax ones with different actions).
+1. Against value iteration with one ``ot.emd2`` per pair and choice of actions, to within 1e-9, proved by a last sweep
+   in which all transports are one linear program (HiGHS): every entry of ``values`` within 1e-7, and the true table
+   within ``values_lower`` and ``values_upper``, also of runs that were stopped after one or two rounds, and that began
+   from the result of another MDP. Matched, lax and directed; one MDP with itself, and two of different sizes (lax ones
+   with different actions).
 2. |v*(s) - v̂*(t)| ≤ values_upper (directed: without the absolute value) against optimal values by value iteration.
+3. Laws of triples of MDPs, one of which has states that are clones of others: symmetry, zero diagonal, triangle
+   inequality, directed ≤ lax ≤ matched, and zero exactly between states that ``lump`` finds equivalent.
 
 Prints the worst figures; ends with an error if anything is violated.
 """
@@ -27,8 +31,10 @@ from oracles import games
 
 KINDS, MODES, DISCOUNTS = ("dense", "garnet", "deterministic"), ("matched", "lax", "directed"), (0.5, 0.8, 0.9)
 
+by_linear_program = games.transports
 
-def emd_transports(P: Any, Q: Any, U: Any) -> Any:
+
+def by_emd(P: Any, Q: Any, U: Any) -> Any:
     """The oracle's list of transports by POT, which is faster than a linear program."""
     import ot
 
@@ -36,25 +42,31 @@ def emd_transports(P: Any, Q: Any, U: Any) -> Any:
     return np.array([ot.emd2(p, q, table) for p, q in zip(P, Q, strict=True)])
 
 
-def drawn(seed: int) -> tuple[Any, ...]:
-    """(P, r, Q, r̂, mode, γ), deterministic in the seed; every fourth is one MDP with itself."""
-    rng = np.random.default_rng([41, seed])
-    kind, mode, γ = KINDS[seed % 3], MODES[(seed // 3) % 3], DISCOUNTS[(seed // 9) % 3]
+def drawn(seed: int, case: int) -> tuple[Any, ...]:
+    """(P, r, Q, r̂, mode, γ), deterministic in both numbers; every fourth is one MDP with itself."""
+    rng = np.random.default_rng([41, seed, case])
+    kind, mode, γ = KINDS[case % 3], MODES[(case // 3) % 3], DISCOUNTS[(case // 9) % 3]
     n, k = rng.integers(2, 6), rng.integers(1, 4)
     P, r = games.random_mdp(rng, n, k, kind)
-    if seed % 4 == 0:
+    if case % 4 == 0:
         return P, r, P, r, mode, γ
     Q, r_hat = games.random_mdp(rng, rng.integers(1, 5), k if mode == "matched" else rng.integers(1, 4), kind)
     return P, r, Q, r_hat, mode, γ
 
 
-def against_value_iteration(count: int) -> None:
-    games.transports = emd_transports
-    worst, inside = 0.0, np.inf
-    before = None
-    for seed in range(count):
-        P, r, Q, r_hat, mode, γ = drawn(seed)
-        U = games.value_iteration(P, Q, games.reward_cost(r, r_hat, mode == "directed"), γ, mode, tol=1e-9)
+def oracle(P: Any, Q: Any, cost: Any, discount: float, mode: str) -> tuple[Any, float]:
+    """The metric by value iteration, and how far it may be off by one sweep of linear programs."""
+    games.transports = by_emd
+    U = games.value_iteration(P, Q, cost, discount, mode, tol=1e-9)
+    games.transports = by_linear_program
+    return U, float(games.error(U, P, Q, cost, discount, mode))
+
+
+def against_value_iteration(seed: int, count: int) -> None:
+    worst, inside, proof, before = 0.0, np.inf, 0.0, None
+    for case in range(count):
+        P, r, Q, r_hat, mode, γ = drawn(seed, case)
+        U, error = oracle(P, Q, games.reward_cost(r, r_hat, mode == "directed"), γ, mode)
         M = db.MDP(P, rewards=r)
         N = M if Q is P else db.MDP(Q, rewards=r_hat)
         result = db.distance(M, N, discount=γ, actions=mode)
@@ -64,20 +76,23 @@ def against_value_iteration(count: int) -> None:
                 if warm is None or warm.problem.shape == result.problem.shape:
                     solver = db.solvers.Exact(max_iterations=rounds)
                     runs.append(db.distance(M, N, discount=γ, actions=mode, solver=solver, warm=warm))
-        worst = max(worst, float(np.abs(result.values - U).max()))
+        worst, proof = max(worst, float(np.abs(result.values - U).max())), max(proof, error)
         for run in runs:
-            inside = min(inside, float((U - run.values_lower).min()), float((run.values_upper - U).min()))
+            inside = min(inside, *(float(d.min()) + error for d in (U - run.values_lower, run.values_upper - U)))
         before = result
-    print(f"{count} MDPs: largest |values - value iteration| {worst:.1e}; least slack of the bounds {inside:.1e}")
-    if worst > 1e-7 or inside < -2e-9:
+    print(
+        f"{count} MDPs: largest |values - value iteration| {worst:.1e}, which linear programs prove to {proof:.1e}; "
+        f"slack of the bounds beyond that at least {inside:.1e}"
+    )
+    if worst > 1e-7 or proof > 2e-8 or inside < -1e-12:
         raise SystemExit("violated")
 
 
-def value_bounds(count: int) -> None:
+def value_bounds(seed: int, count: int) -> None:
     least, tightest = np.inf, 0.0
-    for seed in range(count):
-        P, r, Q, r_hat, mode, _ = drawn(10_000 + seed)
-        γ = (0.5, 0.9, 0.99)[seed % 3]
+    for case in range(count):
+        P, r, Q, r_hat, mode, _ = drawn(seed, 10_000 + case)
+        γ = (0.5, 0.9, 0.99)[case % 3]
         v, w = games.optimal_values(P, r, γ), games.optimal_values(Q, r_hat, γ)
         result = db.distance(db.MDP(P, rewards=r), db.MDP(Q, rewards=r_hat), discount=γ, actions=mode)
         difference = np.subtract.outer(v, w)
@@ -91,11 +106,57 @@ def value_bounds(count: int) -> None:
         raise SystemExit("violated")
 
 
+def with_clones(rng: Any, n: int, n_actions: int, kind: str) -> db.MDP:
+    """A random MDP of which some states stand twice or more often, each copy with a share of the original's mass."""
+    P, r = games.random_mdp(rng, n, n_actions, kind)
+    original = np.concatenate([np.arange(n), rng.integers(n, size=rng.integers(1, 3))])
+    share = rng.random(original.size) + 0.1
+    share /= np.bincount(original, weights=share)[original]
+    return db.MDP(P[:, original][:, :, original] * share, rewards=r[original])
+
+
+def laws(seed: int, count: int) -> None:
+    """The worst of each law over all triples; tables are known to 1e-10, so that their sums are to 1e-9."""
+    worst = dict.fromkeys(("symmetry", "diagonal", "triangle", "lax above matched", "directed above lax", "alike"), 0.0)
+    apart = np.inf
+    for case in range(count):
+        rng = np.random.default_rng([43, seed, case])
+        kind, γ, k = KINDS[case % 3], DISCOUNTS[(case // 3) % 3], int(rng.integers(1, 4))
+        M = with_clones(rng, int(rng.integers(2, 5)), k, kind)
+        N, K = (with_clones(rng, int(rng.integers(1, 4)), k, kind) for _ in range(2))
+        same = np.equal.outer(*[db.lump(M).labels] * 2)
+        tables = {}
+        for mode in MODES:
+            MN, NK, MK, own = (
+                db.distance(a, b, discount=γ, actions=mode, tol=1e-10) for a, b in ((M, N), (N, K), (M, K), (M, M))
+            )
+            tables[mode] = MN.values
+            through = (MN.values[:, :, None] + NK.values[None, :, :]).min(axis=1)
+            worst["triangle"] = max(worst["triangle"], float((MK.values - through).max()))
+            worst["diagonal"] = max(worst["diagonal"], float(np.abs(own.values.diagonal()).max()))
+            if mode != "directed":
+                NM = db.distance(N, M, discount=γ, actions=mode, tol=1e-10).values
+                worst["symmetry"] = max(worst["symmetry"], float(np.abs(MN.values - NM.T).max()))
+            if mode == "matched":
+                worst["alike"] = max(worst["alike"], float(own.values_upper[same].max()))
+                apart = min(apart, float(own.values_lower[~same].min(initial=np.inf)))
+        for above, below in (("lax", "matched"), ("directed", "lax")):
+            name = f"{above} above {below}"
+            worst[name] = max(worst[name], float((tables[above] - tables[below]).max()))
+    figures = ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
+    print(f"{count} triples: {figures}; nearest states that are not equivalent {apart:.1e}")
+    if max(worst.values()) > 1e-9 or not apart > 0.0:
+        raise SystemExit("violated")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mdps", type=int, default=240)
     parser.add_argument("--bounds", type=int, default=2400)
+    parser.add_argument("--laws", type=int, default=200)
     given = parser.parse_args()
     warnings.simplefilter("ignore", db.ConvergenceWarning)
-    against_value_iteration(given.mdps)
-    value_bounds(given.bounds)
+    against_value_iteration(given.seed, given.mdps)
+    value_bounds(given.seed, given.bounds)
+    laws(given.seed, given.laws)

@@ -10,6 +10,7 @@
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
+    K = db.aggregate(X, labels, "kinetic")    # the chain of given classes that is as slow as X, and how near it is
     A = db.abstract(mdp, n_states=5)          # an MDP with 5 states to plan with, and exactly what that loses
 
 Names are loaded when first used, so that ``import diffbisim`` stays fast.
@@ -26,6 +27,10 @@ _HOME = {
     "MarkovChain": "chain",
     "MDP": "mdp",
     "TimedChain": "timed",
+    "as_chain": "process",
+    "quantize": "quantize",
+    "Cells": "quantize",
+    "LinearGaussian": "gaussian",
     "distance": "distance",
     "pairwise": "pairwise",
     "bisimulation": "metrics",
@@ -37,11 +42,13 @@ _HOME = {
     "lump": "lumping",
     "abstract": "abstract.search",
     "AbstractionResult": "abstract.result",
+    "aggregate": "compress.aggregation",
     "compress": "compress.compression",
     "compress_sweep": "compress.compression",
     "fit": "fit.fitting",
     "FitResult": "fit.result",
     "identify": "fit.identify",
+    "fit_simulator": "fit.simulators",
     "load": "io",
     "read_chain": "io.chains",
     "read_mdp": "io.chains",
@@ -85,6 +92,7 @@ if TYPE_CHECKING:
     from diffbisim.chain import Transitions as Transitions
     from diffbisim.compare import compare as compare
     from diffbisim.compare import power as power
+    from diffbisim.compress.aggregation import aggregate as aggregate
     from diffbisim.compress.compression import compress as compress
     from diffbisim.compress.compression import compress_sweep as compress_sweep
     from diffbisim.cost import feature_cost as feature_cost
@@ -103,6 +111,8 @@ if TYPE_CHECKING:
     from diffbisim.fit.fitting import fit as fit
     from diffbisim.fit.identify import identify as identify
     from diffbisim.fit.result import FitResult as FitResult
+    from diffbisim.fit.simulators import fit_simulator as fit_simulator
+    from diffbisim.gaussian import LinearGaussian as LinearGaussian
     from diffbisim.imitate.imitation import imitate as imitate
     from diffbisim.imitate.result import ImitationResult as ImitationResult
     from diffbisim.io import load as load
@@ -116,6 +126,9 @@ if TYPE_CHECKING:
     from diffbisim.metrics import mico as mico
     from diffbisim.metrics import policy_similarity as policy_similarity
     from diffbisim.pairwise import pairwise as pairwise
+    from diffbisim.process import as_chain as as_chain
+    from diffbisim.quantize import Cells as Cells
+    from diffbisim.quantize import quantize as quantize
     from diffbisim.results import DistanceResult as DistanceResult
     from diffbisim.timed import TimedChain as TimedChain
 

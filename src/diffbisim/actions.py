@@ -39,7 +39,7 @@ from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.names import find_state, positions
 from diffbisim.planning import action_rewards
-from diffbisim.problem import Array, frozen, lazy, read_only
+from diffbisim.problem import Array, TwoProcesses, frozen, lazy
 from diffbisim.results import DistanceResult, conditional
 
 Integers = NDArray[np.int64]
@@ -48,7 +48,7 @@ MODES = ("matched", "lax", "directed")
 
 
 @dataclass(frozen=True, eq=False)
-class ActionProblem:
+class ActionProblem(TwoProcesses):
     """Two MDPs, a cost for every pair of actions that are compared, and a discount; validated by :meth:`make`.
 
     Attributes:
@@ -89,26 +89,6 @@ class ActionProblem:
         choices = _choices(x, y, actions)
         by_rewards = isinstance(cost, str) and cost == "reward"
         return cls(x, y, _cost(cost, x, y, actions, choices), check_discount(discount), actions, choices, by_rewards)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(n_X, n_Y)``."""
-        return self.x.n_states, self.y.n_states
-
-    @cached_property
-    def scale(self) -> float:
-        """Largest ground cost: every tolerance is relative to it."""
-        return float(self.cost.max())
-
-    @property
-    def step(self) -> float:
-        """What the cost of one step counts in the table."""
-        return 1 - self.discount
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether either MDP is sparse; plans then come back sparse too."""
-        return self.x.is_sparse or self.y.is_sparse
 
     @cached_property
     def lines(self) -> tuple[Integers, ...]:
@@ -275,16 +255,6 @@ class MDPResult(DistanceResult):
     problem: ActionProblem  # type: ignore[assignment]
     coupling: Any
 
-    @property
-    def values_lower(self) -> Array:
-        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``; rounding included."""
-        return read_only(self.coupling.bounds[0])
-
-    @property
-    def values_upper(self) -> Array:
-        """Certified upper bounds on :attr:`values`, ``(n_X, n_Y)``; rounding included."""
-        return read_only(self.coupling.bounds[1])
-
     def action(self, s: Hashable, t: Hashable) -> int | Move:
         """The worst action at a pair of states (its number in X); lax: whose action, which, and the best reply."""
         line, choice = self.coupling.move(*self._pair(s, t))
@@ -334,11 +304,21 @@ class MDPResult(DistanceResult):
 
         ``|v*(s) - v̂*(t)| ≤ value_bound(s, t)``, and ``v*(s) - v̂*(t) ≤ value_bound(s, t, directed=True)``, which is
         never above it but for the tolerance. The latter solves the directed metric once, when it is first asked for.
+        A directed metric has the latter only.
         """
         x, y = self._pair(s, t)
         self._check_values()
-        result = self._directed if directed else self
-        return float(result.values_upper[x, y])
+        if self.problem.actions == "directed" and not directed:
+            raise InvalidArgument(
+                "a directed metric bounds v*(s) - v*(t) from above only: ask for value_bound(s, t, directed=True), or "
+                'solve with actions="lax"'
+            )
+        bound = float((self._directed if directed else self).values_upper[x, y])
+        if np.isnan(bound):
+            raise InvalidArgument(
+                f"pair ({x}, {y}) cannot be reached from the starts and was not solved; use Exact(reachable=False)"
+            )
+        return bound
 
     @lazy
     def _directed(self) -> "MDPResult":

@@ -77,6 +77,8 @@ from diffbisim.counting import (
     what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.events import sequences, state_space
+from diffbisim.explicit import ExplicitModel
 from diffbisim.names import (
     Labels,
     distinct_labels,
@@ -86,6 +88,7 @@ from diffbisim.names import (
     kernel_in_order,
     ordered_names,
 )
+from diffbisim.recognize import Held, recognized
 from diffbisim.stochastic import (
     Classes,
     Successors,
@@ -191,6 +194,52 @@ class MarkovChain:
         """
         data = Transitions.from_trajectories(trajectories, weights=weights, states=states)
         return data.chain(initial=initial, rewards=rewards, unseen=unseen, sparse=sparse)
+
+    @classmethod
+    def of(
+        cls,
+        value: Any,
+        *,
+        initial: Any = None,
+        rewards: Any = None,
+        labels: Sequence[Hashable] | None = None,
+        unseen: Unseen | Literal["repeat"] = "error",
+        lag: int | None = None,
+    ) -> MarkovChain:
+        """The chain that an object of another library holds: :func:`diffbisim.as_chain` says which are known.
+
+        Examples
+        --------
+        >>> MarkovChain.of({("home", "work"): 7, ("home", "home"): 3, ("work", "home"): 1}).transition
+        array([[0.3, 0.7],
+               [1. , 0. ]])
+        """
+        if isinstance(value, Transitions) or lag is not None:
+            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(value, lag=lag)
+            return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
+        found = value if isinstance(value, (MarkovChain, Held)) else recognized(value, rewards, labels)
+        if isinstance(found, MarkovChain):
+            parts = {name: getattr(found, name) for name in ("transition", "initial", "rewards", "labels")}
+        elif isinstance(found, ExplicitModel):
+            if not found.is_chain:
+                raise InvalidChain(f"{found.name} holds an MDP (states have several choices); make it with MDP.of")
+            parts = found.arguments(rewards, unseen)
+            rewards = None
+        elif found is None:
+            raise InvalidChain(
+                f"a {type(value).__name__} is not known to hold a chain; give a square table, or what "
+                "diffbisim.as_chain lists"
+            )
+        elif found.weights:
+            return _of_weights(found, initial, unseen, labels)
+        else:
+            rewards, parts = (
+                found.rewards,
+                {"transition": found.table, "initial": found.initial, "labels": found.labels},
+            )
+        given = {"initial": initial, "rewards": rewards, "labels": labels}
+        parts |= {name: part for name, part in given.items() if part is not None}
+        return cls(**{name: part for name, part in parts.items() if part is not None})
 
     # --- what it is ----------------------------------------------------------------------------------------
 
@@ -381,6 +430,23 @@ class MarkovChain:
         self._set(**state)
 
 
+def _of_weights(found: Held, initial: Any, unseen: Any, labels: Any) -> MarkovChain:
+    """The chain whose rows are the shares of weights, such as counts."""
+    table = sp.coo_array(sp.csr_array(found.table, dtype=np.float64))
+    n = int(table.shape[0])
+    if table.shape != (n, n):
+        raise InvalidChain(f"transition has shape {table.shape}; it must be square, (n_states, n_states)")
+    names = distinct_labels(ordered_names(found.labels if labels is None else labels, "labels"), n)
+    w = check_weights(table.data, table.nnz, "transition")
+    there = table.data > 0.0
+    i, j = (np.asarray(axis[there], dtype=np.int64) for axis in table.coords)
+    if i.size == 0:
+        raise InvalidData("there is not one transition of positive weight")
+    data = Transitions(i, j, n, names, None if w is None else w[there])
+    start = found.initial if initial is None else initial
+    return data.chain(initial=start, rewards=found.rewards, unseen=unseen)
+
+
 @dataclass(frozen=True, eq=False)
 class Transitions:
     """m observed transitions on a fixed state space; make it with ``from_pairs`` or ``from_trajectories``.
@@ -421,12 +487,16 @@ class Transitions:
     @classmethod
     def from_trajectories(
         cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
-        rewards: Any = None,
+        rewards: Any = None, lag: int | None = None,
     ) -> Transitions:  # fmt: skip
         """All steps of several state sequences; the starts are kept, and each sequence is an episode.
 
-        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step.
+        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step. ``lag``: a step is
+        from ``x[t]`` to ``x[t + lag]``, for every t (deeptime's "sliding" counts); a chain of these has this lag.
         """
+        far = 1 if lag is None else check_count(lag, "lag")
+        if far == 0 or (far > 1 and not (actions is None and rewards is None)):
+            raise InvalidArgument(f"lag is {lag}; give at least 1, and no actions or rewards for more than 1")
         if not isinstance(trajectories, Iterable):
             raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
         if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
@@ -438,12 +508,13 @@ class Transitions:
         weights = by_index_of(weights, trajectories, "weights", "trajectories")
         encoded, lengths = encode_paths(list(trajectories), states)
         codes, ends = encoded.codes, np.cumsum(lengths)
-        here = np.delete(np.arange(ends[-1]), ends - 1)  # the last state of a path has no successor
+        steps = np.maximum(lengths - far, 0)  # the last states of a path have no successor
+        episodes = np.repeat(np.arange(lengths.size), steps)
+        here = np.arange(episodes.size) + np.repeat(ends - lengths - np.cumsum(steps) + steps, steps)
         w = check_weights(weights, lengths.size, "trajectory")
-        episodes = np.repeat(np.arange(lengths.size), lengths - 1)
         return cls(
             states=codes[here],
-            next_states=codes[here + 1],
+            next_states=codes[here + far],
             n_states=encoded.n_states,
             labels=encoded.labels,
             weights=None if w is None else w[episodes],
@@ -452,6 +523,46 @@ class Transitions:
             start_weights=w,
             **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
         )
+
+    @classmethod
+    def from_frame(
+        cls, table: Any, *, id: Any = None, time: Any = None, state: Any = "state", gap: Any = None,
+        group: Any = None, missing: Literal["error", "split", "drop"] = "error", states: Any = None,
+    ) -> Any:  # fmt: skip
+        """The sequences in a table of events, whose rows stand in any order: `events` has the details.
+
+        Parameters
+        ----------
+        table : a DataFrame of pandas or polars, a Table of pyarrow, or a mapping from names to columns
+        id, time, state : the columns that say who, when and what; without ``id`` the table is one sequence, without
+            ``time`` rows follow each other as they stand
+        gap : a longer pause begins a new sequence: a number, in seconds where times are dates; a timedelta; "30min"
+        group : a column of groups; the answer is then a dictionary with the transitions of each, on the same states
+        missing : what to do about missing values: "error", "split" or "drop"
+        states : the state space, as for `from_pairs`
+
+        Returns
+        -------
+        Transitions, or {group: Transitions}
+
+        Examples
+        --------
+        >>> clicks = {"user": [1, 2, 1, 1], "at": [3, 0, 1, 2], "page": ["buy", "home", "home", "cart"]}
+        >>> Transitions.from_frame(clicks, id="user", time="at", state="page").chain(unseen="self-loop").labels
+        ('buy', 'cart', 'home')
+        """
+        found = sequences(table, id=id, time=time, state=state, group=group, gap=gap, missing=missing)
+        codes, n, labels = state_space(found.states, states)
+        ends = np.append(found.begins[1:], codes.size) - 1
+        inner = np.ones(codes.size, dtype=bool)
+        inner[ends] = False  # the last of a sequence has no successor
+        here = np.flatnonzero(inner)
+        episodes = np.repeat(np.arange(ends.size), ends - found.begins)
+        data = cls(codes[here], codes[here + 1], n, labels, episodes=episodes, starts=codes[found.begins])
+        if found.groups is None:
+            return data
+        seen = np.unique(found.groups.codes).tolist()
+        return {found.groups.names[g]: data.take(np.flatnonzero(found.groups.codes == g)) for g in seen}
 
     def __len__(self) -> int:
         return len(self.states)

@@ -9,7 +9,6 @@ often the difference is seen. With n datasets a share p of them is known to abou
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.estimate import NOT_EXCHANGEABLE, check_draws, check_unseen, make_sources, stratum_numbers, warn_of_few
 from diffbisim.evidence import Design, PairEvidence, compare_pairs, compare_two, count_episodes, enough
 from diffbisim.pairwise import pairwise
-from diffbisim.parallel import batches, executor_map
+from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
@@ -97,7 +96,7 @@ def compare(
     confidence: float = 0.95,
     permutations: int = 999,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Comparison:
     """Which of several groups of episodes differ: distances of all pairs, with p-values corrected for their number.
@@ -235,7 +234,7 @@ def power(
     datasets: int = 200,
     permutations: int = 199,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Power:
     """How many episodes it takes to see a difference of this size, by simulation.

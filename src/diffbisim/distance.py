@@ -28,6 +28,7 @@ from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.mdp import MDP
+from diffbisim.process import taken
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import ALIASES
@@ -56,8 +57,8 @@ def distance(
 
     Parameters
     ----------
-    X, Y : the chains (or timed chains), of any two sizes; with ``solver="somcot"`` also datasets (``Transitions``) and
-        ``Stream`` objects
+    X, Y : the chains (or timed chains), of any two sizes, or what :func:`diffbisim.as_chain` makes one of; with
+        ``solver="somcot"`` also datasets (``Transitions``) and ``Stream`` objects
     cost : "reward" (|r(x) - r(y)|), "squared" (its square), "indicator" (1 where the states differ), an (n_X, n_Y)
         array, or a callable; with a horizon also a list of arrays, one per time
     discount : weight γ of the next step, strictly between 0 and 1
@@ -86,7 +87,7 @@ def distance(
     >>> round(distance(X, Y, discount=0.5).value, 6)
     0.166667
     """
-    chosen = make_solver(solver, tol)
+    X, Y, chosen = taken(X), taken(Y), make_solver(solver, tol)
     if lump:
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):

@@ -24,7 +24,6 @@ Then d̂ is held against ``noise``: by the triangle inequality |d̂ - d| ≤ d(X
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,14 +33,18 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, start_distribution
+from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.evidence import Design, Evidence, compare_two, count_episodes, enough, null_counts
+from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
-from diffbisim.parallel import batches, executor_map
+from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array, Problem, lazy
+from diffbisim.process import taken
 from diffbisim.progress import Progress
+from diffbisim.quantize import is_paths
 from diffbisim.results import DistanceResult
 from diffbisim.solvers.causes import within
 from diffbisim.stochastic import as_generator
@@ -112,6 +115,8 @@ def estimate(
     solver: Any = "exact",
     *,
     criterion: str = "discounted",
+    horizon: int | None = None,
+    weights: Any = None,
     rewards: Any = None,
     initial: Any = None,
     unseen: Unseen = "self-loop",
@@ -120,17 +125,18 @@ def estimate(
     permutations: int = 999,
     replicates: int = 200,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Estimate:
     """Distance between two datasets (or a dataset and a known chain), with an interval and a test.
 
     Parameters
     ----------
-    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled
+    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
+        trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``)
     cost, discount, solver : as for :func:`diffbisim.distance`
-    criterion : "discounted" or "average"; the total cost of a replicate may be infinite, and is refused. The test takes
-        the discounted metric in both cases
+    criterion, horizon, weights : as for :func:`diffbisim.distance`, but for the total cost, which may be infinite in a
+        replicate, and is refused. The test takes the discounted metric, whatever is asked
     rewards : for chains made from data; one for both, or a tuple ``(for X, for Y)`` initial : where chains made from
     data start; one for both, or a tuple. "first": as the episodes do (transitions without
         episodes: in the first state seen, which is a guess; if the two sides then start differently, a warning says
@@ -157,11 +163,16 @@ def estimate(
     >>> e.lower < e.value < e.upper, e.conclusion
     (True, 'evidence that they differ')
     """
+    if is_paths(X) and is_paths(Y):
+        named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
+        how: Any = {"criterion": criterion, "confidence": confidence, "replicates": replicates, "rng": rng}
+        return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     _check(criterion, confidence, permutations, replicates, unseen)
-    sources = make_sources({"X": X, "Y": Y}, rewards, initial, unseen)
+    sources = make_sources({"X": taken(X), "Y": taken(Y)}, rewards, initial, unseen)
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there is nothing to resample: use diffbisim.distance")
-    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, solver, criterion=criterion)
+    question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
+    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, solver, **question)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
@@ -394,6 +405,8 @@ def warn_of_few(sources: Sequence[Source], design: Design) -> None:
 
 def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount: float, strata: Any) -> Design | None:
     """How two groups can be compared by exchanging their episodes; None if they cannot."""
+    if len(_tables(problem)) > 1:
+        return None
     space = common_space(problem, cost, [source.known for source in sources])
     if space is None:
         return None
@@ -403,7 +416,8 @@ def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount
     known = next((source.data for source in sources if source.known), None)
     counted = count_episodes(data, None if strata is None else stratum_numbers(strata, data), known)
     permute = known is None and all(one.starts is not None for one in data) and enough(counted)
-    return Design(counted, space.cost, discount, permute, known, space.labels)
+    γ = discount if discount < 1 else 0.95  # a horizon may do without
+    return Design(counted, space.cost, γ, permute, known, space.labels)
 
 
 class Space(NamedTuple):
@@ -496,12 +510,13 @@ class Work:
 
     def noise(self, seeds: Sequence[np.random.Generator]) -> Array:
         """How far these replicates are from the data, both sides added."""
-        base, costs = self.problem, (within(self.problem.cost), within(self.problem.cost.T))
+        base, tables = self.problem, _tables(self.problem)
+        costs = [within(table) for table in tables], [within(table.T) for table in tables]
         out = np.zeros(len(seeds))
         for k, seed in enumerate(deepcopy(list(seeds))):
             for source, old, cost in zip(self.sources, (base.x, base.y), costs, strict=True):
                 if not source.known:
-                    out[k] += self.solver.solve(replace(base, x=source.chain(seed), y=old, cost=cost)).value
+                    out[k] += self.solver.solve(_between(base, source.chain(seed), old, cost)).value
         return out
 
     def null(self, design: Design, draws: Sequence[Array]) -> Array:
@@ -510,7 +525,7 @@ class Work:
         return np.array([self._distance(X, Y, design.cost) for X, Y in chains])
 
     def _distance(self, X: MarkovChain, Y: MarkovChain, cost: Array | None = None) -> float:
-        found = replace(self.problem, x=X, y=Y, cost=self.problem.cost if cost is None else cost)
+        found = replace(self.problem, x=X, y=Y) if cost is None else _between(self.problem, X, Y, [cost])
         return float(self.solver.solve(found).value)
 
     def _from_counts(self, design: Design, counts: Array) -> list[MarkovChain]:
@@ -535,3 +550,17 @@ class Work:
                     start[numbers[name]] += share
             chains.append(chain_from(data, None, start, "uniform" if source.unseen == "uniform" else "self-loop"))
         return chains
+
+
+def _tables(problem: Any) -> tuple[Array, ...]:
+    """The different costs of a problem: one, or one for every time."""
+    timed = isinstance(problem, TimedProblem) and not problem.one_cost
+    return problem.costs if timed else (problem.cost,)
+
+
+def _between(problem: Any, x: MarkovChain, y: MarkovChain, cost: Sequence[Array]) -> Any:
+    """The same question about two other chains, with other costs."""
+    if isinstance(problem, TimedProblem):
+        times = len(problem.costs)
+        return replace(problem, x=x, y=y, costs=tuple(cost) if len(cost) == times else (cost[0],) * times)
+    return replace(problem, x=x, y=y, cost=cost[0])

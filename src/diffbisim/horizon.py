@@ -36,7 +36,7 @@ from diffbisim.checks import as_number, check_count, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.gradient import centered_start, freeze_fields, own_matrix
-from diffbisim.io.npz import chain_arrays, label_array
+from diffbisim.io.npz import chain_arrays, timed_arrays
 from diffbisim.problem import frozen, lazy, read_only
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import Successors
@@ -432,24 +432,6 @@ class HorizonResult(DistanceResult):
         for name, state, n in zip("xy", (x, y), self.problem.shape_at(t), strict=True):
             if not (isinstance(state, (int, np.integer)) and 0 <= state < n):
                 raise InvalidArgument(f"{name} = {state!r} is not a state at time {t}: give an index from 0 to {n - 1}")
-
-
-def timed_arrays(chain: TimedChain) -> dict[str, Any]:
-    """Everything a timed chain is, as arrays: the rows of all kernels, and of all rewards, one after the other."""
-    rows = chain.successors
-    arrays: dict[str, Any] = {
-        "sizes": np.array(chain.n_states),
-        "sparse": np.array([not isinstance(P, np.ndarray) for P in chain.transitions]),
-        "counts": np.concatenate([np.diff(s.indptr) for s in rows]),
-        "indices": np.concatenate([s.indices for s in rows]), "data": np.concatenate([s.probabilities for s in rows]),
-        "initial": chain.initial,
-    }  # fmt: skip
-    if chain.rewards is not None:
-        vectors = all(r.ndim == 1 for r in chain.rewards)
-        arrays["rewards"] = np.concatenate([r if vectors else r.reshape(len(r), -1) for r in chain.rewards])
-    if chain.labels is not None:
-        arrays["labels"] = label_array([label for part in chain.labels for label in part])
-    return arrays
 
 
 def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Asked, Entries, Kernel
+from diffbisim._bridge import Asked, Entries, Kernel, Steps
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
+from diffbisim.timed import TimedChain
 
 try:
     import jax
@@ -51,24 +52,51 @@ def distance(
     warm: DistanceResult | None = None,
     **asked: Any,
 ) -> jax.Array:
-    """The distance between two chains as a scalar array.
+    """The distance between two chains as a scalar array, or of a batch of them.
 
     {arguments}
     """
-    X, Y = (P if isinstance(P, (MarkovChain, BCOO)) else jnp.asarray(P) for P in (X, Y))
+    given = {"X": X, "Y": Y, "cost": cost, "initial": initial, "initial_x": initial_x, "rewards": rewards}
+    if names := _bridge.batched(given):
+        rest = {"discount": discount, "solver": solver, "tol": tol, "warm": warm, **asked}
+        batch: Any = jax.vmap(lambda one: distance(**{**given, **one}, **rest))
+        return jnp.asarray(batch({name: jnp.asarray(given[name]) for name in names}))
+    X, Y = map(_process, (X, Y))
     parts: Parts = {}
-    _add_side(parts, "x", X, initial_x, None)
-    _add_side(parts, "y", Y, initial, X)
-    n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
+    shapes: dict[str, _bridge.Shapes] = {}
+    for side, chain, start, other in (("x", X, initial_x, None), ("y", Y, initial, X)):
+        if isinstance(chain, list):
+            shapes[side] = _bridge.step_shapes(chain, side.upper())
+        _add_side(parts, side, chain, start, other)
+    if any(isinstance(chain, (TimedChain, list)) for chain in (X, Y)):
+        _bridge.needs_table(cost)
+        if isinstance(cost, (list, tuple)) and np.ndim(cost[0]) == 2:
+            tables = [jnp.asarray(table) for table in cost]
+            shapes["cost"], cost = _bridge.step_shapes(tables, "cost"), _joined(tables)
     if isinstance(cost, str):
+        n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
         cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, Asked(discount, solver, tol, warm, Question(**asked)))
-    return _differentiable(run, dtype)(parts)
+    run = partial(_run, X, Y, Asked(discount, solver, tol, warm, Question(**asked)), shapes)
+    return _differentiable(run, partial(_derivatives, shapes), dtype)(parts)
 
 
-def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Callable[[Parts], jax.Array]:
+def _process(chain: Any) -> Any:
+    """A chain as it is, kernels as arrays, and those of several steps as a list."""
+    if isinstance(chain, (MarkovChain, TimedChain, BCOO)):
+        return chain
+    by_step = isinstance(chain, (list, tuple)) and bool(chain) and np.ndim(chain[0]) == 2
+    return list(map(jnp.asarray, chain)) if by_step else jnp.asarray(chain)
+
+
+def _joined(tables: Any) -> jax.Array:
+    return jnp.concatenate([table.reshape(-1) for table in tables])
+
+
+def _differentiable(
+    run: Callable[[Parts], DistanceResult], derivatives: Callable[[DistanceResult, Parts], Parts], dtype: Any
+) -> Callable[[Parts], jax.Array]:
     """A function of the parts with its derivative by callbacks."""
     shaped: Any = jax.ShapeDtypeStruct
     scalar = shaped((), dtype)
@@ -78,7 +106,7 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
 
     def value_and_derivative(parts: Parts) -> Any:
         result = run(parts)
-        return np.asarray(result.value, dtype=dtype), _derivatives(result, parts)
+        return np.asarray(result.value, dtype=dtype), derivatives(result, parts)
 
     @jax.custom_vjp
     def d(parts: Parts) -> Any:
@@ -109,25 +137,28 @@ def _differentiable(run: Callable[[Parts], DistanceResult], dtype: Any) -> Calla
     return call
 
 
-def _run(X: Any, Y: Any, asked: Asked, parts: Parts) -> DistanceResult:
-    x = X if "x" not in parts else _bridge.make_chain(_kernel(parts, "x"), _start(parts, "x"), "X")
-    y = Y if "y" not in parts else _bridge.make_chain(_kernel(parts, "y"), _start(parts, "y"), "Y")
-    return _bridge.solve(x, y, np.asarray(parts["cost"], dtype=np.float64), asked)
+def _run(X: Any, Y: Any, asked: Asked, shapes: dict[str, _bridge.Shapes], parts: Parts) -> DistanceResult:
+    x = X if "x" not in parts else _bridge.make_chain(_kernel(parts, "x", shapes), _start(parts, "x"), "X")
+    y = Y if "y" not in parts else _bridge.make_chain(_kernel(parts, "y", shapes), _start(parts, "y"), "Y")
+    cost: Any = np.asarray(parts["cost"], dtype=np.float64)
+    return _bridge.solve(x, y, _bridge.pieces(cost, shapes["cost"]) if "cost" in shapes else cost, asked)
 
 
-def _derivatives(result: DistanceResult, parts: Parts) -> Parts:
+def _derivatives(shapes: dict[str, _bridge.Shapes], result: DistanceResult, parts: Parts) -> Parts:
     """By name, in the dtype of each part."""
-    found: Parts = {"cost": result.gradient.cost}
+    found: Parts = {"cost": _bridge.joined(result.gradient.cost, shapes.get("cost"))}
     for side in "xy":
         if side in parts:
-            found[side] = _bridge.kernel_derivative(result, side, _kernel(parts, side))
+            found[side] = _bridge.kernel_derivative(result, side, _kernel(parts, side, shapes))
         if _floating(parts.get(f"start_{side}")):
             found[f"start_{side}"] = _bridge.start_derivative(result, side, _start(parts, side))
     return {k: np.asarray(v, dtype=parts[k].dtype) for k, v in found.items()}
 
 
-def _kernel(parts: Parts, side: str) -> Kernel:
+def _kernel(parts: Parts, side: str, shapes: dict[str, _bridge.Shapes]) -> Kernel:
     values = np.asarray(parts[side], dtype=np.float64)
+    if side in shapes:
+        return Steps(_bridge.pieces(values, shapes[side]))
     if f"places_{side}" not in parts:
         return values
     rows, columns = np.asarray(parts[f"places_{side}"]).T.astype(np.int64)
@@ -141,7 +172,7 @@ def _start(parts: Parts, side: str) -> Any:
 def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> None:
     """The arrays of one chain into ``parts``; a MarkovChain has none."""
     name = side.upper()
-    if isinstance(chain, MarkovChain):
+    if isinstance(chain, (MarkovChain, TimedChain)):
         _bridge.no_start(initial, name)
         return
     if isinstance(chain, BCOO):
@@ -149,8 +180,8 @@ def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> 
             raise InvalidArgument(f"{name} is a BCOO array with batch or dense dimensions; make it plain")
         parts[side], parts[f"places_{side}"] = chain.data, chain.indices
     else:
-        parts[side] = chain
-    n = chain.shape[0]
+        parts[side] = _joined(chain) if isinstance(chain, list) else chain
+    n = chain[0].shape[0] if isinstance(chain, list) else chain.shape[0]
     start = _bridge.default_start(other, n) if initial is None else initial
     if np.ndim(start) == 0:
         start = jnp.zeros(n, parts[side].dtype).at[start].set(1.0)

@@ -36,6 +36,7 @@ from diffbisim.checks import (
 )
 from diffbisim.counting import Pairs, empirical_kernel, fill_unseen
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.explicit import ExplicitModel
 from diffbisim.names import (
     Labels,
     axis_names,
@@ -46,6 +47,7 @@ from diffbisim.names import (
     ordered_names,
     positions,
 )
+from diffbisim.recognize import recognized
 from diffbisim.stochastic import Successors, as_generator
 
 
@@ -130,6 +132,23 @@ class MDP:
             kernels.append(empirical_kernel(fill_unseen(steps, n, "uniform", data.name), n, None))
         start = data._default_start() if initial is None else initial
         return cls(kernels, initial=start, rewards=rewards, labels=data.labels, actions=data.action_labels)
+
+    @classmethod
+    def of(cls, value: Any, *, initial: Any = None, rewards: Any = None, unseen: str = "error") -> MDP:
+        """The MDP that a model of stormpy or stormvogel is; see :func:`diffbisim.as_chain`.
+
+        ``rewards`` names one of its reward structures or propositions, or gives others. ``unseen`` is about choices
+        that a state does not have: "error", "repeat" (its first one stands in), "self-loop" or "uniform".
+        """
+        found = recognized(value, rewards)
+        if not isinstance(found, ExplicitModel):
+            raise InvalidChain(f"a {type(value).__name__} is not known to hold an MDP; give a model of stormpy")
+        parts = found.arguments(rewards, unseen)
+        if found.is_chain:
+            parts["transition"] = [parts["transition"]]
+        if initial is not None:
+            parts["initial"] = initial
+        return cls(**parts)
 
     @property
     def n_states(self) -> int:

@@ -21,12 +21,16 @@ from diffbisim.errors import DiffbisimError, InvalidChain
 Labels = tuple[Hashable, ...]
 AxisNames = list[Hashable] | None  # None for an axis without names
 
+#: Tables with names, and what recognize.py reads; models of pomegranate are modules of torch, too.
+LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "pomegranate", "stormpy", "stormvogel",
+             "pyarrow", "torch", "jax", "jaxlib")  # fmt: skip
+
 
 # --- labeled tables -----------------------------------------------------------------------------------------------
 
 
 def library(value: Any) -> str:
-    """Which library of labeled tables a value comes from: "pandas", "polars", "xarray", or "" for none."""
+    """Which of the libraries that we know a value comes from, such as "pandas"; "" for none."""
     kind: Any = type(value)
     return _library_of_type(kind)
 
@@ -34,7 +38,7 @@ def library(value: Any) -> str:
 @lru_cache(maxsize=1024)
 def _library_of_type(kind: Any) -> str:
     homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return next((name for name in ("pandas", "polars", "xarray") if name in homes), "")
+    return next((name for name in LIBRARIES if name in homes), "")
 
 
 def is_frame(value: Any) -> bool:

@@ -1,19 +1,20 @@
 """Distances between many chains at once, on several cores or machines."""
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount
+from diffbisim.checks import Integers, check_discount
+from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.parallel import batches, executor_map
+from diffbisim.parallel import Executor, batches, stop_flag, tasks
 from diffbisim.problem import Array
+from diffbisim.process import taken
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.timed import TimedChain
@@ -32,7 +33,7 @@ def pairwise(
     criterion: str = "discounted",
     horizon: int | None = None,
     weights: Any = None,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
 ) -> Array:
     """Matrix of distances between all chains, shape ``(len(chains), len(chains))``.
@@ -43,7 +44,9 @@ def pairwise(
     cost : as for :func:`diffbisim.distance`; "reward", "squared" and "indicator" are symmetric and computed once per
         pair
     discount, solver, tol, criterion, horizon, weights : as for :func:`diffbisim.distance`
-    executor : any ``concurrent.futures``-like executor (processes, Dask, MPI, ...); None for threads of this process
+    executor : where the work is done: any ``concurrent.futures`` executor (threads, processes, MPI, ...), a Dask
+        ``Client`` or the address of its scheduler, "joblib" for the backend of ``joblib.parallel_config`` (Ray, ...);
+        None for threads of this process. The same bits everywhere; workers may die (docs/cluster)
     progress : True for a bar, or a callable ``(done, total)``
 
     Examples
@@ -56,7 +59,7 @@ def pairwise(
     """
     if not isinstance(chains, Iterable):
         raise InvalidArgument(f"chains is a {type(chains).__name__}; give a list of MarkovChains")
-    chains, chosen = list(chains), make_solver(solver, tol)
+    chains, chosen = list(map(taken, chains)), make_solver(solver, tol)
     if not chains:
         raise InvalidArgument("chains is empty; give at least one MarkovChain")
     for k, chain in enumerate(chains):
@@ -70,28 +73,62 @@ def pairwise(
         chosen = replace(chosen, threads=1)  # the pairs are the parallel part
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
-    cells = [(i, j) for i in range(n) for j in range(i + 1 if symmetric else 0, n)]
-    work = partial(_distances, chains, question, cost, discount, chosen)
-    parts = batches(cells)
-    matrix, unfinished = np.zeros((n, n)), 0
-    for part, results in zip(parts, executor_map(work, parts, executor, progress, "distances"), strict=True):
-        for (i, j), (value, converged) in zip(part, results, strict=True):
-            matrix[i, j] = value
-            if symmetric:
-                matrix[j, i] = value
-            unfinished += not converged
-    if unfinished:
+    cells = np.argwhere(np.triu(np.ones((n, n), bool), 1) if symmetric else np.ones((n, n), bool))
+    asked = Asked.of(chains, question, cost, discount, chosen)
+    found = tasks(_distances, batches(cells, 256), asked, executor, progress, "distances")
+    value, converged = np.concatenate(found, axis=1) if found else np.empty((2, 0))
+    matrix = np.zeros((n, n))
+    matrix[tuple(cells.T)] = value
+    if symmetric:
+        matrix += matrix.T
+    if not converged.all():
         warn(
-            f"{unfinished} of {len(cells)} distances did not reach tol; raise max_iterations or tol of the solver",
+            f"{int((converged == 0).sum())} of {len(cells)} distances did not reach tol; raise max_iterations or tol "
+            "of the solver",
             ConvergenceWarning,
             stacklevel=2,
         )
     return matrix
 
 
-def _distances(
-    chains: list[Any], question: Question, cost: Any, discount: float, solver: Any, cells: Sequence[tuple[int, int]]
-) -> list[tuple[float, bool]]:
-    """Runs in the worker."""
-    results = [solve(question.problem(chains[i], chains[j], cost, discount), solver) for i, j in cells]
-    return [(r.value, r.converged) for r in results]
+class Asked(NamedTuple):
+    """What all distances share."""
+
+    chains: list[Any]
+    pack: Any  # of the chains, where a batch of problems is solved in one call; else None
+    question: Question
+    cost: Any
+    discount: float
+    solver: Any
+
+    @classmethod
+    def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "Asked":
+        from diffbisim.solvers.exact.batch import Pack, is_ordinary  # numba is loaded where something is solved
+
+        small = is_ordinary(solver, question) and solver.cluster is None
+        small = small and all(isinstance(chain, MarkovChain) for chain in chains)
+        return cls(chains, Pack.of(chains) if small else None, question, cost, discount, solver)
+
+
+def _distances(asked: Asked, cells: Integers) -> Array:
+    """Values, and whether each is within tol, (2, B); runs in the worker."""
+    value, converged = np.full(len(cells), np.nan), np.zeros(len(cells), bool)
+    if asked.pack is not None:
+        value[:], converged[:] = _batch(asked, cells)
+    for k in np.flatnonzero(~converged):
+        x, y = (asked.chains[c] for c in cells[k])
+        result = solve(asked.question.problem(x, y, asked.cost, asked.discount), asked.solver)
+        value[k], converged[k] = result.value, result.converged
+    return np.stack([value, converged])
+
+
+def _batch(asked: Asked, cells: Integers) -> tuple[Array, NDArray[np.bool_]]:
+    """The same for small problems, in one call."""
+    from diffbisim.solvers.exact.batch import Ask, solve_batch
+
+    chains, cost = asked.chains, asked.cost
+    by_reward = isinstance(cost, str) and cost in ("reward", "squared")
+    tables = [] if by_reward else [ground_cost(cost, chains[i], chains[j]).ravel() for i, j in cells]
+    ask = Ask(asked.discount, asked.solver.tol, by_reward and cost == "squared", stop_flag())
+    found = solve_batch(asked.pack, cells, np.concatenate([np.empty(0), *tables]), ask)
+    return found.value, np.isfinite(found.upper)

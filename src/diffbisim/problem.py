@@ -59,8 +59,37 @@ else:
             return value
 
 
+class TwoProcesses:
+    """What any problem of two processes ``x`` and ``y`` with a ``cost`` and a ``discount`` says of itself."""
+
+    x: Any
+    y: Any
+    cost: Array
+    discount: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_X, n_Y)``."""
+        return self.x.n_states, self.y.n_states
+
+    @cached_property
+    def scale(self) -> float:
+        """Largest ground cost: every tolerance is relative to it."""
+        return float(self.cost.max())
+
+    @property
+    def step(self) -> float:
+        """What the cost of one step counts in the table: U = step c + discount OT_U."""
+        return 1 - self.discount
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether either one is sparse; plans then come back sparse too."""
+        return bool(self.x.is_sparse or self.y.is_sparse)
+
+
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(TwoProcesses):
     """Two chains, a ground cost ``(n_X, n_Y)`` and a discount; validated by :meth:`make`.
 
     A problem cannot change: its cost is read-only, and a copy unless it was read-only memory of its own already. Two
@@ -85,26 +114,6 @@ class Problem:
     def make(cls, x: Any, y: Any, cost: Any, discount: float) -> "Problem":
         """Check every argument once, at the door."""
         return cls(x, y, checked_cost(x, y, cost), check_discount(discount))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(n_X, n_Y)``."""
-        return self.x.n_states, self.y.n_states
-
-    @cached_property
-    def scale(self) -> float:
-        """Largest ground cost: every tolerance is relative to it."""
-        return float(self.cost.max())
-
-    @property
-    def step(self) -> float:
-        """What the cost of one step counts in the table: U = step c + discount OT_U."""
-        return 1 - self.discount
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether either chain is sparse; plans then come back sparse too."""
-        return self.x.is_sparse or self.y.is_sparse
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +264,13 @@ class Coupling(ABC):
     @abstractmethod
     def values(self) -> Array:
         """``U``, shape ``(n_X, n_Y)``."""
+
+    @property
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Certified lower and upper bounds on every entry of :attr:`values`, (n_X, n_Y) each; NaN where that is."""
+        raise InvalidArgument(
+            "this solver certifies the distance, not every entry of the table: use distance(..., solver='exact')"
+        )
 
     @property
     @abstractmethod

@@ -71,7 +71,8 @@ class Question:
         """What makes it another question than the usual one, for checkpoints."""
         if self.is_usual:
             return {}
-        return {"criterion": self.criterion, "horizon": self.horizon, "weights": self.weights}
+        facts = {"criterion": self.criterion, "horizon": self.horizon, "weights": self.weights}
+        return facts if self.terminal is None else {**facts, "terminal": self.terminal}
 
     def _check(self) -> None:
         known = ("discounted", "average", "total")

@@ -126,6 +126,28 @@ class DistanceResult:
         return self.upper - self.lower
 
     @property
+    def property_bound(self) -> float:
+        """How far apart an expected reward of the two can be, in the units of model checkers; certified.
+
+        Of any rewards that differ by at most the cost, ``|r_X(x) - r_Y(y)| ≤ c(x, y)``, the expected discounted sums
+        Σ γ^t r differ by at most ``upper / (1 - γ)``; of two MDPs (not "directed") the optimal ones, greatest and
+        least. Long-run averages (criterion "average"), totals ("total") and weighted sums over finitely many steps
+        differ by at most ``upper``.
+        """
+        return self.upper / (1.0 - self.discount) if self.problem.criterion in ("discounted", "actions") else self.upper
+
+    @property
+    def meaning(self) -> str:
+        """The bound in words."""
+        of = {
+            "average": "long-run average reward",
+            "total": "expected total reward",
+            "horizon": "expected reward, weighted over these steps,",
+            "actions": f"optimal discounted reward (discount {self.discount:g})",
+        }.get(self.problem.criterion, f"expected discounted reward (discount {self.discount:g})")
+        return f"every {of} differs by at most {self.property_bound:.6g}, of rewards that differ by at most the cost"
+
+    @property
     def converged(self) -> bool:
         """Whether the certified gap reached the tolerance."""
         return self.outcome.converged
@@ -146,6 +168,19 @@ class DistanceResult:
         ``(1-γ) V``; for average cost the least average from each pair, for total cost the least total.
         """
         return read_only(self.coupling.values)
+
+    @property
+    def values_lower(self) -> Array:
+        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``, rounding included; NaN where not solved.
+
+        Of the exact solver, also with ``lump=True``; for chains they take one sweep when they are first asked for.
+        """
+        return read_only(self.coupling.table_bounds[0])
+
+    @property
+    def values_upper(self) -> Array:
+        """Certified upper bounds on :attr:`values`, as :attr:`values_lower`."""
+        return read_only(self.coupling.table_bounds[1])
 
     @lazy
     def occupancy(self) -> Array:

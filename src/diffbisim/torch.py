@@ -11,17 +11,20 @@ unrolled. The result has the dtype and device of P. First derivatives, in revers
 docs/gradients.md on kinks and on what the gap means.
 """
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Asked, Entries, Kernel
+from diffbisim._bridge import Asked, Entries, Kernel, Steps
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.parallel import tasks
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
+from diffbisim.timed import TimedChain
 
 try:
     import torch
@@ -32,8 +35,19 @@ __all__ = ["distance", "distance_and_result"]
 
 
 def distance(X: Any, Y: Any, cost: Any = "reward", discount: float = 0.95, **options: Any) -> torch.Tensor:
-    """The distance between two chains as a scalar tensor; see :func:`distance_and_result` for all options."""
-    return distance_and_result(X, Y, cost, discount, **options)[0]
+    """The distance between two chains as a scalar tensor; see :func:`distance_and_result` for all options.
+
+    Kernels with a leading batch dimension, (B, n, n), give B distances, solved by all processors (and differentiated,
+    where a gradient will be wanted); cost (B, n_X, n_Y), starts and rewards (B, n) may have it as well.
+    """
+    given = {"X": X, "Y": Y, "cost": cost, "discount": discount, **options}
+    names = _bridge.batched(given)
+    if not names:
+        return distance_and_result(X, Y, cost, discount, **options)[0]
+    ones = ({**given, **{name: given[name][b] for name in names}} for b in range(len(given[names[0]])))
+    calls = [_call(**one) for one in ones]
+    tasks(_solve_ahead, calls, torch.is_grad_enabled())  # which is a matter of the thread
+    return torch.stack([call.value() for call in calls])
 
 
 @_bridge.with_arguments("tensor", "sparse (COO, CSR)")
@@ -60,34 +74,50 @@ def distance_and_result(
     return evaluate(X, Y, cost, how, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
+def _call(
+    X: Any, Y: Any, cost: Any, discount: float, solver: Any = None, tol: float | None = None,
+    warm: DistanceResult | None = None, initial: Any = None, initial_x: Any = None, rewards: Any = None, **asked: Any,
+) -> "_Call":  # fmt: skip
+    """One distance of a batch, ready to be solved."""
+    how = Asked(discount, solver, tol, warm, Question(**asked))
+    return _Call.of(X, Y, cost, how, initial, initial_x, rewards)
+
+
+def _solve_ahead(_: None, call: "_Call") -> None:
+    """Solve in this thread what torch would solve in the caller's."""
+    # Tensors under torch.func cannot be read here; whatever it is, torch comes by it again.
+    with suppress(RuntimeError):
+        call.solve(call.parts)
+        if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in call.parts):
+            call.solve.found.gradient  # noqa: B018 - made now, and kept
+
+
 def evaluate(
     X: Any, Y: Any, cost: Any, asked: Asked, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
 ) -> tuple[torch.Tensor, DistanceResult]:
     """:func:`distance_and_result`; X may be a stream as well."""
-    like = next((v for v in (Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
-    if like is None:
-        raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
-    x, y = _side(X, initial_x, None, "X"), _side(Y, initial, X, "Y")
-    if isinstance(cost, str):
-        n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
-        cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
-    solve = _Solve(x, y, asked)
-    apply: Any = _Distance.apply
-    value: torch.Tensor = apply(solve, *map(_double, (x.values, y.values, x.start, y.start, _tensor(cost))))
-    assert solve.result is not None
-    return value.to(like), solve.result
+    call = _Call.of(X, Y, cost, asked, initial, initial_x, rewards)
+    return call.value(), call.solve.found
 
 
 class _Side(NamedTuple):
     """One of the two chains: a constant, or a kernel of which the values are a tensor."""
 
     name: str
-    constant: MarkovChain | Stream | None = None
+    constant: MarkovChain | TimedChain | Stream | None = None
     values: torch.Tensor | None = None
     places: tuple[Any, Any, int] | None = None  # rows and columns of the stored values, if sparse; number of states
     start: Any = None
+    shapes: _bridge.Shapes | None = None  # of the kernels of all steps, if the values are those of several
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is a kernel for every step."""
+        return self.shapes is not None or isinstance(self.constant, TimedChain)
 
     def kernel(self, values: Any) -> Kernel | None:
+        if self.shapes is not None:
+            return Steps(_bridge.pieces(np.asarray(values), self.shapes))
         if values is None or self.places is None:
             return None if values is None else np.asarray(values)
         return Entries(values, *self.places)
@@ -101,25 +131,31 @@ class _Side(NamedTuple):
 class _Solve:
     """One evaluation: what is asked, and what was found."""
 
-    def __init__(self, x: _Side, y: _Side, asked: Asked) -> None:
-        self.x, self.y, self.asked = x, y, asked
+    def __init__(self, x: _Side, y: _Side, asked: Asked, shapes: _bridge.Shapes | None = None) -> None:
+        self.x, self.y, self.asked, self.shapes = x, y, asked, shapes  # shapes: of costs by time, which are flat
         self.result: DistanceResult | None = None
         self.kernels: tuple[Kernel | None, Kernel | None] = (None, None)
 
+    @property
+    def found(self) -> DistanceResult:
+        assert self.result is not None
+        return self.result
+
     def __call__(self, parts: tuple[torch.Tensor | None, ...]) -> float:
+        if self.result is not None:
+            return self.result.value
         P_x, P_y, nu_x, nu_y, c = self.arrays = [None if part is None else part.detach().numpy() for part in parts]
         kernel_x, kernel_y = self.kernels = self.x.kernel(P_x), self.y.kernel(P_y)
         assert c is not None
         x, y = self.x.chain(kernel_x, nu_x), self.y.chain(kernel_y, nu_y)
-        self.result = _bridge.solve(x, y, c, self.asked)
+        self.result = _bridge.solve(x, y, c if self.shapes is None else _bridge.pieces(c, self.shapes), self.asked)
         return self.result.value
 
     def derivative(self, k: int) -> torch.Tensor:
         """That in part k: two kernels, two starts, the cost."""
-        side, result = "xy"[k % 2], self.result
-        assert result is not None
+        side, result = "xy"[k % 2], self.found
         if k == 4:
-            found = result.gradient.cost
+            found = _bridge.joined(result.gradient.cost, self.shapes)
         elif k >= 2:
             start = self.arrays[k]
             assert start is not None
@@ -129,6 +165,37 @@ class _Solve:
             assert kernel is not None
             found = _bridge.kernel_derivative(result, side, kernel)
         return torch.from_numpy(np.array(found))
+
+
+class _Call(NamedTuple):
+    """One evaluation, its parts in double precision, and a tensor that the answer is to be like."""
+
+    solve: _Solve
+    parts: tuple[torch.Tensor | None, ...]
+    like: torch.Tensor
+
+    @classmethod
+    def of(cls, X: Any, Y: Any, cost: Any, asked: Asked, initial: Any, initial_x: Any, rewards: Any) -> "_Call":
+        like = next((v for v in _flat(Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
+        if like is None:
+            raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
+        x, y = _side(X, initial_x, None, "X"), _side(Y, initial, X, "Y")
+        shapes = None
+        if x.timed or y.timed:
+            _bridge.needs_table(cost)
+            if isinstance(cost, (list, tuple)) and np.ndim(cost[0]) == 2:
+                tables = [_tensor(table) for table in cost]
+                shapes, cost = _bridge.step_shapes(tables, "cost"), torch.cat([table.reshape(-1) for table in tables])
+        if isinstance(cost, str):
+            n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
+            cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
+        parts = tuple(map(_double, (x.values, y.values, x.start, y.start, _tensor(cost))))
+        return cls(_Solve(x, y, asked, shapes), parts, like)
+
+    def value(self) -> torch.Tensor:
+        apply: Any = _Distance.apply
+        found: torch.Tensor = apply(self.solve, *self.parts)
+        return found.to(self.like)
 
 
 class _Distance(torch.autograd.Function):
@@ -185,11 +252,18 @@ class _Derivative(torch.autograd.Function):
 
 def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:
     """``other``: the chain whose start it has by default, if both have as many states."""
-    if isinstance(chain, (MarkovChain, Stream)):
+    if isinstance(chain, (MarkovChain, TimedChain, Stream)):
         _bridge.no_start(initial, name)
         return _Side(name, chain)
+    if isinstance(chain, (list, tuple)):
+        shapes, flat = _bridge.step_shapes(chain, name), torch.cat([_tensor(P).reshape(-1) for P in chain])
+        start = _bridge.default_start(other, shapes[0][0]) if initial is None else initial
+        return _Side(name, values=flat, start=start, shapes=shapes)
     if not isinstance(chain, torch.Tensor):
-        raise InvalidArgument(f"{name} is a {type(chain).__name__}; give a MarkovChain or a tensor of its kernel")
+        raise InvalidArgument(
+            f"{name} is a {type(chain).__name__}; give a MarkovChain or a tensor of its kernel, or a list of kernels, "
+            "one for every step"
+        )
     start = _bridge.default_start(other, chain.shape[0]) if initial is None else initial
     if chain.layout == torch.strided:
         return _Side(name, values=chain, start=start)
@@ -197,6 +271,11 @@ def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:
     flat = (stored if stored.layout == torch.sparse_coo else stored.to_sparse_coo()).coalesce()
     rows, columns = flat.indices().numpy()
     return _Side(name, values=flat.values(), places=(rows, columns, int(chain.shape[0])), start=start)
+
+
+def _flat(*values: Any) -> list[Any]:
+    """What is in lists as well."""
+    return [v for value in values for v in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def _floating(value: Any) -> bool:

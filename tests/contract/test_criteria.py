@@ -41,12 +41,13 @@ DISCOUNT = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Posed:
-    """Two processes, what is asked of them, and the answer."""
+    """Two processes, what is asked of them, and the answers."""
 
     X: object
     Y: object
     how: dict
     oracle: object  # () -> the distance
+    table: object  # () -> that from every pair of states, (N, M)
 
 
 def rows(rng, n, m, zeros=0.3):
@@ -67,6 +68,13 @@ def unreached(P, law):
         probabilities[..., -1] = 0.0
 
 
+def programs(least, P, Q, laws, *how):
+    """The distance from the starts, and from each pair of states, by linear programs."""
+    return (lambda: least(P, Q, *laws, *how)), (
+        lambda: np.array([[least(P, Q, x, y, *how) for y in np.eye(M)] for x in np.eye(N)])
+    )
+
+
 def chains(kernels, laws, form=np.array):
     return [db.MarkovChain(form(P), initial=nu) for P, nu in zip(kernels, laws, strict=True)]
 
@@ -75,17 +83,20 @@ def discounted(rng):
     P, Q, laws, cost = rows(rng, N, N), rows(rng, M, M), starts(rng), rng.random(SHAPE)
     unreached(P, laws[0])
 
-    def oracle():
-        U = games.value_iteration(P[None], Q[None], cost[None, None], DISCOUNT, "matched")
-        return np.sum(transport(U, *laws)[0] * U)
+    @cache
+    def table():
+        return games.value_iteration(P[None], Q[None], cost[None, None], DISCOUNT, "matched")
 
-    return Posed(*chains((P, Q), laws), {"cost": cost, "discount": DISCOUNT}, oracle)
+    def oracle():
+        return np.sum(transport(table(), *laws)[0] * table())
+
+    return Posed(*chains((P, Q), laws), {"cost": cost, "discount": DISCOUNT}, oracle, table)
 
 
 def average(rng):
     P, Q, laws, cost = rows(rng, N, N, 0.0), rows(rng, M, M), starts(rng), rng.random(SHAPE)
     how = {"cost": cost, "criterion": "average"}
-    return Posed(*chains((P, Q), laws), how, lambda: least_average(P, Q, *laws, cost))
+    return Posed(*chains((P, Q), laws), how, *programs(least_average, P, Q, laws, cost))
 
 
 def average_of_classes(rng):
@@ -94,7 +105,7 @@ def average_of_classes(rng):
     P[:2, :2], P[2, 2], P[3] = rows(rng, 2, 2), 1.0, rows(rng, 1, N, 0.0)
     Q[0, 1], Q[1, 0], Q[2] = 1.0, 1.0, rows(rng, 1, M, 0.0)
     how = {"cost": cost, "criterion": "average"}
-    return Posed(*chains((P, Q), laws, sp.csr_array), how, lambda: least_average(P, Q, *laws, cost))
+    return Posed(*chains((P, Q), laws, sp.csr_array), how, *programs(least_average, P, Q, laws, cost))
 
 
 def total(rng):
@@ -104,7 +115,7 @@ def total(rng):
     unreached(P, laws[0])
     end = cost == 0
     how = {"cost": cost, "criterion": "total"}
-    return Posed(*chains((P, Q), laws), how, lambda: least_total(P, Q, *laws, cost, end))
+    return Posed(*chains((P, Q), laws), how, *programs(least_total, P, Q, laws, cost, end))
 
 
 def meeting(rng):
@@ -112,14 +123,15 @@ def meeting(rng):
     P, Q, laws, cost = rows(rng, N, N, 0.0), rows(rng, M, M, 0.0), starts(rng), 0.1 + rng.random(SHAPE)
     end = np.eye(N, M, dtype=bool)
     how = {"cost": cost, "criterion": "total", "terminal": end}
-    return Posed(*chains((P, Q), laws, sp.csr_array), how, lambda: least_total(P, Q, *laws, cost, end))
+    return Posed(*chains((P, Q), laws, sp.csr_array), how, *programs(least_total, P, Q, laws, cost, end))
 
 
 def horizon(rng):
     P, Q, laws, cost = rows(rng, N, N), rows(rng, M, M), starts(rng), rng.random(SHAPE)
     w = DISCOUNT ** np.arange(4)
     how = {"cost": cost, "horizon": 3, "discount": DISCOUNT}
-    return Posed(*chains((P, Q), laws), how, lambda: induction([P] * 3, [Q] * 3, *laws, [cost] * 4, w / w.sum())[0])
+    solved = cache(lambda: induction([P] * 3, [Q] * 3, *laws, [cost] * 4, w / w.sum()))
+    return Posed(*chains((P, Q), laws), how, lambda: solved()[0], lambda: solved()[1][0])
 
 
 def timed(rng):
@@ -129,7 +141,8 @@ def timed(rng):
     costs, w = [rng.random(shape) for shape in zip(*sizes, strict=True)], rng.random(4) * [1, 1, 0, 1]
     X, Y = (db.TimedChain(Ps, initial=nu) for Ps, nu in zip(kernels, laws, strict=True))
     X = db.TimedChain([X.transitions[0], sp.csr_array(X.transitions[1]), X.transitions[2]], initial=laws[0])
-    return Posed(X, Y, {"cost": costs, "weights": w}, lambda: induction(*kernels, *laws, costs, w)[0])
+    solved = cache(lambda: induction(*kernels, *laws, costs, w))
+    return Posed(X, Y, {"cost": costs, "weights": w}, lambda: solved()[0], lambda: solved()[1][0])
 
 
 def with_actions(rng, actions, form=np.array):
@@ -143,12 +156,15 @@ def with_actions(rng, actions, form=np.array):
         for Ps, rewards, nu in zip(kernels, r, laws, strict=True)
     ]
 
-    def oracle():
+    @cache
+    def table():
         cost = games.reward_cost(*r, directed=actions == "directed")
-        U = games.value_iteration(*kernels, cost, DISCOUNT, actions)
-        return np.sum(transport(U, *laws)[0] * U)
+        return games.value_iteration(*kernels, cost, DISCOUNT, actions)
 
-    return Posed(*sides, {"discount": DISCOUNT, "actions": actions}, oracle)
+    def oracle():
+        return np.sum(transport(table(), *laws)[0] * table())
+
+    return Posed(*sides, {"discount": DISCOUNT, "actions": actions}, oracle, table)
 
 
 QUESTIONS = {
@@ -173,6 +189,11 @@ def pose(question, seed=0):
 @cache
 def truth(question):
     return float(pose(question).oracle())
+
+
+@cache
+def true_table(question):
+    return pose(question).table()
 
 
 # --- the tables: options, ends, sources, passages -------------------------------------------------------------------
@@ -297,11 +318,26 @@ def check(result, question, option, finished):
         assert row["upper"] >= exact - HIGHS, "an upper bound below the distance"
     assert not result.converged or result.gap <= 2.000001 * TOL * max(scale, result.value)
     whole = finished and option == "full"
-    values = result.values
-    assert values.shape == SHAPE
-    assert np.isfinite(values).all() or not whole
+    check_tables(result, question, whole)
     check_occupancy(result, question, finished)
     check_gradient(result, question, finished)
+
+
+def check_tables(result, question, whole):
+    """Every entry within its bounds, and these around the true one; NaN together, where a pair was not solved."""
+    values, lower, upper = result.values, result.values_lower, result.values_upper
+    known = ~np.isnan(values)
+    assert values.shape == lower.shape == upper.shape == SHAPE
+    assert known.all() or not whole
+    assert np.array_equal(known, ~np.isnan(lower))
+    assert np.array_equal(known, ~np.isnan(upper))
+    assert (lower[known] <= values[known]).all()
+    assert (values[known] <= upper[known]).all()
+    table = true_table(question)[known]
+    assert (lower[known] <= table + HIGHS).all()
+    assert (table - HIGHS <= upper[known]).all()
+    if result.converged:
+        assert (upper - lower)[known].max() <= 1e-6 * max(result.problem.scale, result.value)
 
 
 def check_occupancy(result, question, finished):

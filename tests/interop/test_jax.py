@@ -118,3 +118,39 @@ def test_nested_lists_are_kernels():
     kernel = [[0.8, 0.2], [0.4, 0.6]]
     expected = db.distance(X, db.MarkovChain(kernel, rewards=[0, 1])).value
     assert float(distance(X, kernel)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_check_grads_through_a_kernel_for_every_step(double):
+    """Numbers of states change, and so do the costs; the value is that of the core, jitted."""
+    rng = np.random.default_rng(5)
+    Ps = [rng.dirichlet(2 * np.ones(m), n) for n, m in ((2, 3), (3, 2))]
+    Qs = [rng.dirichlet(2 * np.ones(m), n) for n, m in ((3, 2), (2, 2))]
+    costs = [rng.random(shape) for shape in ((2, 3), (3, 2), (2, 2))]
+
+    def of(Ps, Qs, costs):
+        return distance(Ps, Qs, costs, weights=[1.0, 0.5, 2.0])
+
+    check_grads(of, (Ps, Qs, costs), order=1, modes=("rev",))
+    known = db.distance(db.TimedChain(Ps), db.TimedChain(Qs), costs, weights=[1.0, 0.5, 2.0])
+    assert float(jax.jit(of)(Ps, Qs, costs)) == pytest.approx(known.value, abs=1e-12)
+    slopes = jax.grad(of)(list(map(jnp.asarray, Ps)), Qs, costs)
+    for slope, of_core in zip(slopes, known.gradient.transition_x, strict=True):
+        np.testing.assert_allclose(slope, of_core, rtol=0, atol=1e-9)
+    with pytest.raises(db.InvalidArgument, match="needs chains that stay the same"):
+        distance(db.TimedChain(Ps), Qs, "reward")
+
+
+def test_a_batch_is_the_loop_with_its_gradients(double):
+    rng = np.random.default_rng(12)
+    kernels, costs = jnp.asarray(rng.dirichlet(np.ones(3), (2, 3))), jnp.asarray(rng.random((2, 3, 3)))
+    X, weights = db.MarkovChain(rng.dirichlet(np.ones(3), 3)), jnp.asarray([1.0, -2.0])
+
+    def whole(P, c):
+        return weights @ distance(X, P, c)
+
+    def looped(P, c):
+        return sum(w * distance(X, P_b, c_b) for w, P_b, c_b in zip(weights, P, c, strict=True))
+
+    assert distance(X, kernels, costs).shape == (2,)
+    for one, other in zip(*(jax.grad(f, (0, 1))(kernels, costs) for f in (whole, looped)), strict=True):
+        assert np.allclose(one, other, rtol=0, atol=1e-14)

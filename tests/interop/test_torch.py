@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -291,3 +292,66 @@ def test_finite_horizons_are_differentiated_too(asked):
         return distance(P, Q, c, 0.9, initial=0, initial_x=0, **asked)
 
     assert torch.autograd.gradcheck(value, (P, Q, c))
+
+
+def timed_parts():
+    """Kernels of two processes over three steps whose numbers of states change, and costs by time."""
+    rng = np.random.default_rng(5)
+    sizes = (2, 3, 2, 4), (3, 2, 2, 3)
+    kernels = [[rng.dirichlet(2 * np.ones(m), n) for n, m in pairwise(s)] for s in sizes]
+    return *kernels, [rng.random(shape) for shape in zip(*sizes, strict=True)], rng.dirichlet(np.ones(3))
+
+
+def test_gradcheck_through_a_kernel_for_every_step():
+    """In all kernels of both sides, in the costs of all times and in a start; the value is that of the core."""
+    Ps, Qs, costs, start = timed_parts()
+    flat = [tensor(a) for a in (*Ps, *Qs, *costs, start)]
+
+    def of(*parts):
+        how = {"initial": parts[10], "initial_x": 1, "weights": [1.0, 0.5, 0.0, 2.0]}
+        return distance(parts[:3], list(parts[3:6]), list(parts[6:10]), **how)
+
+    assert torch.autograd.gradcheck(of, flat)
+    X, Y = db.TimedChain(Ps, initial=1), db.TimedChain(Qs, initial=start)
+    known = db.distance(X, Y, costs, weights=[1.0, 0.5, 0.0, 2.0])
+    assert of(*flat).item() == pytest.approx(known.value, abs=1e-12)
+
+
+def test_a_constant_process_over_steps_against_one_kernel():
+    """A TimedChain does not move; the other side is the same at every step, and so is its cost."""
+    rng = np.random.default_rng(6)
+    X = db.TimedChain([rng.dirichlet(np.ones(3), 3) for _ in range(3)])
+    P, C = (tensor(a) for a in (rng.dirichlet(np.ones(2), 2), rng.random((3, 2))))
+    assert torch.autograd.gradcheck(lambda P, C: distance(X, P, C, discount=0.7), (P, C))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda P: distance([P, P], P, "reward"), "cost 'reward' needs chains that stay the same"),
+        (lambda P: distance([P[0], P[1]], P, np.eye(2)), "X is a list, but not of dense 2-dimensional tables"),
+        (lambda P: distance([P, 2 * P], P, np.eye(2)), r"row 0 of X\[1\] sums to 2"),
+        (lambda P: distance([P, P], P, [np.eye(2)] * 2), "cost has 2 tables; give one for each of the 3 times"),
+        (lambda P: distance([P, P], P, np.eye(2), criterion="average"), "a TimedChain has one"),
+    ],
+)
+def test_errors_of_kernels_for_every_step(call, message):
+    with pytest.raises(db.DiffbisimError, match=message):
+        call(tensor([[0.5, 0.5], [0.2, 0.8]]))
+
+
+def test_a_batch_is_the_loop_with_its_gradients():
+    rng = np.random.default_rng(11)
+    kernels = torch.tensor(rng.dirichlet(np.ones(4), (3, 4)), requires_grad=True)
+    costs = torch.tensor(rng.random((3, 4, 4)), requires_grad=True)
+    X = db.MarkovChain(rng.dirichlet(np.ones(4), 4))
+    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    whole = distance(X, kernels, costs)
+    looped = torch.stack([distance(X, P, c) for P, c in zip(kernels, costs, strict=True)])
+    assert torch.equal(whole, looped)
+    for one, other in zip(*(torch.autograd.grad(weights @ d, (kernels, costs)) for d in (whole, looped)), strict=True):
+        assert torch.equal(one, other)
+    both = distance(kernels, kernels.flip(0), costs[0])
+    assert torch.equal(both, torch.stack([distance(kernels[b], kernels[2 - b], costs[0]) for b in range(3)]))
+    with pytest.raises(db.InvalidArgument, match="batches differ in size: Y of 3, cost of 2"):
+        distance(X, kernels, costs[:2])

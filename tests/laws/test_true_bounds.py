@@ -7,6 +7,7 @@ import copy
 import pickle
 import warnings
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ import diffbisim as db
 from cases import each
 from diffbisim.problem import Coupling, Problem
 from diffbisim.results import Status
-from diffbisim.solvers import Exact, Lumped
+from diffbisim.solvers import Exact, Lumped, SinkhornPolicy
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 from diffbisim.solvers.exact.transports import Transport, Transports
-from oracles import rational
+from oracles import enclosure, rational
+from oracles.adversarial import hostile
 from oracles.bounds import TOL
 from oracles.instances import instance
 from problems import problem_of
@@ -252,3 +254,36 @@ def test_what_is_called_converged_is_so_where_digits_end():
         result = db.distance(X, Y, np.array([[0.0, 1e-316], [2e-316, 0.0]]), 0.9)
     assert result.outcome is Status.ROUNDING
     assert 0 < result.gap <= 4 * 5e-324
+
+
+SWEEPS = {
+    "to the end": lambda problem: Exact().solve(problem),
+    "first iteration": lambda problem: Exact(max_iterations=1).solve(problem),
+    "reachable": lambda problem: Exact(reachable=True).solve(problem),
+    "of quotients": lambda problem: Lumped(Exact()).solve(problem),
+    "followed": lambda problem: Follow(Exact()).solve(problem),
+    "from any table": lambda problem: Exact(max_iterations=1).solve(problem, warm=result_with(problem, 3.0)),
+}
+
+
+@each(seed=range(12))
+@pytest.mark.parametrize("how", SWEEPS)
+def test_every_entry_of_the_table_is_within_its_bounds(how, seed):
+    """Against enclosures by integers, without a tolerance; half of the chains have probabilities down to 1e-308."""
+    case = instance(seed) if seed % 2 else hostile(seed)
+    result, exact = SWEEPS[how](problem_of(case)), enclosure.truth(*case)
+    bounds = result.values_lower.ravel(), result.values_upper.ravel(), exact.table_lower, exact.table_upper
+    for low, high, least, most in zip(*bounds, strict=True):
+        assert np.isnan(low) == np.isnan(high) == (np.isnan(low) and how == "reachable")
+        assert np.isnan(low) or (Fraction(low) <= most and least <= Fraction(high))
+    known = ~np.isnan(result.values)
+    assert (result.values_lower <= result.values)[known].all()
+    assert (result.values <= result.values_upper)[known].all()
+
+
+def test_solvers_that_certify_the_distance_alone_say_so():
+    X = db.examples.random_chain(3, 0)
+    for solver in ("lp", "sinkhorn-policy", SinkhornPolicy(epsilon=0.1)):
+        result = db.distance(X, X.with_initial(1), solver=solver)
+        with pytest.raises(db.InvalidArgument, match="not every entry of the table"):
+            _ = result.values_lower

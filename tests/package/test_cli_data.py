@@ -1,5 +1,6 @@
 """Commands for people with data, and the manners that all commands share."""
 
+import gzip
 import json
 import re
 import shlex
@@ -181,6 +182,11 @@ def test_imitate_from_what_was_seen_is_that_of_the_library(folder, walks):
     assert json.loads(out)["distance"] == known.distance.value
     run("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--discount", 0.9, "--output", "policy.csv")
     assert np.array_equal(np.loadtxt("policy.csv", delimiter=",", skiprows=1)[:, 1:], known.policy)
+    short = "imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv", "--max-iterations", 3, "--json"
+    for option, value in (("criterion", "average"), ("horizon", 5)):
+        out, _ = run(*short, f"--{option}", value, code=3)
+        known = db.imitate(mdp, walks["walks"], max_iterations=3, **{option: value})
+        assert json.loads(out)["distance"] == known.distance.value
 
 
 def test_imitate_an_optimal_policy(folder):
@@ -299,6 +305,52 @@ def test_a_time_limit_ends_in_true_bounds(folder):
     assert "--time-limit is -1.0" in run("compress", "chain.npz", "--time-limit", -1, code=2)[1]
 
 
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def events_of(groups, delimiter=","):
+    """A shuffled table of events with dates, half an hour between the walks of a user."""
+    rows = []
+    for arm, walks in groups.items():
+        for k, walk in enumerate(walks):
+            begin = np.datetime64("2026-11-16T00:00") + np.timedelta64(31 * (k % 3) + 20 * (k % 3), "m")
+            user = f"{arm}{k // 3}"
+            rows += [(str(begin + np.timedelta64(t, "m")), f"s{s}", user, arm) for t, s in enumerate(walk)]
+    order = np.random.default_rng(0).permutation(len(rows))
+    return "\n".join(delimiter.join(row) for row in [("When", "What", "Who", "arm"), *(rows[k] for k in order)]) + "\n"
+
+
+def test_events_give_what_trajectories_give(folder, walks, monkeypatch):
+    """The same walks as a table of trajectories and of events, in one file or two, packed, or piped."""
+    named = {name: [[f"s{s}" for s in walk] for walk in walks[name]] for name in ("before", "after")}
+    for name, paths in named.items():
+        (folder / f"{name}.csv").write_text(table_of(paths), encoding="utf-8")
+    both = events_of({name: walks[name] for name in ("before", "after")}, ";")
+    (folder / "events.csv").write_text(both, encoding="utf-8")
+    (folder / "after.csv.gz").write_bytes(gzip.compress(events_of({"after": walks["after"]}).encode()))
+    columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
+    asked = ["--cost", "indicator", "--replicates", 20, "--json"]
+    oracle = json.loads(run("estimate", "before.csv", "after.csv", *asked)[0])
+    found = json.loads(run("estimate", "events.csv", "--group", "arm", *columns, *asked)[0])
+    assert found["value"] == pytest.approx(oracle["value"], abs=1e-8)
+    assert sorted(side["file"] for side in found["chains"]) == ["events.csv, arm = after", "events.csv, arm = before"]
+    piped = CliRunner().invoke(
+        app, ["estimate", "-", "after.csv.gz", *columns, *map(str, asked)], input=events_of({"before": walks["before"]})
+    )
+    assert json.loads(piped.stdout)["value"] == pytest.approx(oracle["value"], abs=1e-8)
+
+
+def test_groups_and_columns_that_are_not_there(folder, walks):
+    (folder / "events.csv").write_text(events_of({"before": walks["before"]}), encoding="utf-8")
+    columns = ["--id", "who", "--state", "what"]
+    _, said = run("estimate", "events.csv", *columns, code=2)
+    assert "events.csv is one file: give another one, or --group COLUMN" in said
+    _, said = run("estimate", "events.csv", *columns, "--group", "arm", code=2)
+    assert "events.csv: arm has 1 groups, before (10); two are compared" in said
+    _, said = run("estimate", "events.csv", "events.csv", "--id", "nobody", "--state", "what", code=2)
+    assert "there is no column 'nobody'" in said
+
+
 # --- compare ---------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +375,6 @@ def test_compare_of_several(folder):
     differ = {(pair["a"], pair["b"]): pair["differ"] for pair in report["pairs"]}
     assert differ == {("before", "after"): True, ("after", "third"): True, ("before", "third"): False}
     assert "evidence that they differ for 2 of 3 pairs" in run(*arguments)[0]
-    assert "is one file" in run("compare", "before.csv", code=2)[1]
+    assert "is one file: give another one" in run("compare", "before.csv", code=2)[1]
     assert "give --rewards" in run("compare", "before.csv", "after.csv", "third.csv", code=2)[1]
     assert "a.npz is a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]

@@ -88,7 +88,11 @@ def test_the_oldest_versions_are_those_that_are_allowed(project):
     extras = parts["optional-dependencies"]
     wanted = [
         *parts["dependencies"],
-        *(name for extra in ("torch", "jax", "gym", "rl", "baselines", "test") for name in extras[extra]),
+        *(
+            name
+            for extra in ("torch", "jax", "gym", "rl", "baselines", "cluster", "data", "test")
+            for name in extras[extra]
+        ),
     ]
     wanted += [name.partition(";")[0] for name in extras["storm"]]
     floors = dict(name.lower().split(">=") for name in wanted if not name.startswith("diffbisim["))

@@ -8,12 +8,16 @@ import pandas as pd
 import pytest
 
 import diffbisim as db
+from diffbisim.solvers import Exact
 from oracles import games
 
+REACHABLE = Exact(reachable=True)
 
-def mdp(seed=0, n=3, n_actions=2, **options):
+
+def mdp(seed=0, n=3, n_actions=2, transition=None, **options):
     P, r = games.random_mdp(np.random.default_rng([5, seed]), n, n_actions)
-    return db.MDP(P, **{"rewards": r, **options})
+    kernels = P if transition is None else [transition] * n_actions
+    return db.MDP(kernels, **{"rewards": r, **options})
 
 
 def same(a, b):
@@ -117,6 +121,8 @@ def test_single_states():
         (lambda: db.bisimulation(mdp()).implicit_reward(), "induced_chain"),
         (lambda: db.bisimulation(mdp(rewards=None), cost="indicator").value_bound(0, 1), "needs the rewards"),
         (lambda: db.bisimulation(mdp(), cost=np.zeros((3, 3))).value_bound(0, 1), "at least"),
+        (lambda: db.bisimulation(mdp(), actions="directed").value_bound(0, 1), "bounds .* from above only"),
+        (lambda: db.bisimulation(mdp(transition=np.eye(3)), solver=REACHABLE).value_bound(0, 2), "was not solved"),
         (lambda: db.policy_similarity(mdp(), mdp(1), policy_x=[0, 0, 0]), "policy_y is missing"),
         (lambda: db.mico(mdp(), mdp(1), policy_x=[0, 0, 0]), "policy_y is missing"),
         (lambda: db.policy_similarity(mdp(), mdp(n_actions=3), policy_x=[0] * 3, policy_y=[2] * 3), "give cost"),

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 import diffbisim as db
 from cases import each
 from diffbisim.compress.descent import Gibbs, barycenters
-from diffbisim.compress.starts import Target, aggregate, landmark_distances, medoid_partition, weighted_median
+from diffbisim.compress.starts import Target, averaged, landmark_distances, medoid_partition, weighted_median
 from diffbisim.errors import InvalidArgument
 
 
@@ -67,7 +67,7 @@ def test_noisy_blocks_are_nearer_than_the_average_over_the_true_ones(noise):
     assert db.lump(noisy).n_states == 12
     blocks = np.repeat(np.arange(4), 3)
     target = Target(noisy, 0.95, rewards=noisy.rewards)
-    average = aggregate(target, blocks, 4)
+    average = averaged(target, blocks, 4)
     Y = db.MarkovChain(average.transition, initial=average.initial, rewards=average.rewards)
     found = db.compress(noisy, 4, restarts=1)
     assert found.distance.upper <= db.distance(noisy, Y).lower
@@ -196,6 +196,7 @@ def test_time_limit_returns_the_start_at_worst():
         ({"n_states": 2, "cost": "indicator"}, "table of shape"),
         ({"n_states": 2, "rewards": [0, 1], "cost": np.zeros((4, 2))}, "both given"),
         ({"n_states": 2, "discount": 1.0}, "discount"),
+        ({"n_states": 2, "criterion": "average"}, "criterion is 'average'; .* compress with a discount near 1"),
         ({"n_states": 2, "restarts": 0}, "restarts is 0"),
         ({"n_states": 2, "starts": [db.MarkovChain(np.eye(3))]}, r"starts\[0\]"),
     ],
@@ -208,8 +209,8 @@ def test_wrong_arguments_are_named(options, message):
 def test_without_rewards_it_says_what_to_do():
     with pytest.raises(InvalidArgument, match="target_rewards"):
         db.compress(db.MarkovChain(np.eye(2)), 1)
-    with pytest.raises(InvalidArgument, match="target is a ndarray"):
-        db.compress(np.eye(2), 1)
+    with pytest.raises(InvalidArgument, match="target is a str"):
+        db.compress("chain.npz", 1)
 
 
 # --- the parts -----------------------------------------------------------------------------------------------
@@ -278,4 +279,4 @@ def test_averaging_over_classes_is_the_textbook_formula():
         for a in range(3)
     ]
     literal = np.array(literal) / np.array([[rho[labels == a].sum()] for a in range(3)])
-    assert np.allclose(aggregate(target, labels, 3).transition, literal, atol=1e-9)
+    assert np.allclose(averaged(target, labels, 3).transition, literal, atol=1e-9)

@@ -69,6 +69,20 @@ def test_noise_bounds_the_error():
     assert (np.abs(e.replicates - e.value) <= e.noise + 1e-7).all()
 
 
+@pytest.mark.parametrize(
+    "asked", [{"criterion": "average"}, {"horizon": 5, "discount": 1.0}, {"weights": [0.0, 1.0, 3.0]}], ids=str
+)
+def test_other_distances(asked):
+    """The plug-in value is that of `distance`, and the noise bounds the error of every replicate."""
+    data = walks(0.0, 1), walks(1.5, 2)
+    costs = np.random.default_rng(0).random((3, 6, 6))
+    cost = list(costs) if "weights" in asked else costs[0]
+    e = db.estimate(*data, cost, replicates=20, **asked)
+    X, Y = (d.chain(unseen="self-loop") for d in data)
+    assert e.value == pytest.approx(db.distance(X, Y, cost, **asked).value, abs=1e-7)
+    assert (np.abs(e.replicates - e.value) <= e.noise + 1e-7).all()
+
+
 def test_workers_do_not_change_the_answer(far):
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         again = db.estimate(
@@ -108,6 +122,9 @@ def test_more_data_narrow_the_interval():
         ({"replicates": 5}, "replicates is 5"),
         ({"unseen": "drop"}, "unseen is 'drop'"),
         ({"rng": -1}, "rng"),
+        ({"criterion": "total"}, "criterion is 'total'"),
+        ({"horizon": 0}, "horizon is 0"),
+        ({"criterion": "average", "horizon": 3}, "has no end"),
     ],
 )
 def test_bad_options_are_named(arguments, message):

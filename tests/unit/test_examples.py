@@ -21,6 +21,8 @@ from diffbisim.data.examples import (
     four_rooms,
     four_rooms_walk,
     imitation_chain,
+    prinz_well,
+    quadruple_well,
     random_chain,
     random_sparse_chain,
     soft_right_policy,
@@ -331,3 +333,19 @@ def test_soft_right_needs_a_right():
 
     with pytest.raises(InvalidArgument, match='soft_right_policy needs an MDP with an action called "right"'):
         soft_right_policy(MDP(np.eye(2)[None]))
+
+
+@pytest.mark.parametrize("well", [prinz_well, quadruple_well])
+def test_walks_in_potentials_have_the_law_of_boltzmann(well):
+    X = well()
+    if well is prinz_well:
+        x, bumps = X.rewards, ((0.8, 80, 0.0), (0.2, 80, 0.5), (0.5, 40, -0.5))
+        V = 4 * (x**8 + sum(a * np.exp(-b * (x - c) ** 2) for a, b, c in bumps))
+    else:
+        axis = np.linspace(-1.5, 1.5, 14)
+        V = 4 * np.add.outer((axis**2 - 1) ** 2, (axis**2 - 1) ** 2).ravel()
+        assert np.allclose(X.rewards.reshape(14, 14), np.add.outer(axis, 2 * axis))
+    law = np.exp(-V) / np.exp(-V).sum()
+    flow = law[:, None] * X.transition
+    assert np.allclose(X.initial, law, atol=1e-15)
+    assert np.allclose(flow, flow.T, atol=1e-15)

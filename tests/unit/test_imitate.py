@@ -381,6 +381,8 @@ def test_settled_at_the_limit_is_settled():
 class Loose:
     """True bounds, but far apart, and the value at the lower one."""
 
+    criteria = ("discounted",)
+
     def solve(self, problem, warm=None, callback=None):
         return replace(Exact().solve(problem), value=0.0, lower=0.0)
 

@@ -248,9 +248,10 @@ def test_bad_options_are_named(options, message):
         lump(MarkovChain(np.eye(2)), **options)
 
 
-def test_a_matrix_is_not_a_chain():
-    with pytest.raises(InvalidArgument, match="ndarray"):
-        lump(np.eye(2))
+def test_a_matrix_is_a_chain_and_a_name_is_not():
+    assert lump(np.eye(2)).chain.n_states == lump(MarkovChain(np.eye(2))).chain.n_states
+    with pytest.raises(InvalidArgument, match="str"):
+        lump("chain.npz")
 
 
 @pytest.mark.parametrize("n_classes", [2_000, 100_000])

@@ -125,9 +125,10 @@ def test_impossible_options_are_named_with_their_remedy(arguments, message):
         db.distance(X, Y, **arguments)
 
 
-def test_matrices_must_be_wrapped():
-    with pytest.raises(db.InvalidArgument, match=r"Y is a ndarray, not a MarkovChain: wrap the matrix"):
-        db.distance(dense_pair()[0], np.eye(2))
+def test_lists_must_be_wrapped_square_arrays_need_not():
+    with pytest.raises(db.InvalidArgument, match=r"Y is a list, not a MarkovChain: wrap the matrix"):
+        db.distance(dense_pair()[0], np.eye(2).tolist())
+    assert db.distance(np.eye(2), db.MarkovChain(np.eye(2), initial=1), "indicator").value == pytest.approx(1)
 
 
 def test_pairs_that_do_not_exist():

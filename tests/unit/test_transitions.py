@@ -179,7 +179,7 @@ def test_states_fix_the_space_and_its_order():
         (["x", ("y", None)], ["x", "x"], {}, "s[1] is ('y', None), a missing value"),
         (["a", "b"], ["b", None], {"states": ["a", "b"]}, "s_next[1] is None, a missing value"),
         (["a", "b"], ["b", float("nan")], {"states": ["a", "b"]}, "s_next[1] is nan, a missing value"),
-        (np.array(["2020", "NaT"], dtype="M8[D]"), ["a", "b"], {}, "s[1] is np.datetime64('NaT','D'), a missing value"),
+        (np.array(["2020", "NaT"], dtype="M8[D]"), ["a", "b"], {}, "s[1] is np.datetime64('NaT'"),
         (np.ma.array([0, 1], mask=[False, True]), [1, 0], {}, "s[1] is None, a missing value"),
         ({0, 1}, [0, 1], {}, "s is a set; pass a list of states, in the order in which they were seen"),
         ({0: 1, 1: 0}, [0, 1], {}, "s is a mapping; pass a list of states"),

@@ -182,7 +182,7 @@ def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, fami
     γ, n, k, ψ = discount, mdp.n_states, abstract.n_states, family.abstract
     cost = np.abs(ψ[:, None] - ψ[None, :]).sum(axis=-1).transpose(2, 0, 1)  # (n_actions, k, k)
     with quietly():
-        metric = distance(abstract, abstract, cost, γ, solver=Exact(tol=1e-6)).values_upper  # type: ignore[attr-defined]
+        metric = distance(abstract, abstract, cost, γ, solver=Exact(tol=1e-6)).values_upper
     rows, own = Successors.of(pushed(mdp, labels)), abstract._stacked
     scale = float(metric.max()) or 1.0
     at = np.arange(mdp.n_actions * n)

@@ -3,8 +3,10 @@
 All values are normalized, v = (1-γ) V, so that a loss has the scale of the rewards.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +15,19 @@ from diffbisim.abstract.model import (
     Family,
     Ground,
     certified_losses,
+    class_kernels,
     class_means,
     encoder_errors,
     policy_errors,
     step_errors,
 )
-from diffbisim.checks import Floats, Integers, freeze, policy_table
-from diffbisim.errors import InvalidArgument
+from diffbisim.abstract.partitions import numbered
+from diffbisim.checks import Floats, Integers, check_discount, freeze, policy_table
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.arrays import entry, is_count, is_number, numbers, read_json
+from diffbisim.io.files import replacing
+from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
+from diffbisim.io.results import check_version, part
 from diffbisim.mdp import MDP
 from diffbisim.planning import Values, action_rewards, optimal_values, policy_values
 from diffbisim.problem import lazy
@@ -87,6 +95,21 @@ class AbstractionResult:
     features: Floats
     complete: bool = True
 
+    @classmethod
+    def of(
+        cls, ground: MDP, labels: Integers, discount: float, method: str, candidates: tuple[Candidate, ...],
+        features: Floats, complete: bool = True,
+    ) -> "AbstractionResult":  # fmt: skip
+        """The abstraction by a partition: means over its classes."""
+        assert ground.rewards is not None  # checked at the door
+        small = MDP(
+            class_kernels(ground, labels),
+            initial=np.bincount(labels, weights=ground.initial),
+            rewards=class_means(labels, ground.rewards),
+            actions=ground.actions,
+        )
+        return cls(ground, small, labels, discount, method, candidates, features, complete)
+
     @property
     def n_states(self) -> int:
         """Number of abstract states; at most as many as were asked for."""
@@ -108,6 +131,41 @@ class AbstractionResult:
         shape = self.n_states, self.mdp.n_actions
         table = policy_table(policy, shape, labels=self.mdp.labels, actions=self.mdp.actions)
         return (np.asarray(policy) if np.ndim(policy) == 1 else table)[self.labels]
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        tried = [row._asdict() for row in self.candidates]
+        partitions = np.array([row.pop("labels") for row in tried], dtype=np.int64)
+        meta = {
+            "diffbisim-abstraction": 1, "discount": self.discount, "method": self.method, "complete": self.complete,
+            "candidates": tried,
+        }  # fmt: skip
+        arrays = {f"ground.{name}": value for name, value in mdp_arrays(self.ground).items()}
+        arrays |= {"labels": self.labels, "features": self.features, "candidates": partitions}
+        arrays["abstraction"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+        with replacing(Path(path), binary=True) as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> "AbstractionResult":
+        """The inverse of :meth:`save`. What the abstraction is and loses follows from its classes, and is computed."""
+        meta = read_json(arrays, "abstraction")
+        check_version(meta, "diffbisim-abstraction")
+        ground = mdp_from_arrays(part(arrays, "ground."))
+        n, reward = ground.n_states, action_rewards(ground)
+        shape = (n, ground.n_actions, arrays["features"].shape[-1])
+        features = numbers(arrays, "features", shape)
+        if not np.array_equal(features[:, :, 0], reward):
+            raise InvalidData("the first feature is not the reward of the MDP")
+        rows = entry(meta, "candidates", lambda rows: isinstance(rows, list), "a list of what was tried")
+        tried = numbers(arrays, "candidates", (len(rows), n), np.int64, least=0, most=n - 1)
+        return cls.of(
+            ground, _partition(numbers(arrays, "labels", (n,), np.int64, least=0, most=n - 1)),
+            check_discount(entry(meta, "discount", is_number, "a number")),
+            entry(meta, "method", _is_name, "a name"),
+            tuple(_candidate(row, labels) for row, labels in zip(rows, tried, strict=True)), features,
+            entry(meta, "complete", lambda value: isinstance(value, bool), "true or false"),
+        )  # fmt: skip
 
     # --- what is planned, and what it loses ---------------------------------------------------------------------
 
@@ -255,6 +313,24 @@ class _Planned(NamedTuple):
     short: float
     losses: Values
     lookahead_losses: Values
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 100
+
+
+def _partition(labels: Integers) -> Integers:
+    """Classes from a file: numbered by first appearance, so that none is empty."""
+    if not np.array_equal(labels, numbered(labels)):
+        raise InvalidData("array 'labels' does not number the classes by their first appearance")
+    return labels
+
+
+def _candidate(row: Any, labels: Integers) -> Candidate:
+    """A row of the table of candidates from a file."""
+    kinds = {"method": _is_name, "seed": lambda value: is_count(value, -1), "n_states": is_count}
+    found = {k: entry(row, k, kinds.get(k, is_number), "what a search writes") for k in Candidate._fields[:-1]}
+    return Candidate(**found, labels=labels)
 
 
 def _stack(mdp: MDP) -> Floats:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.abstract.model import Ground, best_actions, class_kernels, class_means
+from diffbisim.abstract.model import Ground, best_actions
 from diffbisim.abstract.partitions import Metric, balls, medians, numbered, pairs
 from diffbisim.abstract.result import AbstractionResult, Candidate
 from diffbisim.chain import Transitions
@@ -31,6 +31,7 @@ from diffbisim.lumping import lump
 from diffbisim.mdp import MDP
 from diffbisim.planning import action_rewards
 from diffbisim.problem import lazy
+from diffbisim.process import taken
 from diffbisim.progress import Progress, tracking
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
@@ -106,7 +107,7 @@ def abstract(
     search = Search(given, γ, ψ, k, method, _positive(restarts, "restarts"), deadline)
     tried, complete = search.run(as_generator(rng), progress)
     best = min(tried, key=lambda row: getattr(row, score))
-    return _result(given, best.labels, γ, ψ, best.method, tuple(tried), complete)
+    return AbstractionResult.of(given, best.labels, γ, best.method, tuple(tried), ψ, complete)
 
 
 class Search:
@@ -202,6 +203,7 @@ def _transitions(P: Matrix) -> float:
 
 def _process(mdp: Any, rewards: Any, unseen: str) -> MDP:
     """The MDP that is meant, with rewards."""
+    mdp = taken(mdp)
     if isinstance(mdp, Transitions):
         mdp = MDP.from_transitions(mdp, rewards=rewards, unseen=unseen)
     elif rewards is not None:
@@ -241,23 +243,8 @@ def _partitioned(
     if n_states is not None and count > _positive(n_states, "n_states"):
         raise InvalidArgument(f"labels has {count} classes, more than n_states = {n_states}; leave n_states out")
     losses = Ground.of(mdp, discount).losses(classes)
-    return _result(
-        mdp, classes, discount, features, "labels", (Candidate("labels", -1, count, *losses, classes),), True
-    )
-
-
-def _result(
-    mdp: MDP, labels: Integers, discount: float, features: Floats, method: str, tried: tuple[Candidate, ...],
-    complete: bool,
-) -> AbstractionResult:  # fmt: skip
-    assert mdp.rewards is not None  # checked at the door
-    small = MDP(
-        class_kernels(mdp, labels),
-        initial=np.bincount(labels, weights=mdp.initial),
-        rewards=class_means(labels, mdp.rewards),
-        actions=mdp.actions,
-    )
-    return AbstractionResult(mdp, small, labels, discount, method, tried, features, complete)
+    tried = (Candidate("labels", -1, count, *losses, classes),)
+    return AbstractionResult.of(mdp, classes, discount, "labels", tried, features)
 
 
 def _positive(value: Any, name: str) -> int:

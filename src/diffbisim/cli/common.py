@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, get_type_hints
@@ -51,14 +53,21 @@ app = typer.Typer(
 
 # --- options that mean the same everywhere ------------------------------------------------------------------------
 
-CHAIN = "A Markov chain: .npz, .csv, .tsv or PRISM .tra"
+CHAIN = "A Markov chain: .npz, .csv, .tsv, PRISM .tra, Storm .drn; .gz of a text, - for standard input"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help=CHAIN, show_default=False)]
-Unseen = Annotated[str, typer.Option(help="States never left: error, self-loop, uniform or drop")]
+Unseen = Annotated[
+    str,
+    typer.Option(help="States never left: error, self-loop, uniform or drop; choices that a state lacks: also repeat"),
+]
+Const = Annotated[
+    str | None,
+    typer.Option("--const", help="Constants of a program (.pm, .nm, .prism, .jani): N=16,p=0.5", show_default=False),
+]
 Rewards = Annotated[
     Path | None,
     typer.Option(
-        help="Rewards: table state,reward, or .npy; of a .tra file also the name of one of its own", show_default=False
+        help="Rewards: table state,reward, or .npy; of a model also the name of one of its own", show_default=False
     ),
 ]
 Initial = Annotated[
@@ -68,10 +77,35 @@ Initial = Annotated[
         show_default=False,
     ),
 ]
+Id = Annotated[str | None, typer.Option("--id", help="Events: the column that says who", show_default=False)]
+Time = Annotated[
+    str | None,
+    typer.Option("--time", help="Events: the column that says when: numbers or ISO 8601", show_default=False),
+]
+State = Annotated[
+    str | None, typer.Option("--state", help="Events: the column that says what happened", show_default=False)
+]
+Gap = Annotated[
+    str | None,
+    typer.Option(
+        "--session-gap", help="Events: a longer pause begins a new episode, such as 30min", show_default=False
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", help="Events: the column of groups; the two of A are compared, without B", show_default=False
+    ),
+]
+Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
 Cost = Annotated[
     str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
 ]
 Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
+Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
+Horizon = Annotated[
+    int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random: the same seed, the same answer")]
 TimeLimit = Annotated[float | None, typer.Option(help="Give up after so many seconds", show_default=False)]
 Checkpoint = Annotated[
@@ -201,40 +235,50 @@ def suffix(path: Path | None) -> str:
 
 
 def read_chain_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
-) -> MarkovChain:
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
+    const: str | None = None,
+) -> MarkovChain:  # fmt: skip
     """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
     from diffbisim.io.chains import read_chain
     from diffbisim.io.files import naming
 
     given = read_rewards_of(path, rewards)
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        chain = read_chain(path, rewards=given, unseen=unseen)  # type: ignore[arg-type]
+        chain = read_chain(path, rewards=given, unseen=unseen, constants=const)  # type: ignore[arg-type]
         return chain if initial is None else chain.with_initial(read_state(chain, initial))
 
 
 def read_process_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = ""
-) -> MarkovChain | MDP:
-    """The same; or the MDP, where a .tra file holds one."""
+    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
+    const: str | None = None,
+) -> MarkovChain | MDP:  # fmt: skip
+    """The same; or the MDP, where a model holds one."""
+    from diffbisim.io.chains import read_model
     from diffbisim.io.files import naming
-    from diffbisim.io.prism import read_model
 
-    if suffix(path) != ".tra":
-        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side)
+    if not is_model(path):
+        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side, const=const)
     given = read_rewards_of(path, rewards)
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        model = read_model(path, rewards=given, unseen=unseen)  # type: ignore[arg-type]
+        model = read_model(path, rewards=given, unseen=unseen, constants=const)
         return model if initial is None else model.with_initial(read_state(model, initial))
 
 
+def is_model(path: Path) -> bool:
+    """Whether it is a file of PRISM or Storm, with reward structures and propositions that have names."""
+    from diffbisim.io.files import extension
+    from diffbisim.io.storm import MODELS
+
+    return extension(path) in (".tra", *MODELS)
+
+
 def read_rewards_of(path: Path, rewards: Path | None) -> Any:
-    """The rewards in a file; or, of a .tra file, the name of rewards that it has."""
+    """The rewards in a file; or, of a model, the name of rewards that it has."""
     from diffbisim.io.tables import read_rewards
 
     if rewards is None:
         return None
-    by_name = suffix(path) == ".tra" and suffix(rewards) not in (".npy", ".csv", ".tsv")
+    by_name = is_model(path) and suffix(rewards) not in (".npy", ".csv", ".tsv")
     return str(rewards) if by_name and not rewards.exists() else read_rewards(rewards)
 
 
@@ -275,21 +319,67 @@ def read_weights(weights: str | None) -> Any:
         ) from None
 
 
-def read_observed(path: Path, rewards: Any = None) -> Transitions | MarkovChain:
+@dataclass(frozen=True)
+class Events:
+    """The columns of a table of events, as the options name them; none of them: another kind of table."""
+
+    id: str | None = None
+    time: str | None = None
+    state: str | None = None
+    gap: str | None = None
+    group: str | None = None
+    missing: str = "error"
+
+    def read(self, path: Path, states: Any = None) -> Any:
+        """What was observed; with a group a dictionary. Warnings become notes."""
+        from diffbisim.io.chains import read_transitions
+
+        options = {name: getattr(self, name) for name in ("id", "time", "state", "group", "missing")}
+        gap = float(self.gap) if self.gap is not None and re.fullmatch(r"[\d.]+", self.gap) else self.gap
+        with warnings_as_notes(), naming_options(missing="--missing", state="--state", gap="--session-gap"):
+            return read_transitions(path, states=states, gap=gap, **options)
+
+    def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
+        """The transitions and the names of the two groups in a file."""
+        if self.group is None:
+            raise InvalidArgument(f"{path} is one file: give another one, or --group COLUMN to compare its two groups")
+        found = self.read(path)
+        if len(found) != 2:
+            names = listed([f"{name} ({data.n_episodes:,})" for name, data in list(found.items())[:SHOWN]], len(found))
+            raise InvalidArgument(f"{path}: {self.group} has {len(found)} groups, {names}; two are compared")
+        return list(found.values()), [f"{path}, {self.group} = {name}" for name in found]
+
+
+def read_observed(path: Path, rewards: Any = None, events: Events | None = None) -> Transitions | MarkovChain:
     """What was observed, if the file holds observations, else the chain in it."""
     from diffbisim.io.chains import read_chain, read_transitions
+    from diffbisim.io.files import extension
+    from diffbisim.io.logs import LOGS
     from diffbisim.io.tables import holds_observations
 
-    if suffix(path) in (".csv", ".tsv") and holds_observations(path):
-        return read_transitions(path)
+    if events is not None and (events.state is not None or extension(path) in LOGS):
+        return events.read(path)  # type: ignore[no-any-return]
+    if extension(path) in (".csv", ".tsv") and holds_observations(path):
+        return read_transitions(path)  # type: ignore[no-any-return]
     return read_chain(path, rewards=rewards)
+
+
+@contextmanager
+def warnings_as_notes(**options: str) -> Iterator[None]:
+    """Warnings from within as notes that name these options."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        note(with_option_names(str(warning.message), options))
 
 
 def start_is_a_guess(path: Path, initial: str | None) -> bool:
     """Whether nothing says where the chain in a file starts, so that it is the state of the first row."""
+    from diffbisim.io.files import extension
     from diffbisim.io.tables import header
 
-    return initial is None and suffix(path) in (".csv", ".tsv") and "episode" not in header(path)
+    return initial is None and extension(path) in (".csv", ".tsv") and "episode" not in header(path)
 
 
 def need_rewards(chain: Any, path: Path, option: str = "--rewards", other: str = ", or use --cost indicator") -> None:

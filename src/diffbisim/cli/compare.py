@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.cli.estimate import DATA, estimate_report, read_both, warnings_as_notes
+from diffbisim.cli.estimate import DATA, estimate_report, read_both, read_sides
 from diffbisim.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def compare(
     ] = None,
     rewards: cli.Rewards = None,
     unseen: Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")] = "self-loop",
+    id_column: cli.Id = None,
+    time_column: cli.Time = None,
+    state_column: cli.State = None,
+    session_gap: cli.Gap = None,
+    group_column: cli.Group = None,
+    missing: cli.Missing = "error",
     top: Annotated[int, typer.Option(help="Rows, states and pairs to list")] = 8,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
@@ -43,20 +49,20 @@ def compare(
     import diffbisim as db
 
     cli.check_output(output, ".json")
-    if len(files) < 2:
-        raise InvalidArgument(f"{files[0]} is one file; give two or more to compare")
+    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
     began = time.perf_counter()
     options: dict[str, Any] = {
         "discount": discount, "unseen": cast(Any, unseen), "confidence": confidence, "permutations": permutations,
         "rng": rng, "progress": cli.somebody_watches(),
     }  # fmt: skip
-    if len(files) == 2:
-        (x, y), given, start = read_both((files[0], files[1]), (rewards, None), (initial, initial), cost)
-        with warnings_as_notes(initial="--initial"):
+    if len(files) <= 2:
+        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None))
+        (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
+        with cli.warnings_as_notes(initial="--initial"):
             found = db.estimate(
                 x, y, cli.read_cost(cost), rewards=given, initial=start, replicates=replicates, **options
             )
-        report = estimate_report(found, (files[0], files[1]), cost, rng, time.perf_counter() - began)
+        report = estimate_report(found, pair, cost, rng, time.perf_counter() - began)
         parts = found.contributions()
         causes = parts.given is not None or parts.reason is None
         report["rows"] = _plain(parts.records("rows", top)) if causes else []
@@ -65,7 +71,7 @@ def compare(
         return
     groups, own = _read_groups(files, rewards, cost)
     state = None if initial is None else cli.read_state(next(iter(groups.values())), initial)
-    with warnings_as_notes(initial="--initial"):
+    with cli.warnings_as_notes(initial="--initial"):
         several = db.compare(groups, cli.read_cost(cost), rewards=own, initial=state, **options)
     report = {
         "groups": list(groups),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,10 @@ def compress(
     file: cli.File,
     n_states: Annotated[int, typer.Option("--states", help="Number of states of the small chain")] = 5,
     discount: cli.Discount = 0.95,
+    model: Annotated[
+        str, typer.Option(help="nearest; aggregate, averages over classes; or kinetic, which keeps slow rates")
+    ] = "nearest",
+    lag: Annotated[int, typer.Option(help="Steps of the chain that one step of the small one stands for")] = 1,
     restarts: Annotated[int, typer.Option(help="Searches from different beginnings; the best is kept")] = 8,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw the encoder and the small chain: NAME-5-states.png, in this folder")
@@ -36,16 +41,21 @@ def compress(
     cli.check_output(output, *cli.CHAIN_FILES, ".json")
     cli.check_output(checkpoint, ".npz")
     chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
-    cli.need_rewards(chain, file, other="")
+    if model != "kinetic":
+        cli.need_rewards(chain, file, other="")
     began = time.perf_counter()
     result = diffbisim.compress(
-        chain, n_states=n_states, discount=discount, rng=rng, restarts=restarts, time_limit=time_limit,
-        checkpoint=checkpoint, progress=cli.somebody_watches(),
+        chain, n_states=n_states, discount=discount, model=model, lag=lag, rng=rng, restarts=restarts,
+        time_limit=time_limit, checkpoint=checkpoint, progress=cli.somebody_watches(),
     )  # fmt: skip
+    slow = [[t if math.isfinite(t) else None for t in row] for row in result.implied_timescales.tolist()]
     facts = {
         "file": str(file), "n_states": chain.n_states, "small_states": n_states, "seed": rng,
         "start": cli.start_names(chain), "labels": result.labels.tolist(), "used": result.used,
+        "model": result.model, "lag": result.lag, "timescales": slow[0], "small_timescales": slow[1],
     }  # fmt: skip
+    if result.residual is not None:
+        facts["residual"] = result.residual
     cli.emit_model(result, facts, time.perf_counter() - began, as_json=as_json, output=output)
     if plot:
         _draw(result, Path(f"{file.stem}-{n_states}-states.png"))

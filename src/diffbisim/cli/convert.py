@@ -19,12 +19,13 @@ def convert(
     ],
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
     initial: cli.Initial = None,
     as_json: cli.Json = False,
 ) -> None:
     """Read a chain and write it in another format; a note says what the new format cannot hold."""
     cli.check_output(target, *cli.CHAIN_FILES)
-    chain = cli.read_chain_file(source, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_chain_file(source, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     if cli.start_is_a_guess(source, initial) and cli.suffix(target) in (".npz", ".tra"):
         cli.note(
             f"{source} does not name a start; that of its first row, {cli.start_names(chain)[0]}, is kept: "

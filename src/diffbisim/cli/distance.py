@@ -27,12 +27,8 @@ def distance(
     b: Annotated[Path, typer.Argument(metavar="B", help="Another one, of any size", show_default=False)],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
-    criterion: Annotated[
-        str, typer.Option(help="discounted, average (long-run) or total (until absorption)")
-    ] = "discounted",
-    horizon: Annotated[
-        int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
-    ] = None,
+    criterion: cli.Criterion = "discounted",
+    horizon: cli.Horizon = None,
     weights: Annotated[
         str | None,
         typer.Option(help="Or by weights of the times 0, 1, …: 1,0.5,0.25, or a file of numbers", show_default=False),
@@ -52,26 +48,37 @@ def distance(
     rewards_a: cli.Rewards = None,
     rewards_b: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
+    constants_b: Annotated[
+        str | None, typer.Option("--const-b", help="Those of B, if they are others", show_default=False)
+    ] = None,
     max_iterations: Annotated[
         int | None, typer.Option(help="Give up after so many (somcot: its number of steps)", show_default=False)
     ] = None,
     time_limit: cli.TimeLimit = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Solve on the workers of a Dask scheduler: tcp://host:8786", show_default=False)
+    ] = None,
+    checkpoint: cli.Checkpoint = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.ResultOutput = None,
 ) -> None:
     """Distance between the Markov chains (or MDPs) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
-    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
-    y = cli.read_process_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
+    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
+    y = cli.read_process_file(
+        b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants
+    )
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
     began = time.perf_counter()
     sampled = solver == "somcot"
-    options = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
+    options: dict[str, Any] = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
     with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
-        chosen = _solver(solver, tol, {**options, "time_limit": time_limit})
+        options |= {"time_limit": time_limit, "cluster": cluster, "checkpoint": checkpoint}
+        chosen = _solver(solver, tol, options)
         asked = {
             "cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "horizon": horizon,
             "weights": cli.read_weights(weights), "actions": actions, "lump": lump,
@@ -94,8 +101,12 @@ def distance(
 def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
     """The solver of this name, with the options that were given."""
     from diffbisim.distance import make_solver
+    from diffbisim.errors import InvalidArgument
 
-    return replace(make_solver(name, tol), **{key: value for key, value in options.items() if value is not None})
+    given = {key: value for key, value in options.items() if value is not None}
+    if name != "exact" and (others := given.keys() & {"cluster", "checkpoint"}):
+        raise InvalidArgument(f"{min(others)} is for solver 'exact', not for {name!r}: leave it out")
+    return replace(make_solver(name, tol), **given)
 
 
 def _solve(
@@ -131,6 +142,8 @@ def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds
         "lower": result.lower,
         "upper": result.upper,
         "gap": result.gap,
+        "property_bound": result.property_bound,
+        "meaning": result.meaning,
         "converged": result.converged,
         "outcome": result.outcome.name.lower(),
         "status": result.status,
@@ -159,6 +172,7 @@ def _table(report: cli.Report) -> Table:
         "distance": f"{report['value']:.10g}",
         "certified": f"{report['lower']:.10g} ≤ d ≤ {report['upper']:.10g}",
         "gap": f"{report['gap']:.1e}",
+        "so": report["meaning"],
         "status": report["status"],
         "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with loading",
         **cli.asked_line(report),

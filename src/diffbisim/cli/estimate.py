@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,14 +17,19 @@ if TYPE_CHECKING:
 
     from diffbisim.estimate import Estimate
 
-DATA = "Observed transitions or trajectories (.csv, .tsv); a file with a chain is taken as known"
+DATA = (
+    "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
+    "a file with a chain is taken as known"
+)
 
 
 @cli.app.command(epilog="Example: diffbisim estimate before.csv after.csv --cost indicator --confidence 0.9")
 @cli.reports_errors
 def estimate(
     a: Annotated[Path, typer.Argument(metavar="A", help=DATA, show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other side", show_default=False)],
+    b: Annotated[
+        Path | None, typer.Argument(metavar="[B]", help="The other side; none with --group", show_default=False)
+    ] = None,
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
     criterion: Annotated[str, typer.Option(help="discounted or average (long-run)")] = "discounted",
@@ -40,6 +43,12 @@ def estimate(
         Path | None, typer.Option(help="Rewards of B (default: those of A)", show_default=False)
     ] = None,
     unseen: Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")] = "self-loop",
+    id_column: cli.Id = None,
+    time_column: cli.Time = None,
+    state_column: cli.State = None,
+    session_gap: cli.Gap = None,
+    group_column: cli.Group = None,
+    missing: cli.Missing = "error",
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
@@ -48,15 +57,17 @@ def estimate(
     from diffbisim import estimate as plug_in
 
     cli.check_output(output, ".json")
-    (x, y), rewards, initial = read_both((a, b), (rewards_a, rewards_b), (initial_a, initial_b), cost)
+    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
+    files, sides = read_sides(a, b, events, (rewards_a, rewards_b))
+    (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
-    with warnings_as_notes(initial="--initial-a and --initial-b"):
+    with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
         found = plug_in(
             x, y, cli.read_cost(cost), discount, criterion=criterion, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
             progress=cli.somebody_watches(),
         )  # fmt: skip
-    report = estimate_report(found, (a, b), cost, rng, time.perf_counter() - began)
+    report = estimate_report(found, files, cost, rng, time.perf_counter() - began)
     cli.emit(report, _table(report), as_json=as_json, output=output)
 
 
@@ -96,36 +107,38 @@ def _table(report: cli.Report) -> Table:
     })  # fmt: skip
 
 
-@contextmanager
-def warnings_as_notes(**options: str) -> Iterator[None]:
-    """Warnings from within as notes that name these options."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        cli.note(cli.with_option_names(str(warning.message), options))
+def read_sides(
+    a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None]
+) -> tuple[tuple[Path, Path], list[Any]]:
+    """The two sides, each as observed transitions or as a known chain, and what they are called."""
+    if b is None:
+        sides, names = events.two_groups(a)
+        return (Path(names[0]), Path(names[1])), list(sides)
+    if events.group is not None:
+        raise InvalidArgument(f"--group is for one file: leave {b} out")
+    found = []
+    for path, own, letter in zip((a, b), (rewards[0], rewards[1] or rewards[0]), "ab", strict=True):
+        with cli.naming_options(rewards=f"--rewards-{letter}"):
+            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events))
+    return (a, b), found
 
 
 def read_both(
     files: tuple[Path, Path],
+    sides: list[Any],
     rewards: tuple[Path | None, Path | None],
     initial: tuple[str | None, str | None],
     cost: str,
 ) -> tuple[list[Any], tuple[Any, Any], tuple[Any, Any]]:
-    """Two sides, each as observed transitions or as a known chain, and the rewards and starts of those observed.
+    """The two sides, checked, and the rewards and starts of those observed.
 
     With the cost "indicator" the states of both are one set: those that either has seen.
     """
     from diffbisim.chain import MarkovChain
     from diffbisim.checks import start_distribution, state_rewards
-    from diffbisim.io.chains import read_transitions
     from diffbisim.io.files import naming
 
     given = (cli.read_rewards_of(files[0], rewards[0]), cli.read_rewards_of(files[1], rewards[1] or rewards[0]))
-    sides: list[Any] = []
-    for path, own, letter in zip(files, given, "ab", strict=True):
-        with cli.naming_options(rewards=f"--rewards-{letter}"):
-            sides.append(cli.read_observed(path, own))
     known = [isinstance(side, MarkovChain) for side in sides]
     if all(known):
         raise InvalidArgument(f"{files[0]} and {files[1]} are both chains, not data: use diffbisim distance")
@@ -133,12 +146,7 @@ def read_both(
         if cost == "reward" and own is None and getattr(side, "rewards", None) is None:
             raise InvalidArgument(f"{path} has no rewards; give --rewards-{letter} FILE, or use --cost indicator")
     if cost == "indicator" and not any(known):
-        one, two = sides
-        if one.labels is not None and two.labels is not None:
-            states: Any = sorted({*one.labels, *two.labels}, key=str)
-        else:
-            states = max(one.n_states, two.n_states)
-        sides = [read_transitions(path, states=states) for path in files]
+        sides = _on_the_same_states(*sides)
     starts = [None if text is None else cli.read_state(side, text) for side, text in zip(sides, initial, strict=True)]
     rules = ("first", "pooled", "empirical", "stationary")
     for k, side in enumerate(sides):  # refused here, where the options are known
@@ -152,3 +160,24 @@ def read_both(
             if not rule:
                 start_distribution(starts[k], side.n_states, {label: i for i, label in enumerate(side.labels or ())})
     return sides, given, (starts[0], starts[1])
+
+
+def _on_the_same_states(one: Any, two: Any) -> list[Any]:
+    """Two datasets with the states that either has seen."""
+    import numpy as np
+
+    if one.labels is None or two.labels is None:
+        return [replace(side, n_states=max(one.n_states, two.n_states)) for side in (one, two)]
+    names = sorted({*one.labels, *two.labels}, key=str)
+    number = {name: k for k, name in enumerate(names)}
+    sides = []
+    for side in (one, two):
+        new = np.array([number[name] for name in side.labels], dtype=np.int64)
+        moved = {
+            part: new[getattr(side, part)]
+            for part in ("states", "next_states", "starts")
+            if getattr(side, part) is not None
+        }
+        first = None if side.first is None else int(new[side.first])
+        sides.append(replace(side, n_states=len(names), labels=tuple(names), first=first, **moved))
+    return sides

@@ -20,6 +20,8 @@ def fit(
     ] = "full",
     cost: Annotated[str, typer.Option(help="reward, or indicator")] = "reward",
     discount: cli.Discount = 0.95,
+    criterion: cli.Criterion = "discounted",
+    horizon: cli.Horizon = None,
     steps: Annotated[int, typer.Option(help="At most so many")] = 200,
     tol: Annotated[float, typer.Option(help="Distance to reach, relative to the largest cost")] = 1e-8,
     rewards: cli.Rewards = None,
@@ -46,11 +48,12 @@ def fit(
     model = kernels.Softmax(chain.n_states, rng=rng) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=rng)
     began = time.perf_counter()
     result = diffbisim.fit(
-        chain, model, cost, discount, steps=steps, tol=tol, checkpoint=checkpoint, progress=cli.somebody_watches()
-    )
+        chain, model, cost, discount, criterion=criterion, horizon=horizon, steps=steps, tol=tol, checkpoint=checkpoint,
+        progress=cli.somebody_watches(),
+    )  # fmt: skip
     facts = {
         "file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "start": cli.start_names(chain),
-        "seed": rng, "converged": result.converged,
+        "seed": rng, "criterion": result.distance.problem.criterion, "converged": result.converged,
     }  # fmt: skip
     cli.emit_model(result, facts, time.perf_counter() - began, as_json=as_json, output=output)
     if not result.converged:

@@ -34,6 +34,8 @@ def imitate(
         ),
     ] = None,
     discount: cli.Discount = 0.95,
+    criterion: cli.Criterion = "discounted",
+    horizon: cli.Horizon = None,
     tol: Annotated[float, typer.Option(help="Distance to reach")] = 1e-7,
     max_iterations: Annotated[int, typer.Option(help="Policies tried at most")] = 300,
     checkpoint: cli.Checkpoint = None,
@@ -51,12 +53,13 @@ def imitate(
     task, shown = _read_task(env, mdp, expert, unseen, rewards)
     began = time.perf_counter()
     result = diffbisim.imitate(
-        task, shown, "indicator", discount, rng=rng, tol=tol, max_iterations=max_iterations, checkpoint=checkpoint,
-        progress=cli.somebody_watches(),
+        task, shown, "indicator", discount, criterion=criterion, horizon=horizon, rng=rng, tol=tol,
+        max_iterations=max_iterations, checkpoint=checkpoint, progress=cli.somebody_watches(),
     )  # fmt: skip
     facts = {
         "environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": rng,
-        "n_states": task.n_states, "n_actions": task.n_actions, "converged": result.converged,
+        "n_states": task.n_states, "n_actions": task.n_actions, "criterion": result.distance.problem.criterion,
+        "converged": result.converged,
     }  # fmt: skip
     numbers = output if cli.suffix(output) == ".json" else None
     cli.emit_model(result, facts, time.perf_counter() - began, as_json=as_json, output=numbers)

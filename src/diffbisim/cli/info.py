@@ -19,24 +19,26 @@ def info(
     file: cli.File,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
     initial: cli.Initial = None,
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
     """What is in a file: size, start, rewards, structure, and how far it can be lumped."""
     cli.check_output(output, ".json")
-    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     report = _report(chain, file, _start_source(file, initial))
     cli.emit(report, _table(report), as_json=as_json, output=output)
 
 
 def _start_source(path: Path, initial: str | None) -> str:
     """Who said where the chain in a file starts."""
+    from diffbisim.io.files import extension
     from diffbisim.io.prism import read_prism_labels
 
     if initial is not None:
         return "--initial"
-    if cli.suffix(path) in (".csv", ".tsv"):
+    if extension(path) in (".csv", ".tsv"):
         return (
             "the first row; --initial names another" if cli.start_is_a_guess(path, None) else "where the episodes begin"
         )
@@ -44,7 +46,7 @@ def _start_source(path: Path, initial: str | None) -> str:
         labels = path.with_suffix(".lab")
         said = labels.exists() and len(read_prism_labels(labels).get("init", ())) > 0
         return f"init in {labels.name}" if said else "no state is labeled init; --initial names another"
-    return "stored in the file"
+    return "where the episodes begin" if extension(path) == ".xes" else "stored in the file"
 
 
 def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:

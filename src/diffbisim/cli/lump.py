@@ -24,6 +24,7 @@ def lump(
     tol: Annotated[float, typer.Option(help="Probabilities this close count as equal")] = 1e-12,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
     initial: cli.Initial = None,
     as_json: cli.Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the quotient chain here")] = None,
@@ -36,7 +37,7 @@ def lump(
     from diffbisim.mdp import MDP
 
     cli.check_output(output, *cli.CHAIN_FILES)
-    chain = cli.read_process_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_process_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     if isinstance(chain, MDP) and output is not None:
         raise InvalidArgument(
             f"{file} holds an MDP, and there is no format for its quotient: leave --output out, --json has the classes"

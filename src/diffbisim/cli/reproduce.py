@@ -24,6 +24,9 @@ def reproduce(
     ),
     full: Annotated[bool, typer.Option("--full", help="All seeds and sizes; takes much longer")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there")] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="Run on the workers of a Dask scheduler: tcp://host:8786", show_default=False)
+    ] = None,
     as_json: cli.Json = False,
 ) -> None:
     """Run the experiments: tables on screen; figures, tables, numbers and report.html in a folder.
@@ -35,7 +38,7 @@ def reproduce(
 
     wanted, reports = chosen(names or []), {}
     with steps(cli.somebody_watches() and not as_json, len(wanted)) as begin:
-        for name, finished in run_all(output, wanted, full=full, fresh=fresh):
+        for name, finished in run_all(output, wanted, full=full, fresh=fresh, executor=cluster):
             if finished is None:
                 begin(name)
                 continue

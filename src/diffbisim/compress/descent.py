@@ -36,7 +36,8 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
-from diffbisim.compress.starts import Model, Target, aggregate, weighted_median
+from diffbisim.compress.starts import Model, Target, averaged, weighted_median
+from diffbisim.parallel import left_behind
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
 
@@ -53,9 +54,10 @@ FRESH = 3
 CELLS_PER_SECOND = 2e8
 
 
-#: Largest linear program, in cells of the plans of one row. The states of largest weight are taken as far as that
-#: goes; if they have less than this share of the weight, the projections are used.
-LARGEST_PROGRAM = 3_000
+#: Largest linear program, in cells of the plans of one row, for chains of up to so many states, and for larger ones.
+#: The states of largest weight are taken as far as that goes; if they have less than this share of the weight, the
+#: projections are used.
+LARGEST_PROGRAM, SMALL, OF_LARGE = 3_000, 100, 1_000
 ENOUGH = 0.9
 
 #: Weights below this share of a row's total do not move its barycenter.
@@ -64,7 +66,11 @@ NEGLIGIBLE = 1e-9
 #: Width of the Gibbs kernel, relative to the spread of the table; less for short steps, which need to be exact.
 SMOOTHING = 0.05
 
-PROJECTIONS = 30
+#: Projections at most, and the change (in total) at which they end.
+PROJECTIONS, SETTLED = 30, 1e-3
+
+#: Share of the weight of a row that may be left out, the states of least weight; less for short steps, too.
+LEFT_OUT = 0.1
 TINY = 1e-300
 
 #: Kernels with at least this share of their entries positive are multiplied as dense matrices.
@@ -86,6 +92,7 @@ class Search:
     deadline: float
     hold: bool = False  # whether the rewards stay as they are
     reserve: float = 0.0
+    tol: float = 0.0  # certified gap of its distances, if larger than that of the target
     step: float = 1.0
     pace: float = field(init=False)
     values: list[float] = field(default_factory=list)
@@ -122,21 +129,22 @@ class Search:
         """Below this a distance is zero as far as anybody can tell."""
         return self.target.tol * self.result.problem.scale
 
-    def solve(self, model: Model, warm: DistanceResult | None = None) -> DistanceResult:
-        """The distance to a model, as exact as the time allows."""
+    def solve(self, model: Model, warm: DistanceResult | None = None, least: float = np.inf) -> DistanceResult:
+        """The distance to a model, as exact as the time allows; not to the end where it is surely ``least`` or more."""
         began, slowest, done = time.monotonic(), self.pace / 2, 0
 
         def stop(row: Mapping[str, float]) -> bool:
             nonlocal done
             done, spent = done + 1, time.monotonic() - began
             self.pace = max(slowest, spent / done)
-            return time.monotonic() + self.pace > self.end and (bool(self.values) or spent > MOMENT)
+            late = time.monotonic() + self.pace > self.end and (bool(self.values) or spent > MOMENT)
+            return late or row["lower"] >= least
 
-        return self.target.solve(model, warm, stop)
+        return self.target.solve(model, warm, stop, self.tol)
 
     def consider(self, model: Model, least: float = 0.0, cold: bool = False) -> bool:
         """Take a model if it is nearer by more than ``least``; one whose distance was not finished, if that is sure."""
-        result = self.solve(model, None if cold else self.result)
+        result = self.solve(model, None if cold else self.result, self.value - least)
         if not (result.upper if result.outcome is Status.INTERRUPTED else result.value) < self.value - least:
             return False
         self.model, self.result = model, result
@@ -151,14 +159,28 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
     idle = 0
     while idle < patience and not search.over:
         before = search.value
-        for improve in (_start_and_rewards, _kernel, reseed):
+        for improve in (_all_at_once, reseed) if search.tol else (_start_and_rewards, _kernel, reseed):
             if not search.late:
                 improve(search)
         search.report()
         idle = idle + 1 if before - search.value <= small * before else 0
 
 
+def _all_at_once(search: Search) -> None:
+    """Start, rewards and kernel in one trial, where a solve is expensive; without the kernel if that is not nearer."""
+    moved = _with_start_and_rewards(search)
+    if not _kernel(search, moved) and not search.late and not _same(moved, search.model):
+        search.consider(moved)
+
+
 def _start_and_rewards(search: Search) -> None:
+    moved = _with_start_and_rewards(search)
+    if not _same(moved, search.model):
+        search.consider(moved)
+
+
+def _with_start_and_rewards(search: Search) -> Model:
+    """The model with the start and the rewards that are best for its coupling."""
     U, m, model = search.result.values, search.result.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
     moved = replace(model, initial=nearest / nearest.sum())
@@ -167,8 +189,7 @@ def _start_and_rewards(search: Search) -> None:
         visited = m.sum(axis=0) > NEGLIGIBLE
         medians = [weighted_median(r, m[:, y]) if visited[y] else model.rewards[y] for y in range(m.shape[1])]
         moved = replace(moved, rewards=np.array(medians))
-    if not _same(moved, model):
-        search.consider(moved)
+    return moved
 
 
 def _same(a: Model, b: Model) -> bool:
@@ -177,19 +198,23 @@ def _same(a: Model, b: Model) -> bool:
     return a.rewards is None or b.rewards is None or np.array_equal(a.rewards, b.rewards)
 
 
-def _kernel(search: Search) -> None:
-    """The best kernel within a radius, which grows with success and shrinks with failure."""
+def _kernel(search: Search, moved: Model | None = None) -> bool:
+    """The best kernel within a radius, which grows with success and shrinks with failure; whether it is nearer.
+
+    ``moved`` is the model whose kernel is replaced, the present one by default.
+    """
     chain, U, m, P = search.target.chain, search.result.values, search.result.occupancy, search.model.transition
     radius = search.step
     while radius >= NEAREST:
         Q = barycenters(chain, U, m, P, radius, search.end - FRESH * search.pace)
         if search.late:
-            return
-        if search.consider(replace(search.model, transition=Q)):
+            return False
+        if search.consider(replace(moved or search.model, transition=Q)):
             search.step = min(2 * radius, FARTHEST)
-            return
+            return True
         radius /= 3
     search.step = 10 * NEAREST
+    return False
 
 
 def reseed(search: Search) -> None:
@@ -227,7 +252,7 @@ def lloyd(search: Search, rounds: int) -> bool:
     gained = False
     for _ in range(rounds):
         labels = search.result.values.argmin(axis=1)
-        hard = aggregate(search.target, labels, len(search.model.initial))
+        hard = averaged(search.target, labels, len(search.model.initial))
         if search.over or not search.consider(hard, least=search.floor, cold=True):
             break
         gained = True
@@ -255,22 +280,30 @@ def barycenters(
         if time.monotonic() > deadline:
             break
         w = m[:, y] / total
-        active = _heaviest(w, degree * U.shape[1])
+        active = _heaviest(w, degree * U.shape[1], LARGEST_PROGRAM if len(w) <= SMALL else OF_LARGE)
         if w[active].sum() >= ENOUGH:
             q = _program(chain, U, w, active, P[y], radius)
         else:
-            gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * max(min(radius, 1.0), 0.01) ** 0.5)
-            q = P[y] + radius * (gibbs.barycenter(w, deadline) - P[y])
+            exact = max(min(radius, 1.0), 0.01) ** 0.5
+            gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * exact)
+            heavy = _carrying(w, 1 - LEFT_OUT * exact**2)
+            q = P[y] + radius * (gibbs.barycenter(w, deadline, heavy) - P[y])
         if q is not None and np.isfinite(q).all() and q.sum() > 0:
             Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
     return Q
 
 
-def _heaviest(w: Array, cells: Integers) -> Integers:
-    """The states of largest weight whose plans fit into one program, ascending."""
+def _heaviest(w: Array, cells: Integers, most: int) -> Integers:
+    """The states of largest weight whose plans have so many cells in all, ascending."""
     order = np.argsort(-w, kind="stable")
     order = order[w[order] > NEGLIGIBLE]
-    return np.sort(order[np.cumsum(cells[order]) <= LARGEST_PROGRAM])
+    return np.sort(order[np.cumsum(cells[order]) <= most])
+
+
+def _carrying(w: Array, share: float) -> Integers:
+    """The states of largest weight that carry this share of it, ascending."""
+    order = np.argsort(-w, kind="stable")
+    return np.sort(order[: int(np.searchsorted(np.cumsum(w[order]), share * w.sum())) + 1])
 
 
 def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: Array, radius: float) -> Array | None:
@@ -290,7 +323,8 @@ def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: A
     rows = np.concatenate([cells // k, n_edges + np.repeat(owner, k) * k + column, n_edges + np.arange(n_plans * k)])
     cols = np.concatenate([cells, cells, n_edges * k + np.tile(np.arange(k), n_plans)])
     data = np.concatenate([np.ones(2 * cells.size), -np.ones(n_plans * k)])
-    found = linprog(  # type: ignore[call-overload]
+    found = left_behind(
+        linprog,
         np.concatenate([(w[active][owner][:, None] * U[s.indices[edges]]).ravel(), np.zeros(k)]),
         A_eq=sparse.csr_array((data, (rows, cols)), shape=(n_edges + n_plans * k, n_edges * k + k)),
         b_eq=np.concatenate([s.probabilities[edges], np.zeros(n_plans * k)]),
@@ -316,23 +350,24 @@ class Gibbs:
         ε = smoothing * float(U.std()) or 1.0
         return cls(chain, np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0)))
 
-    def barycenter(self, w: Array, deadline: float = np.inf) -> Array:
+    def barycenter(self, w: Array, deadline: float = np.inf, heavy: Integers | None = None) -> Array:
         """The row for the weights ``w (n,)``, by alternating projections on both families of constraints.
 
-        Of the large chain only the rows with weight matter. At the deadline it is what the projections so far gave.
+        Of the large chain only the rows with weight matter, or those that are ``heavy``. At the deadline it is what the
+        projections so far gave.
         """
-        heavy = np.flatnonzero(w > NEGLIGIBLE)
-        w, K, rows = w[heavy], self.kernel, self.chain.successors.matrix[heavy]  # (a,), (n, k), (a, n)
+        heavy = np.flatnonzero(w > NEGLIGIBLE) if heavy is None else heavy
+        w, K, rows = w[heavy] / w[heavy].sum(), self.kernel, self.chain.successors.matrix[heavy]  # (a,), (n, k), (a, n)
         dense = rows.nnz >= DENSE * heavy.size * K.shape[0]
         apply = _dense_projection(rows.toarray(), K) if dense else _sparse_projection(rows, K)
         v = np.ones((heavy.size, K.shape[1]))
         q: Array = v[0] / v[0].sum()
         for _ in range(PROJECTIONS):
             back = apply(v)
-            q = np.exp(w @ np.log(np.maximum(v * back, TINY)))
+            before, q = q, np.exp(w @ np.log(np.maximum(v * back, TINY)))
             q /= q.sum()
             v = q / np.maximum(back, TINY)
-            if time.monotonic() > deadline:
+            if np.abs(q - before).sum() <= SETTLED or time.monotonic() > deadline:
                 break
         return np.asarray(q)
 

@@ -1,14 +1,4 @@
-"""What a compression returns: the small chain, how it stands for the large one, and whether it moves as fast.
-
-*Timescales.* How slowly does a chain forget where it began? The eigenvalues of a kernel P lie in the unit disk, and one
-of them is 1. Let λ₂ be the one nearest to 1 besides it, among the states that can be reached from the start. What is
-not yet forgotten then decays like λ₂ᵗ, so
-
-    t₂ = -1 / log |λ₂|     steps,
-
-infinite if the states fall into several groups that the chain never leaves, and zero if λ₂ is not to the right of zero
-(nothing slow: it swings back and forth at most).
-"""
+"""What a compression returns: the small chain, how it stands for the large one, and whether it moves as fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.compress.starts import Target, aggregate
+from diffbisim.compress.kinetics import implied_timescales, slowest_timescale
+from diffbisim.compress.starts import Target, averaged
+from diffbisim.io.arrays import entry, is_count, is_number, numbers
 from diffbisim.io.npz import chain_arrays
 from diffbisim.io.results import fitting_chain, read_built, write_built
 from diffbisim.lumping import lump
@@ -33,11 +24,11 @@ if TYPE_CHECKING:
 #: A small chain that is slower than the target by this factor is called frozen.
 FROZEN = 10.0
 
-#: Up to this size all eigenvalues are computed.
-SMALL = 200
+#: What takes fewer steps than this is not slow; slow timescales that differ by more than this factor are remarked on.
+SLOW, OFF = 10.0, 1.25
 
-#: Up to this size the eigenvalues next to 1 come from a factorization of P - (1 + a little).
-DIRECT, SHIFT = 3_000, 1.0 + 1e-6
+#: Kinds of models.
+MODELS = ("nearest", "aggregate", "kinetic")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,11 +39,19 @@ class CompressResult:
         chain: the small chain, with its rewards unless a table of costs was given.
         distance: its certified distance to the target, with plans, gradient and all.
         history: a row per step of every restart: ``restart``, ``step``, ``value``.
+        model: "nearest", "aggregate" or "kinetic"; see :func:`diffbisim.compress`.
+        lag: steps of the target that one step of the small chain stands for; the distance is to the target seen so.
+        classes: the classes ``(n_X,)`` that the small states are made of, None for the nearest chain.
+        residual: what the fit of a kinetic model misses, None for others; see :func:`diffbisim.aggregate`.
     """
 
     chain: MarkovChain
     distance: DistanceResult
-    history: tuple[Mapping[str, float], ...]
+    history: tuple[Mapping[str, float], ...] = ()
+    model: str = "nearest"
+    lag: int = 1
+    classes: NDArray[np.int64] | None = None
+    residual: float | None = None
 
     @property
     def encoder(self) -> Array:
@@ -66,8 +65,8 @@ class CompressResult:
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder, shape ``(n_X,)``."""
-        return self.distance.labels
+        """Hard encoder, shape ``(n_X,)``: the classes where there are such, else that of the optimal coupling."""
+        return self.distance.labels if self.classes is None else self.classes
 
     @property
     def unused(self) -> NDArray[np.intp]:
@@ -84,12 +83,19 @@ class CompressResult:
 
     @lazy
     def timescales(self) -> tuple[float, float]:
-        """Slowest implied timescales of the target and of the small chain, in steps: -1/log|λ₂|.
+        """Slowest implied timescales of the target and of the small chain, in steps of the target: -1/log|λ₂|.
 
         λ₂ is the eigenvalue nearest to 1 besides the leading one, among the states that the start can reach; infinite
         for a chain of several parts that are never left, NaN where the eigenvalues of a large target were not found.
         """
-        return slowest_timescale(self.distance.problem.x), slowest_timescale(self.chain)
+        return self.lag * slowest_timescale(self.distance.problem.x), self.lag * slowest_timescale(self.chain)
+
+    @lazy
+    def implied_timescales(self) -> Array:
+        """All ``n_states - 1``, of the target (first row) and of the small chain; zero where there are fewer."""
+        count = max(self.chain.n_states - 1, 1)
+        both = [implied_timescales(chain, count) for chain in (self.distance.problem.x, self.chain)]
+        return self.lag * np.array(both)
 
     @lazy
     def averaged(self) -> MarkovChain:
@@ -100,7 +106,7 @@ class CompressResult:
         X, cost = self.distance.problem.x, self.distance.problem.cost
         learned = self.chain.rewards is not None
         target = Target(X, self.distance.discount, X.rewards if learned else None, None if learned else cost)
-        model = aggregate(target, self.labels, self.chain.n_states)
+        model = averaged(target, self.labels, self.chain.n_states)
         return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards)
 
     @lazy
@@ -111,8 +117,6 @@ class CompressResult:
         a distance that is not zero, of a target with a timescale of at least ten steps.
         """
         if self.chain.n_states == 1 or self.distance.lower <= 0:
-            return False
-        if not self._stays and slowest_timescale(self.chain) <= FROZEN:  # then the target need not be asked
             return False
         large, small = self.timescales
         if self._stays:
@@ -126,44 +130,74 @@ class CompressResult:
     @property
     def status(self) -> str:
         """How the search ended, in sentences, with what to do where something is wrong."""
-        (large, small), said = self.timescales, self._remark
-        if not self.frozen and large >= FROZEN * max(small, 1.0):
-            said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
-        return f"{said} {self.distance.status}".lstrip()
+        return f"{self.remark} {self.distance.status}".lstrip()
 
     @lazy
-    def _remark(self) -> str:
-        """What has to be said of a frozen chain; nothing of others."""
-        if not self.frozen:
+    def remark(self) -> str:
+        """What has to be said of a chain that moves otherwise than the target; nothing of others.
+
+        That is: it is frozen, its slowest timescale is off by more than a quarter (of one that takes ten steps or
+        more), or it shows fewer behaviors than it has states although the target is slow.
+        """
+        k, (large, small) = self.chain.n_states, self.timescales
+        if k == 1 or self.distance.lower <= 0 or not max(large, small) >= SLOW:
             return ""
-        large, small = self.timescales
-        how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
-        rate = slowest_timescale(self.averaged)
-        keeps = large / FROZEN < rate < large * FROZEN
-        remedy = f"take result.averaged (slowest timescale {_steps(rate)})" if keeps else "try a larger n_states"
+        slow = f"the slowest timescale of the target is {_steps(large)}"
+        if self.frozen:
+            how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
+            said = f"The small chain is frozen: {how}, while {slow}."
+        elif not large / OFF <= small <= large * OFF and large < np.inf:
+            said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
+        elif large >= SLOW and self.used < k:
+            said = f"The small chain shows only {self.used} behaviors with its {k} states, while {slow}."
+        else:
+            return ""
+        return f"{said} {self._remedy(large)}"
+
+    def _remedy(self, large: float) -> str:
+        """How to get a chain that moves like the target."""
+        if self.model == "kinetic":
+            return "Take more states, or a longer lag=."
+        kinetic = 'model="kinetic", or a longer lag='
+        if self.model == "aggregate":
+            return f"Averages over classes leave them too fast. If rates matter, use {kinetic}."
+        rate, took = self.lag * slowest_timescale(self.averaged), ""
+        if large / FROZEN < rate < large * FROZEN:
+            took = f", or take result.averaged (slowest timescale {_steps(rate)})"
         return (
-            f"The small chain is frozen: {how}, while the slowest timescale of the target is {_steps(large)}. Of the "
-            "chains tried it was the nearest: this distance compares two chains step by step, and does not ask for "
-            f"equal rates. If rates matter, {remedy}."
+            "Of the chains tried it was the nearest: this distance compares two chains step by step, and does not ask "
+            f"for equal rates. If rates matter, use {kinetic}{took}."
         )
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
-        meta = {"history": [dict(row) for row in self.history]}
-        chain = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
-        write_built(path, "compression", meta, self.distance, chain)
+        meta = {"history": [dict(row) for row in self.history], "model": self.model, "lag": self.lag}
+        meta |= {} if self.residual is None else {"residual": self.residual}
+        arrays = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
+        arrays |= {} if self.classes is None else {"classes": self.classes}
+        write_built(path, "compression", meta, self.distance, arrays)
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> "CompressResult":
-        """The inverse of :meth:`save`, from the arrays of the file."""
+        """The inverse of :meth:`save`, from the arrays of the file; older ones have only the nearest chains."""
         meta, found = read_built(arrays, "compression")
-        return cls(fitting_chain(arrays, found), found, tuple(meta["history"]))
+        meta = {"model": "nearest", "lag": 1, **meta}
+        model = entry(meta, "model", lambda name: name in MODELS, f"one of {', '.join(MODELS)}")
+        lag = entry(meta, "lag", lambda count: is_count(count) and count > 0, "a positive count")
+        residual = entry(meta, "residual", is_number, "a number") if "residual" in meta else None
+        chain, classes = fitting_chain(arrays, found), None
+        if "classes" in arrays:
+            n, k = found.problem.shape
+            classes = numbers(arrays, "classes", (n,), np.int64, least=0, most=k - 1)
+        return cls(chain, found, tuple(meta["history"]), model, lag, classes, residual)
 
     def __repr__(self) -> str:
-        d = self.distance
+        d, (large, small) = self.distance, self.timescales
+        kind = "" if self.model == "nearest" else f"{self.model}, "
+        lag = "" if self.lag == 1 else f"lag {self.lag}, "
         return (
-            f"CompressResult({d.problem.x.n_states} states to {self.chain.n_states} ({self.used} used), "
-            f"distance {d.value:.6g} in [{d.lower:.6g}, {d.upper:.6g}])"
+            f"CompressResult({kind}{lag}{d.problem.x.n_states} states to {self.chain.n_states} ({self.used} used), "
+            f"distance {d.value:.6g} in [{d.lower:.6g}, {d.upper:.6g}], slowest timescales {large:.3g} and {small:.3g})"
         )
 
 
@@ -201,47 +235,6 @@ class SweepResult:
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k}: {d:.4g}" for k, d in zip(self.sizes, self.values, strict=True))
         return f"SweepResult({{{pairs}}}, recommended {self.recommended})"
-
-
-# --- timescales --------------------------------------------------------------------------------------------
-
-
-def slowest_timescale(chain: MarkovChain) -> float:
-    """``t₂`` in steps; NaN where the eigenvalues could not be found."""
-    reachable = chain.reachable_states
-    if np.isin([states[0] for states in chain.recurrent_classes], reachable).sum() > 1:
-        return np.inf
-    P = sparse.csr_array(chain.successors.matrix[reachable][:, reachable])
-    if P.shape[0] == 1:
-        return 0.0
-    λ = _second(P)
-    if not λ.real > 0:
-        return 0.0 if λ == λ else np.nan
-    size = min(abs(λ), 1.0)
-    return np.inf if size == 1.0 else float(-1 / np.log(size))
-
-
-def _second(P: sparse.csr_array) -> complex:
-    """The eigenvalue nearest to 1 besides the leading one; NaN where the iteration for large kernels fails."""
-    from scipy.linalg import lu_factor, lu_solve
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
-
-    n = P.shape[0]
-    if n <= SMALL:
-        found = np.linalg.eigvals(P.toarray())
-    else:
-        start = np.random.default_rng(0).random(n)  # ARPACK's own would differ from call to call
-        options: Any = {"k": 2, "v0": start, "return_eigenvectors": False}
-        try:
-            if n <= DIRECT:
-                factors = lu_factor(P.toarray() - SHIFT * np.eye(n))
-                inverse = LinearOperator((n, n), matvec=lambda v: lu_solve(factors, v), dtype=np.float64)
-                found = eigs(P, sigma=SHIFT, OPinv=inverse, **options)
-            else:
-                found = eigs(P, which="LR", maxiter=1_000, **options)
-        except ArpackError:
-            return complex(np.nan)
-    return complex(found[np.argsort(np.abs(found - 1))[1]])
 
 
 def _steps(time: float) -> str:

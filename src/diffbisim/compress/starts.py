@@ -29,14 +29,20 @@ from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
-#: Pairs of states and landmarks up to which the landmarks are the states themselves.
-MOST_PAIRS = 50_000
+#: Pairs of states up to which the landmarks are the states themselves; else there are so many at most.
+MOST_PAIRS, LANDMARKS = 4_000, 20
+
+#: Cells (transitions of X times transitions of L) that the metric to landmarks may have; four landmarks may have more.
+MOST_CELLS = 16e6
 
 #: Where time is limited: cells (transitions of X times transitions of L) whose metric takes a second, on a slow day.
 CELLS_PER_SECOND = 5e6
 
+#: Certified gap of the metric to landmarks.
+LOOSE = 1e-4
+
 #: A medoid is chosen among so many members of its cluster.
-CANDIDATES = 40
+CANDIDATES = 12
 
 ROUNDS = 20
 
@@ -44,11 +50,15 @@ ROUNDS = 20
 @stored
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned."""
+    """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned.
+
+    ``labels (n,)`` are the classes that it was averaged over, if it was, before anything else was done to it.
+    """
 
     transition: Array
     initial: Array
     rewards: Array | None
+    labels: Integers | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +86,16 @@ class Target:
         model: Model,
         warm: DistanceResult | None = None,
         callback: Callable[[Mapping[str, float]], object] | None = None,
+        tol: float = 0.0,
     ) -> DistanceResult:
-        """The distance to a model. One thread: the restarts are the parallel part, and the same bits everywhere."""
+        """The distance to a model, to the target's tolerance or a larger one.
+
+        One thread: the restarts are the parallel part, and the same bits everywhere.
+        """
         Y = MarkovChain(model.transition, initial=model.initial)
         table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
         problem = Problem.make(self.chain, Y, table, self.discount)
-        return Exact(tol=self.tol, threads=1).solve(problem, warm=warm, callback=callback)
+        return Exact(tol=max(tol, self.tol), threads=1).solve(problem, warm=warm, callback=callback)
 
 
 # --- states that behave alike ------------------------------------------------------------------------------
@@ -98,18 +112,18 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
     affordable = seconds * CELLS_PER_SECOND
     if n * n <= MOST_PAIRS and edges * edges <= affordable:
         return _metric(X, X, _difference(c, c), target.discount, seconds)
-    k = min(max(MOST_PAIRS // n, 20), (affordable / edges) ** 0.5)
+    k = min(LANDMARKS, max(4.0, (MOST_CELLS / edges) ** 0.5), (affordable / edges) ** 0.5)
     if k < 2:
         return c
     labels = _quantiles(c, target.weight, int(k))
-    model = aggregate(target, labels, int(labels.max()) + 1)
+    model = averaged(target, labels, int(labels.max()) + 1)
     centers = np.stack([c[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
     L = MarkovChain(model.transition, initial=model.initial)
     return _metric(X, L, _difference(c, centers), target.discount, seconds)
 
 
 def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
-    solver = Exact(tol=1e-6, threads=1, time_limit=None if seconds == np.inf else seconds)
+    solver = Exact(tol=LOOSE, threads=1, time_limit=None if seconds == np.inf else seconds)
     return solver.solve(Problem.make(X, Y, cost, discount)).values
 
 
@@ -147,6 +161,29 @@ def medoid_partition(
     return np.unique(labels, return_inverse=True)[1]
 
 
+def split_classes(features: Array, weight: Array, labels: Integers, k: int, rng: np.random.Generator) -> Integers:
+    """Finer labels: the widest class is split until there are k, or as many as there are distinct states.
+
+    The width of a class is the weighted sum of distances from its medoid.
+    """
+    labels = np.unique(labels, return_inverse=True)[1]
+    while (n := int(labels.max()) + 1) < k:
+        widths = np.zeros(n)
+        for j in range(n):
+            members = np.flatnonzero(labels == j)
+            center = _medoid(features, weight, members, int(members[0]), rng)
+            widths[j] = weight[members] @ np.abs(features[members] - features[center]).max(axis=1)
+        members = np.flatnonzero(labels == int(widths.argmax()))
+        mass = weight[members].sum()
+        if not (widths.max() > 0 and mass > 0):
+            break
+        halves = medoid_partition(features[members], weight[members] / mass, 2, rng)
+        if halves.max() == 0:
+            break
+        labels[members[halves == 1]] = n
+    return labels
+
+
 def _from(features: Array, i: int) -> Array:
     return np.asarray(np.abs(features - features[i]).max(axis=1))
 
@@ -174,13 +211,14 @@ def _medoid(features: Array, weight: Array, members: Integers, current: int, rng
     return int(few[int(np.argmin(far))])
 
 
-def aggregate(target: Target, labels: Integers, k: int) -> Model:
-    """The chain of k states in which the states of a class are averaged, weighted by their occupancy.
+def averaged(target: Target, labels: Integers, k: int, weight: Array | None = None) -> Model:
+    """The chain of k states in which the states of a class are averaged, weighted by their occupancy unless given.
 
     Rewards that are learned are weighted medians, which are optimal for |r - r'|. Classes without members copy the
     first class and are not entered.
     """
-    n, weight = labels.size, target.weight + target.weight.max() * 1e-12  # states never visited count a little
+    n, weight = labels.size, target.weight if weight is None else weight
+    weight = weight + weight.max() * 1e-12  # states never visited count a little
     into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
     mass = np.bincount(labels, weights=weight, minlength=k)
     rows = np.asarray((into.T @ sparse.diags_array(weight) @ (target.chain.successors.matrix @ into)).toarray())
@@ -193,7 +231,7 @@ def aggregate(target: Target, labels: Integers, k: int) -> Model:
         medians = [weighted_median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)]
         rewards = np.array(medians)
     start = np.bincount(labels, weights=target.chain.initial, minlength=k)
-    return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards)
+    return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards, labels)
 
 
 def spread(rewards: Array, k: int) -> Array:
@@ -205,10 +243,15 @@ def spread(rewards: Array, k: int) -> Array:
 def by_appearance(target: Target, k: int) -> Model:
     """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
     if target.rewards is None:
-        return aggregate(target, np.asarray(target.cost).argmin(axis=1), k)
+        return averaged(target, np.asarray(target.cost).argmin(axis=1), k)
     evenly = spread(target.rewards, k)
-    labels = np.abs(target.rewards[:, None] - evenly).argmin(axis=1)
-    return replace(aggregate(target, labels, k), rewards=evenly)
+    return replace(averaged(target, by_reward(target, k), k), rewards=evenly)
+
+
+def by_reward(target: Target, k: int) -> Integers:
+    """Classes of nearest reward to k evenly spread ones; some may have no members."""
+    r = np.asarray(target.rewards)
+    return np.asarray(np.abs(r[:, None] - spread(r, k)).argmin(axis=1))
 
 
 def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:

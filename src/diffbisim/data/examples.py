@@ -9,28 +9,35 @@ discount, ρ the normalized discounted occupancy, d the distance with cost |r(x)
     imitation_chain            a corridor with four actions, for imitation from observations
     equal_marginals_mdp        a ring on which policies differ in how they move, not in where they are
     four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
+    prinz_well, quadruple_well walks in potentials with four wells, between which they are rarely found
     autoregression             Gaussian paths on grids; the adapted distance of two is `gaussian_distance`
+    linear_gaussian_distance   of two `LinearGaussian` processes in any dimension, discounted
+    bent_walk                  a nonlinear walk on the line; `shared_noise_distance` is that of two such kernels
     random_chain, …            no structure, any size
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, Integers
+from diffbisim.checks import Floats, Integers, check_discount
 from diffbisim.errors import InvalidArgument
+from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import as_generator
 from diffbisim.timed import TimedChain
 
 __all__ = [
+    "LinearGaussian",
     "autoregression",
     "autoregression_covariance",
+    "bent_walk",
     "birth_death",
     "block_chain",
     "block_quotient",
@@ -41,8 +48,13 @@ __all__ = [
     "four_rooms_walk",
     "gaussian_distance",
     "imitation_chain",
+    "linear_gaussian_distance",
+    "prinz_well",
+    "quadruple_well",
     "random_chain",
     "random_sparse_chain",
+    "sample_paths",
+    "shared_noise_distance",
     "soft_right_policy",
 ]
 
@@ -198,6 +210,46 @@ def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> Mark
     return mdp.induced_chain(mdp.uniform_policy())
 
 
+def prinz_well(n_states: int = 100, reach: float = 0.16) -> MarkovChain:
+    """A walk on ``n_states`` points of [-1, 1] in the potential of Prinz et al. (2011), which has four wells.
+
+    ``V = 4 (x⁸ + 0.8 exp(-80 x²) + 0.2 exp(-80 (x - ½)²) + 0.5 exp(-40 (x + ½)²))``. It proposes a point
+    within ``reach`` and goes there with probability ``min(1, exp(V(x) - V(x')))``. Rewards are the positions. Known:
+    detailed balance holds for the law ``exp(-V)``, normalized, which is also the start.
+    """
+    _at_least(n_states, 2, "n_states")
+    x = np.linspace(-1.0, 1.0, n_states)
+    V = x**8 + 0.8 * np.exp(-80 * x**2) + 0.2 * np.exp(-80 * (x - 0.5) ** 2) + 0.5 * np.exp(-40 * (x + 0.5) ** 2)
+    return _metropolis(x[:, None], 4 * V, reach, x)
+
+
+def quadruple_well(size: int = 14, reach: float = 0.3, inverse_temperature: float = 4.0) -> MarkovChain:
+    """A walk on ``size`` × ``size`` points of [-1.5, 1.5]² in ``V = (x² - 1)² + (y² - 1)²``: a well in every quarter.
+
+    It moves as in `prinz_well`, with ``β V`` for V. Rewards are ``x + 2 y``, which tells the wells apart. Known:
+    detailed balance holds for the law ``exp(-β V)``, normalized, which is also the start.
+    """
+    _at_least(size, 2, "size")
+    axis = np.linspace(-1.5, 1.5, size)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    V = ((points**2 - 1) ** 2).sum(axis=1)
+    return _metropolis(points, inverse_temperature * V, reach, points @ [1.0, 2.0])
+
+
+def _metropolis(points: Floats, V: Floats, reach: float, rewards: Floats) -> MarkovChain:
+    """Propose any other point within ``reach`` with equal probability, and accept it as Metropolis does."""
+    from scipy.spatial.distance import cdist
+
+    near = cdist(points, points) <= reach
+    np.fill_diagonal(near, False)
+    if not near.any(axis=1).all():
+        raise InvalidArgument(f"reach = {reach}: no point is so near; take a larger one")
+    P = near * np.exp(np.minimum(np.subtract.outer(V, V), 0.0)) / near.sum(axis=1).max()
+    np.fill_diagonal(P, 1.0 - P.sum(axis=1))
+    law = np.exp(V.min() - V)
+    return MarkovChain(P, initial=law / law.sum(), rewards=rewards)
+
+
 def autoregression(
     coefficient: float, noise: float, n_steps: int, n_states: int = 31, width: float = 4.0
 ) -> TimedChain:
@@ -251,6 +303,49 @@ def gaussian_distance(cov_x: Any, cov_y: Any, mean_x: Any = 0.0, mean_y: Any = 0
     gained = sum(float(np.linalg.norm(block, "nuc")) for block in blocks)
     apart = np.broadcast_to(np.subtract(mean_x, mean_y), A.shape[:1])
     return float(apart @ apart + np.trace(A) + np.trace(B) - 2.0 * gained)
+
+
+Step = Callable[[Floats, Floats], Floats]  # states and standard normal noise (n,) -> the next states (n,)
+
+
+def bent_walk(height: float, noise: float) -> Step:
+    """The step ``x' = a tanh(x) + σ ε`` on the line, which no line fits: steep at zero, flat far from it.
+
+    It grows with x and with ε while a ≥ 0, so that `shared_noise_distance` is the distance of two such walks.
+    """
+    a, σ = float(height), float(noise)
+    if a < 0.0 or σ < 0.0:
+        raise InvalidArgument(f"height = {height}, noise = {noise}: both must be at least 0")
+    return lambda x, ε: a * np.tanh(x) + σ * ε
+
+
+def sample_paths(step: Step, n_paths: int, n_steps: int, rng: int | np.random.Generator, spread: float = 0.0) -> Floats:
+    """Paths (n_paths, n_steps + 1, 1) of a step on the line, from normal starts with this standard deviation."""
+    noise = as_generator(rng).standard_normal((n_steps + 1, n_paths))
+    states = itertools.accumulate(noise[1:], step, initial=spread * noise[0])
+    return np.stack(list(states), axis=1)[..., None]
+
+
+def shared_noise_distance(
+    f: Step, g: Step, discount: float, *, power: float = 1.0, spread: float = 0.0, n: int = 20_000, rng: int = 0
+) -> tuple[float, float]:
+    """d of two kernels on the line with cost ``|x - y|^power``, power ≥ 1, by simulation, and its standard error.
+
+    For kernels that grow with the state and with the noise. Known: one noise for both is then the best coupling, since
+    a convex cost of x - y is submodular, the steps keep it so, and for submodular tables the monotone coupling is best.
+    Both start in N(0, ``spread``²), coupled alike.
+    """
+    γ, generator = check_discount(discount), as_generator(rng)
+    noise = generator.standard_normal(n // 2)
+    x = y = spread * np.concatenate([noise, -noise])  # antithetic pairs
+    total, weight = np.zeros(x.size), 1.0 - γ
+    while weight > 1e-8 * (1.0 - γ):
+        total += weight * np.abs(x - y) ** power
+        noise = generator.standard_normal(n // 2)
+        ε = np.concatenate([noise, -noise])
+        x, y, weight = f(x, ε), g(y, ε), weight * γ
+    pairs = total.reshape(2, -1).mean(axis=0)
+    return float(pairs.mean()), float(pairs.std(ddof=1) / np.sqrt(pairs.size))
 
 
 def random_chain(n: int, rng: int | np.random.Generator, concentration: float = 1.0) -> MarkovChain:

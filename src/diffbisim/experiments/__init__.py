@@ -14,13 +14,19 @@ run again; so a run that was interrupted goes on where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.experiments.page import write_page
 from diffbisim.experiments.report import Finished, finish, not_run, stored
+from diffbisim.io.files import replacing
+from diffbisim.parallel import Executor, as_done
 
 __all__ = ["EXPERIMENTS", "Finished", "chosen", "run_all"]
 
@@ -59,21 +65,23 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_all(
-    folder: Path, names: Sequence[str] = (), *, full: bool = False, fresh: bool = False
+    folder: Path, names: Sequence[str] = (), *, full: bool = False, fresh: bool = False, executor: Executor = None
 ) -> Iterator[tuple[str, Finished | None]]:
     """Run the experiments one after the other; write their files and the page ``report.html`` into ``folder``.
 
     Yields ``(name, None)`` when one begins and ``(name, finished)`` when it is done or was done before. Unless it was
-    named, one whose extra is not installed says so and is passed over.
+    named, one whose extra is not installed says so and is passed over. ``executor``: as for :func:`diffbisim.pairwise`,
+    best of processes, which need not see the folder; they are then shown as they are done.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in chosen(names):
+    wanted = {name: _settings(name, full) for name in chosen(names)}
+    made: set[str] = set()
+    for name in wanted if executor is None else _elsewhere(folder, wanted, fresh, executor, made):
         yield name, None
         module = import_module(f"diffbisim.experiments.{name}")
-        settings = getattr(module, "FULL", module.Settings()) if full else module.Settings()
-        finished = None if fresh else stored(folder, name, settings)
+        finished = None if fresh and name not in made else stored(folder, name, wanted[name])
         try:
-            finished = finished or finish(module, name, settings, folder)
+            finished = finished or finish(module, name, wanted[name], folder)
         except MissingExtra as error:
             if names:
                 raise
@@ -81,4 +89,33 @@ def run_all(
             continue
         on_page = {other: stored(folder, other) for other in EXPERIMENTS}
         write_page(folder / "report.html", {key: value for key, value in on_page.items() if value is not None})
-        yield name, finished
+        yield name, replace(finished, new=True) if name in made else finished
+
+
+def _settings(name: str, full: bool) -> Any:
+    module = import_module(f"diffbisim.experiments.{name}")
+    return getattr(module, "FULL", module.Settings()) if full else module.Settings()
+
+
+def _elsewhere(
+    folder: Path, wanted: Mapping[str, Any], fresh: bool, executor: Executor, made: set[str]
+) -> Iterator[str]:
+    """The names of the experiments as their files are in the folder; notes which of them are new."""
+    missing = [name for name in wanted if fresh or stored(folder, name, wanted[name]) is None]
+    yield from (name for name in wanted if name not in missing)
+    with closing(as_done(_files, [(name, wanted[name]) for name in missing], None, executor)) as done:
+        for k, files in done:
+            for name, content in files.items():
+                with replacing(folder / name, binary=True) as file:
+                    file.write(content)
+            made |= {missing[k]} if files else set()
+            yield missing[k]
+
+
+def _files(_: None, experiment: tuple[str, Any]) -> dict[str, bytes]:
+    """What an experiment leaves behind, by name of file; nothing if an extra is not installed. Runs in a worker."""
+    name, settings = experiment
+    with TemporaryDirectory() as folder, suppress(MissingExtra):
+        finished = finish(import_module(f"diffbisim.experiments.{name}"), name, settings, Path(folder))
+        return {path.name: path.read_bytes() for path in finished.files}
+    return {}

@@ -77,7 +77,7 @@ def _world(name: str, settings: Settings) -> World:
         )  # fmt: skip
         seconds[metric] = time.perf_counter() - began
         metrics[metric] = np.array(r.values)[at]
-        gaps[metric] = float((r.values_upper - r.values_lower).max())  # type: ignore[attr-defined]
+        gaps[metric] = float((r.values_upper - r.values_lower).max())
         work[metric] = r.work["transports"] / (r.work["pairs"] * r.work["choices"])
     v = optimal_values(mdp, γ)
     return World(

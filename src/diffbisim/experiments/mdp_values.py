@@ -59,7 +59,7 @@ def run(settings: Settings) -> Outcome:
         signed = np.subtract.outer(v, v)
         pairs = ~np.eye(mdp.n_states, dtype=bool)
         for actions in METRICS:
-            upper = bisimulation(mdp, γ, actions, tol=1e-7).values_upper  # type: ignore[attr-defined]
+            upper = bisimulation(mdp, γ, actions, tol=1e-7).values_upper
             true = signed if actions == "directed" else np.abs(signed)
             differences.setdefault((kind, actions), []).append(true[pairs])
             bounds.setdefault((kind, actions), []).append(upper[pairs])

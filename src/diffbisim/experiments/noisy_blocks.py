@@ -22,7 +22,8 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
 from diffbisim.compress.compression import compress
-from diffbisim.compress.starts import Target, aggregate
+from diffbisim.compress.starts import Target
+from diffbisim.compress.starts import averaged as average_over
 from diffbisim.data.examples import block_chain
 from diffbisim.experiments.compression import same_partition
 from diffbisim.experiments.report import BEYOND, Row
@@ -92,7 +93,7 @@ def _compare(settings: Settings, noise: float, seed: int) -> Row:
 def averaged(chain: MarkovChain, labels: Integers, discount: float) -> float:
     """Distance of the chain averaged over classes, with median rewards."""
     target = Target(chain, discount, rewards=chain.rewards)
-    return target.solve(aggregate(target, labels, int(labels.max()) + 1)).value
+    return target.solve(average_over(target, labels, int(labels.max()) + 1)).value
 
 
 def _k_means(chain: MarkovChain, k: int, seed: int) -> Integers | None:

@@ -8,7 +8,8 @@ A state that a replicate happens to miss keeps the transitions that the data hav
 
 import copy
 from collections.abc import Mapping
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,8 @@ from diffbisim.checks import check_count, state_rewards
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.fitting import empirical_chain, fit
 from diffbisim.fit.result import Array, FitResult
-from diffbisim.progress import Progress, tracking
+from diffbisim.parallel import Executor, tasks
+from diffbisim.progress import Progress
 from diffbisim.stochastic import as_generator
 
 
@@ -69,7 +71,7 @@ def identify(
     replicates: int = 100,
     level: float = 0.95,
     rng: int | np.random.Generator = 0,
-    executor: Executor | None = None,
+    executor: Executor = None,
     progress: Progress = False,
     **options: Any,
 ) -> Identification:
@@ -85,7 +87,7 @@ def identify(
     replicates : how many bootstrap replicates; 0 for no intervals
     level : confidence of the intervals
     rng : seed of the replicates, an integer or a Generator
-    executor : any ``concurrent.futures``-like executor, best of processes; None for one replicate after the other
+    executor : as for :func:`diffbisim.pairwise`, best of processes; None for one replicate after the other
     progress : True for a bar, or a callable ``(done, total)``
     options : of :func:`diffbisim.fit`, e.g. ``steps``, ``tol``, ``solver``; a ``checkpoint`` holds the fit to the data,
         not the replicates
@@ -112,21 +114,17 @@ def identify(
     best = fit(data, kernel, **how)
     seeds = as_generator(rng).spawn(check_count(replicates, "replicates"))
     again = {name: value for name, value in how.items() if name not in ("checkpoint", "every")}  # each a fit of its own
-    jobs = [(data, best.model, again, seed) for seed in seeds]
-    found: list[Mapping[str, Array]] = []
-    run = map if executor is None else executor.map
-    with tracking(progress, replicates, "replicates") as advance:
-        for parameters in run(_replicate, *zip(*jobs, strict=True)) if jobs else ():
-            found.append(parameters)
-            advance(1)
+    with nullcontext(executor) if executor is not None else ThreadPoolExecutor(1) as worker:
+        found = tasks(_replicate, seeds, (data, best.model, again), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}
     ends = [(1 - level) / 2, (1 + level) / 2]
     intervals = {name: np.quantile(values, ends, axis=0) for name, values in stacked.items()}
     return Identification(best, intervals, stacked, level)
 
 
-def _replicate(data: Transitions, model: Any, how: dict[str, Any], rng: np.random.Generator) -> Mapping[str, Array]:
+def _replicate(given: tuple[Transitions, Any, dict[str, Any]], rng: np.random.Generator) -> Mapping[str, Array]:
     """Runs in the worker."""
+    data, model, how = given
     drawn = resample(data, rng)
     return fit(drawn, copy.deepcopy(model), **how).parameters
 

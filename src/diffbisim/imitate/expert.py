@@ -40,7 +40,7 @@ from diffbisim.checks import Floats
 from diffbisim.errors import InvalidData, warn
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.mdp import MDP
-from diffbisim.problem import Problem
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
@@ -68,9 +68,10 @@ def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
     return data.chain(unseen="self-loop", initial=_start(data, mdp))
 
 
-def warn_if_elsewhere(expert: MarkovChain, mdp: MDP) -> None:
-    """Say so if the expert starts where the MDP does not (both on the same states)."""
-    if (foreign := (expert.initial > 0) & (mdp.initial == 0)).any():
+def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, question: Question) -> None:
+    """Say so if the expert starts where the MDP does not (both on the same states), unless the long run forgets it."""
+    foreign = (expert.initial > 0) & (mdp.initial == 0)
+    if foreign.any() and question.criterion != "average":
         warn(
             f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start; the "
             "distance stays positive: correct the data, or make the MDP with initial= that state",
@@ -79,16 +80,22 @@ def warn_if_elsewhere(expert: MarkovChain, mdp: MDP) -> None:
         )
 
 
-def warn_if_impossible(expert: MarkovChain, mdp: MDP, discount: float, known: Any = None) -> None:
+def warn_if_impossible(expert: MarkovChain, mdp: MDP, question: Question, known: Any = None) -> None:
     """Say so if the expert makes transitions that no action of the MDP can make (both on the same states).
 
+    In the long run only those count that it makes for ever; a total or a horizon may end before they are made.
     Where the MDP was estimated, ``known`` (n,) are the states in which every action was tried often enough to judge.
     """
     possible: Any = sum(sp.csr_array(P) for P in mdp.transition)
     s = expert.successors
     source = s.sources
-    visited = (expert.occupancy(discount) > 0)[source] & (True if known is None else known[source])
-    impossible = visited & (_entries(possible, source, s.indices) <= 0)
+    visited = np.zeros(expert.n_states, dtype=bool)
+    if question.is_usual or question.criterion == "average":
+        visited[expert.reachable_states] = True
+    if question.criterion == "average":
+        visited &= np.isin(np.arange(expert.n_states), np.concatenate(expert.recurrent_classes))
+    impossible = (visited if known is None else visited & known)[source]
+    impossible &= _entries(possible, source, s.indices) <= 0
     if impossible.any():
         k = int(impossible.argmax())
         a, b = expert.label(int(source[k])), expert.label(int(s.indices[k]))
@@ -207,8 +214,7 @@ def simplest_policy(found: ImitationResult, counts: Floats) -> ImitationResult:
     """The deterministic policy nearest to the one that was found, if the data cannot tell the two apart."""
     best, actions = found.distance, found.policy.argmax(axis=1)
     policy = np.asarray(np.eye(found.policy.shape[1])[actions], dtype=np.float64)
-    p = best.problem
-    distance = Exact().solve(Problem(p.x, found.mdp.induced_chain(policy), p.cost, p.discount))
+    distance = Exact().solve(replace(best.problem, y=found.mdp.induced_chain(policy)))
     if distance.upper > best.value + CONFIDENCE * standard_error(best, counts):
         return found
     return replace(found, policy=policy, distance=distance)

@@ -44,13 +44,14 @@ from diffbisim.imitate.expert import (
     warn_if_impossible,
 )
 from diffbisim.imitate.learner import Learner, TabularLearner, make_learner
-from diffbisim.imitate.objective import PolicyObjective, Task
+from diffbisim.imitate.objective import DISCOUNTED, PolicyObjective, Task
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.imitate.updates import Update, Walk, make_update
 from diffbisim.mdp import MDP
 from diffbisim.optimize.checkpoint import Session
 from diffbisim.optimize.loop import Callback, Run, Watch
 from diffbisim.progress import Progress
+from diffbisim.questions import Question
 from diffbisim.results import Status
 from diffbisim.stochastic import as_generator
 
@@ -61,6 +62,10 @@ def imitate(
     cost: Any = "indicator",
     discount: float = 0.95,
     *,
+    criterion: str = "discounted",
+    horizon: int | None = None,
+    weights: Any = None,
+    terminal: Any = None,
     rng: int | np.random.Generator = 0,
     policy: Any = None,
     features: Any = None,
@@ -87,6 +92,8 @@ def imitate(
     cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
         callable; with anything but "indicator" the expert may live in a state space of its own
     discount : weight γ of the next step
+    criterion, horizon, weights, terminal : what distance, as for :func:`diffbisim.distance`; other ones than the
+        discounted in a known MDP only, with the updates "natural" and "gradient"
     rng : seed or Generator, for the updates that sample
     policy : where to begin: a table (n_states, n_actions), or a torch module that maps state numbers, or the rows of
         ``features``, to logits; it is trained in place (default: a uniform table)
@@ -120,16 +127,22 @@ def imitate(
     """
     if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
         raise InvalidArgument(f"tol = {tol!r} and max_iterations = {max_iterations!r} must be positive")
+    question = Question(criterion, horizon, weights, terminal)
     if simplest:
-        expert = _data_for_the_rule(expert, policy)
+        expert = _data_for_the_rule(expert, policy, question)
     watch = Watch(max_iterations, callback, progress, checkpoint, every)
     asked = Request(
-        expert, cost, check_discount(discount), make_update(update), tol, solver, attainable, as_generator(rng), policy,
-        features,
+        expert, cost, check_discount(discount) if question.is_usual else discount, make_update(update), tol, solver,
+        attainable, as_generator(rng), policy, features, question,
     )  # fmt: skip
     if isinstance(mdp, MDP):
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
+        if not question.is_usual:
+            raise InvalidArgument(
+                "mdp is an environment, which is explored for the discounted distance only; for another criterion give "
+                "its table, data.gymnasium.from_env(env), or an MDP made of what was seen"
+            )
         found = in_environment(mdp, asked, watch, sampling or Sampling())
     else:
         raise InvalidArgument(
@@ -153,11 +166,12 @@ class Request:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     policy: Any = None
     features: Any = None
+    question: Question = DISCOUNTED
 
     def task(self, mdp: MDP) -> Task:
         """The expert as a chain and the cost as a table, checked."""
         x = expert_chain(self.expert, mdp, self.shared)
-        return Task(x, mdp, learner_cost(self.cost, x, mdp), self.discount)
+        return Task(x, mdp, learner_cost(self.cost, x, mdp), self.discount, self.question)
 
     @property
     def shared(self) -> bool:
@@ -174,7 +188,8 @@ class Request:
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """All that makes this run another than others."""
-        return {part.name: getattr(self, part.name) for part in fields(self)} | more
+        own = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "question"}
+        return own | self.question.facts() | more
 
 
 def finished(run: Run, status: Status) -> ImitationResult:
@@ -188,8 +203,8 @@ def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
     """In known dynamics."""
     task, learner = asked.task(mdp), asked.learner(mdp)
     if asked.shared and task.expert.n_states == mdp.n_states:
-        warn_if_elsewhere(task.expert, mdp)
-        warn_if_impossible(task.expert, mdp, task.discount)
+        warn_if_elsewhere(task.expert, mdp, asked.question)
+        warn_if_impossible(task.expert, mdp, asked.question)
 
     def facts() -> dict[str, Any]:
         return asked.facts(mdp=mdp, expert=task.expert, cost=task.cost)
@@ -219,7 +234,7 @@ def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -
             session.write(lambda: {**rounds.state(), "run": None})
         task = asked.task(model.mdp())
         if asked.shared and task.expert.n_states == model.n_states:
-            warn_if_impossible(task.expert, task.mdp, task.discount, model.known(sampling.enough))
+            warn_if_impossible(task.expert, task.mdp, asked.question, model.known(sampling.enough))
         run = asked.run(task, learner)
         return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
 
@@ -291,8 +306,10 @@ def _environment_facts(env: Any) -> list[Any]:
     return [type(inner), named, sizes(env), getattr(inner, "P", None), getattr(inner, "mdp", None)]
 
 
-def _data_for_the_rule(expert: Any, policy: Any) -> Transitions:
+def _data_for_the_rule(expert: Any, policy: Any, question: Question) -> Transitions:
     """What ``simplest=True`` needs: observations to count, and a table to return."""
+    if question.criterion == "total":
+        raise InvalidArgument("simplest=True: a deterministic policy may never end, and its total be infinite")
     if isinstance(expert, MarkovChain):
         raise InvalidArgument(
             "simplest=True asks what the data can tell apart, and expert is a MarkovChain, which is known exactly; "

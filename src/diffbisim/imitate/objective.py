@@ -4,8 +4,13 @@
 
 Every solve starts from the last solution. By default it is three digits more exact than the distance itself, so that
 steps near the minimum are not led by its error; another solver does as it says, and the policy that comes out is
-certified by the exact one. With the distance come the implicit reward r(s,s') = Σ_x λ_Y(x|s) α_Y(x,s,s') and the
-advantage of every action, A(s,a) = Σ_s' P(s'|s,a) r(s,s').
+certified by the exact one. With the distance come the implicit reward r(s,s') of the learner's transitions (result.py)
+and the advantage of every action, A(s,a) = Σ_s' P(s'|s,a) r(s,s'); with ρ the visits to its states the derivative is
+
+    ∂d/∂π(a|s) = -ρ(s) A(s,a),
+
+for the average, the total and finite horizons as for the discounted distance. Policies are positive (learner.py), so
+that all of them make the same transitions possible: closed classes, and which totals are finite, do not depend on them.
 """
 
 from __future__ import annotations
@@ -16,13 +21,17 @@ from typing import Any, NamedTuple
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
-from diffbisim.distance import make_solver
+from diffbisim.distance import make_solver, solve
 from diffbisim.imitate.learner import Evaluation, Learner
+from diffbisim.imitate.result import reward_and_visits
 from diffbisim.mdp import MDP
 from diffbisim.planning import action_values
 from diffbisim.problem import Problem
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
+
+DISCOUNTED = Question()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +42,14 @@ class Task:
     mdp: MDP
     cost: Floats  # (expert states, MDP states)
     discount: float
+    question: Question = DISCOUNTED
+
+    def problem(self, policy: Floats) -> Any:
+        """The distance of the chain that a policy (n, n_actions) makes."""
+        y = self.mdp._chain(policy)
+        if self.question.is_usual:
+            return Problem(self.expert, y, self.cost, self.discount)
+        return self.question.problem(self.expert, y, self.cost, self.discount)
 
 
 class BestPolicy(NamedTuple):
@@ -63,15 +80,15 @@ class PolicyObjective:
     def evaluate(self, level: float = 0.0) -> Evaluation:
         """Distance, reward and advantage of the current policy."""
         pi, mdp = self.learner.table(), self.task.mdp
-        problem = Problem(self.task.expert, mdp._chain(pi), self.task.cost, self.task.discount)
-        result: DistanceResult = self._solver(problem.scale or 1.0).solve(problem, warm=self.last)
+        problem = self.task.problem(pi)
+        result: DistanceResult = solve(problem, self._solver(problem.scale or 1.0), self.last)
         self.last = result
         if self._best is None or result.value < self._best.result.value:
             self._best = BestPolicy(result, pi, self.learner.snapshot())
-        reward = result.implicit_reward()
+        reward, visits = reward_and_visits(result)
         A = action_values(mdp, reward)
         A -= (pi * A).sum(axis=1, keepdims=True)  # zero up to rounding already
-        return Evaluation(pi, result, reward, A, result.occupancy.sum(axis=0))
+        return Evaluation(pi, result, reward, A, visits)
 
     def _solver(self, scale: float) -> Any:
         """Three digits beyond the last distance, unless a solver was given."""

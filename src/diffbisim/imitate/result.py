@@ -2,6 +2,9 @@
 
     r(s, s') = Σ_x λ_Y(x|s) α_Y(x, s, s'),        E_π[r | s] = 0,        maximize it
 
+More generally r(s,s') = -∂d/∂P_Y(s'|s) / ρ(s), with ρ(s) the visits to s that the gradient counts: for average cost the
+long-run law and, of transient states, expected visits; for the total and for finite horizons expected visits.
+
 At the policy for which it was computed, r is the advantage of a transition: positive for those that bring the
 learner's future closer to the expert's. It changes with the policy, so a reinforcement learner that maximizes it
 should take small steps and ask for a new one; see docs/imitation.md.
@@ -19,6 +22,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.horizon import HorizonResult
 from diffbisim.io.arrays import entry
 from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
 from diffbisim.io.results import part, read_built, write_built
@@ -67,7 +71,7 @@ class ImitationResult:
     @lazy
     def reward(self) -> ImplicitReward:
         """The implicit reward at this policy, to be maximized."""
-        return ImplicitReward(self.distance.implicit_reward(), self.mdp.labels)
+        return ImplicitReward(reward_and_visits(self.distance)[0], self.mdp.labels)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
@@ -112,6 +116,23 @@ class ImitationResult:
             f"ImitationResult({n} states, {k} actions, distance {d.value:.3g} in [{d.lower:.3g}, {d.upper:.3g}], "
             f"{self.iterations} iterations, {self.outcome.name.lower()})"
         )
+
+
+def reward_and_visits(distance: DistanceResult) -> tuple[Floats, Floats]:
+    """r(s,s'), (n, n), and ρ(s), (n,), of the second chain of a distance.
+
+    Other distances than the discounted one score possible transitions only; r is zero elsewhere, and out of states that
+    are never visited.
+    """
+    if distance.problem.criterion == "discounted":
+        return distance.implicit_reward(), distance.occupancy.sum(axis=0)
+    if isinstance(distance, HorizonResult):
+        visits = sum(distance.occupancy_at(t).sum(axis=0) for t in range(distance.n_steps))
+    else:
+        visits = distance.coupling.potential_weights(distance.occupancy).sum(axis=0)
+    G: Any = distance.gradient.transition_y
+    per_visit = np.divide(-1.0, visits, out=np.zeros_like(visits), where=visits > 0)
+    return per_visit[:, None] * (G if isinstance(G, np.ndarray) else G.toarray()), visits
 
 
 @dataclass(frozen=True, eq=False)

@@ -190,6 +190,7 @@ class Sampled(Update):
     def step(self, walk: Walk, at: Evaluation) -> float:
         if not walk.learner.is_table:
             raise InvalidArgument('update "sampled" moves tables; use "natural" with a module')
+        _only_discounted(walk, "sampled")
         n, k = at.policy.shape
         s, a, t = _transitions(walk, at, self.samples)
         score = np.zeros((n, k))
@@ -214,11 +215,19 @@ class BestResponse(Update):
     def step(self, walk: Walk, at: Evaluation) -> float:
         if not walk.learner.is_table:
             raise InvalidArgument('update "best-response" returns a table; use "natural" with a module')
+        _only_discounted(walk, "best-response")
         walk.rule.length(at.result.value, 0.0)
         rewards = -at.advantage if self.printed_sign else at.advantage  # of an action: Σ_s' P(s'|s,a) r(s,s')
         best = walk.mdp._policy(optimal_policy(walk.mdp, walk.discount, rewards))
         walk.learner.restore(TabularLearner(best).logits)
         return float(np.abs(walk.learner.table() - at.policy).max())
+
+
+def _only_discounted(walk: Walk, name: str) -> None:
+    if not walk.objective.task.question.is_usual:
+        raise InvalidArgument(
+            f'update "{name}" is for the discounted distance; use "natural" or "gradient" with others'
+        )
 
 
 def _transitions(walk: Walk, at: Evaluation, count: int) -> tuple[Any, Any, Any]:

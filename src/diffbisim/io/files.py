@@ -8,9 +8,13 @@ as everywhere in Python. What is written takes its place all at once, or not at 
 from __future__ import annotations
 
 import glob
+import gzip
+import io
 import os
 import secrets
 import stat
+import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -106,14 +110,75 @@ def open_file(path: str | Path, most: int, **options: Any) -> Iterator[tuple[IO[
         yield file, about.st_size
 
 
+STDIN = Path("-")  # standard input, as it is named on the command line
+
+
+def extension(path: str | Path) -> str:
+    """What kind of file it is by its name, in lower case: ".csv", also of table.csv.gz and of standard input."""
+    return ".csv" if Path(path) == STDIN else Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """The file as UTF-8 text, with or without a byte order mark."""
-    with open_file(path, limits.TEXT, encoding="utf-8-sig", newline="") as (file, _):
+    """The file as UTF-8 text, with or without a byte order mark; what is packed (.gz) is unpacked."""
+    with open_bytes(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         try:
-            yield file
+            yield text
         except UnicodeDecodeError as error:
             raise InvalidData(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from None
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a text file, unpacked; at most so many as a text may have."""
+    if path == STDIN:
+        yield io.BytesIO(_standard_input())
+        return
+    with open_file(path, limits.TEXT) as (file, _):
+        if path.suffix.lower() != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as packed:
+            yield io.BufferedReader(Unpacked(path, packed), 2**16)
+
+
+class Unpacked(io.RawIOBase):
+    """What a .gz file unpacks to, which may be a thousand times as much: not more than a text may have."""
+
+    def __init__(self, path: Path, packed: gzip.GzipFile) -> None:
+        self.path, self.packed, self.left = path, packed, limits.TEXT
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self.packed.read(len(buffer))
+        except (EOFError, OSError, zlib.error) as error:
+            raise InvalidData(f"{self.path} cannot be unpacked ({error}); is the file complete?") from None
+        self.left -= len(data)
+        if self.left < 0:
+            raise InvalidData(
+                f"{self.path} unpacks to more than {limits.TEXT:,} bytes; raise the limit in diffbisim.io.limits"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+
+_input: tuple[Any, bytes] = (None, b"")
+
+
+def _standard_input() -> bytes:
+    """All of standard input, read once however often it is asked for."""
+    global _input
+    if _input[0] is not sys.stdin:
+        data = sys.stdin.buffer.read(limits.TEXT + 1)
+        if len(data) > limits.TEXT:
+            raise InvalidData(
+                f"standard input has more than {limits.TEXT:,} bytes; raise the limit in diffbisim.io.limits"
+            )
+        _input = (sys.stdin, data)
+    return _input[1]
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
-"""Chains in .npz archives: everything, exactly, and without pickle.
+"""Chains, MDPs and timed chains in .npz archives: everything, exactly, and without pickle.
 
 transition              (n, n), or data, indices, indptr of its CSR form
 initial, rewards        (n,)
 labels                  JSON text in UTF-8 bytes; floats and tuples, which JSON lacks, carry a tag:
                         1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
+
+A timed chain has ``sizes``, the numbers of states of its times, in place of the transition; the rows of all its kernels
+stand one after the other.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import scipy.sparse as sp
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidData
 from diffbisim.io import limits
-from diffbisim.io.arrays import read_archive, read_json
+from diffbisim.io.arrays import numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.mdp import MDP
+from diffbisim.timed import TimedChain
 
 VERSION = 1
 CSR = ("data", "indices", "indptr")
@@ -64,10 +68,11 @@ def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: An
     )
 
 
-def write_npz(chain: MarkovChain, path: str | Path) -> None:
+def write_npz(chain: MarkovChain | TimedChain, path: str | Path) -> None:
     """A chain as an archive, exactly."""
+    arrays = timed_arrays(chain) if isinstance(chain, TimedChain) else chain_arrays(chain)
     with replacing(Path(path), binary=True) as file:
-        np.savez(file, diffbisim=np.array(VERSION), **chain_arrays(chain))
+        np.savez(file, diffbisim=np.array(VERSION), **arrays)
 
 
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
@@ -75,12 +80,19 @@ def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> M
     what, remedy = "chain archive", "write it with write_chain"
     parts = read_archive(path, what, remedy)
     with refusing(path, what, remedy):
-        version = parts.get("diffbisim", np.array(VERSION))
-        if version.shape != () or version.dtype.kind not in "iu":
-            raise InvalidData(f"the version of the format is {version!r}, not a number")
-        if version > VERSION:
-            raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
+        check_version(parts)
+        if "sizes" in parts:
+            raise InvalidData("it holds a TimedChain, with a kernel for every step: read it with diffbisim.load(path)")
         return chain_from_arrays(parts, initial=initial, rewards=rewards)
+
+
+def check_version(parts: dict[str, Any]) -> None:
+    """Refuse what a newer diffbisim has written."""
+    version = parts.get("diffbisim", np.array(VERSION))
+    if version.shape != () or version.dtype.kind not in "iu":
+        raise InvalidData(f"the version of the format is {version!r}, not a number")
+    if version > VERSION:
+        raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
 
 
 def _matrix(parts: dict[str, Any], columns: int | None = None) -> Any:
@@ -174,3 +186,57 @@ def _kernels(parts: dict[str, Any], n: int) -> Any:
     if n < 1 or stacked.shape[0] % n:
         raise InvalidData(f"array 'indptr' has {stacked.shape[0]:,} rows, which are no kernels of {n:,} states each")
     return [stacked[k : k + n] for k in range(0, stacked.shape[0], n)]
+
+
+# --- chains over finitely many steps ------------------------------------------------------------------------------
+
+
+def timed_arrays(chain: TimedChain) -> dict[str, Any]:
+    """Everything a timed chain is, as arrays: the rows of all kernels, and of all rewards, one after the other."""
+    rows = chain.successors
+    arrays: dict[str, Any] = {
+        "sizes": np.array(chain.n_states),
+        "sparse": np.array([not isinstance(P, np.ndarray) for P in chain.transitions]),
+        "counts": np.concatenate([np.diff(s.indptr) for s in rows]),
+        "indices": np.concatenate([s.indices for s in rows]), "data": np.concatenate([s.probabilities for s in rows]),
+        "initial": chain.initial,
+    }  # fmt: skip
+    if chain.rewards is not None:
+        vectors = all(r.ndim == 1 for r in chain.rewards)
+        arrays["rewards"] = np.concatenate([r if vectors else r.reshape(len(r), -1) for r in chain.rewards])
+    if chain.labels is not None:
+        arrays["labels"] = label_array([label for part in chain.labels for label in part])
+    return arrays
+
+
+def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
+    """The inverse, checked before anything is indexed by it."""
+    times = _required(parts, "sizes").size
+    sizes = numbers(parts, "sizes", (times,), np.int64, least=1, most=limits.STATES)
+    counts = numbers(parts, "counts", (int(sizes[:-1].sum()),), np.int64, least=0)
+    indices = numbers(parts, "indices", (int(counts.sum()),), np.int64, least=0)
+    data = numbers(parts, "data", indices.shape, least=0.0)
+    is_sparse = numbers(parts, "sparse", (max(times - 1, 0),), np.bool_)
+    if 8 * int((sizes[:-1] * sizes[1:])[~is_sparse].sum()) > limits.INFLATED + data.nbytes:
+        raise InvalidData("array 'sizes' asks for dense kernels that are far larger than what is in the file")
+    rows, at, kernels = np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([[0], np.cumsum(counts)]), []
+    for t in range(times - 1):
+        here = at[rows[t] : rows[t + 1] + 1]
+        entries = slice(here[0], here[-1])
+        if indices[entries].max(initial=0) >= sizes[t + 1]:
+            raise InvalidData(f"array 'indices' leads to a state that time {t + 1} does not have")
+        shape = int(sizes[t]), int(sizes[t + 1])
+        matrix = sp.csr_array((data[entries], indices[entries], here - here[0]), shape=shape)
+        kernels.append(matrix if is_sparse[t] else matrix.toarray())
+    cuts = rows[1:-1]
+    rewards = np.split(parts["rewards"], cuts) if "rewards" in parts else None
+    names = labels_from_array(parts, "labels")
+    if names is not None and len(names) != rows[-1]:
+        raise InvalidData(f"labels has {len(names):,} entries for {rows[-1]:,} states")
+    labels = None if names is None else [names[rows[t] : rows[t + 1]] for t in range(times)]
+    return TimedChain(kernels, initial=_required(parts, "initial"), rewards=rewards, labels=labels)
+
+
+def process_from_arrays(parts: dict[str, Any]) -> MarkovChain | TimedChain:
+    """A chain, or a timed chain, whichever the arrays are."""
+    return timed_from_arrays(parts) if "sizes" in parts else chain_from_arrays(parts)

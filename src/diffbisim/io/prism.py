@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain, Unseen
+from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers
 from diffbisim.counting import MOST_FILLED
 from diffbisim.errors import InvalidData
@@ -61,7 +61,7 @@ STORM = {"dtmc": CHAIN, "mdp": CHOICES}
 OTHER_MODELS = ("ctmc", "ma", "pomdp", "smg")
 
 
-def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
+def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Any = "error") -> MarkovChain:
     """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs, or choose among them."""
     model = _read_transitions(Path(path))
     if model.several:
@@ -70,14 +70,15 @@ def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, un
 
 
 @within_memory
-def read_model(path: str | Path, *, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain | MDP:
+def read_model(path: str | Path, *, rewards: Any = None, unseen: Any = "error") -> MarkovChain | MDP:
     """What a .tra file holds: an MDP, if some state has several choices, else a chain."""
     model = _read_transitions(Path(path))
     return (_mdp if model.several else _chain)(model, None, rewards, unseen)
 
 
-def _chain(model: Model, initial: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
+def _chain(model: Model, initial: Any, rewards: Any, unseen: Any) -> MarkovChain:
     path, n = model.table.path, model.n
+    unseen = "error" if unseen == "repeat" else unseen  # a chain has one choice, or none that could be repeated
     propositions = _propositions(path, n)
     return chain_of_edges(
         model.table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
@@ -86,7 +87,7 @@ def _chain(model: Model, initial: Any, rewards: Any, unseen: Unseen) -> MarkovCh
 
 
 @within_memory
-def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MDP:
+def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Any = "error") -> MDP:
     """The MDP in a .tra file and its neighbors, with CSR kernels; action k is PRISM's choice k.
 
     States may have fewer choices than others; for the missing ones ``unseen`` says "error", "self-loop" or
@@ -99,7 +100,7 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     return _mdp(model, initial, rewards, unseen)
 
 
-def _mdp(model: Model, initial: Any, rewards: Any, unseen: Unseen) -> MDP:
+def _mdp(model: Model, initial: Any, rewards: Any, unseen: Any) -> MDP:
     table, n, i, j, p = model.table, model.n, model.source, model.target, model.probability
     path, a = table.path, np.zeros_like(i) if model.choice is None else model.choice
     if model.n_actions > limits.CHOICES:
@@ -111,8 +112,13 @@ def _mdp(model: Model, initial: Any, rewards: Any, unseen: Unseen) -> MDP:
     P = _filled(path, P, n, unseen)
     kernels = [P[k * n : (k + 1) * n] for k in range(model.n_actions)]
     propositions = _propositions(path, n)
+    paid = _rewards(model, propositions, rewards)
+    if unseen == "repeat" and paid is not rewards and np.ndim(paid) == 2:
+        there = np.bincount(model.row, minlength=n * model.n_actions).reshape(-1, n).T > 0
+        own = np.where(there, np.arange(model.n_actions), there.argmax(axis=1)[:, None])
+        paid = paid[np.arange(n)[:, None], own]
     return MDP(
-        _normalized(kernels), initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards),
+        _normalized(kernels), initial=_start(n, propositions, initial), rewards=paid,
         labels=_labels(path, n, propositions), actions=_action_names(table, a, model.n_actions),
     )  # fmt: skip
 
@@ -538,11 +544,16 @@ def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
     empty = np.flatnonzero(np.diff(P.indptr) == 0)
     if empty.size == 0:
         return P
+    if unseen == "repeat":
+        there = np.diff(P.indptr).reshape(-1, n) > 0
+        if there.any(axis=0).all():
+            rows = np.where(there, np.arange(P.shape[0]).reshape(-1, n), there.argmax(axis=0) * n + np.arange(n))
+            return P[rows.ravel()]
     if unseen not in ("self-loop", "uniform"):
         choice, state = divmod(int(empty[0]), n)
         raise InvalidData(
-            f"{path}: state {state} has no choice {choice} ({empty.size} such gaps); "
-            'every action must exist in every state: pass unseen="self-loop" or "uniform"'
+            f"{path}: state {state} has no choice {choice} ({empty.size} such gaps); every action must exist in every "
+            'state: pass unseen="repeat" (the first that the state has stands in), "self-loop" or "uniform"'
         )
     rows, columns = empty, empty % n
     if unseen == "uniform" and empty.size * n > MOST_FILLED:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain as concatenated
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -29,10 +30,11 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.errors import InvalidData
 from diffbisim.io import limits
 from diffbisim.io.arrays import read_array
-from diffbisim.io.files import broken, naming, open_text, replacing
+from diffbisim.io.files import broken, extension, naming, open_text, replacing
 from diffbisim.names import distinct_labels
 
 ROUNDED_TEXT = 1e-5  # how far the printed probabilities of a row may be from one (PRISM's own tolerance)
+DELIMITERS = (",", ";", "\t")  # whichever occurs most often in the header, the first of them if none does
 CHUNK = 256  # rows parsed at a time: few enough not to wake the garbage collector
 DIGITS = frozenset("-0123456789")
 EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
@@ -60,10 +62,12 @@ class Table:
     def floats(self, name: str, least: float = 0.0) -> Floats:
         """A column of finite numbers, not below ``least``; a fraction such as 1/3 is understood."""
         column = self.columns[name]
+        if self.delimiter == ";":  # where a comma is free to be the point of decimal fractions
+            column = [text.replace(",", ".") for text in column]
         try:
             numbers = np.fromiter(map(float, column), dtype=np.float64, count=len(column))
         except ValueError:
-            numbers = np.array([self._fraction(k, name) for k in range(len(column))], dtype=np.float64)
+            numbers = np.array([self._fraction(k, name, text) for k, text in enumerate(column)], dtype=np.float64)
         bad = ~(np.isfinite(numbers) & (numbers >= least))
         if bad.any():
             at_least = "" if least == -np.inf else f", at least {least:g}"
@@ -87,8 +91,8 @@ class Table:
         numbers = [_integers(self.columns[name]) for name in names]
         return [list(self.columns[name]) for name in names] if any(n is None for n in numbers) else numbers
 
-    def _fraction(self, k: int, name: str) -> float:
-        top, slash, bottom = self.columns[name][k].partition("/")
+    def _fraction(self, k: int, name: str, text: str) -> float:
+        top, slash, bottom = text.partition("/")
         try:
             return float(top) / (float(bottom) if slash else 1.0)
         except (ValueError, ZeroDivisionError):
@@ -116,59 +120,71 @@ def _integers(column: Sequence[str]) -> Integers | None:
 def header(path: Path) -> list[str]:
     """The names of the columns of a CSV file, from its first line alone."""
     with open_text(path) as file:
-        delimiter = _delimiter(path, file)
-        _, row = next(_csv_rows(path, file, delimiter), (1, []))
-    return [name.strip().lower() for name in row]
+        return csv_rows(path, file).names
 
 
 def read_columns(path: Path) -> Table:
     """A CSV file with a header line; blank lines are skipped, spaces after a delimiter too."""
     with open_text(path) as file:
-        delimiter = _delimiter(path, file)
-        rows = _csv_rows(path, file, delimiter)
-        _, first = next(rows, (1, []))
-        names = [name.strip().lower() for name in first]
-        if not names:
-            raise broken(path, 1, "", "the file is empty; it needs a header line")
-        if len(set(names)) < len(names):
-            raise broken(path, 1, delimiter.join(names), "two columns have the same name")
-        columns: list[list[str]] = [[] for _ in names]
-        while chunk := list(islice(rows, CHUNK)):
+        found = csv_rows(path, file)
+        columns: list[list[str]] = [[] for _ in found.names]
+        for part in found.columns():
+            for column, entries in zip(columns, part, strict=True):
+                column.extend(entries)
+    return Table(path, dict(zip(found.names, columns, strict=True)), partial(csv_line, path), found.delimiter)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of an open CSV file that are not blank, below its header."""
+
+    path: Path
+    names: list[str]
+    delimiter: str
+    rows: Iterator[tuple[int, list[str]]]  # the line that each ends on
+
+    def columns(self) -> Iterator[list[tuple[str, ...]]]:
+        """A few rows at a time, by column; all of them as long as the header, and at least one."""
+        width, chunk = len(self.names), list(islice(self.rows, CHUNK))
+        if not chunk:
+            raise broken(self.path, 1, self.delimiter.join(self.names), "no rows follow the header")
+        while chunk:
             for line, row in chunk:
-                if len(row) != len(names):
-                    why = f"expected {len(names)} fields ({', '.join(names)}), found {len(row)}"
-                    raise broken(path, line, delimiter.join(row), why)
-            for column, part in zip(columns, zip(*(row for _, row in chunk), strict=True), strict=True):
-                column.extend(part)
-    if not columns[0]:
-        raise broken(path, 1, delimiter.join(names), "no rows follow the header")
-    return Table(path, dict(zip(names, columns, strict=True)), partial(_csv_line, path, delimiter), delimiter)
+                if len(row) != width:
+                    why = f"expected {width} fields ({', '.join(self.names)}), found {len(row)}"
+                    raise broken(self.path, line, self.delimiter.join(row), why)
+            yield list(zip(*(row for _, row in chunk), strict=True))
+            chunk = list(islice(self.rows, CHUNK))
 
 
-def _delimiter(path: Path, file: IO[str]) -> str:
-    """Tabs in a .tsv; else a comma, unless the first line has only tabs."""
-    if path.suffix.lower() == ".tsv":
-        return "\t"
+def csv_rows(path: Path, file: IO[str]) -> Rows:
+    """The header, and then the rows, each with the line it ends on."""
     first = file.readline()
-    file.seek(0)
-    return "\t" if "\t" in first and "," not in first else ","
+    delimiter = "\t" if extension(path) == ".tsv" else max(DELIMITERS, key=first.count)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(concatenated([first], file), delimiter=delimiter, skipinitialspace=True)
+        try:
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+        except csv.Error as error:
+            raise broken(path, reader.line_num, "", str(error)) from None
+
+    found = rows()
+    _, row = next(found, (1, []))
+    names = [name.strip().lower() for name in row]
+    if not names:
+        raise broken(path, 1, "", "the file is empty; it needs a header line")
+    if len(set(names)) < len(names):
+        raise broken(path, 1, delimiter.join(names), "two columns have the same name")
+    return Rows(path, names, delimiter, found)
 
 
-def _csv_rows(path: Path, file: IO[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the line it ends on."""
-    reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
-    try:
-        for row in reader:
-            if row:
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise broken(path, reader.line_num, "", str(error)) from None
-
-
-def _csv_line(path: Path, delimiter: str, k: int) -> int:
+def csv_line(path: Path, k: int) -> int:
     """The line of row k, found by reading the file again: only errors ask for it."""
     with open_text(path) as file:
-        return next(islice(_csv_rows(path, file, delimiter), k + 1, None))[0]
+        return next(islice(csv_rows(path, file).rows, k, None))[0]
 
 
 # --- chains -------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ mirrored below; if the cuts have no common point the oldest is left out, down to
 |u| is measured in weights: for a policy ρ(s) π(a|s), which makes one cut the natural (mirror) step along A(s,·).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -52,7 +53,7 @@ FAR = 3.0
 TINY = 1e-300  # weights below this are zero
 
 
-class StepRule:
+class StepRule(ABC):
     """How far to go. A rule that cannot tell good from bad never retreats, and is never exhausted."""
 
     improved: bool = False  # whether the last value was the best so far
@@ -62,9 +63,9 @@ class StepRule:
         """What the next step aims at."""
         return 0.0
 
+    @abstractmethod
     def length(self, value: float, slope: float, size: float = 0.0) -> float:
         """The step length η ≥ 0 for a direction n with slope <g, n> and this size."""
-        raise NotImplementedError
 
     def retreats(self, value: float, length: float) -> bool:
         """Whether to go back to the best point instead; asked once after every length."""

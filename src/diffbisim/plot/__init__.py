@@ -6,6 +6,7 @@
     contributions      which rows and starts cause a distance
     implicit_reward    the reward of every transition, blue is good
     chain              a Markov chain as a graph
+    timescales         how slow a compression is, beside its target
     elbow              distance over the number of states
     distances          a matrix of distances, sorted by a dendrogram
     embedding          the same as points in the plane
@@ -16,9 +17,9 @@ Colors are Okabe and Ito's and sequential maps that keep their order in gray; no
 
 from diffbisim.plot.graph import chain
 from diffbisim.plot.matrix import distances, elbow, embedding
-from diffbisim.plot.results import contributions, coupling, decoder, encoder, history, implicit_reward
+from diffbisim.plot.results import contributions, coupling, decoder, encoder, history, implicit_reward, timescales
 
 __all__ = [
     "chain", "contributions", "coupling", "decoder", "distances", "elbow", "embedding", "encoder", "history",
-    "implicit_reward",
+    "implicit_reward", "timescales",
 ]  # fmt: skip

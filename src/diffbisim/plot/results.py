@@ -80,6 +80,25 @@ def _shares(ax: Axes | None, table: Any, title: str, rows: MarkovChain, columns:
     return heat_map(own(ax, 4.8, 4.2), table, title, _names(rows), _names(columns), **look)
 
 
+def timescales(result: Any, ax: Axes | None = None) -> Axes:
+    """Implied timescales of a compression: of the target (circles) and of the small chain (crosses), in steps.
+
+    Infinite ones, of chains that fall into parts, are left out.
+    """
+    if not hasattr(result, "implied_timescales"):
+        raise InvalidArgument(f"result is a {type(result).__name__}; give what compress or aggregate return")
+    large, small = np.where(np.isfinite(result.implied_timescales), result.implied_timescales, np.nan)
+    ax, number = plain(own(ax)), np.arange(2, large.size + 2)
+    ax.plot(number, large, color=BLUE, marker="o", markersize=7, fillstyle="none", linestyle="", label="target")
+    ax.plot(number, small, color=VERMILION, marker="x", markersize=7, linestyle="", label="small chain")
+    if np.nanmax([large, small], initial=0.0) > 0:
+        ax.set_yscale("log")
+    ax.set(xlabel="eigenvalue, by its distance from 1", ylabel="timescale (steps)")
+    whole_numbers(ax.xaxis)
+    ax.legend(framealpha=1, edgecolor="none", fontsize=9)
+    return ax
+
+
 def coupling(result: Any, pair: tuple[int, int] | None = None, ax: Axes | None = None) -> Axes:
     """How often the optimal coupling visits each pair of states; with ``pair=(x, y)`` how their successors are paired.
 

@@ -33,6 +33,7 @@ REGISTRY = {
         "exact",
         {
             "ExactCoupling": "exact.coupling",
+            "ClusterCoupling": "exact.cluster",
             "TrackedCoupling": "exact.tracking",
             "AverageCoupling": "exact.average",
             "TotalCoupling": "exact.total",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
@@ -20,6 +20,7 @@ from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Row, Status
 
 Callback = Callable[[Mapping[str, float]], object]
+R = TypeVar("R", bound=DistanceResult)
 
 Arrays = Mapping[str, Any]  # what was read from a file, by name
 
@@ -91,12 +92,20 @@ class Run(Protocol):
 
     def is_due(self, iteration: int) -> bool:
         """Whether a check is worth its cost now; the last iteration is always checked."""
+        return True
 
     def check(self, iteration: int) -> Check:
         """Bounds from the present plans."""
 
     def evaluate(self) -> None:
         """The next table."""
+
+    def coupling(self) -> Any:
+        """What is known at the end."""
+
+    @property
+    def work(self) -> Mapping[str, int]:
+        """Counts of what was done so far."""
 
 
 class Ended(NamedTuple):
@@ -137,3 +146,13 @@ def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended
                 return Ended(status, iteration, tuple(history))
         run.evaluate()
     raise AssertionError("count never ends")
+
+
+def finish(kind: type[R], run: Run, problem: Any, options: Any, callback: Callback | None) -> R:
+    """Iterate until one of the limits in the options is met: the result, of this kind."""
+    ended = iterate(run, Limits(options.tol or 0.0, options.max_iterations, options.time_limit), callback)
+    last = ended.history[-1]
+    return kind(
+        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
+        run.coupling(), ended.history, run.work,
+    )  # fmt: skip

@@ -188,6 +188,10 @@ class LumpedCoupling(Coupling):
     def values(self) -> Array:
         return self._lifted(self.table)
 
+    @property
+    def table_bounds(self) -> tuple[Array, Array]:
+        return super().table_bounds if self.epsilon else self.full.table_bounds
+
     def _lifted(self, table: Array) -> Array:
         if self.by_x is None or self.by_y is None:
             return table

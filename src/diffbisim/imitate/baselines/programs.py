@@ -90,6 +90,7 @@ from scipy.special import xlogy
 from diffbisim.checks import Floats, Integers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidCost, InvalidData, MissingExtra, warn
 from diffbisim.imitate.baselines.data import BaselineResult, OfflineData, check_positive, checked, policy_of
+from diffbisim.parallel import left_behind
 from diffbisim.results import Status
 
 HIGHS = 1e-10  # feasibility of linear programs
@@ -167,7 +168,7 @@ def _linear_program(
     objective = np.concatenate([weights, np.zeros(n * m)])
     bounds = np.stack([np.zeros(objective.size), np.broadcast_to(high, objective.size)], axis=1)
     tight = {"primal_feasibility_tolerance": HIGHS, "dual_feasibility_tolerance": HIGHS}
-    done = linprog(objective, bounds=bounds, method="highs", options=tight, **program)  # type: ignore[call-overload]
+    done = left_behind(linprog, objective, bounds=bounds, method="highs", options=tight, **program)
     if done.x is None:
         raise InvalidData(f"HiGHS gave up on the program ({done.message}); check the expert and the offline data")
     rho = np.maximum(done.x[weights.size :].reshape(n, m), 0.0)

@@ -5,6 +5,8 @@
     simplex.py      one transport: the network simplex
     evaluation.py   what a coupling is worth: linear systems over pairs
     coupling.py     what is known at the end: plans, potentials, occupancies
+    batch.py        many small problems in one call
+    cluster.py      one problem on many machines
     games.py        strategy iteration for MDPs with actions; game_kernels.py, game_coupling.py: its parts
     tracking.py     one step at a time along a chain that moves (single loops)
     undiscounted.py what recurs, and Newton's steps without a discount
@@ -16,7 +18,8 @@ numba is loaded when a solver runs, not before.
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
@@ -46,6 +49,10 @@ class Exact:
         time_limit: seconds after which no further iteration starts; None for no limit.
         reachable: solve only the pairs that some coupling can reach from the starts; the others are NaN.
         threads: how many to use; None for all processors, where the sweep is large enough to pay.
+        cluster: a Dask ``Client``, or the address of its scheduler: the trees of all pairs stay on its workers, of
+            which each uses ``threads``, or as many as it was started with (docs/cluster). For the discounted criterion.
+        checkpoint: with a cluster, a file with the table after every iteration, which a run that was killed goes on
+            from.
     """
 
     tol: float = 1e-8
@@ -53,6 +60,8 @@ class Exact:
     time_limit: float | None = None
     reachable: bool = False
     threads: int | None = None
+    cluster: Any = None
+    checkpoint: str | Path | None = None
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
@@ -67,6 +76,13 @@ class Exact:
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Run to the certified gap, from a previous result if given; ``callback(row of history)`` true stops."""
-        home = import_module(f"diffbisim.solvers.exact.{HOMES[problem.criterion]}")
+        where = HOMES[problem.criterion]
+        if self.cluster is not None:
+            if problem.criterion != "discounted":
+                raise InvalidArgument(f"cluster is for the discounted criterion, not for {problem.criterion!r}")
+            where = "cluster"
+        elif self.checkpoint is not None:
+            raise InvalidArgument("checkpoint is for runs on a cluster: give cluster as well, or leave it out")
+        home = import_module(f"diffbisim.solvers.exact.{where}")
         result: DistanceResult = home.solve(problem, self, warm, callback)
         return result

@@ -41,9 +41,9 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy, on_support
 from diffbisim.results import DistanceResult, Row, check_warm
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
 from diffbisim.solvers.exact.transports import Basis, Items, Transports
 from diffbisim.solvers.exact.undiscounted import (
@@ -54,6 +54,7 @@ from diffbisim.solvers.exact.undiscounted import (
     Mask,
     Recurrence,
     first_bias,
+    known_by,
     leaving_chain,
     pair_classes,
     scaled_cost,
@@ -69,12 +70,7 @@ def solve(
 ) -> DistanceResult:
     """Newton's steps to the certified gap, from a previous result if given."""
     run = AverageCost(problem, options, warm)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    return DistanceResult(
-        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(DistanceResult, run, problem, options, callback)
 
 
 class Split(NamedTuple):
@@ -105,7 +101,7 @@ class Split(NamedTuple):
         return items._replace(listed=self.closed), others
 
 
-class AverageCost:
+class AverageCost(Run):
     """One solve: the bias W on closed classes, their gains, and the table g of gains over all pairs.
 
     ``low``, ``high (classes,)`` are certified bounds of the gains, in units of the largest cost.
@@ -133,6 +129,7 @@ class AverageCost:
         self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
         sides = [Leaving.of(c, r, problem.blur) for c, r in zip(chains, self.split.recurrent, strict=True)]
         self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
+        self.times = np.add.outer(sides[0].time, sides[1].time).ravel()[pairs] * (1 + 1e-9)
         self.time = sum(float(c.initial @ side.time) for c, side in zip(chains, sides, strict=True)) * (1 + 1e-9)
         self.longest = sum(float(side.time.max()) for side in sides)
         if warm is not None and isinstance(warm.problem, AverageProblem):
@@ -177,14 +174,11 @@ class AverageCost:
         off = np.maximum(part.change + part.error, part.below - part.change)
         with np.errstate(all="ignore"):
             worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) if part.solved else np.inf
+        self.worst = worst
         self.half += worst * self.time
         self.extra = worst * max(self.longest - self.time, 0.0) if worst < np.inf else 0.0
         slowest = float(self.fall.min())
         self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
-
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
 
     def check(self, iteration: int) -> Check:
         """The distance for the table of gains, and its bounds; the gap is that of the whole table."""
@@ -201,6 +195,19 @@ class AverageCost:
         if self.transient is not None:
             change = float(np.abs(self.transient.change).max())
             self.transient.newton(0.0, change, max(PRICE, LOOSE * change))
+
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Of the gains of all pairs, flat: those of the classes, and at transient pairs as far as these may be off."""
+        low, high = self.g.copy(), self.g.copy()
+        low[self.closed.pairs], high[self.closed.pairs] = self.low[self.split.label], self.high[self.split.label]
+        if not self.closed.solved:
+            low[self.closed.pairs], high[self.closed.pairs] = 0.0, 1.0
+        if self.transient is not None:
+            half = float((self.high - self.low).max()) / 2 if self.closed.solved else np.inf
+            off = half + self.worst * self.times
+            low[self.transient.pairs] -= off
+            high[self.transient.pairs] += off
+        return low, high
 
     def coupling(self) -> "AverageCoupling":
         """What is known at the end."""
@@ -229,6 +236,8 @@ class AverageCoupling(Coupling):
     Both tables are flat and scaled by the largest cost. Potentials off the supports are known where there is one closed
     class and no transient pair: otherwise mass that enters there could change the classes.
     """
+
+    problem: AverageProblem
 
     def __init__(
         self, problem: AverageProblem, split: Split, solved: Solved, W: Array, g: Array, start: StartTransport
@@ -268,6 +277,15 @@ class AverageCoupling(Coupling):
             known[self.split.closed] = known[self.split.transient] = True
             table[~known] = np.nan
         return frozen(table.reshape(problem.shape))
+
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """From one sweep over both tables."""
+        problem, options = self.problem, Exact(reachable=not self.everything, threads=self.solved.closed.threads)
+        run = AverageCost(problem, options, known_by(self))
+        run.improve(1)
+        low, high = (problem.scale * table for table in run.table_bounds())
+        return enclosing(self.values, low, high, (float(problem.cost.min()), problem.scale))
 
     @property
     def bias(self) -> Array:

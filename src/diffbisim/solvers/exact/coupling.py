@@ -15,7 +15,7 @@ from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, w
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
 from diffbisim.solvers.base import MARGINALS, Arrays
-from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain
+from diffbisim.solvers.exact.pairs import begin, bellman, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -137,6 +137,21 @@ class ExactCoupling(Coupling):
             table[~inside] = np.nan
         return frozen(table.reshape(problem.shape))
 
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """From one sweep over the table, whatever it is: MacQueen's bounds, rounding included (solver.py)."""
+        problem, U, γ = self.problem, self.U, self.problem.discount
+        transports = begin(problem, not self.complete, self.transports.threads, self)
+        TU, solved = bellman(problem, transports, U, PRICE)
+        listed = transports.items.listed
+        least, most, size = extremes(listed, TU, U)
+        off = rounding(transports, size, γ) if solved else np.inf
+        table, pairs = U.copy(), listed if listed.size else slice(None)
+        table[pairs] = TU
+        low, high = table + (γ / (1 - γ) * (least - PRICE) - off), table + (γ / (1 - γ) * most + off)
+        within = float(problem.cost.min()), problem.scale
+        return enclosing(self.values, problem.scale * low, problem.scale * high, within)
+
     @property
     def start(self) -> Start:
         f, g = self._start.potentials(self.U.reshape(self.problem.shape) if self.complete else None)
@@ -214,6 +229,13 @@ class ExactCoupling(Coupling):
         if everywhere:
             return by_x, by_y
         return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+
+
+def enclosing(values: Array, low: Array, high: Array, within: tuple[float, float]) -> tuple[Array, Array]:
+    """Flat bounds rounded outward, within the range of what is possible, and no nearer than the values themselves."""
+    lower = np.maximum(np.nextafter(low, -np.inf), within[0]).reshape(values.shape)
+    upper = np.minimum(np.nextafter(high, np.inf), within[1]).reshape(values.shape)
+    return frozen(np.minimum(lower, values)), frozen(np.maximum(upper, values))  # NaN where the values are
 
 
 def _outward(bound: float, to: float) -> float:

@@ -223,7 +223,7 @@ class PairChain:
         system = (sparse.eye_array(self.size) - self.discount * self.matrix()).tocsc()
         system = system.T.tocsc() if transposed else system
         try:
-            factors = left_behind(lambda: spilu(system, drop_tol=1e-6, fill_factor=20))
+            factors = left_behind(spilu, system, drop_tol=1e-6, fill_factor=20)
         except RuntimeError:  # exactly singular after dropping
             return False
         inverse = LinearOperator(system.shape, matvec=factors.solve, dtype=np.float64)

@@ -17,13 +17,11 @@ from scipy import sparse
 from diffbisim.actions import ActionProblem, MDPResult
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, unfit
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.game_kernels import reach_by_choices
-from diffbisim.solvers.exact.pairs import sort_keys
+from diffbisim.solvers.exact.pairs import first_pairs, reached, sort_keys
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -31,6 +29,7 @@ from diffbisim.solvers.exact.transports import (
     Items,
     Transports,
     Trees,
+    Ways,
     item_potentials,
 )
 
@@ -74,13 +73,8 @@ def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
 
 
 def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
-    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel()
-    queue, first = np.empty(seen.size, np.int64), np.flatnonzero(seen)
-    queue[: first.size] = first
-    head, tail = 0, first.size
-    x, y = problem.x._stacked, problem.y._stacked
-    while head < tail:
-        head, tail = reach_by_choices(problem.choices, problem.shape, x, y, seen, queue, head, tail, STRETCH)
+    seen = np.zeros(problem.shape[0] * problem.shape[1], np.bool_)
+    reached(Ways(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices), seen, first_pairs(problem))
     return seen
 
 
@@ -160,7 +154,7 @@ class GameCoupling(Coupling):
         return self._user_table(self.U)
 
     @lazy
-    def bounds(self) -> tuple[Array, Array]:
+    def table_bounds(self) -> tuple[Array, Array]:
         """Certified lower and upper bounds on the metric; the roundings of scaling and of the sum count."""
         wide = self.half + 4 * EPS
         return self._user_table(self.U - wide, -np.inf), self._user_table(self.U + wide, np.inf)

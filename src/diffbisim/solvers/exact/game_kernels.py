@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim._compile import borrowed, njit
-from diffbisim.solvers.exact.evaluation import Plans
 from diffbisim.solvers.exact.simplex import Costs, make_work, northwest_corner, tree_value
 from diffbisim.solvers.exact.transports import Effort, _edges, _rows_of, _solve_items
 from diffbisim.solvers.successors import gather, longest
@@ -31,16 +30,6 @@ class Moves(NamedTuple):
     delta: Any  # (N*C,) δ of every choice, or a bound on it
     line: Any  # (N,) the adversary's line
     chosen: Any  # (N + 1,) the plan that a pair uses, p C + c; last the empty plan
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _borrow_game(game):
-    return Game(borrowed(game.base), borrowed(game.lines), borrowed(game.members), game.discount, game.same)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _borrow_moves(moves):
-    return Moves(borrowed(moves.delta), borrowed(moves.line), borrowed(moves.chosen))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -144,7 +133,7 @@ def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
 @njit(cache=True, nogil=True)
 def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scratch, solved, closed):
     """The loop; apart, because what is borrowed has to be held by the caller."""
-    game, moves, TU = _borrow_game(game), _borrow_moves(moves), borrowed(TU)
+    game, moves, TU = borrowed(game), borrowed(moves), borrowed(TU)
     solved, closed = borrowed(solved), borrowed(closed)
     delta, C = moves.delta, solved.size
     fresh, ready = effort.basis == 0 and game.same, Effort(2, effort.price, effort.slack, effort.stop)
@@ -196,18 +185,13 @@ def _delta(k, game, plans, u):
     return game.base[k] + game.discount * total
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _borrow_plans(plans):
-    return Plans(borrowed(plans.indptr), borrowed(plans.target), borrowed(plans.flow), borrowed(plans.chosen))
-
-
 @njit(cache=True, nogil=True)
 def improve_lines(lo, hi, game, plans, u, moves, tie):
     """The best moves of both sides for the table u and the present plans; those that are as good but for ``tie`` stay.
 
     Returns the smallest and the largest entry of L u - u. Leaves δ of every choice in ``moves``.
     """
-    game, moves, plans, u = _borrow_game(game), _borrow_moves(moves), _borrow_plans(plans), borrowed(u)
+    game, moves, plans, u = borrowed(game), borrowed(moves), borrowed(plans), borrowed(u)
     delta, C = moves.delta, moves.delta.size // moves.line.size
     low, high = np.inf, -np.inf
     for p in range(lo, hi):
@@ -231,7 +215,7 @@ def improve_lines(lo, hi, game, plans, u, moves, tie):
 @njit(cache=True, nogil=True)
 def improve_choices(lo, hi, game, plans, u, moves, tie):
     """The best choices within the present lines for the table u; returns how much the best of them gains."""
-    game, moves, plans, u = _borrow_game(game), _borrow_moves(moves), _borrow_plans(plans), borrowed(u)
+    game, moves, plans, u = borrowed(game), borrowed(moves), borrowed(plans), borrowed(u)
     C, most = moves.delta.size // moves.line.size, 0.0
     for p in range(lo, hi):
         n, present, least, at = moves.line[p], np.inf, np.inf, moves.chosen[p]
@@ -246,26 +230,3 @@ def improve_choices(lo, hi, game, plans, u, moves, tie):
             moves.chosen[p] = at
             most = max(most, present - least)
     return most
-
-
-@njit(cache=True, nogil=True)
-def reach_by_choices(choices, shape, x, y, seen, queue, head, tail, cells):
-    """Pairs that some coupling under some choice can reach from those in ``queue[head:tail]``, marked in ``seen``.
-
-    Looks at about so many ``cells``; returns where head and tail are then.
-    """
-    n_x, n_y = shape
-    while head < tail and cells > 0:
-        s, t = queue[head] // n_y, queue[head] % n_y
-        head += 1
-        for c in range(choices.shape[0]):
-            i, j = choices[c, 0] * n_x + s, choices[c, 1] * n_y + t
-            cells -= (x.indptr[i + 1] - x.indptr[i]) * (y.indptr[j + 1] - y.indptr[j])
-            for e in range(x.indptr[i], x.indptr[i + 1]):
-                for h in range(y.indptr[j], y.indptr[j + 1]):
-                    z = x.indices[e] * n_y + y.indices[h]
-                    if not seen[z]:
-                        seen[z] = True
-                        queue[tail] = z
-                        tail += 1
-    return head, tail

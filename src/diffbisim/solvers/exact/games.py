@@ -37,15 +37,15 @@ from numpy.typing import NDArray
 from diffbisim.actions import ActionProblem, MDPResult
 from diffbisim.parallel import Stop, split
 from diffbisim.problem import Array
-from diffbisim.results import DistanceResult, Row, check_warm
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.results import DistanceResult, check_warm
+from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain
 from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, plans_of
 from diffbisim.solvers.exact.game_kernels import Game, Moves, improve_choices, improve_lines, improve_pairs
 from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
-from diffbisim.solvers.exact.solver import SMALLEST
+from diffbisim.solvers.exact.solver import Discounted
 from diffbisim.solvers.exact.transports import EPS, LARGE, NOTHING, Basis, Effort
 
 Integers = NDArray[np.int64]
@@ -68,16 +68,10 @@ def solve(
 ) -> MDPResult:
     """Strategy iteration to the certified gap, from a previous result if given."""
     run = StrategyIteration(problem, options, warm)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    found: Any = problem
-    return MDPResult(
-        found, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(MDPResult, run, problem, options, callback)
 
 
-class StrategyIteration:
+class StrategyIteration(Discounted):
     """One solve: the table, the trees of all transports, and the moves of both sides.
 
     ``U (n_X*n_Y,)`` is the table that transports read, scaled by the largest cost; ``u (N + 1,)`` has the pairs that
@@ -142,18 +136,6 @@ class StrategyIteration:
         before = t.clipped if basis == Basis.FEASIBLE else 0.0
         t.clipped = max(before, *(clipped for _, _, clipped, _ in done))
         return not any(failed for _, failed, _, _ in done)
-
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
-
-    def check(self, iteration: int) -> Check:
-        """The distance for the table, and its bounds."""
-        bounds = self.start.solve(self.U, self.gap / 2)
-        self.accuracy = bounds.gap
-        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
-        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
-        return Check(row, bounds.gap, floor)
 
     def evaluate(self) -> None:
         """The value of the game with the present plans, as exact as the last change deserves."""

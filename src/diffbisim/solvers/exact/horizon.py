@@ -31,12 +31,12 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers
-from diffbisim.io.npz import chain_from_arrays, labels_from_array
+from diffbisim.io.npz import process_from_arrays
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy, on_support
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, unfit
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, enclosing, unfit
 from diffbisim.solvers.exact.pairs import ALL, sort_keys
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
@@ -49,7 +49,6 @@ from diffbisim.solvers.exact.transports import (
     transport_rounding,
 )
 from diffbisim.stochastic import Successors
-from diffbisim.timed import TimedChain
 
 Integers = NDArray[np.int64]
 
@@ -303,6 +302,17 @@ class HorizonCoupling(Coupling):
     def values(self) -> Array:
         return self.values_at(0)
 
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Of V_0: within rounding, which is known where it was computed; what comes from a file is solved again."""
+        level, problem = self.levels[0], self.problem
+        if level is None:
+            return self.values, self.values
+        if not level.short < np.inf:
+            level = solve(problem, Exact(reachable=self.reachable)).coupling.levels[0]
+        low, high = problem.scale * (level.table - level.excess), problem.scale * (level.table + level.short)
+        return enclosing(self.values, low, high, problem.bounded(-np.inf, np.inf))
+
     @property
     def start(self) -> Start:
         self._check(0)
@@ -440,7 +450,7 @@ def result_from_arrays(arrays: dict[str, Any], meta: Any) -> HorizonResult:
     solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
-    x, y = (_process(_part(arrays, f"{side}.")) for side in "xy")
+    x, y = (process_from_arrays(_part(arrays, f"{side}.")) for side in "xy")
     weights = arrays["weights"]
     problem = TimedProblem.make(x, y, _costs(arrays["costs"], x, y, len(weights)), 1.0, weights=weights)
     coupling = HorizonCoupling.restore(problem, _part(arrays, "state."))
@@ -453,32 +463,6 @@ def result_from_arrays(arrays: dict[str, Any], meta: Any) -> HorizonResult:
 
 def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-
-
-def _process(parts: dict[str, Any]) -> Any:
-    """A chain, or a timed chain, from its arrays."""
-    if "sizes" not in parts:
-        return chain_from_arrays(parts)
-    times = parts["sizes"].size
-    sizes = numbers(parts, "sizes", (times,), np.int64, least=1, most=2**31)
-    counts = numbers(parts, "counts", (int(sizes[:-1].sum()),), np.int64, least=0)
-    indices = numbers(parts, "indices", (int(counts.sum()),), np.int64, least=0)
-    data = numbers(parts, "data", indices.shape, least=0.0)
-    is_sparse = numbers(parts, "sparse", (times - 1,), np.bool_)
-    rows, at, kernels = np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([[0], np.cumsum(counts)]), []
-    for t in range(times - 1):
-        here = at[rows[t] : rows[t + 1] + 1]
-        entries = slice(here[0], here[-1])
-        if indices[entries].max(initial=0) >= sizes[t + 1]:
-            raise InvalidData(f"array 'indices' leads to a state that time {t + 1} does not have")
-        shape = int(sizes[t]), int(sizes[t + 1])
-        matrix = sparse.csr_array((data[entries], indices[entries], here - here[0]), shape=shape)
-        kernels.append(matrix if is_sparse[t] else matrix.toarray())
-    cuts = rows[1:-1]
-    rewards = np.split(parts["rewards"], cuts) if "rewards" in parts else None
-    names = labels_from_array(parts, "labels")
-    labels = None if names is None else [names[rows[t] : rows[t + 1]] for t in range(times)]
-    return TimedChain(kernels, initial=parts["initial"], rewards=rewards, labels=labels)
 
 
 def _costs(flat: Any, x: Any, y: Any, times: int) -> Any:

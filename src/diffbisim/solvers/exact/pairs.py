@@ -14,12 +14,16 @@ from diffbisim._compile import borrowed, njit
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, Transports, Trees, reach, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, Transports, Trees, Ways, reach, transport_rounding
+from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
 
 EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
+
+#: Costs of so many entries at most have their keys by compiled code: numpy would take longer to be called.
+SMALL = 4096
 
 
 class Solved(Protocol):
@@ -35,13 +39,29 @@ def pair_items(problem: Problem, reachable: bool) -> Items:
     items = Items.of(problem.x.successors, problem.y.successors, problem.shape[1], keys)
     if not reachable:
         return items
-    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel()
-    queue, first = np.empty(seen.size, np.int64), np.flatnonzero(seen)
+    seen = np.zeros(problem.cost.size, np.bool_)
+    return items._replace(listed=reached(row_ways(items.x, items.y), seen, first_pairs(problem)))
+
+
+def first_pairs(problem: Any) -> Integers:
+    """The pairs that both may start in, flat."""
+    return np.flatnonzero(np.outer(problem.x.initial > 0, problem.y.initial > 0))
+
+
+def row_ways(x: Successors, y: Successors) -> Ways:
+    """A pair of states of two chains goes on by its own two rows."""
+    return Ways(x, y, (x.indptr.size - 1, y.indptr.size - 1), np.zeros((1, 2), np.int64))
+
+
+def reached(ways: Ways, seen: NDArray[np.bool_], first: Integers) -> Integers:
+    """The pairs that ``first`` leads to by way of pairs that are not ``seen`` yet, in order; they are seen then."""
+    queue = np.empty(seen.size, np.int64)
     queue[: first.size] = first
+    seen[first] = True
     head, tail = 0, first.size
     while head < tail:
-        head, tail = reach(items, seen, queue, head, tail, STRETCH)
-    return items._replace(listed=np.sort(queue[:tail]))
+        head, tail = reach(ways, seen, queue, head, tail, STRETCH)
+    return np.sort(queue[:tail])
 
 
 def sort_keys(cost: Array) -> tuple[Array, Array]:
@@ -50,6 +70,9 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
     The leading singular pair of the doubly centered cost: c ≈ row + column - σ u vᵀ, and -u vᵀ is minimized by the
     comonotone coupling. For |r_x - r_y| the pair is monotone in the rewards, and the first basis is optimal.
     """
+    if cost.size <= SMALL:
+        u, v = small_keys(cost)
+        return u, v
     u, v = np.zeros(cost.shape[0]), np.linspace(-1.0, 1.0, cost.shape[1]) + cost[0]
     for _ in range(8):  # power iteration; a centered vector centers the other side of the cost
         u = cost @ (v - v.mean())
@@ -58,6 +81,31 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
         if not norm > 0:
             break
         v = v / norm
+    return u, -v
+
+
+@njit(cache=True, nogil=True)
+def small_keys(cost: Any) -> Any:
+    """The same, compiled; batch.py has it too, and bits decide between keys that are equal but for rounding."""
+    n_x, n_y = cost.shape
+    u, v = np.zeros(n_x), np.empty(n_y)
+    for y in range(n_y):
+        v[y] = cost[0, y] + (-1.0 + 2.0 * y / max(n_y - 1, 1))
+    for _ in range(8):
+        v -= v.mean()
+        for x in range(n_x):
+            u[x] = 0.0
+            for y in range(n_y):
+                u[x] += cost[x, y] * v[y]
+        mean = u.mean()
+        v[:] = 0.0
+        for x in range(n_x):
+            for y in range(n_y):
+                v[y] += (u[x] - mean) * cost[x, y]
+        norm = np.abs(v - v.mean()).max()
+        if not norm > 0:
+            break
+        v /= norm
     return u, -v
 
 

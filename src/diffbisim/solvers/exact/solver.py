@@ -44,15 +44,16 @@ Cost of a sweep: Σ_xy (successors of x) × (successors of y). Memory: about 10 
 successors.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
+from diffbisim.solvers.exact.evaluation import PairChain
 from diffbisim.solvers.exact.pairs import begin, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS
 
@@ -72,15 +73,29 @@ def solve(
 ) -> DistanceResult:  # fmt: skip
     """Policy iteration to the certified gap, from a previous result, or from a table of ``values (n_X, n_Y)`` alone."""
     run = PolicyIteration(problem, options, warm, values)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    return DistanceResult(
-        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(DistanceResult, run, problem, options, callback)
 
 
-class PolicyIteration:
+class Discounted(Run):
+    """A run whose last sweep has put the fixed point within ``gap``/2 of the table ``U``, both scaled."""
+
+    problem: Any
+    discount: float
+    start: StartTransport
+    U: Array
+    gap: float
+    floor: float  # of the gap, by rounding
+
+    def check(self, iteration: int) -> Check:
+        """The distance for the table, and its bounds."""
+        bounds = self.start.solve(self.U, self.gap / 2)
+        self.accuracy = bounds.gap
+        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
+        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
+        return Check(row, bounds.gap, floor)
+
+
+class PolicyIteration(Discounted):
     """One solve: the table, the trees of all transports, and the coupling of the starts.
 
     ``pairs (K,)`` are those that are solved, flat, or a slice for all of them. ``U (n_X*n_Y,)`` is scaled by the
@@ -94,13 +109,21 @@ class PolicyIteration:
         if warm is not None:
             check_warm(warm, problem.shape)
         known = warm.coupling if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
-        self.transports = begin(problem, options.reachable, options.threads, known)
+        self.transports = self.begin(options, known)
         self.U = first_table(problem, values if warm is None else warm.values)
         self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
         self.base = (1 - self.discount) * (problem.cost.ravel()[self.pairs] / (problem.scale or 1.0))
         self.TU = np.empty(self.transports.size)
         self.start = StartTransport(problem)
         self.products, self.price = 0, PRICE
+
+    def begin(self, options: "Exact", known: Any) -> Any:
+        """The transports, here (on the workers of a cluster: cluster.py)."""
+        return begin(self.problem, options.reachable, options.threads, known)
+
+    def chain(self) -> PairChain:
+        """The chain of pairs that the present plans make."""
+        return pair_chain(self.transports, self.discount)
 
     @property
     def listed(self) -> bool:
@@ -126,23 +149,11 @@ class PolicyIteration:
         self.floor = 2 * rounding(self.transports, size, γ)
         self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
 
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
-
-    def check(self, iteration: int) -> Check:
-        """The distance for the table, and its bounds."""
-        bounds = self.start.solve(self.U, self.gap / 2)
-        self.accuracy = bounds.gap
-        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
-        floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
-        return Check(row, bounds.gap, floor)
-
     def evaluate(self) -> None:
         """The table of the plans, as exact as the last change deserves; pivots that gain little are left out."""
         target = max(0.03 * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
         self.price = max(PRICE, LOOSE * self.change)
-        chain = pair_chain(self.transports, self.discount)
+        chain = self.chain()
         if self.listed:
             u = self.U[self.pairs]
             chain.evaluate(self.base, u, target)

@@ -42,15 +42,14 @@ from scipy import sparse
 
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
-from diffbisim.solvers.base import Callback, Check, Limits, iterate
+from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees
-from diffbisim.solvers.exact.pairs import begin_with, pair_items
-from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, reach
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
+from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, reached, row_ways
+from diffbisim.solvers.exact.transports import EPS, Basis, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -59,6 +58,7 @@ from diffbisim.solvers.exact.undiscounted import (
     Mask,
     Recurrence,
     first_bias,
+    known_by,
     leaving_chain,
     scaled_cost,
     settled,
@@ -74,12 +74,7 @@ def solve(
 ) -> DistanceResult:
     """Policy iteration to the certified gap, relative to the largest cost or total, whichever is larger."""
     run = TotalCost(problem, options, warm)
-    ended = iterate(run, Limits(options.tol, options.max_iterations, options.time_limit), callback)
-    last = ended.history[-1]
-    return DistanceResult(
-        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
-    )  # fmt: skip
+    return finish(DistanceResult, run, problem, options, callback)
 
 
 # --- which pairs -----------------------------------------------------------------------------------------------------
@@ -93,22 +88,12 @@ def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
     terminal = problem.terminal.ravel()
     if reachable:
         seen = terminal.copy()
-        first = np.flatnonzero(np.outer(problem.x.initial > 0, problem.y.initial > 0).ravel() & ~terminal)
-        found = _flood(pair_items(problem, False), seen, first)
+        first = first_pairs(problem)
+        first = first[~terminal[first]]
+        found = reached(row_ways(problem.x.successors, problem.y.successors), seen, first)
         if found.size:
             return found
     return np.flatnonzero(~terminal)
-
-
-def _flood(items: Items, seen: Mask, first: Integers) -> Integers:
-    """The pairs that ``first`` leads to by way of pairs that are not ``seen`` yet, in order."""
-    queue = np.empty(seen.size, np.int64)
-    queue[: first.size] = first
-    seen[first] = True
-    head, tail = 0, first.size
-    while head < tail:
-        head, tail = reach(items, seen, queue, head, tail, STRETCH)
-    return np.sort(queue[:tail])
 
 
 def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> None:
@@ -123,9 +108,8 @@ def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> Non
             "pairs): the total is not unique; add them to terminal, or give them a cost"
         )
     backward = [Successors.of(sparse.csr_array(chain.successors.matrix.T)) for chain in (problem.x, problem.y)]
-    keys = np.zeros(problem.shape[0]), np.zeros(n_y)  # first bases are not needed
     seen = np.zeros(problem.cost.size, bool)
-    _flood(Items.of(backward[0], backward[1], n_y, keys), seen, np.flatnonzero(problem.terminal.ravel()))
+    reached(row_ways(backward[0], backward[1]), seen, np.flatnonzero(problem.terminal.ravel()))
     stuck = pairs[~seen[pairs]]
     if stuck.size:
         raise InvalidArgument(
@@ -145,7 +129,7 @@ class Band(NamedTuple):
     upper: tuple[float, float]
 
 
-class TotalCost:
+class TotalCost(Run):
     """One solve: the table V of pairs that are not terminal."""
 
     def __init__(self, problem: TotalProblem, options: Exact, warm: DistanceResult | None = None) -> None:
@@ -161,6 +145,7 @@ class TotalCost:
         starts = zip((problem.x, problem.y), sides, strict=True)
         self.time = sum(float(chain.initial @ side.time) for chain, side in starts) * (1 + 1e-9)
         self.longest = sum(float(side.time.max()) for side in sides)
+        self.times = np.add.outer(sides[0].time, sides[1].time).ravel()[pairs] * (1 + 1e-9)
         items = pair_items(problem, False)._replace(listed=pairs)
         known = warm.coupling.transports if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
         cost, V = scaled_cost(problem)[pairs], np.zeros(problem.cost.size)
@@ -209,10 +194,6 @@ class TotalCost:
             drop = _most(down * low[out] - (1 - down) * cost[out], fall[out])
         return Band((down, -drop), (up, rise)) if np.isfinite(up) else nothing._replace(lower=(down, -drop))
 
-    def is_due(self, iteration: int) -> bool:
-        """The certificate is a by-product of the sweep."""
-        return True
-
     def check(self, iteration: int) -> Check:
         """The distance for the table, and its bounds: the best so far, since all are true."""
         start, scale, size = self.start, self.problem.scale, self.equation.size
@@ -251,6 +232,15 @@ class TotalCost:
         price = min(max(PRICE * e.size, LOOSE * change), 0.01 * self.least)
         e.newton(0.0, change, price)
         e.W[e.pairs] = np.maximum(e.W[e.pairs], e.cost)
+
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Of all pairs, flat: zero at terminal ones, the band at the others."""
+        low, high = np.zeros(self.equation.W.size), np.zeros(self.equation.W.size)
+        V, pairs = self.equation.W[self.equation.pairs], self.equation.pairs
+        with np.errstate(all="ignore"):
+            low[pairs] = (1 - 8 * EPS) * self.band.lower[0] * V + (1 + 8 * EPS) * self.band.lower[1] * self.times
+            high[pairs] = (1 + 8 * EPS) * (self.band.upper[0] * V + self.band.upper[1] * self.times)
+        return np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=np.inf, posinf=np.inf)
 
     def coupling(self) -> "TotalCoupling":
         """What is known at the end."""
@@ -327,6 +317,15 @@ class TotalCoupling(ExactCoupling):
             known[self.transports.items.listed] = True
             table[~known] = np.nan
         return frozen(table.reshape(self.problem.shape))
+
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """From one sweep over the table."""
+        problem, options = self.problem, Exact(reachable=not self.complete, threads=self.transports.threads)
+        run = TotalCost(problem, options, known_by(self))
+        run.improve(1)
+        low, high = (problem.scale * table for table in run.table_bounds())
+        return enclosing(self.values, low, high, (0.0, np.inf))
 
     def _item(self, x: int, y: int) -> int:
         if self.problem.terminal[x, y]:

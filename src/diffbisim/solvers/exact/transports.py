@@ -86,6 +86,15 @@ def _order(s: Successors, key: Array) -> Integers:
     return np.asarray(np.lexsort((key[s.indices], source)) - s.indptr[source])
 
 
+class Ways(NamedTuple):
+    """By which rows a pair (s, t) of states may go on: rows (a n_X + s, b n_Y + t) for the choices (a, b)."""
+
+    x: Successors
+    y: Successors
+    shape: tuple[int, int]  # (n_X, n_Y)
+    choices: Any  # (C, 2); one, (0, 0), for chains
+
+
 class Trees(NamedTuple):
     """The edge lists of all items, one after the other."""
 
@@ -195,23 +204,25 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
 
 
 @njit(cache=True, nogil=True)
-def reach(items, seen, queue, head, tail, cells):
+def reach(ways, seen, queue, head, tail, cells):
     """Pairs of states that some coupling can reach from those in ``queue[head:tail]`` (already marked in ``seen``).
 
     Looks at about so many ``cells``; returns where head and tail are then. The pairs are queue[:tail].
     """
-    x, y, n_y = items.x, items.y, items.n_y
+    x, y, (n_x, n_y), choices = ways
     while head < tail and cells > 0:
-        i, j = queue[head] // n_y, queue[head] % n_y
+        s, t = queue[head] // n_y, queue[head] % n_y
         head += 1
-        cells -= (x.indptr[i + 1] - x.indptr[i]) * (y.indptr[j + 1] - y.indptr[j])
-        for e in range(x.indptr[i], x.indptr[i + 1]):
-            for h in range(y.indptr[j], y.indptr[j + 1]):
-                z = x.indices[e] * n_y + y.indices[h]
-                if not seen[z]:
-                    seen[z] = True
-                    queue[tail] = z
-                    tail += 1
+        for c in range(choices.shape[0]):
+            i, j = choices[c, 0] * n_x + s, choices[c, 1] * n_y + t
+            cells -= (x.indptr[i + 1] - x.indptr[i]) * (y.indptr[j + 1] - y.indptr[j])
+            for e in range(x.indptr[i], x.indptr[i + 1]):
+                for h in range(y.indptr[j], y.indptr[j + 1]):
+                    z = x.indices[e] * n_y + y.indices[h]
+                    if not seen[z]:
+                        seen[z] = True
+                        queue[tail] = z
+                        tail += 1
     return head, tail
 
 

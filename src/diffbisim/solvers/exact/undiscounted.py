@@ -33,7 +33,8 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import ConvergenceWarning, warn
-from diffbisim.problem import Array, Problem
+from diffbisim.problem import Array, Coupling, Problem
+from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
@@ -245,6 +246,11 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
 def scaled_cost(problem: Problem) -> Array:
     """(n_X*n_Y,), at most one."""
     return problem.cost.ravel() / (problem.scale or 1.0)
+
+
+def known_by(coupling: Coupling) -> DistanceResult:
+    """A coupling as something to begin with."""
+    return DistanceResult(coupling.problem, np.nan, np.nan, np.nan, Status.INTERRUPTED, 0, "exact", coupling)
 
 
 def first_bias(warm: Any, problem: Problem) -> Array:

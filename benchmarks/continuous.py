@@ -1,0 +1,224 @@
+"""Distances from trajectories with continuous states, against closed forms and against simpler ways, in one run.
+
+    python benchmarks/continuous.py                        errors at 2,000 steps, medians over seeds
+    python benchmarks/continuous.py --rate figure.png      how they fall with the number of steps, and a figure of it
+    python benchmarks/continuous.py --fit                  parameters of simulators: drift of a process, friction
+    python benchmarks/continuous.py --pnot other/bin/python    finite horizon against pnot 1.0.0, see horizon.py
+
+Columns: counts and plug_in, the distance on the same cells with counted and with local-linear rows; value, the
+estimate; least squares, the closed form of linear-Gaussian processes fitted to the data. The last knows what the data
+do not say (that the processes are linear) and is hard to beat where that is true; on bent walks it is wrong.
+Datasets are trajectories of 20 steps from N(0, 0.5²); discount 0.9. Settings were chosen on seeds 1000 to 6999.
+"""
+
+import argparse
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import diffbisim as db
+from diffbisim.continuous import Task, estimate_paths
+from diffbisim.quantize import Steps
+from diffbisim.solvers import Exact
+
+DISCOUNT, LENGTH, SPREAD, FIRST_SEED = 0.9, 20, 0.5, 70_000
+
+
+def turn(angle: float, size: float) -> np.ndarray:
+    c, s = np.cos(angle), np.sin(angle)
+    return size * np.array([[c, -s], [s, c]])
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two processes and a cost."""
+
+    name: str
+    cost: str
+    pair: tuple[Any, Any]  # LinearGaussian processes, or (height, noise) of bent walks
+
+    @property
+    def linear(self) -> bool:
+        return isinstance(self.pair[0], db.LinearGaussian)
+
+    def exact(self) -> float:
+        if self.linear:
+            return db.examples.linear_gaussian_distance(*self.pair, DISCOUNT, self.cost)
+        steps = [db.examples.bent_walk(*side) for side in self.pair]
+        power = 1 if self.cost == "euclidean" else 2
+        return db.examples.shared_noise_distance(*steps, DISCOUNT, power=power, spread=SPREAD, n=200_000)[0]
+
+    def sample(self, n_steps: int, seed: int) -> list[np.ndarray]:
+        rng, n = np.random.default_rng(seed), n_steps // LENGTH
+        if self.linear:
+            return [side.sample(n, LENGTH, rng) for side in self.pair]
+        return [db.examples.sample_paths(db.examples.bent_walk(*side), n, LENGTH, rng, SPREAD) for side in self.pair]
+
+
+def gaussian(slope: Any, noise: Any) -> db.LinearGaussian:
+    return db.LinearGaussian(slope, noise, spread=SPREAD)
+
+
+CASES = [
+    Case("AR(1) .8, .6 | .5, .4", "euclidean", (gaussian(0.8, 0.6), gaussian(0.5, 0.4))),
+    Case("AR(1) .8, .6 | .8, .4", "euclidean", (gaussian(0.8, 0.6), gaussian(0.8, 0.4))),
+    Case("AR(1) .8, .5 | .7, .5", "euclidean", (gaussian(0.8, 0.5), gaussian(0.7, 0.5))),
+    Case("AR(1) .8, .6 | .5, .4", "sqeuclidean", (gaussian(0.8, 0.6), gaussian(0.5, 0.4))),
+    Case("AR(1) .8, .6 | -.3, .5", "sqeuclidean", (gaussian(0.8, 0.6), gaussian(-0.3, 0.5))),
+    Case("2-D, sheared", "sqeuclidean",
+         (gaussian([[0.8, 0.2], [-0.2, 0.7]], 0.5), gaussian([[0.5, 0], [0, 0.6]], [[0.4, 0], [0.2, 0.3]]))),
+    Case("2-D, other turns", "sqeuclidean", (gaussian(turn(0.5, 0.9), 0.4), gaussian(turn(-0.3, 0.8), 0.4))),
+    Case("2-D, other noise", "sqeuclidean", (gaussian(turn(0.5, 0.9), 0.4), gaussian(turn(0.5, 0.9), 0.25))),
+    Case("bent 1.2, .4 | .6, .4", "euclidean", ((1.2, 0.4), (0.6, 0.4))),
+    Case("bent 1.2, .4 | .6, .4", "sqeuclidean", ((1.2, 0.4), (0.6, 0.4))),
+]  # fmt: skip
+EQUAL = [
+    Case("AR(1), equal", "euclidean", (gaussian(0.8, 0.6), gaussian(0.8, 0.6))),
+    Case("2-D, equal", "sqeuclidean", (gaussian(turn(0.5, 0.9), 0.4), gaussian(turn(0.5, 0.9), 0.4))),
+]
+
+
+def estimates(case: Case, n_steps: int, seed: int) -> tuple[float, ...]:
+    """(counts, plug_in, value, least squares) of one pair of datasets."""
+    X, Y = case.sample(n_steps, seed)
+    e = estimate_paths(X, Y, case.cost, DISCOUNT, rng=seed, replicates=40)
+    counted = [e.cells.chain(paths, smoothing=None) for paths in (X, Y)]
+    counts = db.distance(*counted, e.cells.cost(case.cost), DISCOUNT, Exact(tol=1e-5)).value
+    d = X.shape[2]
+    fitted = [db.LinearGaussian.fit(p[:, :-1].reshape(-1, d), p[:, 1:].reshape(-1, d), p[:, 0]) for p in (X, Y)]
+    return counts, e.plug_in, e.value, db.examples.linear_gaussian_distance(*fitted, DISCOUNT, case.cost)
+
+
+def errors(seeds: int, n_steps: int = 2000) -> None:
+    print(f"median relative error over {seeds} seeds, {n_steps:,} steps on each side")
+    print(f"{'':24s} {'cost':12s} {'exact':>7s} {'counts':>8s} {'plug_in':>8s} {'value':>8s} {'least squares':>14s}")
+    for case in CASES:
+        exact = case.exact()
+        found = np.array([estimates(case, n_steps, FIRST_SEED + s) for s in range(seeds)])
+        off = np.median(np.abs(found / exact - 1), axis=0)
+        columns = f"{off[0]:8.1%} {off[1]:8.1%} {off[2]:8.1%} {off[3]:14.1%}"
+        print(f"{case.name:24s} {case.cost:12s} {exact:7.4f} {columns}", flush=True)
+
+
+def rate(path: str, seeds: int) -> None:
+    """Root mean square errors for several sizes, and their slopes in a log-log figure."""
+    import matplotlib.pyplot as plt
+
+    sizes = (500, 1000, 2000, 4000)
+    shown = [CASES[1], CASES[7], CASES[9]]
+    figure, axes = plt.subplots(1, len(shown), figsize=(10, 3.2), layout="constrained")
+    for ax, case in zip(axes, shown, strict=True):
+        exact = case.exact()
+        runs = [[estimates(case, n, FIRST_SEED + 500 + s) for s in range(seeds)] for n in sizes]
+        off = np.sqrt(((np.array(runs) - exact) ** 2).mean(axis=1))  # (sizes, 4)
+        slopes = np.polyfit(np.log(sizes), np.log(off), 1)[0]
+        print(f"{case.name} {case.cost}: slopes of counts, plug_in, value, least squares", slopes.round(2), flush=True)
+        for column, name, style in zip(off.T, ("counts", "plug_in", "value"), ("C7--", "C0-", "C3-"), strict=False):
+            ax.loglog(sizes, column, style, marker="o", ms=3, label=name)
+        ax.loglog(sizes, off[0, 2] * (np.array(sizes) / sizes[0]) ** -0.5, "k:", lw=1, label=r"$N^{-1/2}$")
+        ax.set(title=f"{case.name}, {case.cost}", xlabel="steps N", xticks=sizes, xticklabels=[f"{n:,}" for n in sizes])
+        ax.minorticks_off()
+    axes[0].set_ylabel("root mean square error")
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def ornstein_uhlenbeck(parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """dx = -θ x dt + dW in steps of 0.2, from 1."""
+    return db.LinearGaussian(np.exp(-0.2 * parameters[0]), 0.4, start=1.0).sample(80, 20, rng)
+
+
+def pendulum(parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Angle and velocity of a pendulum with friction and noise, steps of 0.2, released from random angles."""
+    states = [np.stack([rng.uniform(-2, 2, 80), np.zeros(80)], axis=1)]
+    for _ in range(20):
+        angle, speed = states[-1].T
+        speed = speed + 0.2 * (-np.sin(angle) - parameters[0] * speed) + 0.1 * rng.standard_normal(80)
+        states.append(np.stack([angle + 0.2 * speed, speed], axis=1))
+    return np.stack(states, axis=1)
+
+
+def fits(seeds: int) -> None:
+    for name, simulate, true in (("drift of an OU process", ornstein_uhlenbeck, 2.0), ("friction", pendulum, 0.4)):
+        found = []
+        for seed in range(seeds):
+            target = simulate(np.array([true]), np.random.default_rng(FIRST_SEED + seed))
+            e = db.fit_simulator(target, simulate, true * 0.5, rng=seed, splits=5, n_states=40)
+            found.append((e.parameters[0], e.lower[0], e.upper[0]))
+        value, lower, upper = np.array(found).T
+        covered = int(((lower <= true) & (true <= upper)).sum())
+        print(
+            f"{name}: {true} found as {value.mean():.3f} ± {value.std():.3f}; interval covers in {covered} of {seeds}"
+        )
+
+
+PEER = """
+import json, sys, time
+import numpy as np
+from pnot import nested_ot
+found = []
+for name in json.loads(sys.argv[1]):
+    data = np.load(name)
+    began = time.process_time()
+    value = nested_ot(data["x"].T, data["y"].T, float(data["grid"]), markovian=True, num_threads=1)
+    found.append((value, time.process_time() - began))
+print(json.dumps(found))
+"""
+
+
+def pooled(x: np.ndarray, y: np.ndarray, grid: float) -> tuple[float, float]:
+    """The distance over the horizon of (n, T + 1) paths on a grid, steps of all times pooled; and processor time."""
+    began = time.process_time()
+    x, y = x[..., None], y[..., None]
+    reach = max(np.abs(x).max(), np.abs(y).max())
+    q = db.quantize(x, y, centers=np.arange(-np.ceil(reach / grid), reach / grid + 1) * grid)
+    weights = np.ones(x.shape[1])
+    task = Task(q, "sqeuclidean", DISCOUNT, Exact(threads=1), "discounted", weights, prune=0.01)
+    value = task.solve(Steps.of(x), Steps.of(y)).calibrated
+    return value, time.process_time() - began
+
+
+def against_pnot(python: str, seeds: int, n_paths: int = 2000, T: int = 4) -> None:
+    """AR(1) paths: mean absolute error and processor time, each on the same paths and the same grids."""
+    import tempfile
+
+    e = db.examples
+    exact = e.gaussian_distance(e.autoregression_covariance(0.8, 1.0, T), e.autoregression_covariance(0.5, 0.7, T))
+    print(f"\nAR(1) .8, 1 | .5, .7 over {T} steps, {n_paths:,} paths, squared cost: exact {exact:.4f}; {seeds} seeds")
+    with tempfile.TemporaryDirectory() as folder:
+        for grid in (0.1, 0.2, 0.4):
+            names, ours = [], []
+            for seed in range(seeds):
+                rng = np.random.default_rng(FIRST_SEED + seed)
+                x, y = (db.LinearGaussian(a, σ).sample(n_paths, T, rng)[..., 0] for a, σ in ((0.8, 1.0), (0.5, 0.7)))
+                ours.append(pooled(x, y, grid))
+                names.append(f"{folder}/{grid}-{seed}.npz")
+                np.savez(names[-1], x=x, y=y, grid=grid)
+            run = subprocess.run([python, "-c", PEER, json.dumps(names)], capture_output=True, text=True, check=True)
+            (mine, my_time), (theirs, their_time) = (np.array(f).T for f in (ours, json.loads(run.stdout)))
+            error, peer = np.abs(mine - exact).mean(), np.abs(theirs - exact).mean()
+            ratio = (
+                f"{error / peer:.2f} of its error, {np.median(my_time[1:]) / np.median(their_time[1:]):.3f} of its time"
+            )
+            print(f"grid {grid}: pooled {error:.4f}, pnot {peer:.4f}: {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--rate", metavar="FIGURE")
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--pnot", metavar="PYTHON", help="a Python that has pnot 1.0.0 installed")
+    arguments = parser.parse_args()
+    if arguments.rate:
+        rate(arguments.rate, arguments.seeds)
+    elif arguments.fit:
+        fits(arguments.seeds)
+    elif arguments.pnot:
+        against_pnot(arguments.pnot, arguments.seeds)
+    else:
+        errors(arguments.seeds)

@@ -1,0 +1,167 @@
+"""The chain of given classes of states: averaged rows, or rates that are kept; either with its certified distance.
+
+    "mean"      P_c(a, b) = Σ_{x in a} w(x) P(x, b) / w(a): right for the next step if the law within a class is w.
+    "kinetic"   Hummer and Szabo's kernel (kinetics.py), which keeps the stationary law of the classes and how long
+                correlations between them last.
+
+A chain that stays in a set for long and leaves it from its rim is seldom at the rim, and then likely to return at once.
+Averaged rows forget where in a class it is, and leave classes too fast; the kinetic model counts a visit across the
+border that ends at once for what it is.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Integers, check_count, finite_numbers
+from diffbisim.compress.kinetics import kinetic_model, lagged, metastable_sets
+from diffbisim.compress.result import CompressResult
+from diffbisim.compress.starts import Model, Target, averaged, matched_to_costs
+from diffbisim.cost import ground_cost
+from diffbisim.errors import InvalidArgument, warn
+from diffbisim.names import Labels
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers import Exact
+
+METHODS = {"mean": "aggregate", "kinetic": "kinetic"}
+
+
+def aggregate(
+    chain: MarkovChain,
+    labels: Any,
+    method: str = "mean",
+    *,
+    discount: float = 0.95,
+    cost: Any = None,
+    weights: Any = "occupancy",
+    lag: int = 1,
+    tol: float = 1e-8,
+) -> CompressResult:
+    """The chain of given classes of states, with its certified distance.
+
+    Parameters
+    ----------
+    chain : the chain
+    labels : the class of every state, (n,): numbers 0 … k-1, or names, which become those of the small states
+    method : "mean" (rows averaged over classes) or "kinetic" (Hummer and Szabo: the stationary law of the classes and
+        the slow rates are kept; for a chain with one recurrent class)
+    discount : of the distance
+    cost : of the distance: "reward" (the default where the chain has rewards; those of the classes are medians),
+        "classes" (1 where the class is another, the default without rewards), or a table ``(n, k)``
+    weights : of the states within a class: discounted "occupancy", "stationary", or (n,) numbers. The rewards of the
+        classes go by them, and the rows of "mean"; those of "kinetic" by the stationary law in any case
+    lag : steps of the chain that one step of the result stands for; it is returned so, no root is taken
+    tol : certified gap of the distance, relative to the largest cost
+
+    Returns
+    -------
+    CompressResult : ``chain``, ``distance`` (certified), ``timescales`` of both chains, ``labels``; for "kinetic" also
+        ``residual``, what the fit misses: zero where the kernel wanted has no negative entry
+
+    Warns
+    -----
+    UserWarning : the small chain is faster or slower than the large one; see :attr:`CompressResult.remark`
+
+    Examples
+    --------
+    >>> from diffbisim.data.examples import block_chain
+    >>> aggregate(block_chain(3, 2), [0, 0, 1, 1, 2, 2]).distance.upper <= 1e-8
+    True
+    """
+    if not isinstance(chain, MarkovChain):
+        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
+    if method not in METHODS:
+        raise InvalidArgument(f'method is {method!r}; use "mean" or "kinetic"')
+    X, (classes, names) = lagged(chain, check_lag(lag)), _classes(labels, chain.n_states)
+    how = How(discount, cost, None, _weights(X, weights, discount), lag, tol)
+    return built(X, classes, METHODS[method], how, names)
+
+
+class How(NamedTuple):
+    """How a model of classes is made, and its distance: by which weights, and with which costs."""
+
+    discount: float
+    cost: Any = None
+    rewards: Array | None = None  # of the classes, where they are given
+    weight: Array | None = None  # of the states; None for their occupancy
+    lag: int = 1  # of the chain, which is lagged already
+    tol: float = 1e-8
+
+
+def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels | None = None) -> CompressResult:
+    """The result for classes 0 … k-1."""
+    k, cost = int(classes.max()) + 1, how.cost
+    if cost is None:
+        cost = "classes" if X.rewards is None else "reward"
+    learned = isinstance(cost, str) and cost == "reward"
+    if learned and X.rewards is None:
+        raise InvalidArgument('cost is "reward" and the chain has none; make it with MarkovChain(..., rewards=r)')
+    seen = (classes[:, None] != np.arange(k)).astype(float) if isinstance(cost, str) else cost
+    target = Target(X, how.discount, X.rewards if learned else None, None if learned else seen)
+    small, residual = averaged(target, classes, k, how.weight), None
+    if model == "kinetic":
+        fitted = kinetic_model(X, classes)
+        small, residual = Model(fitted.transition, small.initial, small.rewards), fitted.residual
+    Y = MarkovChain(
+        small.transition, initial=small.initial, rewards=small.rewards if learned else how.rewards, labels=names
+    )
+    problem = Problem.make(X, Y, "reward" if learned else ground_cost(seen, X, Y), how.discount)
+    found = CompressResult(Y, Exact(tol=how.tol).solve(problem), (), model, how.lag, classes, residual)
+    if found.remark:
+        warn(found.remark, UserWarning)
+    return found
+
+
+def kinetic(X: MarkovChain, k: int, how: How) -> CompressResult:
+    """The kinetic model of (at most) k metastable sets, numbered so that they fit the costs where these are given."""
+    labels = metastable_sets(X, k)
+    if how.cost is not None:
+        labels = matched_to_costs(Target(X, how.discount, cost=how.cost), labels, k)
+        if np.unique(labels).size < k:
+            raise InvalidArgument(f"n_states is {k}, but {np.unique(labels).size} sets were found; ask for so many")
+    return built(X, labels, "kinetic", how)
+
+
+def check_lag(lag: Any) -> int:
+    """A positive count."""
+    if check_count(lag, "lag") == 0:
+        raise InvalidArgument("lag is 0; give a number of steps, at least 1")
+    return int(lag)
+
+
+class Classes(NamedTuple):
+    """The class 0 … k-1 of every state, and the names of the classes, if they have names."""
+
+    labels: Integers  # (n,)
+    names: Labels | None
+
+
+def _classes(labels: Any, n: int) -> Classes:
+    given = np.asarray(labels)
+    if given.shape != (n,):
+        raise InvalidArgument(f"labels has shape {given.shape}; give one class for each of the {n} states")
+    if given.dtype.kind in "iu":
+        missing = np.setdiff1d(np.arange(int(given.max()) + 1), given)
+        if given.min() < 0 or missing.size:
+            wrong = f"class {missing[0]} has no states" if given.min() >= 0 else f"there is a class {given.min()}"
+            raise InvalidArgument(f"labels: {wrong}; number the classes 0, 1, … without gaps, or give names")
+        return Classes(given.astype(np.int64), None)
+    if given.dtype.kind not in "USO":
+        raise InvalidArgument(f"labels are of type {given.dtype}; give whole numbers from 0, or names")
+    names = list(dict.fromkeys(given.tolist()))
+    number = {name: k for k, name in enumerate(names)}
+    return Classes(np.array([number[name] for name in given.tolist()]), tuple(names))
+
+
+def _weights(X: MarkovChain, weights: Any, discount: float) -> Array:
+    if isinstance(weights, str):
+        if weights == "occupancy":
+            return X.occupancy(discount)
+        if weights == "stationary":
+            return np.array(X.stationary_distribution)
+        raise InvalidArgument(f'weights is {weights!r}; use "occupancy", "stationary" or {X.n_states} numbers')
+    w = finite_numbers(weights, (X.n_states,), name="weights", per="state")
+    if not (w.min() >= 0 and w.max() > 0):
+        raise InvalidArgument(f"weights: the least is {w.min():g}, the largest {w.max():g}; give numbers of at least 0")
+    return w

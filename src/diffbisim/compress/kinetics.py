@@ -1,0 +1,261 @@
+"""What is slow in a chain: its timescales, the sets that it stays in, and small chains that are as slow.
+
+*Timescales.* The eigenvalues of a kernel P lie in the unit disk, and one of them is 1. Let λ₂, λ₃, … be the others by
+their distance from 1, among the states that can be reached from the start. What is not yet forgotten decays like λᵗ, in
+
+    t_i = -1 / log |λ_i|     steps,
+
+infinite if the states fall into several groups that are never left, and zero if λ_i is not to the right of zero
+(nothing slow: it swings back and forth at most).
+
+*The fundamental matrix* Z = (I - P + 1π')⁻¹ of a chain with one recurrent class, π its stationary law, sums what a
+state says of all later ones: Z = Σ_t (Pᵗ - 1π') + 1π', with eigenvalues z_i = 1/(1 - λ_i) beside the 1 of the constant.
+Of k classes with the indicators A (n, k) and the law π_c = A'π the sums are
+
+    Z_c = D_c⁻¹ A' D Z A,        D = diag π,  D_c = diag π_c.
+
+*Kinetic models* (Hummer and Szabo 2015). The kernel on the classes that has Z_c as its fundamental matrix,
+
+    P_c = I + 1π_c' - Z_c⁻¹,
+
+has the law π_c and keeps the integrals of all correlations between classes, where averaged rows keep those of one step.
+It may have negative entries. So the fluxes F = D_c P_c ≥ 0, with π_c as the sums of their rows and columns, are fitted
+by non-negative least squares to Z_c^¾ (I - P_c + 1π_c') Z_c^¾ = Z_c^½, in the coordinates D_c^½ Z_c D_c^-½ in which
+reversible chains are symmetric: relative errors of the rates of the modes, weighted by √z_i. (These powers are real:
+D^½ P D^-½ is a contraction B, so that (I - B)⁻¹ and its compressions have eigenvalues with real parts of at least ½.)
+``residual`` is what the fit misses, relative to Z_c^½, and zero where P_c has no negative entry.
+
+*Metastable sets.* Make the chain reversible, (P + P*)/2 with P* = D⁻¹P'D; its eigenvectors ψ_i are real. Rayleigh and
+Ritz: the trace of Z_c is at most Σ z_i, and k-means with weights π in the coordinates √z_i ψ_i makes it as large as it
+can. It begins from the k states that span the largest simplex, as PCCA+ does (Deuflhard and Weber 2005).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import Integers
+from diffbisim.errors import InvalidArgument, InvalidChain
+from diffbisim.problem import Array
+from diffbisim.stochastic import submatrix
+
+#: Up to this size all eigenvalues are computed.
+SMALL = 200
+
+#: Up to this size eigenvalues come from factorizations; those next to 1 from one of P - (1 + a little).
+DIRECT, SHIFT = 3_000, 1.0 + 1e-6
+
+#: Restarts of the iteration for the eigenvalues of larger kernels.
+MOST_RESTARTS = 200
+
+ROUNDS = 50
+
+#: How much more the sums of fluxes count than what is fitted.
+BINDING = 1e5
+
+
+def lagged(chain: MarkovChain, lag: int) -> MarkovChain:
+    """The chain seen every ``lag`` steps: kernel P^lag, the rest as it was."""
+    if lag == 1:
+        return chain
+    P: Any = chain.transition
+    powers = np.linalg.matrix_power(P, lag) if isinstance(P, np.ndarray) else sparse.csr_array(P) ** lag
+    return MarkovChain(powers, initial=chain.initial, rewards=chain.rewards, labels=chain.labels)
+
+
+# --- timescales --------------------------------------------------------------------------------------------
+
+
+def slowest_timescale(chain: MarkovChain) -> float:
+    """``t₂`` in steps; NaN where the eigenvalues could not be found."""
+    return float(implied_timescales(chain, 1)[0])
+
+
+def implied_timescales(chain: MarkovChain, count: int) -> Array:
+    """The ``count`` slowest, in steps, zero where the chain has fewer; NaN where they could not be found."""
+    reachable = chain.reachable_states
+    groups = int(np.isin([states[0] for states in chain.recurrent_classes], reachable).sum())
+    times = np.zeros(count)
+    times[: groups - 1] = np.inf
+    P = sparse.csr_array(chain.successors.matrix[reachable][:, reachable])
+    wanted = min(count + 1, P.shape[0])
+    if wanted > groups:
+        times[groups - 1 : wanted - 1] = [_timescale(λ) for λ in _next_to_one(P, wanted)[groups:]]
+    return times
+
+
+def _timescale(λ: complex) -> float:
+    if not λ.real > 0:
+        return 0.0 if λ == λ else np.nan
+    size = min(abs(λ), 1.0)
+    return np.inf if size == 1.0 else float(-1 / np.log(size))
+
+
+def _next_to_one(P: sparse.csr_array, count: int) -> Any:
+    """The ``count`` eigenvalues nearest to 1, the nearest first; NaN where the iteration for large kernels fails."""
+    from scipy.linalg import lu_factor, lu_solve
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
+
+    n = P.shape[0]
+    if n <= max(SMALL, count + 2):
+        found = np.linalg.eigvals(P.toarray())
+    else:
+        start = np.random.default_rng(0).random(n)  # ARPACK's own would differ from call to call
+        options: Any = {"k": count, "v0": start, "return_eigenvectors": False}
+        try:
+            if n <= DIRECT:
+                factors = lu_factor(P.toarray() - SHIFT * np.eye(n))
+                inverse = LinearOperator((n, n), matvec=lambda v: lu_solve(factors, v), dtype=np.float64)
+                found = eigs(P, sigma=SHIFT, OPinv=inverse, **options)
+            else:
+                found = eigs(P, which="LR", maxiter=MOST_RESTARTS, **options)
+        except ArpackError:
+            return np.full(count, complex(np.nan))
+    return found[np.argsort(np.abs(found - 1), kind="stable")][:count]
+
+
+# --- metastable sets ---------------------------------------------------------------------------------------
+
+
+def metastable_sets(chain: MarkovChain, k: int) -> Integers:
+    """Labels ``(n,)`` of (at most) k sets that the chain stays in for long; transient states go where they lead first.
+
+    Only of a chain with one recurrent class.
+    """
+    _one_recurrent_class(chain)
+    states = chain.recurrent_classes[0]
+    if k == 1 or k >= states.size:
+        inside = np.arange(states.size) if k > 1 else np.zeros(states.size, dtype=np.int64)
+    else:
+        π = np.maximum(chain.stationary_distribution[states], np.finfo(float).tiny)
+        z, ψ = _slow_modes(submatrix(chain.transition, states), π, k)
+        inside = _by_means(np.sqrt(z[1:]) * ψ[:, 1:], π, _spanning(ψ))
+    labels = np.empty(chain.n_states, dtype=np.int64)
+    labels[states] = np.unique(inside, return_inverse=True)[1]
+    transient = np.setdiff1d(np.arange(chain.n_states), states)
+    if transient.size:
+        P = sparse.csc_array(chain.successors.matrix)
+        entered = P[transient][:, states] @ np.eye(int(labels[states].max()) + 1)[labels[states]]
+        stays = sparse.csc_array(sparse.eye_array(transient.size) - P[transient][:, transient])
+        labels[transient] = sparse.linalg.splu(stays).solve(entered).argmax(axis=1)
+    return labels
+
+
+def _one_recurrent_class(chain: MarkovChain) -> None:
+    if (n := len(chain.recurrent_classes)) != 1:
+        raise InvalidChain(
+            f"the chain has {n} recurrent classes, between which it never moves: there are no rates to keep; take one "
+            'of them (chain.recurrent_classes), or use method="mean" (model="aggregate")'
+        )
+
+
+class Modes(NamedTuple):
+    """Of the reversible chain: 1/(1 - λ), descending (the first is of no use), and right eigenvectors."""
+
+    z: Array  # (k,)
+    ψ: Array  # (n, k), orthonormal under π
+
+
+def _slow_modes(P: Any, π: Array, k: int) -> Modes:
+    from scipy.sparse.linalg import ArpackError, eigsh
+
+    s, n = np.sqrt(π), π.size
+    B = sparse.diags_array(s) @ sparse.csr_array(P) @ sparse.diags_array(1 / s)
+    S = (B + B.T) / 2
+    if n <= DIRECT:
+        λ, V = scipy.linalg.eigh(S.toarray(), subset_by_index=(n - k, n - 1))
+    else:
+        try:
+            λ, V = eigsh(S, k, which="LA", v0=s, ncv=max(4 * k, 40), maxiter=MOST_RESTARTS)
+        except ArpackError as error:
+            raise InvalidChain(
+                f"the slow modes of these {n} states were not found ({error}); give labels to diffbisim.aggregate"
+            ) from None
+    order = np.argsort(-λ, kind="stable")
+    V = V[:, order] / s[:, None]
+    V[:, 0] = 1.0
+    return Modes(1 / np.maximum(1 - λ[order], 1e-15), V)
+
+
+def _spanning(ψ: Array) -> Integers:
+    """Labels by membership: the corners are the k states that span the largest simplex, taken greedily."""
+    first = int(np.linalg.norm(ψ, axis=1).argmax())
+    others = scipy.linalg.qr((ψ - ψ[first]).T, mode="r", pivoting=True)[1]
+    corners = np.append(first, others[: ψ.shape[1] - 1])
+    members = ψ @ np.linalg.pinv(ψ[corners])
+    return np.asarray(members.argmax(axis=1))
+
+
+def _by_means(points: Array, weight: Array, labels: Integers) -> Integers:
+    """Weighted k-means from given labels; a class that loses all its members stays empty."""
+    from scipy.spatial.distance import cdist
+
+    k = int(labels.max()) + 1
+    for _ in range(ROUNDS):
+        into = weight[:, None] * np.eye(k)[labels]
+        mass = into.sum(axis=0)
+        means = np.where(mass[:, None] > 0, into.T @ points / np.maximum(mass, 1e-300)[:, None], np.inf)
+        before, labels = labels, np.nan_to_num(cdist(points, means, "sqeuclidean"), nan=np.inf).argmin(axis=1)
+        if np.array_equal(before, labels):
+            break
+    return labels
+
+
+# --- kinetic models ----------------------------------------------------------------------------------------
+
+
+class KineticModel(NamedTuple):
+    """A kernel on classes with their stationary law, and what the fit misses (see the module's head)."""
+
+    transition: Array  # (k, k)
+    law: Array  # (k,)
+    residual: float
+
+
+def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
+    """Hummer and Szabo's kernel on the classes ``labels (n,)``, which are 0 … k-1; no flux is negative."""
+    from scipy.optimize import nnls
+
+    _one_recurrent_class(chain)
+    π, k = chain.stationary_distribution, int(labels.max()) + 1
+    law: Array = np.bincount(labels, weights=π, minlength=k).astype(np.float64)
+    if not law.min() > 0:
+        raise InvalidArgument(
+            f"labels: class {int(law.argmin())} has only transient states, which the stationary law does not know; put "
+            'them into another class, or use method="mean"'
+        )
+    A, s, one = np.eye(k)[labels], np.sqrt(law), np.eye(k)
+    S = (A.T @ (π[:, None] * _fundamental(chain, π, A))) / np.outer(s, s)  # D_c^{1/2} Z_c D_c^{-1/2}
+    whole = one + np.outer(s, s)
+    G = whole - np.linalg.inv(S)  # D_c^{-1/2} F D_c^{-1/2}
+    residual = 0.0
+    if G.min() < 0:
+        half = scipy.linalg.sqrtm(S).real
+        R = half @ scipy.linalg.sqrtm(half).real  # S^¾
+        binding = BINDING * np.abs(S).max() ** 1.5
+        rows = np.vstack([np.kron(R, R.T), binding * np.kron(one, s), binding * np.kron(s, one)])
+        wanted = np.concatenate([(R @ whole @ R - half).ravel(), binding * s, binding * s])
+        G = nnls(rows, wanted, maxiter=100 * k * k)[0].reshape(k, k)
+        residual = float(np.linalg.norm(R @ (whole - G) @ R - half) / np.linalg.norm(half))
+    P = np.maximum(G, 0.0) * s / s[:, None]
+    return KineticModel(P / P.sum(axis=1, keepdims=True), law, residual)
+
+
+def _fundamental(chain: MarkovChain, π: Array, A: Array) -> Array:
+    """Z A, shape ``(n, k)``, by one factorization of I - P without the most visited state."""
+    n = chain.n_states
+    law = π @ A
+    rest = np.delete(np.arange(n), int(π.argmax()))
+    W = np.zeros_like(A)
+    if n > 1:
+        centered = (A - law)[rest]
+        if n <= DIRECT or not chain.is_sparse:
+            P = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
+            W[rest] = np.linalg.solve(np.eye(n - 1) - P[np.ix_(rest, rest)], centered)
+        else:
+            part = sparse.eye_array(n - 1) - submatrix(chain.transition, rest)
+            W[rest] = sparse.linalg.splu(sparse.csc_array(part)).solve(centered)
+    return np.asarray(W - π @ W + law)

@@ -1,0 +1,194 @@
+"""Models that list their choices one by one, as model checkers keep them; and the chain or MDP they are.
+
+A state s has choices, c = 0, 1, …, each with a distribution over successors, an action's name (or none) and rewards.
+States need not have the same choices. Letters, for C choices and m transitions:
+
+    owner   (C,)   the state of each choice, ascending
+    row     (m,)   the choice of each transition;   target, probability (m,)
+
+*Actions.* Where every choice has a name, and no two of a state the same, an action is a name; else action k is the k-th
+choice of a state.
+
+*Choices that a state does not have* must be decided on, because every action of an MDP exists in every state:
+
+    "error"       refuse, and name one (the default)
+    "repeat"      the action does what the state's first choice does. The set of what can be done in a state stays what
+                  it is, and with it all optimal values and the "lax" and "directed" distances; "matched" ones compare
+                  actions by name, and depend on what stands in for a missing one
+    "self-loop"   the action stays where it is: a choice that the model does not have
+    "uniform"     the action leads anywhere
+
+*Rewards* of a choice are those of its state, its own and the mean of those of its transitions, added up. A model may
+have several reward structures, and propositions that hold in some of its states: ``rewards`` names one of either; a
+list of names makes a vector of each state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.checks import Floats, Integers
+from diffbisim.counting import MOST_FILLED
+from diffbisim.errors import InvalidData
+from diffbisim.io import limits
+
+MISSING = ("error", "repeat", "self-loop", "uniform")
+
+
+@dataclass(frozen=True, eq=False)
+class ExplicitModel:
+    """Choices, transitions and what holds in the states; see the module's head."""
+
+    name: str  # of the file or object, for messages
+    n_states: int
+    owner: Integers  # (C,)
+    row: Integers  # (m,)
+    target: Integers  # (m,)
+    probability: Floats  # (m,)
+    actions: Sequence[str] = ()  # (C,) names, "" for none
+    rewards: Mapping[str, Floats] | None = None  # name -> (C,)
+    propositions: Mapping[str, Integers] | None = None  # name -> states
+    labels: Sequence[Hashable] | None = None
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no state has several choices."""
+        return bool((np.diff(self.owner) > 0).all())
+
+    def arguments(self, rewards: Any = None, unseen: str = "error") -> dict[str, Any]:
+        """What a `MarkovChain` (if no state has several choices) or an `MDP` is made of."""
+        if unseen not in MISSING:
+            raise InvalidData(f"{self.name}: unseen is {unseen!r}; use one of {', '.join(map(repr, MISSING))}")
+        place, names = self._places(unseen)
+        P = sp.csr_array((self.probability, (self.row, self.target)), shape=(self.owner.size, self.n_states))
+        kernels = [self._kernel(P, choices, unseen) for choices in place]
+        found = {
+            "initial": self._initial(),
+            "rewards": rewards if not _is_name(rewards) else self._rewards(rewards, place),
+            "labels": self.labels,
+        }
+        if self.is_chain:
+            return found | {"transition": kernels[0]}
+        return found | {"transition": kernels, "actions": names}
+
+    def _places(self, unseen: str) -> tuple[Integers, list[str] | None]:
+        """Which choice is each action of each state, (A, n), -1 if there is none; and the names of the actions."""
+        action, names = self._actions
+        n, n_actions = self.n_states, 1 + int(action.max(initial=0))
+        gaps = n_actions * n - self.owner.size
+        if n_actions > limits.CHOICES or gaps > limits.UNSEEN + self.owner.size:
+            raise InvalidData(
+                f"{self.name}: {n_actions:,} actions in each of {n:,} states, and {self.owner.size:,} choices; "
+                "raise CHOICES and UNSEEN in diffbisim.io.limits"
+            )
+        place = np.full((n_actions, n), -1, dtype=np.int64)
+        place[action, self.owner] = np.arange(self.owner.size)
+        if unseen == "repeat":
+            states, first = np.unique(self.owner, return_index=True)
+            instead = np.full(n, -1, dtype=np.int64)
+            instead[states] = first
+            place = np.where(place < 0, instead, place)
+        if unseen in ("error", "repeat") and (place < 0).any():
+            raise InvalidData(f"{self.name}: {self._gap(place, names)}")
+        return place, names
+
+    @cached_property
+    def _actions(self) -> tuple[Integers, list[str] | None]:
+        """The action of each choice, (C,), and the names of the actions, if they go by name."""
+        if len(self.actions) and "" not in self.actions:
+            numbers = {name: k for k, name in enumerate(dict.fromkeys(self.actions))}
+            action = np.array([numbers[name] for name in self.actions], dtype=np.int64)
+            if np.unique(self.owner * len(numbers) + action).size == action.size:
+                return action, list(numbers)
+        return np.arange(self.owner.size) - np.searchsorted(self.owner, self.owner), None
+
+    def _gap(self, place: Integers, names: list[str] | None) -> str:
+        a, s = (int(k) for k in np.argwhere(place < 0)[0])
+        if (place[:, s] < 0).all():
+            return f'state {s} has no transition (a deadlock); pass unseen="self-loop" if it is absorbing'
+        what = f"choice {a}" if names is None else f"action {names[a]!r}"
+        return (
+            f"state {s} has no {what} ({int((place < 0).sum()):,} such gaps), and every action of an MDP exists in "
+            'every state; pass unseen="repeat" (one that the state has stands in), "self-loop" or "uniform"'
+        )
+
+    def _kernel(self, P: sp.csr_array, choices: Integers, unseen: str) -> sp.csr_array:
+        """The rows of P that are an action's, (n, n), and what is put where there is none."""
+        n, there = self.n_states, choices >= 0
+        if there.all():
+            return P[choices]
+        gaps = np.flatnonzero(~there)
+        width = n if unseen == "uniform" else 1
+        if gaps.size * width > MOST_FILLED:
+            raise InvalidData(f'{self.name}: unseen="uniform" would add {gaps.size * n:,} transitions; use "self-loop"')
+        columns = np.tile(np.arange(n), gaps.size) if width > 1 else gaps
+        filled = sp.csr_array(
+            (np.full(gaps.size * width, 1.0 / width), (np.repeat(gaps, width), columns)), shape=(n, n)
+        )
+        own = np.flatnonzero(there)
+        pick = sp.csr_array((np.ones(own.size), (own, choices[own])), shape=(n, P.shape[0]))
+        return sp.csr_array(pick @ P + filled)
+
+    def _initial(self) -> Any:
+        """The states labeled "init", each as likely as the others; else state 0."""
+        states = (self.propositions or {}).get("init", np.zeros(0, dtype=np.int64))
+        start = np.zeros(self.n_states)
+        start[states] = 1.0 / max(1, len(states))
+        return start if len(states) else 0
+
+    def _rewards(self, chosen: Any, place: Integers) -> Floats | None:
+        """Of states, (n,), or of states and actions, (n, A); of a list of names a vector of each state."""
+        known, held = self.rewards or {}, self.propositions or {}
+        if chosen is None:
+            if len(known) > 1:
+                raise InvalidData(f"{self.name} has {len(known)} reward structures; {self._listed()}")
+            return self._of_structure(next(iter(known.values())), place) if known else None
+        if isinstance(chosen, (list, tuple)):
+            columns = [self._rewards(name, place) for name in chosen]
+            if not self.is_chain or not columns:
+                raise InvalidData(f"{self.name}: rewards is a list of names; of an MDP give one name")
+            return np.column_stack(columns)  # type: ignore[arg-type]
+        if chosen in known:
+            return self._of_structure(known[chosen], place)
+        if chosen in held:
+            return np.bincount(held[chosen], minlength=self.n_states).astype(np.float64)
+        raise InvalidData(f"{self.name} has nothing called {chosen!r}; {self._listed()}")
+
+    def _of_structure(self, paid: Floats, place: Integers) -> Floats:
+        each = np.where(place < 0, 0.0, paid[place]).T
+        return each[:, 0].copy() if (each == each[:, :1]).all() else each
+
+    def _listed(self) -> str:
+        parts = (("reward structures", self.rewards), ("propositions", self.propositions))
+        listed = "; ".join(f"{what} {', '.join(map(repr, found))}" for what, found in parts if found)
+        return (
+            f"choose by name, rewards=..., among its {listed}" if listed else "it has neither rewards nor propositions"
+        )
+
+
+def _is_name(rewards: Any) -> bool:
+    """Whether rewards are not given but chosen by name (None: the only ones there are)."""
+    several = isinstance(rewards, (list, tuple)) and len(rewards) > 0 and all(isinstance(name, str) for name in rewards)
+    return rewards is None or isinstance(rewards, str) or several
+
+
+def variables(texts: Sequence[str]) -> list[Hashable] | None:
+    """Labels from what Storm writes of the variables of states, "[x=3 & !up]" being (3, False); None if they repeat."""
+    labels = [tuple(map(_value, text.strip("[] \t").split("&"))) for text in texts]
+    return list(labels) if len(set(labels)) == len(labels) else None
+
+
+def _value(text: str) -> Any:
+    name, equals, value = text.strip().partition("=")
+    if not equals:
+        return not name.startswith("!")
+    try:
+        return int(value)
+    except ValueError:
+        return value

@@ -1,0 +1,167 @@
+"""Linear-Gaussian processes: continuous states, and a distance in closed form.
+
+    x' = A x + b + L ε,    x_0 ~ N(m, L0 L0ᵀ),    ε standard normal                               (Y: B, M, …)
+
+*Squared cost* |x - y|², in any dimension, while γ ρ(A)² < 1 and γ ρ(B)² < 1. The means move by themselves. Of the rest
+bicausality leaves only R_t = E[ε_t η_tᵀ | past], a contraction, and the cost is linear in it: with K = I + γ Bᵀ K A and
+S_A = L0 L0ᵀ + γ A S_A Aᵀ + γ/(1-γ) L Lᵀ (S_B alike)
+
+    d = (1-γ) [ Σ_t γ^t |E x_t - E y_t|² + tr S_A + tr S_B - 2 (‖M0ᵀ K L0‖_* + γ/(1-γ) ‖Mᵀ K L‖_*) ].
+
+*Finitely many steps* with weights w_0 … w_T in place of (1-γ) γ^t: K_t = w_t I + Bᵀ K_{t+1} A, from K_{T+1} = 0 back;
+at each time 2 ‖Mᵀ K_t L‖_* is gained, whatever the slopes.
+
+*Absolute difference* |x - y|, on the line with slopes A, B ≥ 0: kernels that grow with the state are best coupled by
+one noise for both (a cost convex in x - y stays submodular under such steps), so that x_t - y_t is normal at every
+time and d = (1-γ) Σ_t γ^t E|x_t - y_t|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffbisim.checks import Floats, check_count, check_discount, finite_numbers, freeze
+from diffbisim.errors import InvalidArgument
+from diffbisim.stochastic import as_generator
+
+#: Later times, whose weights add up to less than this, are left out of sums over time.
+NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class LinearGaussian:
+    """The process ``x' = A x + b + L ε`` from ``N(m, L0 L0ᵀ)``; numbers stand for 1 × 1 matrices."""
+
+    slope: Floats  # A (d, d)
+    noise: Floats  # L (d, d)
+    shift: Floats  # b (d,)
+    start: Floats  # m (d,)
+    spread: Floats  # L0 (d, d)
+
+    def __init__(self, slope: Any, noise: Any, *, shift: Any = 0.0, start: Any = 0.0, spread: Any = 0.0) -> None:
+        d = np.atleast_2d(slope).shape[0]
+        for name, value in (("slope", slope), ("noise", noise), ("spread", spread)):
+            table = np.eye(d) * value if np.ndim(value) == 0 else value
+            object.__setattr__(self, name, freeze(finite_numbers(table, (d, d), name=name, per="pair of coordinates")))
+        for name, value in (("shift", shift), ("start", start)):
+            row = np.full(d, value) if np.ndim(value) == 0 else value
+            object.__setattr__(self, name, freeze(finite_numbers(row, (d,), name=name, per="coordinate")))
+
+    @classmethod
+    def fit(cls, now: Floats, after: Floats, starts: Floats) -> LinearGaussian:
+        """The process of m steps ``now → after``, (m, d) each, and first states (n, d), by least squares."""
+        m, d = now.shape
+        design = np.column_stack([now, np.ones(m)])
+        found = np.linalg.lstsq(design, after, rcond=None)[0]
+        residuals = after - design @ found
+        noise = _root(residuals.T @ residuals / max(1, m - d - 1))
+        spread = _root(np.cov(starts.T, bias=True).reshape(d, d))
+        return cls(found[:d].T, noise, shift=found[d], start=starts.mean(axis=0), spread=spread)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.slope)
+
+    def sample(self, n_paths: int, n_steps: int, rng: int | np.random.Generator) -> Floats:
+        """Independent paths, shape ``(n_paths, n_steps + 1, d)``."""
+        generator, d = as_generator(rng), self.dimension
+        noise = generator.standard_normal((check_count(n_steps, "n_steps") + 1, check_count(n_paths, "n_paths"), d))
+        states = [self.start + noise[0] @ self.spread.T]
+        for ε in noise[1:]:
+            states.append(states[-1] @ self.slope.T + self.shift + ε @ self.noise.T)
+        return np.stack(states, axis=1)
+
+
+def linear_gaussian_distance(
+    X: LinearGaussian, Y: LinearGaussian, discount: float = 0.95, cost: str = "sqeuclidean", *, weights: Any = None
+) -> float:
+    """The distance of two linear-Gaussian processes: cost "sqeuclidean", or on the line "euclidean" with slopes ≥ 0.
+
+    With ``weights`` of the times 0 … T it is that over finitely many steps, and the discount does not count.
+    """
+    γ = check_discount(discount)
+    if X.dimension != Y.dimension:
+        raise InvalidArgument(f"X has {X.dimension} dimensions and Y {Y.dimension}; both need the same")
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)
+    if cost == "euclidean":
+        return _absolute(X, Y, γ, w)
+    if cost != "sqeuclidean":
+        raise InvalidArgument(f'cost is {cost!r}; the closed forms are for "sqeuclidean" and "euclidean"')
+    if w is not None:
+        return _squared_over(X, Y, w)
+    for name, process in (("X", X), ("Y", Y)):
+        radius = float(np.abs(np.linalg.eigvals(process.slope)).max())
+        if γ * radius**2 >= 1.0:
+            raise InvalidArgument(f"{name} grows too fast: discount × {radius:g}² is not below 1; the sum is infinite")
+    return _squared(X, Y, γ)
+
+
+def _squared(X: LinearGaussian, Y: LinearGaussian, γ: float) -> float:
+    d = X.dimension
+    A, B = X.slope, Y.slope
+    K = np.linalg.solve(np.eye(d * d) - γ * np.kron(B.T, A.T), np.eye(d).ravel()).reshape(d, d)
+    energy = sum(
+        np.trace(_lyapunov(Z.slope, Z.spread @ Z.spread.T + γ / (1 - γ) * Z.noise @ Z.noise.T, γ)) for Z in (X, Y)
+    )
+    gained = np.linalg.norm(Y.spread.T @ K @ X.spread, "nuc") + γ / (1 - γ) * np.linalg.norm(
+        Y.noise.T @ K @ X.noise, "nuc"
+    )
+    zero = np.zeros((d, d))
+    step = np.block([[A, zero, X.shift[:, None]], [zero, B, Y.shift[:, None]], [np.zeros((1, 2 * d)), np.ones((1, 1))]])
+    mean = np.concatenate([X.start, Y.start, [1.0]])
+    moments = _lyapunov(step, np.outer(mean, mean), γ)
+    apart = np.hstack([np.eye(d), -np.eye(d), np.zeros((d, 1))])
+    return float((1 - γ) * (np.trace(apart @ moments @ apart.T) + energy - 2.0 * gained))
+
+
+def _squared_over(X: LinearGaussian, Y: LinearGaussian, weights: Floats) -> float:
+    total, second, mean = 0.0, [Z.spread @ Z.spread.T for Z in (X, Y)], [X.start, Y.start]
+    for w in weights:
+        total += w * float(np.trace(second[0] + second[1]) + ((mean[0] - mean[1]) ** 2).sum())
+        mean = [Z.slope @ m + Z.shift for Z, m in zip((X, Y), mean, strict=True)]
+        second = [Z.slope @ S @ Z.slope.T + Z.noise @ Z.noise.T for Z, S in zip((X, Y), second, strict=True)]
+    K = np.zeros_like(X.slope)
+    for t in reversed(range(len(weights))):
+        K = weights[t] * np.eye(X.dimension) + Y.slope.T @ K @ X.slope
+        L, M = (X.noise, Y.noise) if t else (X.spread, Y.spread)
+        total -= 2.0 * float(np.linalg.norm(M.T @ K @ L, "nuc"))
+    return total
+
+
+def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats | None) -> float:
+    from scipy.special import ndtr
+
+    if X.dimension != 1 or min(X.slope[0, 0], Y.slope[0, 0]) < 0.0:
+        raise InvalidArgument(
+            'cost "euclidean" has a closed form on the line only, for slopes that are not negative; use "sqeuclidean"'
+        )
+    slopes, shifts = np.array([X.slope[0, 0], Y.slope[0, 0]]), np.array([X.shift[0], Y.shift[0]])
+    noises = np.abs([X.noise[0, 0], Y.noise[0, 0]])
+    mean = np.array([X.start[0], Y.start[0]])
+    spread = np.abs([X.spread[0, 0], Y.spread[0, 0]])
+    second = np.outer(spread, spread)  # covariance of (x_t, y_t), one noise for both
+    if weights is None:
+        weights = (1.0 - γ) * γ ** np.arange(np.ceil(np.log(NEGLIGIBLE) / np.log(γ)))
+    total = 0.0
+    for weight in weights:
+        μ = abs(mean[0] - mean[1])
+        s = np.sqrt(max(second[0, 0] + second[1, 1] - 2.0 * second[0, 1], 1e-300))
+        total += weight * float(s * np.sqrt(2 / np.pi) * np.exp(-0.5 * (μ / s) ** 2) + μ * (1 - 2 * ndtr(-μ / s)))
+        mean, second = slopes * mean + shifts, second * np.outer(slopes, slopes) + np.outer(noises, noises)
+    return total
+
+
+def _lyapunov(A: Floats, Q: Floats, γ: float) -> Floats:
+    """S = Q + γ A S Aᵀ."""
+    n = len(A)
+    found = np.linalg.solve(np.eye(n * n) - γ * np.kron(A, A), Q.ravel())
+    return np.asarray(found, dtype=np.float64).reshape(n, n)
+
+
+def _root(covariance: Floats) -> Floats:
+    """The symmetric root of a covariance, which may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)

@@ -1,0 +1,255 @@
+"""Files of events: who did what, and when, in any order (events.py makes sequences of them).
+
+    .csv, .tsv, .gz of these, "-"     read row by row, so that only codes of the columns that are asked for are kept
+    .parquet, .arrow, .feather        by pyarrow, only the columns that are asked for
+    .xes, .xes.gz                     event logs of process mining: <trace> by <trace>, each <event> with its attributes
+
+XES is XML, and XML can name other files and grow without end: a document that declares anything (<!DOCTYPE …>) is
+refused, and so is what is nested deeper than a log can be. Events of a trace stand in the order of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+
+from diffbisim.chain import Transitions
+from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
+from diffbisim.events import Coded, Numbers, Ticks, texts_to_ticks
+from diffbisim.io import limits
+from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
+from diffbisim.io.tables import Rows, csv_line, csv_rows
+
+ARROW = (".parquet", ".arrow", ".feather")
+LOGS = (".xes", *ARROW)
+BATCH = 2**16  # times that are read at once
+ACTIVITY = "concept:name"  # of an event, and the name of a trace
+
+
+def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: Any = None, **options: Any) -> Any:
+    """Transitions (with ``group`` a dictionary of them) of the events in a file: `Transitions.from_frame`.
+
+    Of a log in XES the id is the trace, ``state`` and ``time`` name attributes of the events (default: concept:name,
+    and time:timestamp if there is a ``gap``), ``group`` one of the traces.
+    """
+    path, kind, group = Path(path), extension(path), options.get("group")
+    if kind == ".xes":
+        time = "time:timestamp" if time is None and options.get("gap") is not None else time
+        log = _read_xes(path, {"state": state or ACTIVITY, "time": time}, group)
+        id, time, state = "trace", time and "time", "state"
+        options |= {"group": group and "group"}
+        table: Any = log
+    elif state is None:
+        raise InvalidArgument(f"{path}: state is not given; name the column that says what happened")
+    elif kind in ARROW:
+        table = _read_arrow(path, [name for name in (id, time, state, group) if name is not None])
+    else:
+        table = _read_csv(path, {name for name in (id, state, group) if name is not None}, time)
+    try:
+        return Transitions.from_frame(table, id=id, time=time, state=state, **options)
+    except InvalidData as error:
+        raise _located(path, error) from None
+
+
+def _located(path: Path, error: InvalidData) -> InvalidData:
+    """The error with the name of the file and, of a text, the line in place of the row."""
+    row = re.search(r"\brow (\d+)", str(error))
+    if row is None or extension(path) in LOGS:
+        return InvalidData(f"{path}: {error}")
+    line = csv_line(path, int(row[1]))
+    new = InvalidData(f"{path}: {str(error).replace(row[0], f'line {line}')}")
+    new.file, new.line = path, line
+    return new
+
+
+# --- text ---------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path, names: set[Any], time: Any) -> dict[Any, Any]:
+    """Columns of names in codes, and one of times in numbers; an empty cell is a missing value."""
+    with open_text(path) as file:
+        rows = csv_rows(path, file)
+        place = {name: _place(rows, name) for name in (*names, *([] if time is None else [time]))}
+        numbers = {name: Numbers() for name in names}
+        codes = {name: array("i") for name in names}
+        times = _Times(path)
+        for part in rows.columns():
+            for name in names:
+                codes[name].extend(map(numbers[name].__getitem__, part[place[name]]))
+            if time is not None:
+                times.add(part[place[time]])
+    found: dict[Any, Any] = {name: _column(codes[name], numbers[name]) for name in names}
+    return found if time is None else found | {time: times.done()}
+
+
+def _place(rows: Rows, name: Any) -> int:
+    wanted = str(name).strip().lower()
+    if wanted not in rows.names:
+        text = rows.delimiter.join(rows.names)
+        raise broken(rows.path, 1, text, f"there is no column {name!r}; name one of these")
+    return rows.names.index(wanted)
+
+
+def _column(codes: array[int], numbers: Numbers) -> Coded:
+    """A column of texts: state numbers where all are whole numbers, as in other tables; "" is missing."""
+    texts = [text.strip() for text in numbers]
+    kept = Numbers()
+    new = np.array([kept[text] if text else -1 for text in texts], dtype=np.int32)
+    names: list[Any] = list(kept)
+    if all(text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= 18 for text in names):
+        values = Numbers()
+        again = np.array([values[int(text)] for text in names] or [0], dtype=np.int32)
+        new, names = np.where(new < 0, -1, again[new]).astype(np.int32), list(values)
+    return Coded(new[np.frombuffer(codes, dtype=np.int32)], names)
+
+
+class _Times:
+    """A column of times, read in batches; all are numbers, or all are dates."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+        self.texts: list[str] = []
+        self.parts: list[Ticks] = []
+
+    def add(self, texts: tuple[str, ...]) -> None:
+        self.texts.extend(texts)
+        if len(self.texts) >= BATCH:
+            self._convert()
+
+    def done(self) -> Ticks:
+        self._convert()
+        kinds = {part.dates for part in self.parts if not part.missing.all()}
+        values = np.concatenate([part.values for part in self.parts])
+        return Ticks(values, np.concatenate([part.missing for part in self.parts]), kinds == {True})
+
+    def _convert(self) -> None:
+        there = np.array([bool(text and not text.isspace()) for text in self.texts], dtype=bool)
+        found = texts_to_ticks(
+            self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use]
+        )
+        if isinstance(found, Ticks) and there.any():
+            before = next((part.dates for part in self.parts if not part.missing.all()), found.dates)
+            found = found if before == found.dates else 0
+        if isinstance(found, int):
+            k = int(np.flatnonzero(there)[found])
+            why = "the time is no number and no date in ISO 8601, such as 2026-11-16 15:30; or they are mixed"
+            raise broken(self.path, csv_line(self.path, self.rows + k), self.texts[k], why)
+        values = np.zeros(len(self.texts), dtype=found.values.dtype)
+        values[there] = found.values
+        self.parts.append(Ticks(values, ~there, found.dates))
+        self.rows += len(self.texts)
+        self.texts = []
+
+
+# --- Parquet and Arrow --------------------------------------------------------------------------------------------
+
+
+def _read_arrow(path: Path, names: list[Any]) -> Any:
+    """Columns of a file that pyarrow reads, as a table of its own; sizes are checked before anything is unpacked."""
+    try:
+        import pyarrow as pa
+        import pyarrow.feather
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra(f'{path}: {extension(path)} is read by pyarrow; pip install "diffbisim[data]"') from None
+    with open_file(path, limits.BYTES) as (file, _):
+        try:
+            if extension(path) == ".parquet":
+                found = pyarrow.parquet.ParquetFile(file)
+                _check_columns(path, found.schema_arrow.names, names)
+                groups = (found.metadata.row_group(k) for k in range(found.metadata.num_row_groups))
+                size = max(sum(group.total_byte_size for group in groups), 8 * found.metadata.num_rows)
+                if size > limits.BYTES:
+                    raise InvalidData(f"{path} unpacks to {size:,} bytes; raise BYTES in diffbisim.io.limits")
+                return found.read(columns=names)
+            table = pyarrow.feather.read_table(file, columns=None)
+            _check_columns(path, table.column_names, names)
+            return table.select(names)
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InvalidData):
+                raise
+            raise InvalidData(f"{path} cannot be read by pyarrow ({' '.join(str(error).split())[:200]})") from None
+
+
+def _check_columns(path: Path, known: list[str], names: list[Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise InvalidData(f"{path}: there is no column {name!r}; name one of {', '.join(map(repr, known[:20]))}")
+
+
+# --- XES ----------------------------------------------------------------------------------------------------------
+
+
+def _read_xes(path: Path, wanted: dict[str, Any], group: Any) -> dict[str, Any]:
+    """The events of a log: the number of its trace, the attributes that are wanted, and one of its trace."""
+    log = _Log(path, wanted, group)
+    with open_bytes(path) as file, naming(path):
+        try:
+            log.parser.ParseFile(file)
+        except expat.ExpatError as error:
+            raise broken(path, error.lineno, "", f"this is no XML ({expat.ErrorString(error.code)})") from None
+        except (UnicodeError, LookupError, ValueError) as error:
+            raise InvalidData(f"{path} is no XML ({error})") from None
+    return log.table()
+
+
+class _Log:
+    """What a parser of XML has seen of a log so far."""
+
+    def __init__(self, path: Path, wanted: dict[str, Any], group: Any) -> None:
+        self.path, self.group, self.keys = path, group, {what: key for what, key in wanted.items() if key is not None}
+        self.open: list[str] = []
+        self.traces, self.n_traces = array("i"), 0
+        self.values: dict[str, list[str]] = {what: [] for what in self.keys}
+        self.groups: list[str] = []
+        self.event: dict[str, str] = {}
+        self.trace: dict[str, str] = {}
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler, self.parser.EndElementHandler = self._begin, self._end
+        self.parser.StartDoctypeDeclHandler = self._declared
+
+    def _declared(self, *_: Any) -> None:
+        raise self._broken("a log declares nothing (<!DOCTYPE …>), and what does is not read")
+
+    def _broken(self, why: str) -> InvalidData:
+        return broken(self.path, self.parser.CurrentLineNumber, "", why)
+
+    def _begin(self, tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition(":")[2]
+        if len(self.open) >= limits.DEPTH:
+            raise self._broken(f"more than {limits.DEPTH} elements within each other; raise diffbisim.io.limits.DEPTH")
+        parent = self.open[-1] if self.open else ""
+        if not self.open and name != "log":
+            raise self._broken(f"the document is a <{name}>, not a <log>")
+        if "key" in attributes and "value" in attributes and parent in ("event", "trace"):
+            (self.event if parent == "event" else self.trace)[attributes["key"]] = attributes["value"]
+        self.open.append(name if parent in ("", "log", "trace") or name not in ("event", "trace") else "")
+
+    def _end(self, tag: str) -> None:
+        name = self.open.pop()
+        if name == "event" and self.open[-1] == "trace":
+            self.traces.append(self.n_traces)
+            for what, key in self.keys.items():
+                self.values[what].append(self.event.get(key, ""))
+            self.event = {}
+        elif name == "trace":
+            self.groups.append(self.trace.get(self.group, "") if self.group is not None else "")
+            self.trace, self.n_traces = {}, self.n_traces + 1
+
+    def table(self) -> dict[str, Any]:
+        if not self.traces:
+            raise InvalidData(f"{self.path} holds no <event>")
+        traces = np.frombuffer(self.traces, dtype=np.int32)
+        found: dict[str, Any] = {"trace": Coded(traces, range(self.n_traces))}
+        found["state"] = [text or None for text in self.values["state"]]
+        if "time" in self.values:
+            found["time"] = np.array(self.values["time"], dtype=object)
+        if self.group is not None:
+            found["group"] = [self.groups[k] or None for k in traces.tolist()]
+        return found

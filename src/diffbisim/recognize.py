@@ -1,0 +1,315 @@
+"""What people hold in other libraries' objects, as what a chain or an MDP is made of.
+
+The libraries are recognized by the modules of an object's type and never imported.
+
+====================================================  ============================================================
+square table: numpy, scipy.sparse, pandas, polars,    probabilities; or, if the entries are whole numbers and do
+xarray, PyTorch, JAX                                  not sum to one, counts (of pandas, rows and columns may then
+                                                      name different states, as those of ``crosstab`` do)
+networkx graph                                        a walk along edges, as likely as their weights
+mapping (state, state) -> number                      the same: a directly-follows graph
+``(graph, starts, ends)`` of pm4py                    with its start, and its end as an absorbing state "■"
+deeptime: Markov state model, hidden Markov model,    its matrix, from its stationary law (as its ``simulate``
+posterior, count model, estimator                     starts); counts, from the share of time in each state
+hmmlearn, pomegranate: hidden Markov model            the chain of the hidden states, from its start; pomegranate's
+                                                      given that the sequence goes on
+pomegranate: Markov chain of order one                its matrix, from its start
+stormpy, stormvogel: DTMC, MDP                        an `ExplicitModel`
+====================================================  ============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.checks import Floats
+from diffbisim.errors import InvalidChain
+from diffbisim.explicit import ExplicitModel, variables
+from diffbisim.names import axis_names, is_frame, kernel_in_order, library
+
+END = "■"  # as pm4py draws it
+
+
+class Held(NamedTuple):
+    """A kernel, or weights that make one, and what else is known of the chain."""
+
+    table: Any  # (n, n), dense or sparse
+    weights: bool = False  # whether a row is to be divided by its sum
+    initial: Any = None
+    rewards: Any = None
+    labels: Sequence[Hashable] | None = None
+
+
+def recognized(value: Any, rewards: Any = None, labels: Any = None) -> Held | ExplicitModel | None:
+    """What an object says of a chain; None for what is not known. ``rewards`` may name those that it has."""
+    if isinstance(value, ExplicitModel):
+        return value
+    found: Held | ExplicitModel | None = None
+    read = READERS.get(library(value))
+    if read is not None:
+        found = read(value, rewards)
+    elif isinstance(value, (np.ndarray, list)) or sp.issparse(value) or len(axis_names(value)) == 2:
+        found = _table(value, labels)
+    elif isinstance(value, Mapping) and value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        found = _edges(value)
+    elif isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, Mapping) for part in value):
+        found = _follows(*value)
+    if isinstance(found, Held) and found.rewards is None:
+        return found._replace(rewards=as_array(rewards))
+    return found
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def _table(value: Any, labels: Any = None) -> Held:
+    """Probabilities or counts, by name where there are names."""
+    if is_frame(value) and _is_counted(value) and labels is None:
+        value, labels = _crosstab(value)
+    elif is_frame(value) and value.shape[0] != value.shape[1]:
+        raise InvalidChain(
+            f"the table has shape {tuple(value.shape)}, and a chain's is square; of a table of events make "
+            "Transitions.from_frame(table, id=..., time=..., state=...)"
+        )
+    table, names = kernel_in_order(value, labels)
+    return Held(table, _is_counted(table), labels=names)
+
+
+def _is_counted(table: Any) -> bool:
+    """Whether the entries are whole numbers, at least zero, that do not sum to one in every row."""
+    try:
+        numbers: Any = table if sp.issparse(table) else np.asarray(table, dtype=np.float64)
+        rows = np.asarray(numbers.sum(axis=1))
+    except (TypeError, ValueError, IndexError):  # np.exceptions.AxisError is both of the latter
+        return False
+    numbers = numbers.data if sp.issparse(table) else numbers
+    whole = bool((numbers >= 0.0).all() and np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all())
+    return whole and not bool((rows == 1.0).all())
+
+
+def _crosstab(frame: Any) -> tuple[Any, Any]:
+    """Counts over all states that rows or columns name; without names as they are."""
+    found = axis_names(frame)
+    table = np.asarray(frame, dtype=np.float64)
+    if None in found or len(found) != 2:
+        return (table, None) if found == [None, None] else (frame, None)
+    rows, columns = (axis or [] for axis in found)
+    if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
+        return frame, None  # the check of names says which
+    number = {name: k for k, name in enumerate(dict.fromkeys([*rows, *columns]))}
+    counts = np.zeros((len(number), len(number)))
+    i, j = (np.array([number[name] for name in axis]) for axis in (rows, columns))
+    counts[i[:, None], j] = table
+    return counts, list(number)
+
+
+def _tensor(value: Any, rewards: Any) -> Held:
+    return _table(as_array(value))
+
+
+def as_array(value: Any) -> Any:
+    """A tensor of PyTorch or JAX as an array of numpy or scipy.sparse; anything else as it is."""
+    kind = library(value)
+    if kind == "torch" and hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.layout) != "torch.strided":
+            value = value.to_sparse_coo().coalesce()
+            return sp.csr_array((value.values().numpy(), tuple(value.indices().numpy())), shape=tuple(value.shape))
+        return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    if kind in ("jax", "jaxlib"):
+        return np.asarray(value.todense() if hasattr(value, "todense") else value)
+    return value
+
+
+# --- graphs -------------------------------------------------------------------------------------------------------
+
+
+def _graph(graph: Any, rewards: Any) -> Held:
+    """A walk on a networkx graph: along edges, as likely as their weights (one, where there are none)."""
+    nodes = list(graph)
+    number = {node: k for k, node in enumerate(nodes)}
+    edges = [(number[a], number[b], weight) for a, b, weight in graph.edges(data="weight", default=1)]
+    if not graph.is_directed():
+        edges += [(b, a, weight) for a, b, weight in edges if a != b]
+    i, j, w = zip(*edges, strict=True) if edges else ((), (), ())
+    if isinstance(rewards, str):
+        without = [node for node in nodes if rewards not in graph.nodes[node]]
+        if without:
+            raise InvalidChain(f"node {without[0]!r} has no attribute {rewards!r}; give every node one")
+        rewards = [graph.nodes[node][rewards] for node in nodes]
+    return Held(_sparse(i, j, w, len(nodes)), True, rewards=rewards, labels=_names(nodes))
+
+
+def _edges(edges: Mapping[Any, Any]) -> Held:
+    """The same of a mapping from pairs of states to weights."""
+    names = list(dict.fromkeys(state for pair in edges for state in pair))
+    number = {name: k for k, name in enumerate(names)}
+    i, j = ([number[pair[side]] for pair in edges] for side in (0, 1))
+    return Held(_sparse(i, j, list(edges.values()), len(names)), True, labels=names)
+
+
+def _follows(graph: Mapping[Any, Any], starts: Mapping[Any, Any], ends: Mapping[Any, Any]) -> Held:
+    """A directly-follows graph with the numbers of cases that begin and end with an activity."""
+    pairs = {**graph, **{(activity, END): count for activity, count in ends.items()}, (END, END): 1}
+    found = _edges(pairs)
+    total = sum(starts.values())
+    return found._replace(initial={activity: count / total for activity, count in starts.items()})
+
+
+def _sparse(i: Any, j: Any, w: Any, n: int) -> sp.csr_array:
+    try:
+        weights = np.array(w, dtype=np.float64)
+    except (TypeError, ValueError):
+        odd = next(weight for weight in w if not isinstance(weight, (int, float, np.number)))
+        raise InvalidChain(f"a weight is {odd!r}; weights of edges are numbers, at least zero") from None
+    return sp.csr_array((weights, (np.array(i, dtype=np.int64), np.array(j, dtype=np.int64))), shape=(n, n))
+
+
+def _names(names: list[Any]) -> list[Any] | None:
+    """Names, unless they are 0 … n-1."""
+    return None if names == list(range(len(names))) else names
+
+
+# --- estimated models ---------------------------------------------------------------------------------------------
+
+
+def _deeptime(model: Any, rewards: Any) -> Held:
+    for name in ("fetch_model", "prior", "transition_model"):  # estimators, posteriors, hidden Markov models
+        if (inner := getattr(model, name, None)) is not None:
+            found = _deeptime(_fitted(inner() if callable(inner) else inner, model), rewards)
+            return found._replace(initial=model.initial_distribution) if name == "transition_model" else found
+    if hasattr(model, "count_matrix"):
+        histogram = np.asarray(model.state_histogram, dtype=np.float64)
+        return Held(model.count_matrix, True, histogram / histogram.sum(), rewards, _symbols(model))
+    if not hasattr(model, "transition_matrix"):
+        raise InvalidChain(f"a {type(model).__name__} of deeptime holds no transition matrix; give a MarkovStateModel")
+    labels = _symbols(model.count_model) if getattr(model, "has_count_model", False) else None
+    return Held(model.transition_matrix, False, model.stationary_distribution, rewards, labels)
+
+
+def _symbols(counts: Any) -> list[Any] | None:
+    return _names(np.asarray(counts.state_symbols).tolist())
+
+
+def _hmmlearn(model: Any, rewards: Any) -> Held:
+    return Held(_fitted(getattr(model, "transmat_", None), model), False, model.startprob_, rewards)
+
+
+def _pomegranate(model: Any, rewards: Any) -> Held:
+    """Edges are logarithms of probabilities: of going on, beside those of ending."""
+    if hasattr(model, "distributions") and hasattr(model, "k") and not hasattr(model, "edges"):
+        parts = _fitted(model.distributions, model)
+        if int(model.k) != 1:
+            raise InvalidChain(f"the chain has order {int(model.k)}; one of order 1 is a Markov chain on its states")
+        return Held(as_array(parts[1].probs[0]), False, as_array(parts[0].probs[0]), rewards)
+    edges = np.exp(as_array(_fitted(getattr(model, "edges", None), model)))
+    if edges.ndim == 1:  # of a SparseHMM
+        ends = as_array(model._edge_idx_starts), as_array(model._edge_idx_ends)
+        edges = sp.csr_array((edges, ends), shape=(model.n_distributions, model.n_distributions))
+    start = None if model.starts is None else np.exp(as_array(model.starts).astype(np.float64))
+    return Held(edges, True, None if start is None else start / start.sum(), rewards)
+
+
+def _fitted(part: Any, model: Any) -> Any:
+    if part is None:
+        raise InvalidChain(f"this {type(model).__name__} has no transition matrix yet; fit it first")
+    return part
+
+
+# --- models of model checkers -------------------------------------------------------------------------------------
+
+
+def _stormpy(model: Any, rewards: Any) -> ExplicitModel:
+    """A sparse DTMC or MDP of stormpy, whose rows are choices."""
+    kind = str(getattr(model, "model_type", "")).rpartition(".")[2]
+    if kind not in ("DTMC", "MDP") or not model.is_sparse_model:
+        raise InvalidChain(f"this {type(model).__name__} of stormpy is no sparse DTMC or MDP; build one")
+    matrix, n, labeling = model.transition_matrix, model.nr_states, model.labeling
+    sizes = [matrix.get_row_group_end(s) - matrix.get_row_group_start(s) for s in range(n)]
+    owner, choices = np.repeat(np.arange(n), sizes), range(matrix.nr_rows)
+    rows = [[(entry.column, entry.value) for entry in matrix.get_row(c)] for c in choices]
+    named, valued = model.has_choice_labeling(), model.has_state_valuations()
+    return ExplicitModel(
+        name=type(model).__name__,
+        n_states=n,
+        owner=owner,
+        row=np.repeat(np.arange(matrix.nr_rows), [len(row) for row in rows]),
+        target=np.array([column for row in rows for column, _ in row], dtype=np.int64),
+        probability=_numbers(value for row in rows for _, value in row),
+        actions=[_joined(model.choice_labeling.get_labels_of_choice(c)) for c in choices] if named else (),
+        rewards={name or "default": _stormpy_rewards(own, rows, owner) for name, own in model.reward_models.items()},
+        propositions={name: np.array(list(labeling.get_states(name)), np.int64) for name in labeling.get_labels()},
+        labels=variables([model.state_valuations.to_string(s) for s in range(n)]) if valued else None,
+    )
+
+
+def _stormpy_rewards(own: Any, rows: Sequence[Any], owner: Any) -> Floats:
+    """Of each choice: of its state, its own, and the mean over its transitions."""
+    paid = np.zeros(owner.size)
+    if own.has_state_rewards:
+        paid += _numbers(own.state_rewards)[owner]
+    if own.has_state_action_rewards:
+        paid += _numbers(own.state_action_rewards)
+    for c, row in enumerate(rows if own.has_transition_rewards else ()):
+        given = {entry.column: float(entry.value) for entry in own.transition_rewards.get_row(c)}
+        paid[c] += sum(float(value) * given.get(column, 0.0) for column, value in row)
+    return paid
+
+
+def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
+    """A DTMC or MDP of stormvogel: branches by state and action."""
+    kind = getattr(getattr(model, "type", None), "name", "")
+    if kind not in ("DTMC", "MDP"):
+        raise InvalidChain(f"this {kind or type(model).__name__} of stormvogel is no DTMC or MDP")
+    number = {state: k for k, state in enumerate(model.states)}
+    choices = [
+        (state, action, branch.branch)
+        for state in number
+        for action, branch in (model.transitions[state].transition.items() if state in model.transitions else ())
+    ]
+    held: dict[str, list[int]] = {}
+    for state, k in number.items():
+        for name in model.states[state].labels:
+            held.setdefault(name, []).append(k)
+    return ExplicitModel(
+        name=type(model).__name__,
+        n_states=len(number),
+        owner=np.array([number[state] for state, _, _ in choices], dtype=np.int64),
+        row=np.repeat(np.arange(len(choices)), [len(branch) for _, _, branch in choices]),
+        target=np.array([number[to.id] for _, _, branch in choices for _, to in branch], dtype=np.int64),
+        probability=_numbers(probability for _, _, branch in choices for probability, _ in branch),
+        actions=[_joined(action.labels) for _, action, _ in choices],
+        rewards={
+            own.name or "default": _numbers(own.rewards.get((state, action), 0.0) for state, action, _ in choices)
+            for own in model.rewards
+        },
+        propositions={name: np.array(states) for name, states in held.items()},
+    )
+
+
+def _joined(names: Any) -> str:
+    return " ".join(sorted(names))
+
+
+def _numbers(values: Any) -> Floats:
+    try:
+        return np.array([float(value) for value in values], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidChain(f"the model has entries that are no numbers ({error}); instantiate its parameters") from None
+
+
+READERS: dict[str, Callable[[Any, Any], Held | ExplicitModel]] = {
+    "networkx": _graph,
+    "deeptime": _deeptime,
+    "hmmlearn": _hmmlearn,
+    "pomegranate": _pomegranate,
+    "stormpy": _stormpy,
+    "stormvogel": _stormvogel,
+    "torch": _tensor,
+    "jax": _tensor,
+    "jaxlib": _tensor,
+}

@@ -1,0 +1,378 @@
+"""One problem on the workers of a Dask cluster: ``Exact(cluster=client)``.
+
+The rows of X are cut into blocks. A worker keeps the trees of its blocks from sweep to sweep (they are most of the
+memory), and the table goes round: policy iteration is that of solver.py, on the machine that asked, with every sweep
+done by all workers at once.
+
+    improve     the table U to all workers; each solves the transports of its blocks and sends their values back
+    check       two reductions over what came back, min Δ and max Δ: the certificate of one machine
+    evaluate    BiCGStab on the machine that asked; every product Π v is a sweep: v to all workers, their rows back
+
+So a sweep sends a table of 8 n_X n_Y bytes to every worker and gets one back in all; docs/cluster.md counts it.
+
+*A worker that dies* costs the work on its blocks. Dask gives its task to another worker, which does not have the trees
+and rebuilds them from the table of the last improvement. They are optimal for it, as the lost ones were, but where an
+optimal plan is not unique they may be other plans: the answer is then the same to the certified gap, not to the last
+bit. *A worker that joins* gets its share of the blocks at the next improvement. Without workers the run waits for some.
+
+What is certified is the last improvement, made of values that workers computed by the kernels of one machine; trees
+that were lost, moved or rebuilt change only how fast it is reached.
+"""
+
+import hashlib
+import uuid
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from diffbisim.checks import freeze
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidData
+from diffbisim.io.files import replacing
+from diffbisim.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
+from diffbisim.problem import Array, Problem, lazy
+from diffbisim.results import DistanceResult
+from diffbisim.solvers.base import Callback, finish
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
+from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
+from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
+from diffbisim.solvers.exact.solver import PolicyIteration
+from diffbisim.solvers.exact.transports import Items, Transports
+from diffbisim.solvers.krylov import Operator
+from diffbisim.stochastic import Successors
+
+if TYPE_CHECKING:
+    from diffbisim.solvers.exact import Exact
+
+#: Blocks per worker at the start, so that four times as many can share them later; and at least so many.
+BLOCKS, LEAST_BLOCKS = 4, 16
+
+NO_PLANS = Plans(*(np.empty(0, np.int64) for _ in Plans._fields))
+
+
+def solve(
+    problem: Problem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult:
+    """Policy iteration to the certified gap on the workers of ``options.cluster``."""
+    if options.reachable:
+        raise InvalidArgument("a cluster solves all pairs: leave reachable out, or cluster")
+    file = None if options.checkpoint is None else Checkpoint(Path(options.checkpoint), problem)
+    with dask_client(options.cluster) as client:
+        run = OnCluster(problem, options, warm, client, file)
+        try:
+            return finish(DistanceResult, run, problem, options, callback)
+        finally:
+            run.transports.close()
+
+
+class OnCluster(PolicyIteration):
+    """Policy iteration whose transports are elsewhere."""
+
+    transports: "Blocks"
+
+    def __init__(
+        self, problem: Problem, options: "Exact", warm: DistanceResult | None, client: Any, file: "Checkpoint | None"
+    ) -> None:
+        self.client, self.file = client, file
+        known = None if file is None else file.read()
+        super().__init__(problem, options, warm if known is None else None, known)
+
+    def begin(self, options: "Exact", known: Any) -> Any:
+        return Blocks(self.client, pair_items(self.problem, False), options.threads)
+
+    def chain(self) -> PairChain:
+        return BlockChain(self.transports, self.discount)
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        if self.file is not None:
+            self.file.write(self.U)
+
+    def coupling(self) -> ExactCoupling:
+        return ClusterCoupling(self.problem, None, self.U, self.start, self.accuracy)
+
+
+class ClusterCoupling(ExactCoupling):
+    """The table and the coupling of the starts; the trees of all pairs are made here, by one sweep, if asked for."""
+
+    def __init__(
+        self, problem: Problem, transports: Transports | None, U: Array, start: StartTransport, gap: float
+    ) -> None:
+        self.problem, self.U, self._start, self.gap = problem, U, start, gap
+        self.complete, self.sweeps = True, 0
+        if transports is not None:
+            self.__dict__["transports"] = transports
+
+    @lazy
+    def transports(self) -> Transports:  # type: ignore[override]
+        made = begin(self.problem, False, None, None)
+        made.solve(self.U, np.empty(made.size), PRICE)
+        return made
+
+
+# --- on the machine that asked ---------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """A block: the pairs of the rows lo … hi-1 of X with all of Y."""
+
+    lo: int
+    hi: int
+
+
+class Blocks:
+    """The transports of all pairs, in blocks on workers: to policy iteration the same as :class:`Transports`.
+
+    ``W (n_X*n_Y,)`` is the table of the last improvement, for which the trees are optimal up to ``price``.
+    """
+
+    def __init__(self, client: Any, items: Items, threads: int | None) -> None:
+        self.client, self.items, self.threads, self.name = client, items, threads, uuid.uuid4().hex
+        a, b = np.diff(items.x.indptr), np.diff(items.y.indptr)
+        self.size, self.nodes = a.size * b.size, int(a.max() + b.max())
+        self.clipped, self.pivots, self.sweeps = 0.0, 0, 0
+        edges = np.concatenate([[0.0], np.cumsum(a + b.mean())])
+        n = min(a.size, max(LEAST_BLOCKS, BLOCKS * len(client.nthreads())))
+        cuts = np.unique(np.searchsorted(edges, np.linspace(0.0, edges[-1], n + 1))).tolist()
+        self.blocks = list(map(Rows, cuts[:-1], cuts[1:]))
+        self.homes: dict[str, list[Rows]] = {}
+        self.W, self.price = np.empty(0), PRICE
+
+    @lazy
+    def unbalanced(self) -> float:
+        """How far the masses of two rows that are matched may be from one, in total."""
+        sides = self.items.x, self.items.y
+        return sum(float(np.abs(np.add.reduceat(s.probabilities, s.indptr[:-1]) - 1.0).max()) for s in sides)
+
+    def solve(self, W: Array, values: Array, price: float) -> bool:
+        """All transports for the table W, as :meth:`Transports.solve`."""
+        self.W, self.price = W.copy(), price  # the caller goes on to change it
+        self.sweeps += 1
+        self._settle()
+        self._send()
+        found = self._sweep(_improve, values)
+        self.pivots += sum(swept.pivots for swept in found)
+        self.clipped = max(self.clipped, *(swept.clipped for swept in found))
+        return all(swept.solved for swept in found)
+
+    def product(self, v: Array, out: Array) -> None:
+        """out = Π v for the present plans."""
+        self._sweep(_product, out, v)
+
+    def close(self) -> None:
+        """Let the workers forget it."""
+        with suppress(Exception):  # who is gone has forgotten
+            self.client.run(_forget, self.name, on_error="ignore")
+
+    def _settle(self) -> None:
+        """Every worker its share: blocks stay where they are unless that is gone, or has more than others."""
+        alive = sorted(self.client.nthreads()) or [""]  # whoever comes
+        most = -(-len(self.blocks) // len(alive))
+        homes = {home: self.homes.get(home, [])[:most] for home in alive}
+        placed = {block for blocks in homes.values() for block in blocks}
+        for block in self.blocks:
+            if block not in placed:
+                homes[min(alive, key=lambda home: len(homes[home]))].append(block)
+        self.homes = {home: blocks for home, blocks in homes.items() if blocks}
+
+    def _send(self) -> None:
+        facts = Facts(self.name, self.sweeps, self.items, self.threads, self.price)
+        self.sent = broadcast(self.client, [facts, self.W])
+
+    def _sweep(self, work: Any, into: Array, *tables: Array) -> "list[Swept]":
+        """``work`` on the blocks of every worker, its values ``into`` a table; again if a table was lost with them."""
+        n_y = self.items.n_y
+        for _ in range(DEATHS):
+            sent = broadcast(self.client, list(tables)) if tables else []
+            futures = [
+                self.client.submit(
+                    partial(work, blocks), *self.sent, *sent, pure=False,
+                    workers=[home] if home else None, allow_other_workers=bool(home),
+                )
+                for home, blocks in self.homes.items()
+            ]  # fmt: skip
+            found = self._gathered(futures, [*self.sent, *sent])
+            if found is None:
+                self._send()
+                continue
+            for swept, blocks in zip(found, self.homes.values(), strict=True):
+                for values, (lo, hi) in zip(swept.values, blocks, strict=True):
+                    into[lo * n_y : hi * n_y] = values
+            return found
+        raise DiffbisimError(f"the cluster lost its tables {DEATHS} times in a row: give its workers more memory")
+
+    def _gathered(self, futures: list[Any], sent: list[Any]) -> "list[Swept] | None":
+        """What all workers found; None if a table that they need was lost."""
+        wait: Any = import_module("distributed").wait
+        while True:
+            try:
+                wait(futures, timeout=WATCH)
+                found: list[Swept] = self.client.gather(futures)
+                return found
+            except CancelledError:
+                return None
+            except TimeoutError:
+                if is_lost(self.client, sent):
+                    return None
+
+
+class BlockChain(PairChain):
+    """The chain of pairs that the plans on the workers make; the vectors of a Krylov solve are here."""
+
+    def __init__(self, blocks: Blocks, discount: float) -> None:
+        super().__init__(NO_PLANS, blocks.size, discount)
+        self.blocks = blocks
+
+    def system(self, transposed: bool = False) -> Operator:
+        """``v ↦ (I - γ Π) v``."""
+
+        def applied(v: Array, out: Array) -> None:
+            self.blocks.product(v, out)
+            out *= -self.discount
+            out += v
+            self.count += 1
+
+        return applied
+
+    def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
+        """There is no matrix to factorize."""
+        return False
+
+
+# --- on a worker -----------------------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What a worker has to know of a run."""
+
+    run: str  # its name
+    improvement: int  # the number of the last one
+    items: Items  # all pairs
+    threads: int | None  # of a worker; None for those that it was started with
+    price: float  # of the last improvement
+
+
+class Swept(NamedTuple):
+    """What a worker found for its blocks."""
+
+    values: list[Array]
+    solved: bool = True
+    pivots: int = 0
+    clipped: float = 0.0
+
+
+@dataclass
+class Held:
+    """The trees of a block, the improvement that they are from, and the plans that they are, once asked for."""
+
+    transports: Transports
+    improvement: int = 0
+    plans: Plans | None = None
+
+
+_held: dict[tuple[str, Rows], Held] = {}  # by run and block, as long as this worker lives
+
+
+def _begin(facts: Facts, block: Rows) -> Held:
+    """A block without trees."""
+    x, y, (lo, hi) = facts.items.x, facts.items.y, block
+    first, last = x.indptr[lo], x.indptr[hi]
+    rows = x.indptr[lo : hi + 1] - first, x.indices[first:last], x.probabilities[first:last]
+    items = facts.items._replace(
+        x=Successors(*map(_own, rows)), order_x=np.array(facts.items.order_x[first:last]),
+        y=Successors(*map(_own, y)), order_y=np.array(facts.items.order_y), listed=np.array(facts.items.listed),
+    )  # fmt: skip
+    return Held(Transports(items, facts.threads or _own_threads()))
+
+
+def _own(array: Any) -> Any:
+    """Read-only, as those of a chain are: the types that kernels are compiled for."""
+    return freeze(np.array(array))
+
+
+def _own_threads() -> int:
+    from distributed import get_worker
+
+    return int(get_worker().state.nthreads)
+
+
+def _improve(blocks: list[Rows], facts: Facts, W: Array) -> Swept:
+    """Solve the transports of some blocks for the table W; blocks that have moved elsewhere are forgotten."""
+    _forget(facts.run, facts.improvement - 1)
+    found = Swept([])
+    for block in blocks:
+        held = _held[facts.run, block] = _held.get((facts.run, block)) or _begin(facts, block)
+        before, values = held.transports.pivots, np.empty(held.transports.size)
+        solved = held.transports.solve(W, values, facts.price)
+        held.improvement, held.plans = facts.improvement, None
+        found = Swept(
+            [*found.values, values], found.solved and solved, found.pivots + held.transports.pivots - before,
+            max(found.clipped, held.transports.clipped),
+        )  # fmt: skip
+    return found
+
+
+def _product(blocks: list[Rows], facts: Facts, W: Array, v: Array) -> Swept:
+    """Π v at the pairs of some blocks; trees that are not here are made for the table W of the last improvement."""
+    found = []
+    for block in blocks:
+        held = _held.get((facts.run, block))
+        if held is None or held.improvement != facts.improvement:
+            _improve([block], facts, W)
+            held = _held[facts.run, block]
+        held.plans = held.plans or pair_chain(held.transports, 1.0).plans
+        found.append(np.empty(held.transports.size))
+        _apply(held.plans, v, found[-1], held.transports.threads)
+    return Swept(found)
+
+
+def _apply(plans: Plans, v: Array, out: Array, threads: int) -> None:
+    """out (K,) = Π v for K rows and v of all pairs: apply_system subtracts it from the first K of v."""
+
+    def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
+        apply_system(lo, hi, plans, 1.0, v, out)
+
+    split(run, out.size, float(plans.flow.size), threads)
+    np.subtract(v[: out.size], out, out)
+
+
+def _forget(run: str, before: float = np.inf) -> None:
+    """Blocks of a run that were last improved before this improvement."""
+    for key in [key for key, held in _held.items() if key[0] == run and held.improvement < before]:
+        del _held[key]
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------
+
+
+class Checkpoint:
+    """The table after every iteration, in a file that a run of the same problem goes on from."""
+
+    def __init__(self, path: Path, problem: Problem) -> None:
+        self.path, self.shape, self.scale = path, problem.shape, problem.scale or 1.0
+        digest = hashlib.sha256(repr((problem.discount, problem.shape)).encode())
+        for part in (problem.cost, *problem.x.successors, *problem.y.successors):
+            digest.update(np.ascontiguousarray(part).data)
+        self.problem = np.frombuffer(digest.digest(), np.uint8)
+
+    def read(self) -> Array | None:
+        """The table ``(n_X, n_Y)``, in the user's units; None if there is no file yet."""
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                problem, U = file["problem"], file["U"]
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidData(f"checkpoint {self.path} cannot be read ({error}); name another, or remove it") from error
+        if not np.array_equal(problem, self.problem) or U.shape != (self.shape[0] * self.shape[1],):
+            raise InvalidArgument(f"checkpoint {self.path} is of another problem; name another file, or remove it")
+        return np.asarray(U, dtype=np.float64).reshape(self.shape) * self.scale
+
+    def write(self, U: Array) -> None:
+        with replacing(self.path, binary=True) as file:
+            np.savez(file, problem=self.problem, U=U)

@@ -1,0 +1,197 @@
+"""What people hold in other libraries, against what those libraries say of it themselves."""
+
+import re
+
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse as sp
+import torch
+from deeptime.markov import TransitionCountEstimator
+from deeptime.markov.hmm import HiddenMarkovModel
+from deeptime.markov.msm import BayesianMSM, MarkovStateModel, MaximumLikelihoodMSM
+from hmmlearn.hmm import CategoricalHMM
+from jax.experimental.sparse import BCOO
+
+import diffbisim as db
+from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from oracles.kernels import dense
+
+P = np.array([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.0, 0.25, 0.75]])
+COUNTS = np.array([[9, 1, 0], [2, 5, 3], [0, 1, 3]])
+NAMES = ["low", "middle", "high"]
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [P, P.tolist(), sp.csr_array(P), torch.tensor(P), jnp.asarray(P), pl.DataFrame(P)])
+def test_square_tables_are_kernels(table):
+    assert np.allclose(dense(db.as_chain(table)), P, atol=1e-6)
+
+
+def test_tensors_of_every_kind():
+    sparse = torch.tensor(P).to_sparse()
+    found = [
+        torch.tensor(P, requires_grad=True), torch.tensor(P, dtype=torch.float32), sparse, sparse.to_sparse_csr(),
+        torch.nn.Parameter(torch.tensor(P)), BCOO.fromdense(jnp.asarray(P)),
+    ]  # fmt: skip
+    for tensor in found:
+        assert np.allclose(dense(db.MarkovChain.of(tensor)), P, atol=1e-6), type(tensor)
+    halves = torch.full((2, 2), 0.5, dtype=torch.bfloat16)
+    assert db.as_chain(halves, rewards=torch.tensor([0.0, 1.0])).rewards.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("table", [COUNTS, sp.csr_array(COUNTS), torch.tensor(COUNTS), COUNTS.astype(float)])
+def test_whole_numbers_that_do_not_sum_to_one_are_counts(table):
+    assert np.allclose(dense(db.as_chain(table)), P, rtol=1e-15)
+    assert np.array_equal(dense(db.as_chain(np.eye(3))), np.eye(3))  # these do
+
+
+def test_what_is_neither_is_refused():
+    with pytest.raises(InvalidChain, match=r"row 0 sums to 0.5"):
+        db.as_chain(P * 0.5)
+    with pytest.raises(InvalidData, match="2 of 3 states have no outgoing transition: 1, 2"):
+        db.as_chain([[0, 3, 2], [0, 0, 0], [0, 0, 0]])
+    with pytest.raises(InvalidChain, match="a int is not known to hold a chain"):
+        db.as_chain(3)
+    with pytest.raises(InvalidData, match="not one transition of positive weight"):
+        db.as_chain({("a", "b"): 0})
+
+
+def test_frames_go_by_name():
+    frame = pd.DataFrame(P, NAMES, NAMES)
+    shuffled = frame.loc[["high", "low", "middle"], ["middle", "high", "low"]]
+    rewards = pd.Series([3.0, 1.0, 2.0], ["high", "low", "middle"])
+    chain = db.as_chain(shuffled, rewards=rewards, initial="low")
+    assert chain.labels == ("high", "low", "middle")
+    assert chain.rewards.tolist() == [3, 1, 2]
+    assert db.distance(chain, db.MarkovChain(P, labels=NAMES, rewards=[1, 2, 3])).value < 1e-8
+
+
+def test_crosstabs_are_counted():
+    """A table of pandas.crosstab is square only if every state was both left and entered."""
+    s, s_next = ["a", "a", "b", "a", "b"], ["b", "b", "c", "c", "a"]
+    table = pd.crosstab(pd.Series(s), pd.Series(s_next))
+    oracle = db.MarkovChain.from_transitions(s, s_next, unseen="self-loop")
+    chain = db.as_chain(table, unseen="self-loop")
+    assert (chain.labels, dense(chain).tolist()) == (oracle.labels, dense(oracle).tolist())
+    with pytest.raises(InvalidData, match="1 of 3 states have no outgoing transition: 'c'"):
+        db.as_chain(table)
+    with pytest.raises(InvalidChain, match=re.escape("Transitions.from_frame")):
+        db.as_chain(pd.DataFrame({"user": [1.5, 2.5], "when": [0, 1], "page": [0, 1]}))
+
+
+# --- graphs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [nx.DiGraph, nx.Graph, nx.MultiDiGraph])
+def test_graphs_are_walks(kind):
+    graph = nx.gnp_random_graph(12, 0.5, seed=3, directed=kind is not nx.Graph)
+    graph = nx.relabel_nodes(kind(graph), lambda k: f"n{k}")
+    rng = np.random.default_rng(0)
+    for node in graph:
+        graph.add_edge(node, node, weight=1)
+        graph.nodes[node]["height"] = float(rng.random())
+    for *_, data in graph.edges(data=True):
+        data["weight"] = float(rng.random())
+    chain = db.as_chain(graph, rewards="height", initial="n3")
+    oracle = nx.to_numpy_array(nx.stochastic_graph(nx.DiGraph(graph)) if kind is not nx.MultiDiGraph else graph)
+    assert np.allclose(dense(chain), oracle / oracle.sum(axis=1, keepdims=True), rtol=1e-14)
+    assert chain.labels == tuple(graph)
+    assert chain.rewards.tolist() == list(nx.get_node_attributes(graph, "height").values())
+
+
+def test_sinks_and_attributes_of_graphs():
+    graph = nx.path_graph(3, create_using=nx.DiGraph)
+    with pytest.raises(InvalidData, match="no outgoing transition: 2"):
+        db.as_chain(graph)
+    assert dense(db.as_chain(graph, unseen="self-loop")).tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
+    with pytest.raises(InvalidChain, match="node 0 has no attribute 'height'"):
+        db.as_chain(graph, rewards="height")
+    graph.add_edge(0, 2, weight="far")
+    with pytest.raises(InvalidChain, match="a weight is 'far'"):
+        db.as_chain(graph, unseen="self-loop")
+
+
+def test_directly_follows_graphs():
+    """Of the cases ab, ab, aab, b: as they would be counted with an end of their own."""
+    graph = {("a", "b"): 3, ("a", "a"): 1}
+    chain = db.as_chain((graph, {"a": 3, "b": 1}, {"b": 4}))
+    cases = [[*case, "■"] for case in ("ab", "ab", "aab", "b")]
+    oracle = db.MarkovChain.from_trajectories(cases, unseen="self-loop")
+    assert chain.labels == oracle.labels == ("a", "b", "■")
+    assert np.array_equal(dense(chain), dense(oracle))
+    assert np.array_equal(chain.initial, oracle.initial)
+
+
+# --- estimated models ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def walk():
+    return MarkovStateModel(P).simulate(3000, start=0, seed=1)
+
+
+def test_markov_state_models(walk):
+    counts = TransitionCountEstimator(lagtime=2, count_mode="sliding").fit_fetch(walk)
+    estimator = MaximumLikelihoodMSM(reversible=False).fit(counts)
+    msm = estimator.fetch_model()
+    for held in (msm, estimator):
+        chain = db.as_chain(held, rewards=[0, 1, 2])
+        assert np.array_equal(dense(chain), msm.transition_matrix)
+        assert np.allclose(chain.initial, msm.stationary_distribution, rtol=1e-14)
+    assert db.distance(msm, db.as_chain(msm), "indicator").value < 1e-8
+    sparse = MarkovStateModel(sp.csr_matrix(P))
+    assert np.array_equal(dense(db.as_chain(sparse)), P)
+
+
+def test_count_models_and_trajectories_with_a_lag(walk):
+    for lag in (1, 3):
+        counts = TransitionCountEstimator(lagtime=lag, count_mode="sliding").fit_fetch([walk, walk[:7], walk[:2]])
+        shares = counts.count_matrix / counts.count_matrix.sum(axis=1, keepdims=True)
+        assert np.allclose(dense(db.as_chain(counts)), shares, rtol=1e-14)
+        assert np.allclose(db.as_chain(counts).initial, counts.state_histogram / counts.state_histogram.sum())
+        assert np.allclose(dense(db.as_chain([walk, walk[:7], walk[:2]], lag=lag)), shares, rtol=1e-14)
+    part = TransitionCountEstimator(lagtime=1, count_mode="sliding").fit_fetch(walk + 4).submodel_largest()
+    assert db.as_chain(part).labels == (4, 5, 6)
+    assert db.as_chain(MaximumLikelihoodMSM().fit_fetch(part)).labels == (4, 5, 6)
+    with pytest.raises(InvalidArgument, match="lag is 0"):
+        db.as_chain([walk], lag=0)
+
+
+def test_hidden_models_and_posteriors_of_deeptime(walk):
+    counts = TransitionCountEstimator(lagtime=1, count_mode="effective").fit_fetch(walk)
+    posterior = BayesianMSM(n_samples=2).fit_fetch(counts)
+    assert np.array_equal(dense(db.as_chain(posterior)), posterior.prior.transition_matrix)
+    hidden = HiddenMarkovModel(P, np.eye(3), initial_distribution=np.array([0.2, 0.3, 0.5]))
+    assert np.array_equal(dense(db.as_chain(hidden)), P)
+    assert np.allclose(db.as_chain(hidden).initial, [0.2, 0.3, 0.5])
+
+
+def test_hidden_models_of_hmmlearn():
+    model = CategoricalHMM(n_components=3)
+    with pytest.raises(InvalidChain, match="this CategoricalHMM has no transition matrix yet; fit it first"):
+        db.as_chain(model)
+    model.startprob_, model.transmat_, model.emissionprob_ = np.array([0.5, 0.5, 0.0]), P, np.eye(3)
+    assert np.array_equal(dense(db.as_chain(model)), P)
+    assert db.as_chain(model).initial.tolist() == [0.5, 0.5, 0]
+    seen, _ = model.sample(50, random_state=0)
+    fitted = CategoricalHMM(n_components=3, n_iter=2, random_state=0).fit(seen)
+    assert np.array_equal(dense(db.as_chain(fitted)), fitted.transmat_)
+
+
+def test_every_function_takes_them():
+    """Distances of held objects are those of the chains they hold."""
+    frame, other = pd.DataFrame(P, NAMES, NAMES), pd.DataFrame(COUNTS[::-1, ::-1], NAMES[::-1], NAMES[::-1])
+    X, Y = db.as_chain(frame, initial="low"), db.as_chain(other, initial="high")
+    value = db.distance(X, Y, "indicator", discount=0.9).value
+    assert db.distance(frame, other, "indicator", discount=0.9).value == pytest.approx(value, abs=1e-8)
+    assert db.pairwise([frame, other], "indicator", discount=0.9)[0, 1] == pytest.approx(value, abs=1e-8)
+    assert db.lump(frame, key=NAMES).n_states == 3
+    assert db.compress(frame, 3, target_rewards=[0, 1, 2]).distance.value < 1e-8
+    data = db.Transitions.from_trajectories([X.sample(40, rng=k).tolist() for k in range(8)], states=3)
+    assert db.estimate(data, P, "indicator", replicates=20).value > 0

@@ -1,0 +1,138 @@
+"""Estimates from trajectories in R^d: against closed forms, and against their own definition."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+import diffbisim as db
+from diffbisim.continuous import estimate_paths, on_cells
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.gaussian import linear_gaussian_distance
+from diffbisim.quantize import is_paths
+
+FAR = db.LinearGaussian(0.8, 0.6, spread=0.5), db.LinearGaussian(0.5, 0.4, spread=0.5)
+
+
+@cache
+def far(cost="euclidean"):
+    X, Y = FAR[0].sample(100, 20, 0), FAR[1].sample(100, 20, 1)
+    return db.estimate(X, Y, cost, discount=0.9, replicates=40)
+
+
+def short(seed, process=FAR[0]):
+    return list(process.sample(12, 10, seed))
+
+
+@pytest.mark.parametrize("cost", ["euclidean", "sqeuclidean"])
+def test_the_interval_covers_the_closed_form(cost):
+    exact = linear_gaussian_distance(*FAR, 0.9, cost)
+    e = far(cost)
+    assert e.lower <= exact <= e.upper
+    assert e.lower <= e.value <= e.upper
+    assert abs(e.value - exact) < 4 * e.standard_error
+    assert e.conclusion == "evidence that they differ"
+
+
+def test_the_plug_in_is_the_distance_of_the_chains_on_cells():
+    e = far()
+    X, Y = (e.cells.chain(p.sample(100, 20, s), prune=e.budget.pruned) for s, p in enumerate(FAR))
+    expected = db.distance(X, Y, discount=0.9)
+    assert e.plug_in == pytest.approx(expected.value, abs=1e-5 * e.cells.cost().max())
+    assert e.distance.value == e.plug_in
+
+
+def test_value_and_standard_error_are_those_of_the_halves():
+    e = far("sqeuclidean")
+    u, halves = e.calibrated**2, e.halves * np.abs(e.halves)
+    assert e.value == pytest.approx(np.sqrt(2 * u - halves.mean()))
+    deviation = np.sqrt((((halves[:, 0] - halves[:, 1]) / 2) ** 2).mean())
+    assert e.standard_error == pytest.approx(deviation / (2 * e.value))
+    assert e.lower <= np.sqrt(max(0, u - (e.null * np.abs(e.null)).mean(axis=0).max())) + 1e-12
+
+
+def test_calibration_is_exact_for_the_process_on_its_own_cells():
+    """What the cells get wrong of linear-Gaussian processes is found by solving them there: the same, once more."""
+    e = far("sqeuclidean")
+    fitted = []
+    for s, process in enumerate(FAR):
+        X = process.sample(100, 20, s)
+        fitted.append(db.LinearGaussian.fit(X[:, :-1].reshape(-1, 1), X[:, 1:].reshape(-1, 1), X[:, 0]))
+    chains = [on_cells(process, e.cells, e.budget.pruned) for process in fitted]
+    on_them = db.distance(*chains, e.cells.cost("sqeuclidean"), discount=0.9).value
+    exact = linear_gaussian_distance(*fitted, 0.9)
+    assert e.calibrated - e.plug_in == pytest.approx(exact - on_them, abs=1e-5 * e.cells.cost("sqeuclidean").max())
+
+
+def test_a_gaussian_law_on_cells_has_its_moments():
+    process = db.LinearGaussian([[0.7, 0.2], [-0.3, 0.6]], 0.5, start=[0.3, 0.0], spread=0.6)
+    q = db.quantize(process.sample(50, 20, 0), n_states=60)
+    chain = on_cells(process, q)
+    reach = q.radius.max() * q.scale.max()  # a point is moved to its center, no farther than this on average
+    assert np.abs(chain.initial @ q.centers - process.start).max() < reach / 2
+    inner = np.linalg.norm(q.centers, axis=1) < 1
+    assert np.abs(chain.transition @ q.centers - q.centers @ process.slope.T)[inner].max() < reach / 2
+
+
+def test_equal_processes_are_not_told_apart():
+    e = db.estimate(short(0), short(1), discount=0.8, replicates=24)
+    assert e.lower == 0.0
+    assert e.value < e.plug_in
+    assert e.conclusion == "no evidence of a difference at this sample size"
+
+
+def test_a_function_of_points_is_a_cost():
+    named = db.estimate(short(0), short(1, FAR[1]), "cityblock", discount=0.8, replicates=24)
+    given = db.estimate(short(0), short(1, FAR[1]), lambda a, b: cdist(a, b), discount=0.8, replicates=24)
+    assert given.plug_in == pytest.approx(named.plug_in)  # on the line these are one
+    assert given.calibrated == given.plug_in  # there is no closed form
+
+
+def test_finite_horizons_pool_the_steps_of_all_times():
+    w = np.ones(6)
+    X, Y = (process.sample(150, 5, s) for s, process in enumerate(FAR))
+    e = estimate_paths(X, Y, "sqeuclidean", weights=w, replicates=40)
+    exact = linear_gaussian_distance(*FAR, weights=w)
+    assert e.lower <= exact <= e.upper
+    assert abs(e.value - exact) < 4 * e.standard_error
+
+
+def test_one_long_trajectory_is_cut_into_pieces():
+    x, y = FAR[0].sample(1, 150, 0)[0], FAR[1].sample(1, 150, 1)[0]
+    e = db.estimate([x], [y], discount=0.8, replicates=24, criterion="average")
+    assert 0 <= e.lower <= e.value <= e.upper
+    assert np.ptp(e.halves) > 0
+
+
+def test_the_same_seed_gives_the_same_estimate():
+    one, two = (db.estimate(short(0), short(1, FAR[1]), discount=0.8, replicates=24, rng=5) for _ in range(2))
+    np.testing.assert_array_equal(one.halves, two.halves)
+    assert (one.value, one.lower, one.upper) == (two.value, two.lower, two.upper)
+
+
+def test_what_are_trajectories():
+    assert is_paths([np.zeros((3, 2))])
+    assert is_paths([np.zeros(3)])
+    assert is_paths(np.zeros((4, 3, 2)))
+    for other in ([], [[0, 1, 2]], [np.array([0, 1])], np.zeros((3, 2)), db.MarkovChain([[1.0]]), None):
+        assert not is_paths(other)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicates": 8}, "replicates is 8"),
+        ({"confidence": 1.0}, "confidence is 1.0"),
+        ({"criterion": "total"}, "criterion is 'total'"),
+        ({"cost": np.ones((2, 2))}, "no name and no function"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        db.estimate(short(0), short(1), **options)
+
+
+def test_different_dimensions_are_refused():
+    with pytest.raises(InvalidData, match=r"Y\[0\] has 2 coordinates and X 1"):
+        db.estimate(short(0), [np.zeros((5, 2))])

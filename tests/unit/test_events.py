@@ -1,0 +1,300 @@
+"""Tables of events: whatever the order, the library or the file, the sequences are those that were written down."""
+
+import gzip
+import io
+import itertools
+import re
+import sys
+import types
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+import diffbisim as db
+from chain_files import file
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io import limits
+
+VISITS = {"ann": ["home", "cart", "buy"], "bob": ["home", "home"], "eve": ["cart"]}
+
+
+def table(seed=0, visits=VISITS, minutes=10):
+    """The visits as a shuffled table with dates."""
+    rows = [
+        (
+            user,
+            np.datetime64("2026-11-16T08:00") + np.timedelta64(minutes * t, "m"),
+            page,
+            "new" if user < "c" else "old",
+        )
+        for user, pages in visits.items()
+        for t, page in enumerate(pages)
+    ]
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return {name: [rows[k][c] for k in order] for c, name in enumerate(("user", "at", "page", "arm"))}
+
+
+def same(data, paths, **options):
+    """Whether data are these paths, in some order of the episodes."""
+    other = db.Transitions.from_trajectories(paths, **options)
+    assert data.labels == other.labels
+    assert data.n_states == other.n_states
+
+    def bag(d):
+        steps = [[] for _ in d.starts]
+        for e, s, t in zip(d.episodes.tolist(), d.states.tolist(), d.next_states.tolist(), strict=True):
+            steps[e].append((s, t))
+        return sorted((int(start), *own) for start, own in zip(d.starts, steps, strict=True))
+
+    assert bag(data) == bag(other)
+
+
+NAMES = {"id": "user", "time": "at", "state": "page"}
+KINDS = {
+    "mapping": dict,
+    "pandas": pd.DataFrame,
+    "zones": lambda t: pd.DataFrame(t).assign(at=lambda d: d["at"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")),
+    "categories": lambda t: pd.DataFrame(t).astype({"user": "category", "page": "category"}),
+    "texts": lambda t: pd.DataFrame(t).assign(at=lambda d: d["at"].astype(str)),
+    "arrow types": lambda t: pa.table(pd.DataFrame(t)).to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": lambda t: pl.from_pandas(pd.DataFrame(t)),
+    "pyarrow": lambda t: pa.table(pd.DataFrame(t)),
+    "pyarrow zones": lambda t: pa.table(pd.DataFrame(t).assign(at=lambda d: d["at"].dt.tz_localize("UTC"))),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_in_any_order_of_any_library(kind):
+    for seed in range(4):
+        same(db.Transitions.from_frame(KINDS[kind](table(seed)), **NAMES), VISITS.values())
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "mapping"])
+def test_groups_share_their_states(kind):
+    groups = db.Transitions.from_frame(KINDS[kind](table()), group="arm", **NAMES)
+    assert sorted(groups) == ["new", "old"]
+    same(groups["new"], [VISITS["ann"], VISITS["bob"]])
+    same(groups["old"], [["cart"]], states=["buy", "cart", "home"])
+
+
+def test_sessions_end_after_a_pause():
+    frame = pd.DataFrame({"user": [1] * 5, "at": [0, 10, 50, 55, 200], "page": list("abcab")})
+    for gap, paths in ((30, ["ab", "ca", "b"]), (40, ["abca", "b"]), (None, ["abcab"]), (0, list("abcab"))):
+        same(db.Transitions.from_frame(frame, gap=gap, **NAMES), map(list, paths))
+    dated = frame.assign(at=pd.Timestamp("2026-01-01") + pd.to_timedelta(frame["at"], unit="min"))
+    for gap in ("30min", "0.5h", 1800, "1800", pd.Timedelta("30min"), np.timedelta64(30, "m")):
+        same(db.Transitions.from_frame(dated, gap=gap, **NAMES), [["a", "b"], ["c", "a"], ["b"]])
+    for bad in ("soon", "-1min", "3 weeks"):
+        with pytest.raises(InvalidArgument, match=re.escape(f"gap is {bad!r}; give seconds, a timedelta")):
+            db.Transitions.from_frame(dated, gap=bad, **NAMES)
+    with pytest.raises(InvalidArgument, match="the times are numbers, so give a number"):
+        db.Transitions.from_frame(frame, gap="30min", **NAMES)
+    with pytest.raises(InvalidArgument, match="gap is given without time"):
+        db.Transitions.from_frame(frame, gap=1, id="user", state="page")
+
+
+def test_without_id_or_time_rows_follow_each_other():
+    rows = {"page": list("abba"), "user": [1, 2, 1, 2]}
+    same(db.Transitions.from_frame(rows, state="page"), [list("abba")])
+    same(db.Transitions.from_frame(rows, id="user", state="page"), [list("ab"), list("ba")])
+
+
+def test_equal_times_keep_their_order():
+    rows = {"user": [1, 1, 1, 1], "at": [1, 0, 1, 1], "page": list("bacd")}
+    same(db.Transitions.from_frame(rows, **NAMES), [list("abcd")])
+
+
+def test_numbers_are_state_numbers():
+    data = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page")
+    assert (data.n_states, data.labels, data.states.tolist()) == (4, None, [3, 1])
+    fixed = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=6)
+    assert fixed.n_states == 6
+    with pytest.raises(InvalidData, match="3 is not in states"):
+        db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=3)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "mapping"])
+def test_missing_values_are_decided_on(kind):
+    rows = {"user": ["u"] * 5 + [None], "at": [0, 1, 2, 3, 4, 5], "page": ["a", "b", None, "c", "a", "b"]}
+    held = KINDS[kind](rows)
+    with pytest.raises(InvalidData, match=r"1 of id \('user'\), 1 of state \('page'\); the first id is that of row 5"):
+        db.Transitions.from_frame(held, **NAMES)
+    for missing, paths in (("split", ["ab", "ca"]), ("drop", ["abca"])):
+        with pytest.warns(UserWarning, match="missing values: 1 of id"):
+            data = db.Transitions.from_frame(held, missing=missing, **NAMES)
+        same(data, map(list, paths))
+    with pytest.raises(InvalidArgument, match="missing is 'ignore'"):
+        db.Transitions.from_frame(held, missing="ignore", **NAMES)
+
+
+def test_every_pattern_of_missing_states():
+    """Against cutting or joining a list by hand."""
+    for gone in itertools.product([False, True], repeat=5):
+        if all(gone):
+            continue
+        pages = [None if g else "abcde"[k] for k, g in enumerate(gone)]
+        rows = {"user": [0] * 5, "at": range(5), "page": pages}
+        split = [list(part) for part in "".join(p or "-" for p in pages).split("-") if part]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            same(db.Transitions.from_frame(rows, missing="split", **NAMES), split)
+            same(db.Transitions.from_frame(rows, missing="drop", **NAMES), [[p for p in pages if p]])
+
+
+def test_spelling_is_reported_and_kept():
+    rows = {"user": [1] * 5, "at": range(5), "page": ["Home", "home ", "cart", "home ", "n/a"]}
+    said = "'page': 'Home' (1) and 'home ' (2) differ in spelling only; 'n/a' (1) may mean a missing value"
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        data = db.Transitions.from_frame(rows, **NAMES)
+    assert data.labels == ("Home", "cart", "home ", "n/a")
+
+
+def test_columns_and_times_that_are_not_there():
+    with pytest.raises(InvalidData, match=re.escape("time is 'when', and the table has no such column; it has 'user'")):
+        db.Transitions.from_frame(pd.DataFrame(table()), id="user", time="when", state="page")
+    for odd in ("yesterday", "16.11.2026"):
+        with pytest.raises(InvalidData, match=f"row 1: the time '{odd}' is no number and no date in ISO 8601"):
+            db.Transitions.from_frame({"user": [1, 1], "at": ["2026-01-01", odd], "page": [0, 1]}, **NAMES)
+    with pytest.raises(InvalidData, match="no rows"):
+        db.Transitions.from_frame({"user": [], "at": [], "page": []}, **NAMES)
+
+
+def test_zones_are_compared_in_utc():
+    at = ["2026-01-01T10:00:00+02:00", "2026-01-01T08:30:00Z", "2026-01-01T03:45:00-05:00"]
+    rows = {"user": [1, 1, 1], "at": at, "page": list("abc")}
+    same(db.Transitions.from_frame(rows, **NAMES), [list("abc")])
+    oracle = pd.to_datetime(pd.Series(at), utc=True, format="ISO8601")
+    same(db.Transitions.from_frame(rows | {"at": oracle}, **NAMES), [list("abc")])
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def text_of(delimiter=",", order=("page", "arm", "at", "user")):
+    rows = table()
+    lines = [delimiter.join(order)]
+    lines += [delimiter.join(str(rows[name][k]) for name in order) for k in range(len(rows["user"]))]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("page", "arm", "at", "user")))[::5])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_texts_with_columns_in_any_order(tmp_path, order, delimiter):
+    path = file(tmp_path, "clicks.csv", text_of(delimiter, order).replace("user", "User"))
+    same(db.read_transitions(path, **NAMES), VISITS.values())
+    packed = tmp_path / "clicks.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    groups = db.read_transitions(packed, group="arm", gap="30min", **NAMES)
+    same(groups["new"], [VISITS["ann"], VISITS["bob"]])
+
+
+def test_parquet_and_arrow(tmp_path):
+    frame = pa.table(pd.DataFrame(table()))
+    pa.parquet.write_table(frame, tmp_path / "clicks.parquet")
+    pa.feather.write_feather(frame, str(tmp_path / "clicks.arrow"), compression="zstd")
+    for name in ("clicks.parquet", "clicks.arrow"):
+        same(db.read_transitions(tmp_path / name, **NAMES), VISITS.values())
+        with pytest.raises(
+            InvalidData, match=re.escape(f"{tmp_path / name}: there is no column 'who'; name one of 'us")
+        ):
+            db.read_transitions(tmp_path / name, id="who", state="page")
+    with pytest.raises(InvalidData, match="cannot be read by pyarrow"):
+        db.read_transitions(file(tmp_path, "no.parquet", "PAR1"), **NAMES)
+
+
+def test_what_a_file_unpacks_to_is_limited(tmp_path, monkeypatch):
+    pa.parquet.write_table(pa.table({"page": np.zeros(10**5, np.int64)}), tmp_path / "z.parquet", compression="zstd")
+    (tmp_path / "z.csv.gz").write_bytes(gzip.compress(b"page\n" + b"0\n" * 10**5))
+    assert len(db.read_transitions(tmp_path / "z.parquet", state="page")) == 10**5 - 1
+    assert len(db.read_transitions(tmp_path / "z.csv.gz", state="page")) == 10**5 - 1
+    monkeypatch.setattr(limits, "BYTES", 10**5)
+    monkeypatch.setattr(limits, "TEXT", 10**5)
+    with pytest.raises(InvalidData, match=r"unpacks to .* bytes; raise BYTES"):
+        db.read_transitions(tmp_path / "z.parquet", state="page")
+    with pytest.raises(InvalidData, match="unpacks to more than 100,000 bytes"):
+        db.read_transitions(tmp_path / "z.csv.gz", state="page")
+
+
+def test_packed_chains_and_standard_input(tmp_path, monkeypatch):
+    text = b"from;to;probability\nhome;work;0,75\nhome;home;1/4\nwork;home;1\n"
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(text))
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(text)))
+    for chain in (db.read_chain(tmp_path / "c.csv.gz"), db.read_chain("-"), db.read_chain("-")):
+        assert chain.transition.tolist() == [[0.25, 0.75], [1, 0]]
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(text)[:-12])
+    with pytest.raises(InvalidData, match=re.escape("cut.csv.gz cannot be unpacked")):
+        db.read_chain(tmp_path / "cut.csv.gz")
+
+
+def test_lines_of_texts_are_named(tmp_path):
+    good = "user,at,page\n1,0,a\n\n1,1,b\n"
+    for more, line, why in (
+        ("1,2\n", 5, "expected 3 fields"),
+        ("1,later,c\n", 5, "the time is no number and no date"),
+        ("1,2026-11-16,c\n", 5, "the time is no number and no date"),
+        ("1,2,\n", 5, "1 of state"),
+        ("1,,c\n", 5, "1 of time"),
+    ):
+        with pytest.raises(InvalidData, match=why) as caught:
+            db.read_transitions(file(tmp_path, "c.csv", good + more), **NAMES)
+        assert (caught.value.line, f"line {line}" in str(caught.value)) == (line, True), more
+    with pytest.raises(InvalidData, match="there is no column 'who'; name one of these"):
+        db.read_transitions(file(tmp_path, "c.csv", good), id="who", state="page")
+    with pytest.raises(InvalidArgument, match="state is not given"):
+        db.read_transitions(file(tmp_path, "c.csv", good), id="user")
+
+
+# --- XES ----------------------------------------------------------------------------------------------------------
+
+
+def xes(traces, head='<?xml version="1.0" encoding="UTF-8"?>\n'):
+    """Traces as (attributes, events as attributes), with what else a log has around them."""
+    parts = [head, '<log xes.version="1.0"><global scope="event"><string key="concept:name" value="none"/></global>\n']
+    for own, events in traces:
+        parts.append("<trace>" + "".join(f'<string key="{k}" value="{v}"/>' for k, v in own.items()))
+        for event in events:
+            attributes = "".join(
+                f'<{"date" if k.startswith("time") else "string"} key="{k}" value="{v}"/>' for k, v in event.items()
+            )
+            nested = '<string key="meta" value="x"><string key="concept:name" value="inner"/></string>'
+            parts.append(f"<event>{attributes}{nested}</event>")
+        parts.append("</trace>\n")
+    return "".join([*parts, "</log>\n"])
+
+
+LOG = [
+    ({"concept:name": user, "arm": "new" if user < "c" else "old"},
+     [{"concept:name": page, "time:timestamp": f"2026-11-16T0{t}:00:00.000+01:00"} for t, page in enumerate(pages)])
+    for user, pages in VISITS.items()
+]  # fmt: skip
+
+
+def test_logs_of_process_mining(tmp_path):
+    path = file(tmp_path, "log.xes", xes(LOG))
+    same(db.read_transitions(path), VISITS.values())
+    (tmp_path / "log.xes.gz").write_bytes(gzip.compress(path.read_bytes()))
+    same(db.read_transitions(tmp_path / "log.xes.gz", gap="2h"), VISITS.values())
+    same(db.read_transitions(path, gap="10min"), [[page] for pages in VISITS.values() for page in pages])
+    same(db.read_transitions(path, group="arm")["new"], [VISITS["ann"], VISITS["bob"]])
+    assert db.read_chain(path, unseen="self-loop").labels == ("buy", "cart", "home")
+    assert np.allclose(db.read_chain(path, unseen="self-loop").initial, [0, 1 / 3, 2 / 3])
+
+
+def test_logs_that_are_none(tmp_path):
+    laughs = '<?xml version="1.0"?><!DOCTYPE log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>\n'
+    for text, why in (
+        (xes(LOG, laughs), "line 1.*a log declares nothing"),
+        (xes(LOG)[:-40], "line 5.*this is no XML"),
+        ("<trace/>", "the document is a <trace>, not a <log>"),
+        ("<log/>", "holds no <event>"),
+        ("<log>" + "<a>" * 200 + "</a>" * 200 + "</log>", "more than 100 elements within each other"),
+        (xes([({}, [{"concept:name": "a"}, {"other": "b"}])]), r"1 of state \('state'\)"),
+    ):
+        with pytest.raises(InvalidData, match=why):
+            db.read_transitions(file(tmp_path, "log.xes", text))
