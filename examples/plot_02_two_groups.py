@@ -2,8 +2,8 @@
 Comparing two groups of sequences
 =================================
 
-Forty walks of one kind, forty of another: are the two kinds different, or is it chance? The bootstrap draws whole
-sequences anew, so whatever dependence there is within a sequence stays.
+Forty walks of one kind, forty of another: are the two kinds different, or is it chance? Whole sequences are dealt anew
+to the two groups, so whatever dependence there is within a sequence stays.
 """
 
 import matplotlib.pyplot as plt
@@ -42,7 +42,12 @@ for y, (e, true) in enumerate(((different, truth[0]), (same, truth[1]))):
     ax.plot([e.lower, e.upper], [y, y], color="#0072B2", linewidth=6, alpha=0.35, solid_capstyle="butt")
     ax.plot(e.value, y, "o", color="#0072B2", label="plug-in estimate and interval" if y == 0 else None)
     ax.plot(true, y, "x", color="black", markersize=9, mew=2, label="truth" if y == 0 else None)
-    ax.plot(np.quantile(e.noise, 0.95), y, "|", color="#D55E00", markersize=22, mew=2,
-            label="95 % of what noise alone does" if y == 0 else None)  # fmt: skip
+    ax.plot(np.quantile(e.null, 0.95), y, "|", color="#D55E00", markersize=22, mew=2,
+            label="95 % of what chance alone does" if y == 0 else None)  # fmt: skip
 ax.set(yticks=[0, 1], yticklabels=["different", "same"], ylim=(-0.6, 2.1), xlabel="distance (positions)")
 ax.legend(loc="upper right", frameon=False, fontsize=9)
+
+# %%
+# Where they differ: what each row of the kernels adds to the distance; those with a star are more than chance.
+
+db.plot.contributions(different)

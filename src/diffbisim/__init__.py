@@ -6,6 +6,7 @@
     d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
     D = db.pairwise([X, Y, Z])                # matrix
     b = db.bisimulation(mdp, discount=0.95)   # Ferns' metric between the states of an MDP, certified
+    e = db.estimate(A, B)                     # two sets of data: value, interval, p-value; also compare, power
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
@@ -36,6 +37,8 @@ _HOME = {
     "policy_similarity": "metrics",
     "mico": "metrics",
     "estimate": "estimate",
+    "compare": "compare",
+    "power": "compare",
     "lump": "lumping",
     "abstract": "abstract.search",
     "AbstractionResult": "abstract.result",
@@ -87,6 +90,8 @@ if TYPE_CHECKING:
     from diffbisim.actions import MDPResult as MDPResult
     from diffbisim.chain import MarkovChain as MarkovChain
     from diffbisim.chain import Transitions as Transitions
+    from diffbisim.compare import compare as compare
+    from diffbisim.compare import power as power
     from diffbisim.compress.aggregation import aggregate as aggregate
     from diffbisim.compress.compression import compress as compress
     from diffbisim.compress.compression import compress_sweep as compress_sweep

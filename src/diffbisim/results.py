@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.checks import freeze
+from diffbisim.contributions import Contributions
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
 from diffbisim.io.files import replacing
@@ -246,6 +247,19 @@ class DistanceResult:
     def implicit_reward(self) -> Array:
         """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, shape ``(n_Y, n_Y)``: maximizing it brings Y closer to X."""
         return implicit_reward(self.coupling, self.decoder)
+
+    def contributions(self, nodes: int = 8) -> Contributions:
+        """Where the cost is paid, and which rows and starts cause it.
+
+        ``nodes`` of the integral over the way from X to Y, for single transitions.
+        """
+        shape = getattr(self.problem, "cost", np.empty(0)).shape
+        if self.problem.criterion not in ("discounted", "average", "total") or len(shape) != 2:
+            raise InvalidArgument(
+                f"contributions are for chains and one cost, not for problems of the kind {self.problem.criterion!r}: "
+                "compare the chains of two policies, or of one step"
+            )
+        return Contributions(self, nodes=nodes)
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
         """Write a page to look at in a browser: both chains, their coupling, where the cost is paid; returns its path.

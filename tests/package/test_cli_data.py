@@ -77,7 +77,8 @@ def test_options_that_mean_the_same_are_called_the_same(name):
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
     assert "--json" in options
     assert "--output" in options or name == "convert"  # it has a target
-    assert ("--seed" in options) == (name in ("distance", "estimate", "compress", "fit", "imitate", "explore"))
+    random = ("distance", "estimate", "compare", "compress", "fit", "imitate", "explore")
+    assert ("--seed" in options) == (name in random)
 
 
 def test_extensions_in_upper_case_mean_the_same(folder):
@@ -349,3 +350,32 @@ def test_groups_and_columns_that_are_not_there(folder, walks):
     assert "events.csv: arm has 1 groups, before (10); two are compared" in said
     _, said = run("estimate", "events.csv", "events.csv", "--id", "nobody", "--state", "what", code=2)
     assert "there is no column 'nobody'" in said
+
+
+# --- compare ---------------------------------------------------------------------------------------------------
+
+
+def test_compare_of_two_says_what_the_library_says(folder, walks):
+    arguments = ("compare", "before.csv", "after.csv", "--cost", "indicator", "--replicates", 20, "--seed", 5)
+    report = json.loads(run(*arguments, "--json")[0])
+    data = [db.Transitions.from_trajectories(walks[name], states=5) for name in ("before", "after")]
+    known = db.estimate(*data, "indicator", replicates=20, rng=5)
+    for name in ("value", "lower", "upper", "p_value", "corrected"):
+        assert report[name] == pytest.approx(getattr(known, name), abs=1e-12)
+    rows = known.contributions().records("rows", 8)
+    assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]
+    out, _ = run(*arguments)
+    assert "which rows cause it" in out
+    assert known.conclusion in out
+
+
+def test_compare_of_several(folder):
+    (folder / "third.csv").write_text((folder / "before.csv").read_text(encoding="utf-8"), encoding="utf-8")
+    arguments = ("compare", "before.csv", "after.csv", "third.csv", "--cost", "indicator", "--permutations", 99)
+    report = json.loads(run(*arguments, "--json")[0])
+    differ = {(pair["a"], pair["b"]): pair["differ"] for pair in report["pairs"]}
+    assert differ == {("before", "after"): True, ("after", "third"): True, ("before", "third"): False}
+    assert "evidence that they differ for 2 of 3 pairs" in run(*arguments)[0]
+    assert "is one file: give another one" in run("compare", "before.csv", code=2)[1]
+    assert "give --rewards" in run("compare", "before.csv", "after.csv", "third.csv", code=2)[1]
+    assert "a.npz is a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]

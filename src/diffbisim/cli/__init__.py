@@ -2,6 +2,7 @@
 
     diffbisim distance A B      certified distance between the chains in two files
     diffbisim estimate A B      distance between two sets of data, with a confidence interval
+    diffbisim compare A B ...   do groups of sequences differ, and where?
     diffbisim compress FILE     the nearest chain with few states
     diffbisim fit FILE          a parametrized model of a chain
     diffbisim imitate           the policy whose chain is closest to an expert's
@@ -28,11 +29,13 @@ from diffbisim import __version__
 from diffbisim.cli.common import app
 
 # Each module registers its command, in this order.
-from diffbisim.cli import distance, estimate, compress, fit, imitate, explore, info, lump, convert, reproduce  # isort: skip
+from diffbisim.cli import (  # isort: skip
+    distance, estimate, compare, compress, fit, imitate, explore, info, lump, convert, reproduce,
+)  # fmt: skip
 
 __all__ = [
-    "app", "compress", "convert", "distance", "estimate", "explore", "fit", "imitate", "info", "lump", "main",
-    "reproduce",
+    "app", "compare", "compress", "convert", "distance", "estimate", "explore", "fit", "imitate", "info", "lump",
+    "main", "reproduce",
 ]  # fmt: skip
 
 

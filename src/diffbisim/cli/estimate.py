@@ -15,6 +15,8 @@ from diffbisim.errors import InvalidArgument
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from diffbisim.estimate import Estimate
+
 DATA = (
     "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
     "a file with a chain is taken as known"
@@ -32,6 +34,7 @@ def estimate(
     discount: cli.Discount = 0.95,
     criterion: Annotated[str, typer.Option(help="discounted or average (long-run)")] = "discounted",
     confidence: Annotated[float, typer.Option(help="Probability that the interval covers the true distance")] = 0.95,
+    permutations: Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")] = 999,
     replicates: Annotated[int, typer.Option(help="Bootstrap samples")] = 200,
     initial_a: cli.Initial = None,
     initial_b: cli.Initial = None,
@@ -55,16 +58,22 @@ def estimate(
 
     cli.check_output(output, ".json")
     events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
-    files, sides = _sides(a, b, events, (rewards_a, rewards_b))
-    (x, y), rewards, initial = _read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
+    files, sides = read_sides(a, b, events, (rewards_a, rewards_b))
+    (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
     with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
         found = plug_in(
             x, y, cli.read_cost(cost), discount, criterion=criterion, rewards=rewards, initial=initial,
-            unseen=cast(Any, unseen), confidence=confidence, replicates=replicates, rng=rng,
+            unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
             progress=cli.somebody_watches(),
         )  # fmt: skip
-    report = {
+    report = estimate_report(found, files, cost, rng, time.perf_counter() - began)
+    cli.emit(report, _table(report), as_json=as_json, output=output)
+
+
+def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: int, seconds: float) -> cli.Report:
+    """An estimate for machines."""
+    return {
         "value": found.value,
         "lower": found.lower,
         "upper": found.upper,
@@ -74,30 +83,31 @@ def estimate(
         "standard_error": found.standard_error,
         "p_value": found.p_value,
         "conclusion": found.conclusion,
+        "method": found.method,
         "replicates": found.replicates.size,
         "cost": cost,
-        "criterion": criterion,
+        "criterion": found.distance.problem.criterion,
         "discount": found.distance.discount,
-        "seed": rng,
+        "seed": seed,
         "chains": cli.two_chains(files, (found.distance.problem.x, found.distance.problem.y)),
-        "seconds": round(time.perf_counter() - began, 6),
+        "seconds": round(seconds, 6),
     }
-    cli.emit(report, _table(report), as_json=as_json, output=output)
 
 
 def _table(report: cli.Report) -> Table:
     return cli.sheet({
         "distance": f"{report['value']:.6g} between the empirical chains",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
-        "bias": f"{report['bias']:.3g}; corrected {report['corrected']:.6g}",
+        "corrected": f"{report['corrected']:.6g}, without what chance adds; bias of the bootstrap {report['bias']:.3g}",
         "equal?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
+        "test": report["method"],
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
         **cli.asked_line(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 
 
-def _sides(
+def read_sides(
     a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None]
 ) -> tuple[tuple[Path, Path], list[Any]]:
     """The two sides, each as observed transitions or as a known chain, and what they are called."""
@@ -113,7 +123,7 @@ def _sides(
     return (a, b), found
 
 
-def _read_both(
+def read_both(
     files: tuple[Path, Path],
     sides: list[Any],
     rewards: tuple[Path | None, Path | None],
@@ -138,14 +148,16 @@ def _read_both(
     if cost == "indicator" and not any(known):
         sides = _on_the_same_states(*sides)
     starts = [None if text is None else cli.read_state(side, text) for side, text in zip(sides, initial, strict=True)]
+    rules = ("first", "pooled", "empirical", "stationary")
     for k, side in enumerate(sides):  # refused here, where the options are known
         source = "ab"[k] if rewards[k] is not None else "a"
         with cli.naming_options(initial=f"--initial-{'ab'[k]}", rewards=f"--rewards-{source}"), naming(files[k]):
+            rule = starts[k] is None or (isinstance(starts[k], str) and starts[k] in rules)
             if known[k]:
-                sides[k] = side if starts[k] is None else side.with_initial(starts[k])
+                sides[k] = side if rule else side.with_initial(starts[k])
                 continue
             state_rewards(given[k], side.n_states, side.labels)
-            if starts[k] is not None:
+            if not rule:
                 start_distribution(starts[k], side.n_states, {label: i for i, label in enumerate(side.labels or ())})
     return sides, given, (starts[0], starts[1])
 

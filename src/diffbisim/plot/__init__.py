@@ -3,6 +3,7 @@
     history            value and certified bounds over the iterations of any run
     encoder, decoder   which state stands for which, as a heat map
     coupling           how often pairs of states are visited, or the plan of one pair
+    contributions      which rows and starts cause a distance
     implicit_reward    the reward of every transition, blue is good
     chain              a Markov chain as a graph
     timescales         how slow a compression is, beside its target
@@ -16,9 +17,9 @@ Colors are Okabe and Ito's and sequential maps that keep their order in gray; no
 
 from diffbisim.plot.graph import chain
 from diffbisim.plot.matrix import distances, elbow, embedding
-from diffbisim.plot.results import coupling, decoder, encoder, history, implicit_reward, timescales
+from diffbisim.plot.results import contributions, coupling, decoder, encoder, history, implicit_reward, timescales
 
 __all__ = [
-    "chain", "coupling", "decoder", "distances", "elbow", "embedding", "encoder", "history", "implicit_reward",
-    "timescales",
+    "chain", "contributions", "coupling", "decoder", "distances", "elbow", "embedding", "encoder", "history",
+    "implicit_reward", "timescales",
 ]  # fmt: skip

@@ -159,6 +159,30 @@ def implicit_reward(reward: Any, labels: Sequence[Any] | None = None, ax: Axes |
     return ax
 
 
+def contributions(result: Any, ax: Axes | None = None, *, most: int = 12) -> Axes:
+    """Which rows and starts cause a distance: bars for their size; between data, names say which are more than chance.
+
+    ``result`` is a distance, an estimate, or what their ``contributions()`` return. Where rows cannot be compared, the
+    bars say in which states of X the cost is paid.
+    """
+    found = result if hasattr(result, "by_x") else result.contributions()
+    causes = found.given is not None or found.reason is None
+    records = found.records("rows" if causes else "x", most)[::-1]
+    key = "size" if causes else "paid"
+    ax = plain(own(ax, 5.4, 0.6 + 0.3 * max(len(records), 3)))
+    certain = [record.get("p_value", 1.0) <= 0.05 for record in records]
+    ax.barh(
+        range(len(records)), [r[key] for r in records], color=[VERMILION if c else BLUE for c in certain], height=0.7
+    )
+    names = [f"{r['state']}  z = {r['z']:.1f}{' *' if c else ''}" if "z" in r else str(r["state"])
+             for r, c in zip(records, certain, strict=True)]  # fmt: skip
+    ax.set_yticks(range(len(records)), names)
+    ax.set(xlabel="what the row adds to the distance" if causes else "cost paid in the state of X")
+    if any(certain):
+        ax.set_title("* more than chance (p ≤ 0.05, all rows considered)", fontsize=9)
+    return ax
+
+
 def _distance(result: Any) -> DistanceResult:
     """The distance in a result: its own, or the one that a fit, a compression or an imitation carries."""
     found = getattr(result, "distance", result)

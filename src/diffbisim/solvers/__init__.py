@@ -7,6 +7,8 @@ write it (`Solver` in base.py says what it is) and enter it in the registry belo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from diffbisim import contributions
+
 if TYPE_CHECKING:
     from diffbisim.problem import Coupling, Problem
     from diffbisim.solvers.exact import Exact as Exact
@@ -56,6 +58,14 @@ def restore_coupling(kind: str, problem: "Problem", state: dict[str, Any]) -> "C
     """The coupling of this kind from the arrays that its ``state()`` wrote: plans and potentials as they were."""
     restored: Coupling = getattr(import_module(f"{__name__}.{COUPLINGS[kind]}"), kind).restore(problem, state)
     return restored
+
+
+def _causes() -> contributions.Solve:
+    causes = import_module(f"{__name__}.causes")
+    return contributions.Solve(causes.first_order, causes.integrated_gradient, causes.pseudometric)
+
+
+contributions.solve[:] = [_causes]  # what is asked of a result, which a solver made, may take a solver again
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,129 @@
+"""``diffbisim compare``: do groups of sequences differ, and where?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from diffbisim.cli import common as cli
+from diffbisim.cli.estimate import DATA, estimate_report, read_both, read_sides
+from diffbisim.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@cli.app.command(epilog="Example: diffbisim compare before.csv after.csv --cost indicator --seed 1")
+@cli.reports_errors
+def compare(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="A B [C ...]", help=f"{DATA}; two or more", show_default=False)
+    ],
+    cost: cli.Cost = "reward",
+    discount: cli.Discount = 0.95,
+    confidence: Annotated[float, typer.Option(help="One minus the probability of a false alarm")] = 0.95,
+    permutations: Annotated[int, typer.Option(help="Permutations of whole episodes")] = 999,
+    replicates: Annotated[int, typer.Option(help="Bootstrap samples, for the interval of two groups")] = 200,
+    initial: Annotated[
+        str | None,
+        typer.Option(help="Start: first, pooled, empirical, stationary, a label or a number", show_default=False),
+    ] = None,
+    rewards: cli.Rewards = None,
+    unseen: Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")] = "self-loop",
+    id_column: cli.Id = None,
+    time_column: cli.Time = None,
+    state_column: cli.State = None,
+    session_gap: cli.Gap = None,
+    group_column: cli.Group = None,
+    missing: cli.Missing = "error",
+    top: Annotated[int, typer.Option(help="Rows, states and pairs to list")] = 8,
+    rng: cli.Seed = 0,
+    as_json: cli.Json = False,
+    output: cli.JsonOutput = None,
+) -> None:
+    """Whether groups of sequences differ, and which states make the difference; of two also how much."""
+    import diffbisim as db
+
+    cli.check_output(output, ".json")
+    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
+    began = time.perf_counter()
+    options: dict[str, Any] = {
+        "discount": discount, "unseen": cast(Any, unseen), "confidence": confidence, "permutations": permutations,
+        "rng": rng, "progress": cli.somebody_watches(),
+    }  # fmt: skip
+    if len(files) <= 2:
+        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None))
+        (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
+        with cli.warnings_as_notes(initial="--initial"):
+            found = db.estimate(
+                x, y, cli.read_cost(cost), rewards=given, initial=start, replicates=replicates, **options
+            )
+        report = estimate_report(found, pair, cost, rng, time.perf_counter() - began)
+        parts = found.contributions()
+        causes = parts.given is not None or parts.reason is None
+        report["rows"] = _plain(parts.records("rows", top)) if causes else []
+        report["paid"] = _plain(parts.records("pairs", top))
+        cli.emit(report, _two(report), *parts.tables(top), as_json=as_json, output=output)
+        return
+    groups, own = _read_groups(files, rewards, cost)
+    state = None if initial is None else cli.read_state(next(iter(groups.values())), initial)
+    with cli.warnings_as_notes(initial="--initial"):
+        several = db.compare(groups, cli.read_cost(cost), rewards=own, initial=state, **options)
+    report = {
+        "groups": list(groups),
+        "p_value": several.p_value,
+        "conclusion": several.conclusion,
+        "pairs": _plain(several.records()),
+        "confidence": confidence,
+        "permutations": permutations,
+        "cost": cost,
+        "discount": discount,
+        "seed": rng,
+        "seconds": round(time.perf_counter() - began, 6),
+    }
+    cli.emit(report, str(several), as_json=as_json, output=output)
+
+
+def _two(report: cli.Report) -> Table:
+    return cli.sheet({
+        "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
+        "from": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
+        "distance": f"{report['value']:.6g}; without what chance adds {report['corrected']:.6g}",
+        "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
+        **cli.asked_line(report),
+        **cli.side_lines(report, "different transitions"),
+    })  # fmt: skip
+
+
+def _read_groups(files: Sequence[Path], rewards: Path | None, cost: str) -> tuple[dict[str, Any], Any]:
+    """Several files of observations on the states of all of them, by the names of the files."""
+    from diffbisim.chain import Transitions
+    from diffbisim.io.chains import read_transitions
+
+    own = cli.read_rewards_of(files[0], rewards)
+    if cost == "reward" and own is None:
+        raise InvalidArgument("the groups have no rewards; give --rewards FILE, or use --cost indicator")
+    read = [cli.read_observed(path) for path in files]
+    for path, one in zip(files, read, strict=True):
+        if not isinstance(one, Transitions):
+            raise InvalidArgument(f"{path} is a chain, not data; several groups are compared by their data")
+    states: Any = max(one.n_states for one in read)
+    if all(one.labels is not None for one in read):
+        states = sorted({label for one in read for label in one.labels or ()}, key=str)
+    names = [path.stem for path in files]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in files]
+    return {name: read_transitions(path, states=states) for name, path in zip(names, files, strict=True)}, own
+
+
+def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As JSON can hold them: labels by their text, no infinite numbers."""
+    return [
+        {k: v if isinstance(v, (str, int, bool)) or (isinstance(v, float) and abs(v) < float("inf")) else repr(v)
+         for k, v in record.items()}
+        for record in records
+    ]  # fmt: skip

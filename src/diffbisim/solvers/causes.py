@@ -1,0 +1,166 @@
+"""Which rows and starts make two chains on the same states differ: at first order, and along the way between them.
+
+*First order.* Between a chain and itself the distance is zero, and it has a kink there. With U₀ the table of the middle
+chain P̄ against itself and ρ its occupancy, the distance of two chains near it is
+
+    d ≈ L = OT_{U₀}(ν_X, ν_Y) + γ/(1-γ) Σ_x ρ_x W_x,        W_x = OT_{U₀}(P_X(x), P_Y(x)),
+
+so that γ/(1-γ) ρ_x W_x is what row x adds, and the start counts as one more row. U₀ is a pseudometric if the cost is
+one: mass that both rows have in the same place then stays there, and only the difference of the rows is transported.
+
+*The integrated gradient.* Along X_t = (1-t) X + t Y the distance to Y falls from d to zero, and
+
+    d = ∫₀¹ Σ_xx' (P_X - P_Y)(x'|x) ∂d(X_t, Y)/∂P_X(x'|x) dt + the same of the starts
+
+gives every single transition its part. The integral is taken by Gauss and Legendre's rule; the distance has kinks on
+the way, so that the sum misses d by the ``error`` that is stated, and is then scaled to d. Rows of the gradient are
+centered under X_t: sums over a row do not hang on that, single entries do.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffbisim.chain import MarkovChain
+from diffbisim.checks import freeze
+from diffbisim.problem import Array, Problem
+from diffbisim.solvers.exact import Exact
+from diffbisim.solvers.exact.pairs import sort_keys
+from diffbisim.solvers.exact.transports import Items, Transports
+from diffbisim.stochastic import Successors
+
+#: Parts of a row that differ by less are equal but for rounding.
+EQUAL = 1e-14
+
+#: Reduced costs above minus this count as zero, for tables of size one.
+PRICE = 1e-12
+
+Integers = NDArray[np.int64]
+
+
+class Cells(NamedTuple):
+    """The transitions that there are, K in R rows: row r is that of ``states[r]``, which is n for the start."""
+
+    states: Integers  # (R,)
+    first: Integers  # (R,) its first cell
+    targets: Integers  # (K,)
+
+    @classmethod
+    def of(cls, sources: Integers, targets: Integers) -> "Cells":
+        """Those with these sources, ascending, and targets."""
+        states, first = np.unique(sources, return_index=True)
+        return cls(states, first, targets)
+
+    @property
+    def rows(self) -> Integers:
+        """The row of every cell, (K,)."""
+        return np.repeat(np.arange(self.first.size), np.diff(self.first, append=self.targets.size))
+
+
+class Causes(NamedTuple):
+    """What each row adds to the distance at first order; the start is the row of state n."""
+
+    states: Integers  # (R,)
+    apart: Array  # (R,) W_x
+    size: Array  # (R,) γ/(1-γ) ρ_x W_x, of the start W itself
+
+
+class Path(NamedTuple):
+    """What single transitions and starts add to the distance, along the way from X to Y."""
+
+    transitions: Array | sparse.csr_array  # (n, n)
+    starts: Array  # (n,)
+    error: float  # by how much the sum missed the distance before it was scaled to it
+
+
+def row_distances(table: Array, cells: Cells, difference: Array, threads: int | None = None) -> Array:
+    """W (B, R): what it costs, by the pseudometric ``table`` (n, n), to turn rows into those they differ from.
+
+    ``difference`` (B, K) has B versions of P_X - P_Y on the cells; it is cut at rounding, in place.
+    """
+    shape = len(difference), cells.first.size
+    difference[np.abs(difference) < EQUAL] = 0.0
+    scale = float(table.max(initial=0.0))
+    out = np.zeros(shape)
+    if not scale > 0:
+        return out
+    sides = [_entries(cells, shape, side) for side in (difference, -difference)]
+    listed = np.flatnonzero(np.logical_and(*(np.diff(side.indptr) > 0 for side in sides)))
+    if not listed.size:
+        return out
+    W = np.ascontiguousarray(table / scale)
+    items = Items.of(sides[0], sides[1], len(table), sort_keys(W))._replace(listed=listed * (out.size + 1))
+    values = np.empty(listed.size)
+    Transports(items, threads).solve(W.ravel(), values, PRICE)
+    out.ravel()[listed] = scale * values
+    return out
+
+
+def _entries(cells: Cells, shape: tuple[int, int], side: Array) -> Successors:
+    """The positive entries of B versions of the rows, one after the other."""
+    at = np.flatnonzero(side > 0.0)
+    version, cell = np.divmod(at, cells.targets.size)
+    row = version * shape[1] + cells.rows[cell]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0] * shape[1]))])
+    return Successors(freeze(indptr), freeze(cells.targets[cell]), freeze(side.ravel()[at]))
+
+
+def first_order(problem: Problem) -> Causes:
+    """What each row adds, of two chains with the same states and a cost that is a pseudometric."""
+    X, Y, γ = problem.x, problem.y, problem.discount
+    apart = sparse.csr_array(X.transition) - sparse.csr_array(Y.transition)
+    middle = MarkovChain(
+        sparse.csr_array((sparse.csr_array(X.transition) + sparse.csr_array(Y.transition)) / 2)
+        if problem.is_sparse else (X.transition + Y.transition) / 2,
+        initial=(X.initial + Y.initial) / 2,
+    )  # fmt: skip
+    start = np.flatnonzero(X.initial != Y.initial)
+    moves = apart.tocoo()
+    order = np.argsort(moves.coords[0], kind="stable")
+    n = X.n_states
+    cells = Cells.of(
+        np.append(moves.coords[0][order], np.full(start.size, n)), np.append(moves.coords[1][order], start)
+    )
+    if not cells.targets.size:
+        return Causes(cells.states, np.empty(0), np.empty(0))
+    U = Exact().solve(replace(problem, x=middle, y=middle)).values
+    W = row_distances(U, cells, np.append(moves.data[order], (X.initial - Y.initial)[start])[None, :])[0]
+    weights = np.append(γ / (1 - γ) * middle.occupancy(γ), 1.0)
+    return Causes(cells.states, W, weights[cells.states] * W)
+
+
+def integrated_gradient(problem: Problem, value: float, nodes: int) -> Path:
+    """What single transitions add, of two chains with the same states and no cost where these agree."""
+    X, Y = problem.x, problem.y
+    P, Q = X.transition, Y.transition
+    if problem.is_sparse:
+        P, Q = sparse.csr_array(P), sparse.csr_array(Q)
+    moved, started = P - Q, X.initial - Y.initial
+    transitions: Any = 0.0 * moved
+    starts, solver, last = np.zeros(X.n_states), Exact(), None
+    at, weights = np.polynomial.legendre.leggauss(nodes)
+    for t, w in zip((1 + at) / 2, weights / 2, strict=True):
+        between = MarkovChain((1 - t) * P + t * Q, initial=(1 - t) * X.initial + t * Y.initial)
+        last = solver.solve(replace(problem, x=between), warm=last)
+        slope = last.gradient
+        transitions = transitions + w * (moved * slope.transition_x)
+        starts += w * np.where(started == 0.0, 0.0, started * slope.initial_x)
+    total = float(transitions.sum() + starts.sum())
+    scale = value / total if total > 0 else 1.0
+    return Path(scale * transitions, scale * starts, abs(total - value))
+
+
+def pseudometric(cost: Array) -> bool:
+    """Whether a cost between the states of one space is symmetric, zero on the diagonal, and triangular."""
+    return cost.shape[0] == cost.shape[1] and bool(np.abs(within(cost) - cost).max() <= 1e-9 * cost.max(initial=0.0))
+
+
+def within(cost: Array) -> Array:
+    """max_y |c(x,y) - c(x',y)|: the least cost on X that is triangular with c; of a pseudometric, itself."""
+    gap = np.zeros((len(cost), len(cost)))
+    for column in cost.T:
+        np.maximum(gap, np.abs(np.subtract.outer(column, column)), out=gap)
+    return gap

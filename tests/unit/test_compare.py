@@ -1,0 +1,185 @@
+"""Several groups, starts, few data, and how many episodes it takes."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import diffbisim as db
+
+REWARDS = np.arange(5.0)
+
+
+def walks(drift, seed, episodes=24, length=15, n=5):
+    rng = np.random.default_rng(seed)
+    return [db.examples.drift_walk(drift, n).sample(length, rng) for _ in range(episodes)]
+
+
+def data(drift, seed, **how):
+    return db.Transitions.from_trajectories(walks(drift, seed, **how), states=5)
+
+
+def test_the_group_that_differs_is_found():
+    groups = {"a": data(0.0, 1), "b": data(0.0, 2), "c": data(1.5, 3)}
+    found = db.compare(groups, rewards=REWARDS, discount=0.9, permutations=199)
+    assert {(r["a"], r["b"]) for r in found.records() if r["differ"]} == {("a", "c"), ("b", "c")}
+    assert found.p_value <= 0.01
+    assert (found.p_values == found.p_values.T).all()
+    X, Y = (groups[name].chain(rewards=REWARDS, unseen="self-loop") for name in "ac")
+    assert found.values[0, 2] == pytest.approx(db.distance(X, Y, discount=0.9).value, abs=1e-8)
+    assert "evidence that they differ for 2 of 3 pairs" in str(found)
+    lists = db.compare({k: walks(f, s) for k, f, s in (("a", 0.0, 1), ("b", 0.0, 2), ("c", 1.5, 3))}, rewards=REWARDS,
+                       discount=0.9, permutations=199)  # fmt: skip
+    np.testing.assert_array_equal(lists.p_values, found.p_values)
+
+
+def test_max_t_is_no_smaller_than_each_pair():
+    groups = {k: data(0.2, k) for k in range(4)}
+    found = db.compare(groups, "indicator", permutations=99)
+    assert (found.evidence.p_values >= found.evidence.p_single - 1e-12).all()
+    assert found.conclusion == "no evidence of a difference between any two groups at this sample size"
+
+
+def test_strata_of_several_groups():
+    groups = {"a": data(0.0, 1), "b": data(0.0, 2)}
+    strata = {name: np.arange(24) % 2 for name in groups}
+    assert db.compare(groups, rewards=REWARDS, strata=strata, permutations=99).p_value > 0.05
+    with pytest.raises(db.InvalidArgument, match="strata must have the names"):
+        db.compare(groups, rewards=REWARDS, strata={"a": strata["a"]})
+
+
+@pytest.mark.parametrize(("groups", "how", "message"), [
+    ({"a": walks(0, 1)}, {}, "at least two groups"),
+    ([1, 2], {}, "groups must be a mapping"),
+    ({"a": data(0, 1), "b": db.Transitions.from_trajectories([[0, 1]] * 5)}, {}, r"groups\['b'\] has other states"),
+    ({"a": walks(0, 1), "b": walks(0, 2)}, {"permutations": 5}, "permutations is 5"),
+    ({"a": walks(0, 1), "b": walks(0, 2)}, {"confidence": 3}, "confidence is 3"),
+    ({"a": walks(0, 1), "b": walks(0, 2)}, {"cost": np.ones((5, 5))}, "zero between equal ones"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_named(groups, how, message):
+    with pytest.raises(db.InvalidArgument, match=message):
+        db.compare(groups, **{"cost": "indicator"} | how)
+
+
+# --- starts -------------------------------------------------------------------------------------------------------
+
+
+def test_starts():
+    """Two copies of a chain of two states that start apart: each rule of the start, by its definition."""
+    A = db.Transitions.from_trajectories([[0, 0, 1, 1, 0, 1, 0, 0]] * 25, states=2)
+    B = db.Transitions.from_trajectories([[1, 0, 0, 1, 1, 0, 1, 0]] * 75, states=2)
+    how = {"cost": "indicator", "discount": 0.9, "replicates": 20, "permutations": 19}
+
+    def starts(**given):
+        problem = db.estimate(A, B, **how, **given).distance.problem
+        return [*problem.x.initial, *problem.y.initial]
+
+    assert starts() == pytest.approx([1, 0, 0, 1])
+    assert starts(initial="first") == pytest.approx([1, 0, 0, 1])
+    assert starts(initial="pooled") == pytest.approx([0.25, 0.75] * 2)
+    assert starts(initial=1) == pytest.approx([0, 1] * 2)
+    assert starts(initial=([0.5, 0.5], "first")) == pytest.approx([0.5, 0.5, 0, 1])
+    assert starts(initial="empirical") == pytest.approx([4 / 7, 3 / 7, 3 / 7, 4 / 7])
+    laws = [d.chain(unseen="self-loop").stationary_distribution for d in (A, B)]
+    assert starts(initial="stationary") == pytest.approx([*laws[0], *laws[1]])
+    with pytest.raises(db.InvalidArgument, match="initial is 'last', no state"):
+        starts(initial="last")
+
+
+def test_long_trajectories_do_not_hang_on_few_first_states():
+    rng = np.random.default_rng(0)
+    X = db.examples.random_chain(4, 1)
+    A, B = (
+        db.Transitions.from_trajectories([X.with_initial(k).sample(400, rng) for _ in range(5)], states=4)
+        for k in (0, 3)
+    )
+    how = {"rewards": X.rewards, "replicates": 20, "permutations": 99}
+    with pytest.warns(UserWarning, match="fewer than 20 episodes say little of where a process starts"):
+        found = db.estimate(A, B, **how)
+    assert found.distance.problem.x.initial.tolist() == [0.5, 0, 0, 0.5] == found.distance.problem.y.initial.tolist()
+    assert found.value < db.estimate(A, B, initial="first", **how).value
+
+
+def test_long_run_of_several_classes():
+    from diffbisim.estimate import long_run
+
+    X = db.MarkovChain([[0.0, 0.3, 0.7], [0, 1, 0], [0, 0, 1]])
+    assert long_run(X) == pytest.approx([0, 0.3, 0.7], abs=1e-6)
+
+
+# --- few data -----------------------------------------------------------------------------------------------------
+
+
+def test_few_episodes_are_told():
+    few = {"rewards": REWARDS, "initial": 2, "replicates": 20, "permutations": 99}
+    with pytest.warns(UserWarning, match="2 and 24 episodes are too few to permute"):
+        found = db.estimate(data(0.0, 1, episodes=2, length=200), data(1.5, 2), **few)
+    assert not found.evidence.permuted
+    assert "single steps" in found.method
+    assert found.p_value <= 0.05
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert db.estimate(data(0.0, 1), data(0.0, 2), **few).method == "99 permutations of whole episodes"
+
+
+def test_a_known_chain_is_tested():
+    known = db.examples.drift_walk(0.0, 5)
+    how = {"rewards": (None, REWARDS), "discount": 0.9, "replicates": 20, "permutations": 199}
+    assert db.estimate(known, data(0.0, 5), **how).p_value > 0.05
+    assert db.estimate(known, data(1.0, 5), **how).p_value <= 0.01
+    swapped = db.estimate(data(1.0, 5), known, **how | {"rewards": (REWARDS, None)})
+    assert swapped.p_value <= 0.01
+
+
+def test_labels_of_one_group_may_be_missing_in_the_other():
+    A = db.Transitions.from_trajectories([["a", "b", "a", "b"]] * 6)
+    B = db.Transitions.from_trajectories([["a", "c", "a", "b"]] * 6)
+    found = db.estimate(A, B, "indicator", replicates=20, permutations=199)
+    assert found.p_value <= 0.05
+    assert found.contributions().records("rows")[0]["state"] in ("a", "c")
+
+
+def test_without_common_states_the_noise_decides():
+    found = db.estimate(data(0.0, 1), data(0.0, 2), rewards=(REWARDS, REWARDS + 1), replicates=20)
+    assert found.evidence is None
+    assert found.p_value == pytest.approx((1 + (found.noise >= found.value).sum()) / 21)
+    with pytest.raises(db.InvalidArgument, match="strata is for episodes"):
+        db.estimate(data(0.0, 1), data(0.0, 2), rewards=(REWARDS, REWARDS + 1), strata=[[0] * 24] * 2, replicates=20)
+
+
+# --- power --------------------------------------------------------------------------------------------------------
+
+
+def test_power_is_the_level_without_a_difference_and_one_with_a_large_one():
+    X, Y = db.examples.drift_walk(0.0, 5), db.examples.drift_walk(2.0, 5)
+    none = db.power(X, X, episodes=[8], length=8, datasets=100, permutations=19)
+    assert none.power[0] <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / 100)
+    assert none.needed is None
+    assert none.value == pytest.approx(0.0, abs=1e-7)
+    much = db.power(X, Y, episodes=[40, 5], length=[10, 20], datasets=20, permutations=19)
+    assert much.episodes == (5, 40)
+    assert much.power[1] == 1.0
+    pilot = db.power(data(0.0, 1), data(2.0, 2), rewards=REWARDS, episodes=[40], datasets=10, permutations=19)
+    assert pilot.power[0] == 1.0
+    assert "40" in str(pilot)
+
+
+def test_needed_is_interpolated():
+    from diffbisim.compare import Power
+
+    found = Power((10, 40), np.array([0.6, 1.0]), 0.8, 0.05, 100, 0.1)
+    assert found.needed == 20  # half way in the logarithm
+    assert found.standard_error[0] == pytest.approx(np.sqrt(0.24 / 100))
+    assert Power((10, 40), np.array([0.9, 1.0]), 0.8, 0.05, 100, 0.1).needed == 10
+
+
+@pytest.mark.parametrize(("how", "message"), [
+    ({}, "length is missing"),
+    ({"length": 0}, "length is 0"),
+    ({"length": 5, "episodes": [2]}, "at least 4"),
+    ({"length": 5, "target": 2}, "target is 2"),
+])  # fmt: skip
+def test_power_names_what_is_wrong(how, message):
+    X = db.examples.drift_walk(0.0, 5)
+    with pytest.raises(db.InvalidArgument, match=message):
+        db.power(X, X, **how)
