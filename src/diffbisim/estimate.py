@@ -42,7 +42,7 @@ from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
 from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array, Problem, lazy
-from diffbisim.process import taken
+from diffbisim.process import as_process
 from diffbisim.progress import Progress
 from diffbisim.quantize import is_paths
 from diffbisim.results import DistanceResult
@@ -168,7 +168,7 @@ def estimate(
         how: Any = {"criterion": criterion, "confidence": confidence, "replicates": replicates, "rng": rng}
         return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     _check(criterion, confidence, permutations, replicates, unseen)
-    sources = make_sources({"X": taken(X), "Y": taken(Y)}, rewards, initial, unseen)
+    sources = make_sources({"X": as_process(X), "Y": as_process(Y)}, rewards, initial, unseen)
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there is nothing to resample: use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}

@@ -48,7 +48,7 @@ from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
-from diffbisim.process import taken
+from diffbisim.process import as_process
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -143,7 +143,7 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
             exactly. Default: the rewards, and without rewards nothing (one class). With a key the rewards
             do not separate; they are averaged over each class.
     """
-    chain = taken(chain)
+    chain = as_process(chain)
     if not isinstance(chain, (MarkovChain, MDP)):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain or an MDP: wrap the matrix first")
     if not 0 <= as_number(tol) < 1:

@@ -18,7 +18,7 @@ from diffbisim.cost import ground_cost
 from diffbisim.distance import distance
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
-from diffbisim.process import taken
+from diffbisim.process import as_process
 from diffbisim.results import DistanceResult
 
 
@@ -111,6 +111,6 @@ def mico(
 
 
 def _check_mdp(mdp: Any, name: str) -> None:
-    mdp = taken(mdp)
+    mdp = as_process(mdp)
     if not isinstance(mdp, MDP):
         raise InvalidArgument(f"{name} is a {type(mdp).__name__}, not an MDP: make one with diffbisim.MDP(kernels)")

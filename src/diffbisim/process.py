@@ -53,7 +53,7 @@ def as_chain(
     return MarkovChain.of(value if found is None else found, **options)
 
 
-def taken(value: Any) -> Any:
+def as_process(value: Any) -> Any:
     """An object of another library, or a square array, as the chain or MDP that it holds; anything else as it is."""
     if isinstance(value, (MarkovChain, MDP, TimedChain, Transitions, str, bytes, list, tuple, dict)):
         return value

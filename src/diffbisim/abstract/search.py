@@ -31,7 +31,7 @@ from diffbisim.lumping import lump
 from diffbisim.mdp import MDP
 from diffbisim.planning import action_rewards
 from diffbisim.problem import lazy
-from diffbisim.process import taken
+from diffbisim.process import as_process
 from diffbisim.progress import Progress, tracking
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
@@ -203,7 +203,7 @@ def _transitions(P: Matrix) -> float:
 
 def _process(mdp: Any, rewards: Any, unseen: str) -> MDP:
     """The MDP that is meant, with rewards."""
-    mdp = taken(mdp)
+    mdp = as_process(mdp)
     if isinstance(mdp, Transitions):
         mdp = MDP.from_transitions(mdp, rewards=rewards, unseen=unseen)
     elif rewards is not None:

@@ -55,7 +55,7 @@ from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
 from diffbisim.parallel import Executor, as_done
 from diffbisim.problem import Array, Problem
-from diffbisim.process import taken
+from diffbisim.process import as_process
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
@@ -292,7 +292,7 @@ def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> Dist
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
-    target = taken(target)
+    target = as_process(target)
     if isinstance(target, Transitions):
         return target.chain(rewards=rewards, unseen=unseen)
     if not isinstance(target, MarkovChain):

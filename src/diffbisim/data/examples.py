@@ -333,7 +333,7 @@ def shared_noise_distance(
 
     For kernels that grow with the state and with the noise. Known: one noise for both is then the best coupling, since
     a convex cost of x - y is submodular, the steps keep it so, and for submodular tables the monotone coupling is best.
-    Both start in N(0, ``spread``²), coupled alike.
+    Both start in ``N(0, spread²)``, coupled alike.
     """
     γ, generator = check_discount(discount), as_generator(rng)
     noise = generator.standard_normal(n // 2)

@@ -23,7 +23,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers
 from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.process import taken
+from diffbisim.process import as_process
 
 #: The generators that a file may name: nothing else of numpy is ever looked up by a name from a file.
 BIT_GENERATORS: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Stream:
     @classmethod
     def of(cls, source: Any, name: str) -> Stream:
         """The stream itself, or one made from a chain or dataset."""
-        source = taken(source)
+        source = as_process(source)
         if isinstance(source, cls):
             return source
         if isinstance(source, (MarkovChain, Transitions)):

@@ -40,7 +40,7 @@ from diffbisim.fit.result import FitResult
 from diffbisim.optimize.checkpoint import Session
 from diffbisim.optimize.loop import Callback, Run, Watch
 from diffbisim.optimize.steps import Annealed, PolyakLevel
-from diffbisim.process import taken
+from diffbisim.process import as_process
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.solvers import Exact, Somcot
@@ -215,7 +215,7 @@ def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Call
 
 def target_of(target: Any, unseen: Any, initial: Any, rewards: Any, sampling: bool) -> MarkovChain | Stream:
     """What to fit: a chain, or for a stochastic solver a stream."""
-    target = taken(target)
+    target = as_process(target)
     if isinstance(target, MarkovChain):
         return Stream(target) if sampling else target
     if isinstance(target, Transitions):

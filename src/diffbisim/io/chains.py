@@ -27,7 +27,7 @@ from diffbisim.io.prism import read_prism, write_prism
 from diffbisim.io.storm import MODELS, read_storm
 from diffbisim.io.tables import read_csv, read_observations, write_csv
 from diffbisim.mdp import MDP
-from diffbisim.process import as_chain, taken
+from diffbisim.process import as_chain, as_process
 from diffbisim.timed import TimedChain
 
 __all__ = ["read_chain", "read_mdp", "read_model", "read_transitions", "write_chain"]
@@ -118,7 +118,7 @@ def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str |
         return
     if isinstance(chain, TimedChain):
         raise InvalidArgument(f"{path}: a TimedChain has a kernel for every step, which only .npz holds: write to .npz")
-    chain = taken(chain)
+    chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
     write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}.get(kind)
