@@ -165,14 +165,9 @@ def compress(
     0.0
     """
     began = time.monotonic()
-    if criterion != "discounted":
-        raise InvalidArgument(
-            f"criterion is {criterion!r}; compress merges and searches by tables that contract with the discount: "
-            "compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) afterwards"
-        )
     options = Options(
         rewards, cost, model, check_lag(lag), rng, restarts, max_steps, time_limit, starts, tol, executor, progress,
-        callback, checkpoint,
+        callback, checkpoint, criterion,
     )  # fmt: skip
     shared = Shared(_chain(target, target_rewards, unseen), options.lag)
     return _compress(shared, n_states, discount, options, began)
@@ -195,10 +190,16 @@ class Options(NamedTuple):
     progress: Progress = False
     callback: Callable[[Mapping[str, float]], object] | None = None
     checkpoint: str | Path | None = None
+    criterion: str = "discounted"
 
 
 def _compress(shared: "Shared", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
     """One size, of a chain of which something may be known from others."""
+    if options.criterion != "discounted":
+        raise InvalidArgument(
+            f"criterion is {options.criterion!r}; compress merges and searches by tables that contract with the discount: "
+            "compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) afterwards"
+        )
     X, k, (rewards, cost) = shared.chain, _positive(n_states, "n_states"), _given(shared.chain, n_states, options)
     check_discount(discount)
     if options.model not in MODELS:
