@@ -198,7 +198,8 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     if options.criterion != "discounted":
         raise InvalidArgument(
             f"criterion is {options.criterion!r}; compress merges and searches by tables that contract with the "
-            "discount: compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) afterwards"
+            "discount: compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) "
+            "afterwards"
         )
     X, k, (rewards, cost) = shared.chain, _positive(n_states, "n_states"), _given(shared.chain, n_states, options)
     check_discount(discount)
