@@ -150,7 +150,7 @@ class _Times:
 
 
 def _read_arrow(path: Path, names: list[Any]) -> Any:
-    """Columns of a file that pyarrow reads, as a table of its own; stated sizes are checked before anything is unpacked."""
+    """Columns of a file that pyarrow reads, as a table of its own; the sizes that it states are checked first."""
     try:
         import pyarrow as pa
         import pyarrow.feather
