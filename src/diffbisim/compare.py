@@ -239,9 +239,10 @@ def power(
 ) -> Power:
     """How many episodes it takes to see a difference of this size, by simulation.
 
-    Parameters ---------- X, Y : two chains on the same states that differ as much as matters; or data of a pilot
-    study, whose episodes are drawn
-        with replacement (few of them make the difference look larger than it is, and the power with it)
+    Parameters
+    ----------
+    X, Y : two chains on the same states that differ as much as matters; or data of a pilot study, whose episodes are
+        drawn with replacement (few of them make the difference look larger than it is, and the power with it)
     cost, discount : as for :func:`diffbisim.distance`
     episodes : numbers of episodes in each group to try
     length : steps of an episode, or a sequence of lengths to draw from; for chains
@@ -252,8 +253,13 @@ def power(
     permutations : of each test
     rng, executor, progress : as for :func:`diffbisim.estimate`
 
-    Examples -------- >>> from diffbisim import examples >>> found = power(examples.drift_walk(0.0, 5),
-    examples.drift_walk(1.0, 5), episodes=(5, 20), length=15, datasets=40) >>> found.power[1] > 0.9 True
+    Examples
+    --------
+    >>> from diffbisim import examples
+    >>> X, Y = examples.drift_walk(0.0, 5), examples.drift_walk(1.0, 5)
+    >>> found = power(X, Y, episodes=(5, 20), length=15, datasets=40)
+    >>> bool(found.power[1] > 0.9)
+    True
     """
     sizes = tuple(sorted(check_count(n, "episodes") for n in episodes))
     if not sizes or sizes[0] < 4:
