@@ -121,9 +121,10 @@ class Contributions:
     def records(self, what: str = "rows", most: int | None = None) -> list[Record]:
         """A list of mappings, the largest first, for DataFrames and JSON.
 
-        Parameters ---------- what : "rows" (what causes the distance; by evidence where there is some, else by size),
-        "pairs", "x" or "y" (where
-            it is paid), or "transitions" (single ones, by the integrated gradient)
+        Parameters
+        ----------
+        what : "rows" (what causes the distance; by evidence where there is some, else by size), "pairs", "x" or "y"
+            (where it is paid), or "transitions" (single ones, by the integrated gradient)
         most : at most so many
         """
         kinds: dict[str, Callable[[], list[Record]]] = {
