@@ -77,5 +77,8 @@ axes[1].set(xlabel="lag", ylabel="slowest timescale (steps)", ylim=(0, None))
 axes[1].legend(frameon=False)
 
 # %%
-# *Found.* The figures stand above: whether the halves can be told apart at this length, that two states with the
-# kinetic model keep the timescale of the full chain, and what averaging loses.
+# *Found.* Two states are enough: the kinetic model keeps 295 of 301 steps of the slowest timescale where averaging
+# keeps 75, its sets are those of PCCA+, cell by cell, and it is nearer to the full chain as well (0.050 against 0.064
+# of the landscape's width). The halves of the trajectory can just be told apart (p = 0.02), but lie within 0.0036 of
+# that width of each other, with an interval that begins at zero: too small a difference to matter for this model.
+# Pieces of one trajectory are not quite independent, so that such a p-value is rather too small than too large.

@@ -49,33 +49,34 @@ def bad(share):
 
 
 # %%
-# **One bound for every property.** The label is what an observer sees; the average criterion bounds all long-run
-# probabilities of it, which for what is never left again is the probability that it happens at all. The quotients are
-# compared: that changes nothing, and takes a small part of the states. Storm checks both models.
+# **One bound for every property.** The label is what an observer sees. What holds for one step (the sender of brp has
+# given up) is bounded by the total criterion, what is never left again (a member of the crowd was seen twice) by the
+# average one: both are then the probability that it happens at all. The quotients are compared, which changes nothing
+# and takes a small part of the states. Storm checks both models.
 
 
 def checked(path, constants, label):
-    """Storm's long-run probability, and its number of classes that keep the label."""
+    """Storm's probability that the label is reached, and its number of classes that keep the label."""
     program = stormpy.parse_prism_program(path)
     if constants:
         program, _ = stormpy.instantiate_constants(program, constants)
-    formulas = stormpy.parse_properties(f'LRA=? ["{label}"]', program)
+    formulas = stormpy.parse_properties(f'P=? [F "{label}"]', program)
     model = stormpy.build_model(program, formulas)
     value = stormpy.model_checking(model, formulas[0]).get_value(model.initial_states[0])
     return value, stormpy.transformations.perform_bisimulation(model, formulas).nr_states
 
 
 cases = {
-    "brp, losses 2 % to 3 %": (losing(2), losing(3), "N=8,MAX=2", "target"),
-    "brp, losses 2 % to 10 %": (losing(2), losing(10), "N=8,MAX=2", "target"),
-    "crowds, bad 16.7 % to 20 %": (bad(167), bad(200), None, "observe0Greater1"),
-    "crowds, bad 16.7 % to 30 %": (bad(167), bad(300), None, "observe0Greater1"),
+    "brp, losses 2 % to 3 %": (losing(2), losing(3), "N=4,MAX=2", "target", "total"),
+    "brp, losses 2 % to 10 %": (losing(2), losing(10), "N=4,MAX=2", "target", "total"),
+    "crowds, bad 16.7 % to 20 %": (bad(167), bad(200), None, "observe0Greater1", "average"),
+    "crowds, bad 16.7 % to 30 %": (bad(167), bad(300), None, "observe0Greater1", "average"),
 }
 bounds, truths = [], []
-for name, (one, other, constants, label) in cases.items():
+for name, (one, other, constants, label, criterion) in cases.items():
     chains = [db.read_chain(path, constants=constants, rewards=label) for path in (one, other)]
     small = [db.lump(chain) for chain in chains]
-    result = db.distance(small[0].chain, small[1].chain, criterion="average")
+    result = db.distance(small[0].chain, small[1].chain, criterion=criterion)
     storm = [checked(path, constants, label) for path in (one, other)]
     assert [quotient.n_states for quotient in small] == [classes for _, classes in storm]
     bounds.append(result.property_bound)
@@ -108,6 +109,7 @@ ax.semilogy(sizes, bounds, "o-", color="#0072B2")
 ax.set(xlabel="states of the small chain", ylabel="certified bound", xticks=sizes)
 
 # %%
-# *Found.* Every one of Storm's values lies within its bound, and the numbers of classes are Storm's. How tight a bound
-# is depends on the label: it holds for all rewards that differ by no more than the label does, not for this property
-# alone.
+# *Found.* Every one of Storm's values lies within its bound, and the numbers of classes are Storm's. For brp the bound
+# is nearly attained (0.005100 for 0.005064); for crowds it is larger by a quarter to a half, because it holds for
+# every reward that differs by no more than the label does, not for this probability alone. Leader election needs 8 of
+# its 273 states exactly, and 5 for a small error.

@@ -100,7 +100,9 @@ class ExplicitModel:
 
     @cached_property
     def _actions(self) -> tuple[Integers, list[str] | None]:
-        """The action of each choice, (C,), and the names of the actions, if they go by name."""
+        """The action of each choice, (C,), and the names of the actions, if they go by name; a chain has one."""
+        if self.is_chain:
+            return np.zeros(self.owner.size, dtype=np.int64), None
         if len(self.actions) and "" not in self.actions:
             numbers = {name: k for k, name in enumerate(dict.fromkeys(self.actions))}
             action = np.array([numbers[name] for name in self.actions], dtype=np.int64)

@@ -69,7 +69,7 @@ def test_propositions_and_rewards_of_a_model_by_their_names():
     owner = np.arange(3)
     model = ExplicitModel(
         "model", 3, owner, owner, np.array([1, 2, 2]), np.ones(3), rewards={"steps": np.array([1.0, 1, 0])},
-        propositions={"init": np.array([0]), "done": np.array([2])},
+        propositions={"init": np.array([0]), "done": np.array([2])}, actions=["go", "go", "stay"],  # names of no choice
     )  # fmt: skip
     chain = db.as_chain(model, rewards=["done", "steps"])
     assert chain.rewards.tolist() == [[0, 1], [0, 1], [1, 0]]
