@@ -98,6 +98,13 @@ Group = Annotated[
     ),
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
+OBSERVED = (
+    "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
+    "a file with a chain is taken as known"
+)
+UnseenOfData = Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")]
+Permutations = Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")]
+Replicates = Annotated[int, typer.Option(help="Bootstrap samples, for the interval")]
 Cost = Annotated[
     str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
 ]
@@ -236,32 +243,20 @@ def suffix(path: Path | None) -> str:
 
 def read_chain_file(
     path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
-    const: str | None = None,
-) -> MarkovChain:  # fmt: skip
-    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
-    from diffbisim.io.chains import read_chain
+    const: str | None = None, or_mdp: bool = False,
+) -> Any:  # fmt: skip
+    """The chain in a file (or the MDP, if that will do), with the start and the rewards that were asked for.
+
+    ``side`` ends the options that ask for them.
+    """
+    from diffbisim.io.chains import read_chain, read_model
     from diffbisim.io.files import naming
 
+    read: Callable[..., Any] = read_model if or_mdp and is_model(path) else read_chain
     given = read_rewards_of(path, rewards)
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        chain = read_chain(path, rewards=given, unseen=unseen, constants=const)  # type: ignore[arg-type]
-        return chain if initial is None else chain.with_initial(read_state(chain, initial))
-
-
-def read_process_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
-    const: str | None = None,
-) -> MarkovChain | MDP:  # fmt: skip
-    """The same; or the MDP, where a model holds one."""
-    from diffbisim.io.chains import read_model
-    from diffbisim.io.files import naming
-
-    if not is_model(path):
-        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side, const=const)
-    given = read_rewards_of(path, rewards)
-    with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        model = read_model(path, rewards=given, unseen=unseen, constants=const)
-        return model if initial is None else model.with_initial(read_state(model, initial))
+        found = read(path, rewards=given, unseen=unseen, constants=const)
+        return found if initial is None else found.with_initial(read_state(found, initial))
 
 
 def is_model(path: Path) -> bool:

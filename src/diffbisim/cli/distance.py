@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,10 +67,9 @@ def distance(
 ) -> None:
     """Distance between the Markov chains (or MDPs) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
-    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
-    y = cli.read_process_file(
-        b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants
-    )
+    read = partial(cli.read_chain_file, unseen=unseen, or_mdp=True)
+    x = read(a, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
+    y = read(b, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants)
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")

@@ -49,6 +49,9 @@ class Solver(Protocol):
     #: Whether it can work from samples alone, by an ``estimate`` method that takes streams in place of the chains.
     samples: bool
 
+    #: Whether it can follow a chain that moves, a little work for every step (``loop="single"`` of a fit).
+    tracks: bool
+
     #: The kinds of problems that it can solve (:attr:`diffbisim.problem.Problem.criterion`).
     criteria: tuple[str, ...]
 

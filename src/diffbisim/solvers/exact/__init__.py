@@ -65,6 +65,7 @@ class Exact:
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = True
     criteria: ClassVar[tuple[str, ...]] = tuple(HOMES)
 
     def __post_init__(self) -> None:

@@ -78,6 +78,7 @@ class Tracking:
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
     tol: ClassVar[None] = None
     threads: ClassVar[int] = 1
     criteria: ClassVar[tuple[str, ...]] = ("discounted",)
