@@ -113,13 +113,22 @@ def _solve(chains: tuple[Any, Any], solver: Any, asked: Mapping[str, Any]) -> Di
 
     import diffbisim
     from diffbisim.errors import quietly
+    from diffbisim.progress import TimeLeft
 
     rows: list[Mapping[str, float]] = []
+    left: TimeLeft | None = None
     with Console(stderr=True).status("solving", spinner="line") as line, quietly():  # the status is printed anyway
 
         def callback(row: Mapping[str, float]) -> None:
+            nonlocal left
             rows.append(row)
-            line.update(f"iteration {len(rows)}, certified gap {row['upper'] - row['lower']:.1e}")
+            left = left or TimeLeft(
+                (solver.tol or 0.0) * row["upper"]
+            )  # the first upper bound is near the largest cost
+            gap = row["upper"] - row["lower"]
+            seconds = left(gap) if left.target > 0 else None
+            more = "" if seconds is None else f", about {seconds:.0f} s left"
+            line.update(f"iteration {len(rows)}, certified gap {gap:.1e}{more}")
 
         try:
             return diffbisim.distance(*chains, solver=solver, callback=callback, **asked)
