@@ -98,7 +98,10 @@ Group = Annotated[
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
 Cost = Annotated[
-    str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
+    str,
+    typer.Option(
+        help="reward, euclidean (vectors), indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns"
+    ),
 ]
 Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
 Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
@@ -294,13 +297,13 @@ def read_state(chain: Any, text: str) -> Any:
 
 
 def read_cost(cost: str) -> Any:
-    """ "reward" and "indicator" as they are, anything else as a file of n_A rows and n_B columns of numbers."""
+    """Names of costs as they are, anything else as a file of n_A rows and n_B columns of numbers."""
     from diffbisim.io.tables import read_numbers
 
-    if cost in ("reward", "indicator"):
+    if cost in ("reward", "euclidean", "indicator"):
         return cost
     if suffix(Path(cost)) not in (".npy", ".csv", ".tsv"):
-        raise InvalidArgument(f"--cost {cost}: use reward, indicator, or a file .npy, .csv or .tsv")
+        raise InvalidArgument(f"--cost {cost}: use reward, euclidean, indicator, or a file .npy, .csv or .tsv")
     return read_numbers(Path(cost))
 
 
