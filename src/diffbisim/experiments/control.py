@@ -1,12 +1,12 @@
 """Imitation in Gymnasium's classic tasks, from states alone: tracking beside methods that know no time.
 
 Experts are closed formulas; five demonstrations show all that the expert observes, or a part: positions, angles. Every
-method gets the same demonstrations, the same number of steps in the environment in three rounds, and, but for BCO, the
+method gets the same demonstrations, the same number of steps in the environment in six rounds, and, but for BCO, the
 same kind of learned model and the same planner. None is told a reward. What is reported is the share of the expert's
-return, (own - random) / (expert's - random), over ten episodes (CartPole: four): 0 is what random actions earn, 1 what
-the expert does.
+return, (own - random) / (expert's - random), over ten episodes (Acrobot, CartPole: four): 0 is what random actions
+earn, 1 what the expert does.
 
-Settings were chosen on seed 0; those that are reported are others.
+Settings were chosen on seeds 0 to 2; those that are reported, from 100 on, are others.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Scene:
     options: Control = field(default_factory=Control)
     episodes: int = EPISODES  # in which all are tried
 
-    def lesson(self, seed: int) -> Lesson:
+    def lesson(self, seed: int, options: Control | None = None) -> Lesson:
         env, rng = import_gymnasium().make(self.env), np.random.default_rng(seed)
-        return Lesson.of(env, self.expert, self.features, self.options, DISCOUNT, rng)
+        return Lesson.of(env, self.expert, self.features, options or self.options, DISCOUNT, rng)
 
 
 SCENES = {
@@ -105,17 +105,18 @@ SCENES = {
     "Pendulum": Scene("Pendulum-v1", swing_up),
     "Pendulum, angle only": Scene("Pendulum-v1", swing_up, (0, 1)),
     "MountainCarContinuous": Scene("MountainCarContinuous-v0", push_along),
-    "Acrobot": Scene("Acrobot-v1", pump, None, Control(8_000, planner="table", cells=2_000)),
-    "CartPole": Scene("CartPole-v1", balance, None, Control(4_000, horizon=30), episodes=4),
+    "Acrobot": Scene("Acrobot-v1", pump, None, Control(5_000, 4, horizon=20), episodes=4),
+    "CartPole": Scene("CartPole-v1", balance, None, Control(4_000, 4, horizon=30), episodes=4),
 }
 
 
 @dataclass(frozen=True)
 class Settings:
-    scenes: tuple[str, ...] = ("MountainCar", "MountainCar, position only", "Pendulum, angle only")
-    methods: tuple[str, ...] = (OURS, NEAREST, CLONING)
+    scenes: tuple[str, ...] = ("MountainCar, position only",)
+    methods: tuple[str, ...] = (OURS, NEAREST, CLONING, CLONING_2)
     seeds: int = 1
     first_seed: int = 100
+    options: Control | None = None  # in place of those of the scenes
 
 
 FULL = Settings(tuple(SCENES), tuple(METHODS), 5)
@@ -135,7 +136,8 @@ class Outcome:
 
 def run(settings: Settings) -> Outcome:
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
-    return Outcome(settings, {case: [imitation(*case, seed) for seed in seeds] for case in cases(settings)})
+    found = {case: [imitation(*case, seed, settings.options) for seed in seeds] for case in cases(settings)}
+    return Outcome(settings, found)
 
 
 def cases(settings: Settings) -> list[tuple[str, str]]:
@@ -145,10 +147,10 @@ def cases(settings: Settings) -> list[tuple[str, str]]:
     return [(name, method) for name in settings.scenes for method in settings.methods if (name, method) not in idle]
 
 
-def imitation(name: str, method: str, seed: int) -> dict[str, Any]:
+def imitation(name: str, method: str, seed: int, options: Control | None = None) -> dict[str, Any]:
     """One run of one method, in numbers that JSON can hold."""
     scene = SCENES[name]
-    lesson, (low, high) = scene.lesson(seed), references(scene.env)
+    lesson, (low, high) = scene.lesson(seed, options), references(scene.env)
     began = time.process_time()
     found = METHODS[method](lesson)
     seconds = time.process_time() - began
