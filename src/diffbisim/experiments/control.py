@@ -257,7 +257,7 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
 def plot(outcome: Outcome) -> Figure:
     scenes = outcome.settings.scenes
     portrait = next((name for name in scenes if name.startswith("MountainCar,")), None)
-    figure = new_figure(11.0, max(3.6, 0.75 * len(scenes) + 1.0))
+    figure = new_figure(11.0, max(4.6, 0.75 * len(scenes) + 1.0))
     axes = figure.subplots(1, 2, width_ratios=(1.1, 1.0), squeeze=False)[0] if portrait else [figure.subplots()]
     _bars(plain(axes[0]), outcome)
     if portrait:
@@ -275,8 +275,9 @@ def _bars(ax: Axes, outcome: Outcome) -> None:
                 continue
             shares = np.clip(outcome.shares(scene, method), FLOOR, None)
             y = -j + 0.4 - (i + 0.5) * height
-            label = method if j == 0 else None
-            ax.barh(y, np.median(shares), 0.9 * height, color=COLORS[method], alpha=0.75, label=label)
+            first = scene == next(name for name in scenes if (name, method) in outcome.runs)
+            bar = {"color": COLORS[method], "alpha": 0.75, "label": method if first else None}
+            ax.barh(y, np.median(shares), 0.9 * height, **bar)
             ax.plot(shares, np.full(shares.size, y), ".", color="black", ms=3)
     ax.axvline(1.0, color="black", linewidth=1)
     ax.set_yticks(-np.arange(len(scenes)), [scene.replace(", ", ",\n") for scene in scenes])
@@ -294,4 +295,4 @@ def _portrait(ax: Axes, outcome: Outcome, scene: str) -> None:
     ax.axvline(0.5, color="black", linestyle=":", linewidth=1)
     ax.annotate("goal", (0.5, 0.0), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=8)
     ax.set(xlabel="position of the car", ylabel="velocity", title="MountainCar, imitated from positions alone")
-    ax.legend(loc="lower left", fontsize=8)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=8, frameon=False)
