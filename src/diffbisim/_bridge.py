@@ -36,10 +36,10 @@ ONCE = (
     "differentiated again): take differences of gradients instead"
 )
 
-#: What forward mode and vmap are told.
+#: What forward mode is told.
 REVERSE = (
-    "the distance is differentiated in reverse mode, once: use grad or backward, and for a batch kernels of shape "
-    "(B, n, n); forward mode, vmap and Hessians do not go through it"
+    "the distance is differentiated in reverse mode, once: use grad, jacrev or backward; forward mode and Hessians "
+    "do not go through it"
 )
 
 #: The gap that is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
