@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diffbisim.experiments import control
+from diffbisim.imitate.control import Control
 
 
 def run(folder, part=0, parts=1):
@@ -19,6 +20,7 @@ def run(folder, part=0, parts=1):
         for k in range(settings.seeds)
         for scene, method in control.cases(settings)
     ]
+    cases.sort(key=lambda case: control.SCENES[case[0]].options != Control())  # the long ones last
     for scene, method, seed in cases[part::parts]:
         path = folder / f"{scene}, {method}, {seed}.json"
         if not path.exists():

@@ -58,7 +58,7 @@ from diffbisim.results import Status
 from diffbisim.stochastic import as_generator
 
 #: Outer iterations of a round on cells.
-ON_CELLS = 6
+ON_CELLS = 20
 
 
 def imitate(

@@ -30,6 +30,9 @@ LENGTH = 3.0
 RIDGE = 1e-7
 HELD_OUT = 10  # one of so many steps
 
+#: Residuals beyond so many medians weigh less.
+FAR = 5.0
+
 #: So many ends must have been seen before it is said where they are.
 FEW_ENDS = 3
 
@@ -56,7 +59,7 @@ class ForwardModel:
         size = _spread(change)
         held = np.arange(len(walk)) % HELD_OUT == HELD_OUT - 1
         inputs = self._inputs(walk.states, walk.actions)
-        self.change = Ridge(inputs[~held], (change / size)[~held], rng)
+        self.change = robust(inputs[~held], (change / size)[~held], rng)
         self.error = float(np.sqrt(np.mean((self.change(inputs[held]) - (change / size)[held]) ** 2)))
         self.change.weights = (self.change.weights * size).astype(np.float32)
         self.judge = _judge(self._scaled(np.vstack([walk.following, ends])), np.append(walk.ended, np.ones(len(ends))))
@@ -93,6 +96,19 @@ class Ridge:
         """In single precision: cosines are all the time that planning takes."""
         phase = inputs.astype(np.float32) @ self.W + self.b
         return np.hstack([np.cos(phase), inputs.astype(np.float32), np.ones((len(inputs), 1), dtype=np.float32)])
+
+
+def robust(inputs: Floats, targets: Floats, rng: int | np.random.Generator) -> Ridge:
+    """Fitted twice: what the first time was missed by more than five times the median then weighs less (Huber).
+
+    A car that hits a wall loses in one step all its speed, many standard deviations: a few such steps must not bend the
+    model everywhere.
+    """
+    generator = np.random.default_rng(rng)
+    seed = int(generator.integers(2**31))
+    missed = np.linalg.norm(Ridge(inputs, targets, seed)(inputs) - targets, axis=1)
+    mass = np.minimum(1.0, FAR * np.median(missed) / np.maximum(missed, 1e-12))
+    return Ridge(inputs, targets, seed, mass[:, None])
 
 
 def _spread(points: Floats) -> Floats:

@@ -49,10 +49,10 @@ class Control:
     """
 
     steps: int = 6_000
-    rounds: int = 3
+    rounds: int = 6
     explore: float = 0.2
     demonstrations: int = 5
-    cells: int = 1_000
+    cells: int = 1_500
     shift: int = 3
     grid: int = GRID
     planner: Literal["auto", "table", "plans"] = "auto"
