@@ -187,9 +187,10 @@ def _run(pack, i, j, cost, ask):
     nodes = np.max(x.indptr[1:] - x.indptr[:-1]) + np.max(y.indptr[1:] - y.indptr[:-1])
     off_rows, off_start = pack.off_rows[i] + pack.off_rows[j], pack.off_start[i] + pack.off_start[j]
     TU, target = np.empty(U.size), np.empty(trees.flow.size, np.int32)
+    begin = nothing.size  # 0, but no literal, for which numba would compile its callees once more
     price, clipped, basis, count = ask.price, 0.0, 0, np.zeros(1, np.int64)
     for _ in range(ITERATIONS):
-        _, failed, cut = solve_items(0, U.size, items, trees, U, Effort(basis, price, np.empty(0), stop), TU)
+        _, failed, cut = solve_items(begin, U.size, items, trees, U, Effort(basis, price, np.empty(0), stop), TU)
         clipped, basis = max(clipped, cut), 2
         if failed:
             break
@@ -205,7 +206,7 @@ def _run(pack, i, j, cost, ask):
             return value, lower, upper
         aim = max(0.03 * (high - low), 0.1 * tol * (1 - gamma), 4 * EPS)
         price = max(ask.price, ask.loose * (high - low))
-        edge_targets(0, U.size, items, trees, nothing, target)
+        edge_targets(begin, U.size, items, trees, nothing, target)
         system = System(Plans(trees.at, target, trees.flow, nothing), gamma, False, count)
         if not krylov._compiled(system, base, U, aim, 150) <= 2 * aim:
             break
