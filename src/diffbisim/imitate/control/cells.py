@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.spatial.distance import cdist
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument
 from diffbisim.imitate.control.dynamics import ForwardModel
 from diffbisim.imitate.control.learning import ControlResult, Lesson, Made
-from diffbisim.imitate.control.tracking import ENDED, Interpolation, Nodes
+from diffbisim.imitate.control.tracking import Interpolation, Nodes
 from diffbisim.imitate.control.walks import Walk
 from diffbisim.mdp import MDP
 from diffbisim.quantize import quantize
@@ -43,6 +44,9 @@ EXPERT_CELLS = 40
 #: Cells of the learner, unless told: a table is solved against that of the expert, pair by pair.
 CELLS = 150
 
+#: What it costs at most to be elsewhere, in standard deviations; and always where one has ended and the other not.
+FARTHEST = 2.0
+
 Solve = Callable[[MDP, MarkovChain, Floats], Any]
 
 
@@ -54,23 +58,19 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
         model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
         mdp = table(model, centers, seen)
         unsure = blur(seen, mdp, centers / model.scale, model.scale)
-        if unsure > MOST_BLUR:
+        if unsure > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # later on, steps would be lost
             raise InvalidArgument(
-                f'policy="markov": on {len(centers)} cells the learner is known to {unsure:.2f} of the way that it goes '
+                f'policy="markov": on {len(centers)} cells the learner is known to {unsure:.2f} of the way it goes '
                 f'in {STEPS} steps, sensible is {MOST_BLUR:g}; pass policy="tracking", more sampling.cells, or learn a '
                 "deep policy on diffbisim.imitate.sb3.BicausalReward"
             )
         expert, where = expert_chain(nodes)
-        alive = np.append(np.zeros(len(centers), dtype=bool), True)
-        spots = np.vstack([nodes.seen(centers), nodes.points.mean(axis=0)])
-        gaps = np.sqrt(((where[:, None] - spots) ** 2).sum(axis=2))
-        cost = np.where(alive, ENDED * 2.0, np.minimum(gaps, 2.0))
-        last = np.append(np.zeros(expert.n_states - 1, dtype=bool), nodes.ended.any())
-        cost[last] = np.where(alive, 0.0, ENDED * 2.0)
+        cost = np.full((expert.n_states, mdp.n_states), FARTHEST)  # one has ended and the other not
+        cost[:-1, :-1] = np.minimum(cdist(where, nodes.seen(centers)), FARTHEST)
+        cost[-1, -1] = 0.0
         found = solve(mdp, expert, cost)
-        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale, lesson.rng), {
-            "model_error": model.error, "blur": unsure, "distance": found.distance.value, "table": found,
-        })  # fmt: skip
+        facts = {"model_error": model.error, "blur": unsure, "distance": found.distance.value, "table": found}
+        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale), facts)
 
     return lesson.learn(make)
 
@@ -118,7 +118,7 @@ def table(model: ForwardModel, centers: Floats, seen: Walk) -> MDP:
 
 
 def expert_chain(nodes: Nodes) -> tuple[MarkovChain, Floats]:
-    """The chain of the demonstrations on cells of what is seen, and where its states are; the last has ended."""
+    """The chain of the demonstrations on cells of what is seen, (k, d), and one state more, which has ended."""
     lengths = np.bincount(nodes.path)
     paths = np.split(nodes.points, np.cumsum(lengths)[:-1])
     cells = quantize(paths, None, min(EXPERT_CELLS, len(nodes.points) // 2), scale=None)
@@ -133,14 +133,14 @@ def expert_chain(nodes: Nodes) -> tuple[MarkovChain, Floats]:
     first = np.append(0, np.cumsum(lengths)[:-1])
     start = np.bincount(code[first], minlength=k + 1) / len(first)
     chain = MarkovChain(counts / counts.sum(axis=1, keepdims=True), initial=start)
-    return chain, np.vstack([cells.centers, nodes.points.mean(axis=0)])
+    return chain, np.array(cells.centers)
 
 
 class CellAgent:
     """A policy per cell, mixed over the cells around a state."""
 
-    def __init__(self, policy: Floats, centers: Floats, scale: Floats, rng: np.random.Generator) -> None:
-        self.policy, self.scale, self.rng = policy, scale, rng
+    def __init__(self, policy: Floats, centers: Floats, scale: Floats) -> None:
+        self.policy, self.scale = policy, scale
         self.grid = Interpolation(centers, centers.shape[1] + 1)
 
     def reset(self, observation: Floats) -> None:

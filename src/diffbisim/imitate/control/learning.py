@@ -47,8 +47,8 @@ class Control:
 
     ``steps`` in the environment in all, in so many ``rounds``; ``explore`` is the share of random actions in all but
     the first, which is random. ``demonstrations``: how many are watched of an expert that acts; arrays are all taken.
-    ``cells`` of the learner's states (None: 1,500 for "tracking", 150 for "markov"), ``shift`` of the clock, ``grid`` of
-    values per dimension of a Box of actions. ``planner``: "table" (dynamic programming on cells), "plans"
+    ``cells`` of the learner's states (None: 1,500 for "tracking", 150 for "markov"), ``shift`` of the clock, ``grid``
+    of values per dimension of a Box of actions. ``planner``: "table" (dynamic programming on cells), "plans"
     (model-predictive control over ``horizon`` steps, experimental), or "auto", the table up to three dimensions.
     """
 
