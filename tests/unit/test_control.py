@@ -9,7 +9,7 @@ from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.imitate.baselines.bco import bco
 from diffbisim.imitate.baselines.nearest import NearestNode, constant, nearest
 from diffbisim.imitate.control import Control
-from diffbisim.imitate.control.cells import expert_chain, width
+from diffbisim.imitate.control.cells import blur, expert_chain, table
 from diffbisim.imitate.control.dynamics import ForwardModel, Ridge, Step
 from diffbisim.imitate.control.learning import Lesson
 from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker
@@ -212,11 +212,11 @@ def test_imitation_on_cells_climbs():
     found = db.imitate(Line(limit=8), climb, discount=0.8, policy="markov", sampling=options)
     last = np.array([path[-1, 0] for path in found.walk(Line(limit=8), 3, 1).paths()])
     assert (last > 0.3).all()
-    assert found.history[-1]["width"] < 3
+    assert found.history[-1]["blur"] < 0.6
     assert found.history[-1]["distance"] >= 0
 
 
-def test_cells_that_are_wider_than_steps_are_refused_with_numbers():
+def test_cells_that_blur_are_refused_with_numbers():
     class Slow(Line):
         def step(self, action):
             self.s = self.s + 0.001 * SPEEDS[action] * self.np_random.normal(size=self.d)
@@ -227,23 +227,30 @@ def test_cells_that_are_wider_than_steps_are_refused_with_numbers():
             self.s = self.np_random.normal(size=self.d)
             return self.s.copy(), {}
 
-    env = gymnasium.wrappers.TimeLimit(Slow(dimension=4), 2)
+    env = gymnasium.wrappers.TimeLimit(Slow(dimension=4), 20)
     paths = [np.random.default_rng(k).normal(size=(20, 4)) for k in range(2)]
-    with pytest.raises(InvalidArgument, match=r"times as wide as a step, more than 3.*tracking"):
-        db.imitate(env, paths, policy="markov", sampling=Control(steps=1_200, rounds=1))
+    with pytest.raises(InvalidArgument, match=r"of the way it goes in 10 steps.*tracking"):
+        db.imitate(env, paths, policy="markov", sampling=Control(steps=1_200, rounds=1, cells=10))
 
 
-def test_the_width_of_cells_is_in_steps():
-    seen = walk(Line(dimension=1), RandomAgent(5, 0, held=0.0), Actions.of(Line()), 400, 0)
-    centers = np.arange(-30, 31)[:, None] / 10
-    length = np.median(np.abs(seen.following - seen.states))
-    expected = np.median(np.abs(seen.states - np.round(seen.states, 1))) / length
-    assert width(seen, centers, np.ones(1)) == pytest.approx(expected)
+def test_cells_that_hold_every_step_do_not_blur():
+    """Multiples of 0.1 on cells that are these: the table is the line itself. On coarse cells it is not."""
+
+    class OnGrid(Line):
+        def reset(self, **options):
+            super().reset(**options)
+            self.s[0] = 0.0
+            return self.s.copy(), {}
+
+    seen = walk(OnGrid(dimension=1), RandomAgent(5, 0), Actions.of(Line()), 300, 0)
+    fine, coarse = np.arange(-30, 31)[:, None] / 10, np.arange(-3, 4)[:, None] * 1.0
+    assert blur(seen, table(Known(), fine, seen), fine, np.ones(1)) < 0.02
+    assert blur(seen, table(Known(), coarse, seen), coarse, np.ones(1)) > 0.6
 
 
 def test_the_expert_on_cells_ends_where_it_ended():
     chain, where = expert_chain(line_nodes(ended=True))
-    assert len(where) == chain.n_states
+    assert len(where) == chain.n_states - 1
     assert chain.transition[-1, -1] == 1.0
     assert chain.occupancy(0.5)[-1] > 0
 

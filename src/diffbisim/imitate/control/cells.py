@@ -6,13 +6,14 @@
     cost        |x - f(s)| between the features of both, in standard deviations
     imitation   `diffbisim.imitate` in that MDP: a policy per cell
 
-**What cells must be.** A policy on cells cannot tell states within one apart. Where a cell is much wider than a step,
-the chain stays in place most of the time, and all that imitation sees is by how much the cells blur. So the ratio
+**What cells must be.** A policy on cells cannot tell states within one apart, and every step spreads over several. So
+before anything is solved, walks that were made are made again on the cells, with the same actions, and compared after
+ten steps:
 
-    median radius of a cell / median length of a step,     both in standard deviations
+    blur = median of (E |S - s|²)^½ / median distance that was covered,     S on the cells, s in the environment
 
-is measured after the first, random round; beyond `WIDEST` the call is refused, with numbers. In four dimensions no
-table that can be solved is fine enough.
+Beyond `MOST_BLUR` the table knows little more of where the learner is than that it has moved, and the call is refused,
+with the number. On Gymnasium's tasks with 150 cells: Pendulum 0.4, MountainCar 0.7, CartPole 0.7.
 """
 
 from __future__ import annotations
@@ -22,25 +23,29 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.spatial.distance import cdist
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument
 from diffbisim.imitate.control.dynamics import ForwardModel
 from diffbisim.imitate.control.learning import ControlResult, Lesson, Made
-from diffbisim.imitate.control.tracking import ENDED, Interpolation, Nodes
+from diffbisim.imitate.control.tracking import Interpolation, Nodes
 from diffbisim.imitate.control.walks import Walk
 from diffbisim.mdp import MDP
 from diffbisim.quantize import quantize
 
-#: Cells may be this much wider than a step: MountainCar and Pendulum are below, CartPole above (docs/control.md).
-WIDEST = 3.0
+MOST_BLUR = 0.6
+STEPS, WALKS = 10, 200  # compared
 
 #: Cells of the expert at most.
 EXPERT_CELLS = 40
 
-#: A table of the learner is solved against that of the expert, pair by pair: these are as many as minutes allow.
-MOST_CELLS = 150
+#: Cells of the learner, unless told: a table is solved against that of the expert, pair by pair.
+CELLS = 150
+
+#: What it costs at most to be elsewhere, in standard deviations; and always where one has ended and the other not.
+FARTHEST = 2.0
 
 Solve = Callable[[MDP, MarkovChain, Floats], Any]
 
@@ -50,35 +55,46 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
     nodes = Nodes.of(lesson.shown, lesson.features)
 
     def make(seen: Walk) -> Made:
-        model, centers = lesson.model(seen), lesson.centers(seen, min(lesson.options.cells, MOST_CELLS))
-        ratio = width(seen, centers, model.scale)
-        if ratio > WIDEST:
+        model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
+        mdp = table(model, centers, seen)
+        unsure = blur(seen, mdp, centers / model.scale, model.scale)
+        if unsure > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # later on, steps would be lost
             raise InvalidArgument(
-                f'policy="markov": {len(centers)} cells are {ratio:.1f} times as wide as a step, more than {WIDEST:g}; '
-                'pass policy="tracking", or learn a deep policy on diffbisim.imitate.sb3.BicausalReward'
+                f'policy="markov": on {len(centers)} cells the learner is known to {unsure:.2f} of the way it goes '
+                f'in {STEPS} steps, sensible is {MOST_BLUR:g}; pass policy="tracking", more sampling.cells, or learn a '
+                "deep policy on diffbisim.imitate.sb3.BicausalReward"
             )
         expert, where = expert_chain(nodes)
-        mdp = table(model, centers, seen)
-        alive = np.append(np.zeros(len(centers), dtype=bool), True)
-        spots = np.vstack([nodes.seen(centers), nodes.points.mean(axis=0)])
-        gaps = np.sqrt(((where[:, None] - spots) ** 2).sum(axis=2))
-        cost = np.where(alive, ENDED * 2.0, np.minimum(gaps, 2.0))
-        last = np.append(np.zeros(expert.n_states - 1, dtype=bool), nodes.ended.any())
-        cost[last] = np.where(alive, 0.0, ENDED * 2.0)
+        cost = np.full((expert.n_states, mdp.n_states), FARTHEST)  # one has ended and the other not
+        cost[:-1, :-1] = np.minimum(cdist(where, nodes.seen(centers)), FARTHEST)
+        cost[-1, -1] = 0.0
         found = solve(mdp, expert, cost)
-        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale, lesson.rng), {
-            "model_error": model.error, "width": ratio, "distance": found.distance.value, "table": found,
-        })  # fmt: skip
+        facts = {"model_error": model.error, "blur": unsure, "distance": found.distance.value, "table": found}
+        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale), facts)
 
     return lesson.learn(make)
 
 
-def width(seen: Walk, centers: Floats, scale: Floats) -> float:
-    """How many steps a cell is wide."""
-    from scipy.spatial import cKDTree
-
-    radius = np.median(cKDTree(centers / scale).query(seen.states / scale)[0])
-    return float(radius / np.median(np.linalg.norm((seen.following - seen.states) / scale, axis=1)))
+def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats) -> float:
+    """How badly the table foretells walks that were made (see the head); centers (K, d) are scaled."""
+    lengths = np.diff(np.append(np.flatnonzero(seen.first), len(seen)))
+    steps = min(STEPS, max(1, int(np.median(lengths)) // 2))
+    broken = np.append(seen.first[1:], True)  # after which steps another episode begins
+    sums = np.append(0, np.cumsum(broken))
+    whole = np.flatnonzero(sums[steps - 1 : -1] == sums[: len(sums) - steps])
+    start = whole[np.linspace(0, len(whole) - 1, min(WALKS, len(whole))).astype(int)]
+    where, weights = Interpolation(centers, centers.shape[1] + 1)(seen.states[start] / scale)
+    law = np.zeros((len(start), mdp.n_states))
+    np.put_along_axis(law, where, weights, axis=1)
+    for t in range(steps):
+        taken = seen.actions[start + t]
+        for a, P in enumerate(mdp.transition):
+            law[taken == a] = law[taken == a] @ P
+    end, moved = seen.following[start + steps - 1] / scale, seen.states[start] / scale
+    square = ((centers[None] - end[:, None]) ** 2).sum(axis=2)
+    alive = law[:, :-1]
+    missed = np.sqrt((alive * square).sum(axis=1) / np.maximum(alive.sum(axis=1), 1e-12))
+    return float(np.median(missed) / max(float(np.median(np.linalg.norm(end - moved, axis=1))), 1e-12))
 
 
 def table(model: ForwardModel, centers: Floats, seen: Walk) -> MDP:
@@ -102,7 +118,7 @@ def table(model: ForwardModel, centers: Floats, seen: Walk) -> MDP:
 
 
 def expert_chain(nodes: Nodes) -> tuple[MarkovChain, Floats]:
-    """The chain of the demonstrations on cells of what is seen, and where its states are; the last has ended."""
+    """The chain of the demonstrations on cells of what is seen, (k, d), and one state more, which has ended."""
     lengths = np.bincount(nodes.path)
     paths = np.split(nodes.points, np.cumsum(lengths)[:-1])
     cells = quantize(paths, None, min(EXPERT_CELLS, len(nodes.points) // 2), scale=None)
@@ -117,14 +133,14 @@ def expert_chain(nodes: Nodes) -> tuple[MarkovChain, Floats]:
     first = np.append(0, np.cumsum(lengths)[:-1])
     start = np.bincount(code[first], minlength=k + 1) / len(first)
     chain = MarkovChain(counts / counts.sum(axis=1, keepdims=True), initial=start)
-    return chain, np.vstack([cells.centers, nodes.points.mean(axis=0)])
+    return chain, np.array(cells.centers)
 
 
 class CellAgent:
     """A policy per cell, mixed over the cells around a state."""
 
-    def __init__(self, policy: Floats, centers: Floats, scale: Floats, rng: np.random.Generator) -> None:
-        self.policy, self.scale, self.rng = policy, scale, rng
+    def __init__(self, policy: Floats, centers: Floats, scale: Floats) -> None:
+        self.policy, self.scale = policy, scale
         self.grid = Interpolation(centers, centers.shape[1] + 1)
 
     def reset(self, observation: Floats) -> None:

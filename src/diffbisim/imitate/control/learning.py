@@ -37,30 +37,36 @@ from diffbisim.quantize import quantize
 TABLE_DIMENSIONS = 3
 
 
+#: Cells of the learner, unless told, of which a table per node is made.
+CELLS = 1_500
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """How to imitate where observations are continuous.
 
     ``steps`` in the environment in all, in so many ``rounds``; ``explore`` is the share of random actions in all but
     the first, which is random. ``demonstrations``: how many are watched of an expert that acts; arrays are all taken.
-    ``cells`` of the learner's states, ``shift`` of the clock, ``grid`` of values per dimension of a Box of actions.
-    ``planner``: "table" (dynamic programming on cells), "plans" (model-predictive control over ``horizon`` steps,
-    experimental), or "auto", the table up to three dimensions.
+    ``cells`` of the learner's states (None: 1,500 for "tracking", 150 for "markov"), ``shift`` of the clock, ``grid``
+    of values per dimension of a Box of actions. ``planner``: "table" (dynamic programming on cells), "plans"
+    (model-predictive control over ``horizon`` steps, experimental), or "auto", the table up to three dimensions.
     """
 
     steps: int = 6_000
     rounds: int = 6
     explore: float = 0.2
     demonstrations: int = 5
-    cells: int = 1_500
+    cells: int | None = None
     shift: int = 3
     grid: int = GRID
     planner: Literal["auto", "table", "plans"] = "auto"
     horizon: int = 25
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rounds", "demonstrations", "cells", "grid", "horizon"):
-            check_count(getattr(self, name), f"sampling.{name}")
+        counts = {name: getattr(self, name) for name in ("steps", "rounds", "demonstrations", "grid", "horizon")}
+        for name, count in counts.items() | {"cells": self.cells or CELLS}.items():
+            if check_count(count, f"sampling.{name}") < 1:
+                raise InvalidArgument(f"sampling.{name} is 0; give at least 1")
         if not 0 <= self.explore <= 1 or self.shift < 0:
             raise InvalidArgument(f"sampling.explore is {self.explore!r}, .shift {self.shift!r}; give a share, a count")
         if self.planner not in ("auto", "table", "plans"):
@@ -172,7 +178,9 @@ def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> Made:
     model, options = lesson.model(seen), lesson.options
     table = options.planner == "table" or (options.planner == "auto" and seen.states.shape[1] <= TABLE_DIMENSIONS)
     if table:
-        agent: Agent = TableTracker(nodes, model, lesson.centers(seen, options.cells), lesson.discount, options.shift)
+        agent: Agent = TableTracker(
+            nodes, model, lesson.centers(seen, options.cells or CELLS), lesson.discount, options.shift
+        )
     else:
         agent = PlanTracker(nodes, model, options.horizon, lesson.discount, options.shift, lesson.rng)
     return Made(agent, {"model_error": model.error})
