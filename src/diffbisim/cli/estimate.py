@@ -33,6 +33,7 @@ def estimate(
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
     criterion: Annotated[str, typer.Option(help="discounted or average (long-run)")] = "discounted",
+    horizon: cli.Horizon = None,
     confidence: Annotated[float, typer.Option(help="Probability that the interval covers the true distance")] = 0.95,
     permutations: Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")] = 999,
     replicates: Annotated[int, typer.Option(help="Bootstrap samples")] = 200,
@@ -63,7 +64,7 @@ def estimate(
     began = time.perf_counter()
     with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
         found = plug_in(
-            x, y, cli.read_cost(cost), discount, criterion=criterion, rewards=rewards, initial=initial,
+            x, y, cli.read_cost(cost), discount, criterion=criterion, horizon=horizon, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
             progress=cli.somebody_watches(),
         )  # fmt: skip
@@ -88,6 +89,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
         "cost": cost,
         "criterion": found.distance.problem.criterion,
         "discount": found.distance.discount,
+        **cli.asked(found.distance.problem),
         "seed": seed,
         "chains": cli.two_chains(files, (found.distance.problem.x, found.distance.problem.y)),
         "seconds": round(seconds, 6),

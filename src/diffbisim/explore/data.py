@@ -143,7 +143,7 @@ def _side(chain: MarkovChain, groups: Groups, visits: Floats, paid: Floats) -> J
         "visits": _round(groups.sums @ visits),
         "paid": _round(groups.sums @ paid),
         "start": _round(groups.sums @ chain.initial),
-        "rewards": None if chain.rewards is None else _round(groups.means @ chain.rewards),
+        "rewards": None if chain.rewards is None or chain.rewards.ndim > 1 else _round(groups.means @ chain.rewards),
         "transition": _packed(P),
     }
 
