@@ -117,17 +117,17 @@ def cycle(n, rewards):
     return db.MarkovChain(sp.csr_array(np.roll(np.eye(n), 1, axis=1)), rewards=rewards)
 
 
-@pytest.mark.parametrize("factorize", [evaluation.FACTORIZE, 0])
-def test_chains_that_do_not_mix(narrow, monkeypatch, factorize):
+@pytest.mark.parametrize(("factorize", "γ"), [(evaluation.FACTORIZE, 0.99), (0, 0.99), (0, 0.9999)])
+def test_chains_that_do_not_mix(narrow, monkeypatch, factorize, γ):
     """Two cycles: sweeps stagnate. The answer is a sum over the common period."""
     monkeypatch.setattr(evaluation, "FACTORIZE", factorize)
-    r, s, γ = np.arange(7.0), np.cos(np.arange(5.0)), 0.99
+    r, s = np.arange(7.0), np.cos(np.arange(5.0))
     found = db.distance(cycle(7, r), cycle(5, s), discount=γ, tol=1e-9)
     costs = np.abs(r[np.arange(35) % 7] - s[np.arange(35) % 5])
     exact = (1 - γ) * (γ ** np.arange(35) * costs).sum() / (1 - γ**35)
     assert found.converged
-    assert found.lower <= exact * (1 + 1e-12)
-    assert exact * (1 - 1e-12) <= found.upper
+    assert found.lower <= exact * (1 + 1e-11)
+    assert exact * (1 - 1e-11) <= found.upper
 
 
 @pytest.mark.parametrize("many", [0, transports.MANY])
