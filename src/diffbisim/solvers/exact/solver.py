@@ -218,6 +218,7 @@ class PolicyIteration(Discounted):
             self.file.write(self.U)
 
     def _evaluate(self, target: float) -> None:
+        """The same where flows are stored, in double precision."""
         chain = self.chain()
         u = self.U[self.pairs]  # a view, or a copy where pairs are listed
         if not chain.relax(self.base, u, self.TU, target):
