@@ -267,4 +267,6 @@ def named_cost(
             raise InvalidArgument(f'cost "reward": give the rewards of the {n_y} states of Y, rewards=...')
         rewards = x.rewards
     own, other = as_array(x.rewards), as_array(rewards)
+    if own.ndim > 1:
+        raise InvalidArgument(f'cost "reward": X has {own.shape[1]} numbers per state; give the (n_X, n_Y) table')
     return absolute(own[:, None] - other[None, :])

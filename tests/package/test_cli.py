@@ -447,7 +447,8 @@ def test_messages_name_files_once_and_options_as_typed(folder, arguments, messag
 def test_every_option_is_known_by_the_argument_it_sets():
     commands = {cli.compress.compress: db.compress, cli.fit.fit: db.fit, cli.imitate.imitate: db.imitate}
     for command, library in commands.items():
-        own = {"plot", "as_json", "output", "rewards", "unseen", "initial", "kernel", "env", "mdp", "expert", "rng"}
+        own = {"plot", "as_json", "output", "rewards", "unseen", "initial", "kernel", "env", "mdp", "expert", "rng",
+               "constants"}  # fmt: skip
         assert set(options_of(command)) - own <= set(inspect.signature(library).parameters)
     assert options_of(cli.compress.compress)["n_states"] == "--states"
     assert options_of(cli.compress.compress)["rng"] == "--seed"

@@ -46,6 +46,12 @@ from diffbisim.imitate.control import Control
 from diffbisim.progress import steps
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Without pyotc, installed or not: it takes longer than all else here."""
+    monkeypatch.setattr(average_cost, "_peer", lambda: None)
+
+
 def test_landscape_against_closed_form_and_differences():
     outcome = landscape.run(landscape.Settings(points=9, n_states=7))
     found = landscape.summary(outcome)

@@ -61,6 +61,7 @@ def state():
 
 def test_two_fits_in_two_threads_leave_nothing_behind(three_threads):
     before, seen = state(), []
+    ready = threading.Barrier(2)  # a thread has the number of the moment when it first asks: before either fit
 
     def fit(wait):
         def callback(row):
@@ -69,6 +70,7 @@ def test_two_fits_in_two_threads_leave_nothing_behind(three_threads):
             seen.append((torch.get_num_threads(), in_a_new_thread(torch.get_num_threads)))
 
         assert torch.get_num_threads() == 3
+        ready.wait(60)
         db.fit(X, K.Softmax(4), steps=3, callback=callback)
         assert torch.get_num_threads() == 3
 

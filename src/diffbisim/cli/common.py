@@ -97,8 +97,18 @@ Group = Annotated[
     ),
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
+OBSERVED = (
+    "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
+    "a file with a chain is taken as known"
+)
+UnseenOfData = Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")]
+Permutations = Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")]
+Replicates = Annotated[int, typer.Option(help="Bootstrap samples, for the interval")]
 Cost = Annotated[
-    str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
+    str,
+    typer.Option(
+        help="reward, euclidean (vectors), indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns"
+    ),
 ]
 Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
 Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
@@ -235,34 +245,24 @@ def suffix(path: Path | None) -> str:
 
 def read_chain_file(
     path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
-    const: str | None = None,
-) -> MarkovChain:  # fmt: skip
-    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
-    from diffbisim.io.chains import read_chain
-    from diffbisim.io.files import naming
-
-    given = read_rewards_of(path, rewards)
-    with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        chain = read_chain(path, rewards=given, unseen=unseen, constants=const)  # type: ignore[arg-type]
-        return chain if initial is None else chain.with_initial(read_state(chain, initial))
-
-
-def read_process_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
-    const: str | None = None,
+    const: str | None = None, any_kind: bool = False,
 ) -> Any:  # fmt: skip
-    """The same; or the MDP, where a model holds one, or the timed chain in an archive."""
-    from diffbisim.io.chains import read_model
+    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options.
+
+    With ``any_kind`` also the MDP, where a model holds one, or the timed chain in an archive.
+    """
+    from diffbisim.io.chains import read_chain, read_model
     from diffbisim.io.files import naming
     from diffbisim.io.npz import read_process
 
-    timed = suffix(path) == ".npz" and rewards is None
-    if not (timed or is_model(path)):
-        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side, const=const)
     given = read_rewards_of(path, rewards)
+    read: Callable[..., Any] = read_model if any_kind and is_model(path) else read_chain
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        model: Any = read_process(path) if timed else read_model(path, rewards=given, unseen=unseen, constants=const)
-        return model if initial is None else model.with_initial(read_state(model, initial))
+        if any_kind and suffix(path) == ".npz" and rewards is None:
+            found: Any = read_process(path)
+        else:
+            found = read(path, rewards=given, unseen=unseen, constants=const)
+        return found if initial is None else found.with_initial(read_state(found, initial))
 
 
 def is_model(path: Path) -> bool:
@@ -294,13 +294,13 @@ def read_state(chain: Any, text: str) -> Any:
 
 
 def read_cost(cost: str) -> Any:
-    """ "reward" and "indicator" as they are, anything else as a file of n_A rows and n_B columns of numbers."""
+    """Names of costs as they are, anything else as a file of n_A rows and n_B columns of numbers."""
     from diffbisim.io.tables import read_numbers
 
-    if cost in ("reward", "indicator"):
+    if cost in ("reward", "euclidean", "indicator"):
         return cost
     if suffix(Path(cost)) not in (".npy", ".csv", ".tsv"):
-        raise InvalidArgument(f"--cost {cost}: use reward, indicator, or a file .npy, .csv or .tsv")
+        raise InvalidArgument(f"--cost {cost}: use reward, euclidean, indicator, or a file .npy, .csv or .tsv")
     return read_numbers(Path(cost))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,10 +65,9 @@ def distance(
 ) -> None:
     """Distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
-    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
-    y = cli.read_process_file(
-        b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants
-    )
+    read = partial(cli.read_chain_file, unseen=unseen, any_kind=True)
+    x = read(a, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
+    y = read(b, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants)
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
@@ -113,13 +113,22 @@ def _solve(chains: tuple[Any, Any], solver: Any, asked: Mapping[str, Any]) -> Di
 
     import diffbisim
     from diffbisim.errors import quietly
+    from diffbisim.progress import TimeLeft
 
     rows: list[Mapping[str, float]] = []
+    left: TimeLeft | None = None
     with Console(stderr=True).status("solving", spinner="line") as line, quietly():  # the status is printed anyway
 
         def callback(row: Mapping[str, float]) -> None:
+            nonlocal left
             rows.append(row)
-            line.update(f"iteration {len(rows)}, certified gap {row['upper'] - row['lower']:.1e}")
+            left = left or TimeLeft(
+                (solver.tol or 0.0) * row["upper"]
+            )  # the first upper bound is near the largest cost
+            gap = row["upper"] - row["lower"]
+            seconds = left(gap) if left.target > 0 else None
+            more = "" if seconds is None else f", about {seconds:.0f} s left"
+            line.update(f"iteration {len(rows)}, certified gap {gap:.1e}{more}")
 
         try:
             return diffbisim.distance(*chains, solver=solver, callback=callback, **asked)

@@ -303,12 +303,12 @@ class SampledObjective(ModelObjective):
         if self.iterable is None:
             return super().state()
         shown = None if self.target is self.iterable else self.target.source
-        return {**super().state(), "read": self.iterable.taken, "shown": shown}
+        return {**super().state(), "read": self.iterable.n_read, "shown": shown}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         super().resume(state)
         if self.iterable is not None:
-            self.iterable.skip(state["read"])
+            self.iterable.skip_to(state["read"])
             self.target = self.iterable if state["shown"] is None else Stream(state["shown"])
 
 

@@ -1,7 +1,7 @@
 """Chains, MDPs and timed chains in .npz archives: everything, exactly, and without pickle.
 
 transition              (n, n), or data, indices, indptr of its CSR form
-initial, rewards        (n,)
+initial, rewards        (n,); rewards also (n, d)
 labels                  JSON text in UTF-8 bytes; floats and tuples, which JSON lacks, carry a tag:
                         1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
 
