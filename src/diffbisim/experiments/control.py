@@ -276,8 +276,8 @@ def _bars(ax: Axes, outcome: Outcome) -> None:
             shares = np.clip(outcome.shares(scene, method), FLOOR, None)
             y = -j + 0.4 - (i + 0.5) * height
             first = scene == next(name for name in scenes if (name, method) in outcome.runs)
-            bar = {"color": COLORS[method], "alpha": 0.75, "label": method if first else None}
-            ax.barh(y, np.median(shares), 0.9 * height, **bar)
+            label = method if first else None
+            ax.barh(y, float(np.median(shares)), 0.9 * height, color=COLORS[method], alpha=0.75, label=label)
             ax.plot(shares, np.full(shares.size, y), ".", color="black", ms=3)
     ax.axvline(1.0, color="black", linewidth=1)
     ax.set_yticks(-np.arange(len(scenes)), [scene.replace(", ", ",\n") for scene in scenes])
