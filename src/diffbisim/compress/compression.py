@@ -453,7 +453,7 @@ def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
-        return Heat(1.0, COARSE, 1e-4, patience=1, rounds=0), Heat(0.5, FINE, 1e-6)
+        return Heat(1.0, COARSE, 1e-4, patience=1, rounds=0), Heat(0.375, FINE, 1e-5)
     return Heat(1.0, COARSE, 1e-3, 1, rounds=0), Heat(0.5, COARSE, 1e-3, patience=1), Heat(0.125, 3 * FINE, 1e-5)
 
 
