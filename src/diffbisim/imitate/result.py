@@ -118,13 +118,13 @@ class ImitationResult:
         )
 
 
-def reward_and_visits(distance: DistanceResult) -> tuple[Floats, Floats]:
+def reward_and_visits(distance: DistanceResult, everywhere: bool = True) -> tuple[Floats, Floats]:
     """r(s,s'), (n, n), and ρ(s), (n,), of the second chain of a distance.
 
-    Other distances than the discounted one score possible transitions only; r is zero elsewhere, and out of states that
-    are never visited.
+    Without ``everywhere``, and for other distances than the discounted one, possible transitions only are scored; r is
+    zero elsewhere, and out of states that are never visited.
     """
-    if distance.problem.criterion == "discounted":
+    if distance.problem.criterion == "discounted" and everywhere:
         return distance.implicit_reward(), distance.occupancy.sum(axis=0)
     if isinstance(distance, HorizonResult):
         visits = sum(distance.occupancy_at(t).sum(axis=0) for t in range(distance.n_steps))
