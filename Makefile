@@ -28,6 +28,8 @@ SEED ?= 1
 PYTEST := -m pytest -n 2 --dist worksteal
 
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
+# The processes take all cores already: threads of BLAS and torch beside them would only spin.
+test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
 
 .PHONY: help setup demo test test-portable test-contract test-oldest lint docs bench clean
 

@@ -6,17 +6,23 @@ rooms   four rooms (104 states), walking to the goal, to 20 states
 sparse  a random sparse chain of 1 000 states to 20 states
 models  walks in potentials to 4 states: distances, timescales and agreement with PCCA+ (deeptime) of all models
 wells   20 random potentials with as many wells as states: how far off the timescales are, kinetic and averaged
-scale   chains of 200 and 1 000 states: processor time and distance; with another version on PYTHONPATH, that of it
-large   a random sparse chain of 20 000 states to 20: time and memory
+scale   chains of 200 and 1 000 states of several kinds: processor time, distance; with the sources of another version
+        (``--before ../old/src``) those of both, chain by chain; ``--seeds 301,302`` chooses others
+large   a random sparse chain of 100 000 states to 20: time and memory
 """
 
+import argparse
+import itertools
+import os
 import resource
 import sys
 import time
 import warnings
 from concurrent.futures import Future
+from subprocess import PIPE, Popen
 
 import numpy as np
+from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 import diffbisim as db
@@ -158,20 +164,85 @@ class Inline:
         return done
 
 
-def scale(seed=101):
+def blocks(seed, n, k=5, leave=0.02):
+    """Dense metastable blocks of random sizes."""
+    rng = np.random.default_rng(seed)
+    block = rng.integers(k, size=n)
+    W = rng.gamma(0.5, size=(n, n)) * np.where(block[:, None] == block, 1.0, leave)
+    rewards = rng.normal(size=k)[block] + 0.3 * rng.normal(size=n)
+    return db.MarkovChain(W / W.sum(axis=1, keepdims=True), initial=np.full(n, 1 / n), rewards=rewards)
+
+
+def line(seed, n):
+    """A birth-death chain with random rates; rewards are a random walk along it."""
+    rng = np.random.default_rng(seed)
+    up, down = rng.uniform(0.1, 0.5, (2, n))
+    up[-1] = down[0] = 0.0
+    P = sparse.diags_array([down[1:], 1 - up - down, up[:-1]], offsets=[-1, 0, 1])
+    rewards = np.cumsum(rng.normal(size=n)) / n**0.5
+    return db.MarkovChain(sparse.csr_array(P), initial=np.full(n, 1 / n), rewards=rewards)
+
+
+def grid(seed, n):
+    """A walk on a square with random odds in every cell and smooth rewards."""
+    rng, side = np.random.default_rng(seed), round(n**0.5)
+    i, j = np.divmod(np.arange(side**2), side)
+    P = sparse.csr_array((side**2, side**2))
+    for a, b in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+        to = np.clip(i + a, 0, side - 1) * side + np.clip(j + b, 0, side - 1)
+        P += sparse.csr_array((rng.gamma(2.0, size=side**2), (np.arange(side**2), to)), shape=P.shape)
+    x, f = np.stack([i, j], axis=1) / (side - 1), 3 * rng.normal(size=2)
+    rewards = np.sin(2 * x @ f) + np.cos(3 * x[:, 0] * f[1])
+    P = sparse.csr_array(sparse.diags_array(1 / P.sum(axis=1)) @ P)
+    return db.MarkovChain(P, initial=np.full(side**2, side**-2.0), rewards=rewards)
+
+
+SCALE = {
+    "sparse 200": (lambda seed: db.examples.random_sparse_chain(200, 8, seed), 4),
+    "wells 200": (lambda seed: random_wells(seed, 190)[0], 4),
+    "grid 200": (lambda seed: grid(seed, 200), 4),
+    "line 200": (lambda seed: line(seed, 200), 4),
+    "sparse 1000": (lambda seed: db.examples.random_sparse_chain(1000, 4, seed), 10),
+    "grid 1000": (lambda seed: grid(seed, 1000), 10),
+    "blocks 200": (lambda seed: blocks(seed, 200), 4),
+}
+
+
+def work():
+    """Compress what standard input names, a line each; what :func:`scale` runs for every version."""
     warnings.simplefilter("ignore")
     db.compress(db.examples.random_chain(6, 0), 2, restarts=2)
-    for name, X, k in (
-        ("random potential, 200 states", random_wells(seed, 190)[0], 4),
-        ("random sparse, 200 states", db.examples.random_sparse_chain(200, 8, seed), 4),
-        ("random sparse, 1000 states", db.examples.random_sparse_chain(1000, 4, seed), 10),
-    ):
+    for given in sys.stdin:
+        name, seed = given.rsplit(maxsplit=1)
+        make, k = SCALE[name]
+        X = make(int(seed))
         began = time.process_time()
-        found = db.compress(X, k, executor=Inline())
-        print(f"{name} to {k}: {time.process_time() - began:.2f} s, d = {found.distance.value:.5f}", flush=True)
+        found = db.compress(X, k, executor=Inline()).distance.value
+        print(time.process_time() - began, found, flush=True)
 
 
-def huge(n=20_000, k=20, restarts=2):
+def scale(before=None, seeds=(201, 202)):
+    versions = [None] if before is None else [before, None]
+    command = [sys.executable, __file__, "work"]
+    workers = []
+    for path in versions:
+        paths = {} if path is None else {"PYTHONPATH": path}
+        workers.append(Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=os.environ | paths))
+    for name, seed in itertools.product(SCALE, seeds):
+        row = []
+        for worker in workers:
+            print(name, seed, file=worker.stdin, flush=True)
+            row.append([float(number) for number in worker.stdout.readline().split()])
+        (s, d), (t, e) = row[0], row[-1]
+        print(f"{name:12} seed {seed}: {t:6.2f} s, d = {e:.5f}"
+              + f"   before {s:6.2f} s, d = {d:.5f}   ratios {s / t:5.1f} {e / d:.4f}" * (len(row) > 1),
+              flush=True)  # fmt: skip
+    for worker in workers:
+        worker.stdin.close()
+        worker.wait()
+
+
+def huge(n=100_000, k=20, restarts=2):
     X = db.examples.random_sparse_chain(n, 4, 101)
     began = time.process_time()
     found = db.compress(X, k, restarts=restarts, max_steps=3, tol=1e-4)
@@ -181,15 +252,21 @@ def huge(n=20_000, k=20, restarts=2):
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["enough", "small", "rooms", "sparse", "models", "wells"]
-    if "enough" in wanted:
-        enough()
-    if "small" in wanted:
-        small()
-    if "rooms" in wanted:
-        large(rooms(), "four rooms", restarts=4)
-    if "sparse" in wanted:
-        large(db.examples.random_sparse_chain(1000), "sparse", restarts=4)
-    for name, run in (("models", models), ("wells", wells), ("scale", scale), ("large", huge)):
-        if name in wanted:
-            run()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["enough", "small", "rooms", "sparse", "models", "wells"])
+    parser.add_argument("--before", help="sources of another version, for scale")
+    parser.add_argument("--seeds", default="201,202", help="of the chains of scale")
+    options = parser.parse_args()
+    parts = {
+        "enough": enough,
+        "small": small,
+        "rooms": lambda: large(rooms(), "four rooms", restarts=4),
+        "sparse": lambda: large(db.examples.random_sparse_chain(1000), "sparse", restarts=4),
+        "models": models,
+        "wells": wells,
+        "scale": lambda: scale(options.before, [int(seed) for seed in options.seeds.split(",")]),
+        "large": huge,
+        "work": work,
+    }
+    for part in options.parts:
+        parts[part]()

@@ -1,6 +1,6 @@
 """Imitation, every seed: the five-state chain, random MDPs, and Gymnasium's tables, known and sampled.
 
-    python benchmarks/imitation.py chain random known sampled-chain sampled speed [--seeds 5] [--environment Taxi-v4]
+    python benchmarks/imitation.py chain random known sampled-chain sampled speed taxi [--seeds 5] [--environment NAME]
 
 Counts outer iterations (exact solves); returns are exact expectations, as shares of the expert's.
 """
@@ -118,6 +118,35 @@ def speed(args):
         )
 
 
+def taxi(args, steps=3_000, iterations=10):
+    """Outer iterations at Taxi's size from observed transitions: all pairs to seven digits, and as large problems are.
+
+    Medians of processor time without the first iteration; both for the same data, one after the other.
+    """
+    import gymnasium
+
+    from diffbisim.imitate import objective
+
+    env = gymnasium.make("Taxi-v4", max_episode_steps=HORIZON)
+    mdp, large = from_env(env), objective.LARGE
+    expert = optimal_policy(mdp, 0.99)
+    for seed in range(100, 100 + args.seeds):
+        data, found = rollouts(env, expert, steps, seed).transitions(), {}
+        for name, limit in (("all pairs", np.inf), ("large", large)):
+            objective.LARGE, marks = limit, []
+            run = db.imitate(
+                mdp, data, discount=0.95, max_iterations=iterations, tol=1e-9,
+                callback=lambda row, marks=marks: marks.append(time.process_time()),
+            )  # fmt: skip
+            found[name] = float(np.median(np.diff(marks))), run.distance.value
+        (before, far), (after, near) = found["all pairs"], found["large"]
+        print(
+            f"Taxi, {steps} transitions, seed {seed}: {before:.2f} s per iteration with all pairs, {after:.2f} s now, "
+            f"ratio {before / after:.1f};  distance after {iterations}: {far:.6f}, {near:.6f}",
+            flush=True,
+        )
+
+
 def tasks():
     mdp = examples.imitation_chain()
     for epsilon in (0.0, 0.4):
@@ -144,6 +173,7 @@ PARTS = {
     "sampled-chain": sampled_chain,
     "sampled": sampled,
     "speed": speed,
+    "taxi": taxi,
 }
 
 if __name__ == "__main__":

@@ -72,13 +72,14 @@ from diffbisim.counting import (
     check_weights,
     drop_unseen,
     empirical_kernel,
+    encode_column,
     encode_pairs,
     encode_paths,
     fill_unseen,
     what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
-from diffbisim.events import sequences, state_space
+from diffbisim.events import sequences
 from diffbisim.explicit import ExplicitModel
 from diffbisim.names import (
     Labels,
@@ -556,7 +557,7 @@ class Transitions:
         ('buy', 'cart', 'home')
         """
         found = sequences(table, id=id, time=time, state=state, group=group, gap=gap, missing=missing)
-        codes, n, labels = state_space(found.states, states)
+        codes, n, labels = encode_column(*found.states, states)
         ends = np.append(found.begins[1:], codes.size) - 1
         inner = np.ones(codes.size, dtype=bool)
         inner[ends] = False  # the last of a sequence has no successor

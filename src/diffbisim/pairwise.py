@@ -130,5 +130,5 @@ def _batch(asked: Asked, cells: Integers) -> tuple[Array, NDArray[np.bool_]]:
     by_reward = isinstance(cost, str) and cost in ("reward", "euclidean", "squared")
     tables = [] if by_reward else [ground_cost(cost, chains[i], chains[j]).ravel() for i, j in cells]
     ask = Ask(asked.discount, asked.solver.tol, by_reward and cost == "squared", stop_flag())
-    found = solve_batch(asked.pack, cells, np.concatenate([np.empty(0), *tables]), ask)
+    found = solve_batch(asked.pack, np.ascontiguousarray(cells), np.concatenate([np.empty(0), *tables]), ask)
     return found.value, np.isfinite(found.upper)

@@ -84,13 +84,11 @@ def distance_and_result(
     return evaluate(X, Y, cost, how, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
-def _call(
-    X: Any, Y: Any, cost: Any, discount: float, solver: Any = None, tol: float | None = None,
-    warm: DistanceResult | None = None, initial: Any = None, initial_x: Any = None, rewards: Any = None, **asked: Any,
-) -> "_Call":  # fmt: skip
-    """One distance of a batch, ready to be solved."""
-    how = Asked(discount, solver, tol, warm, Question(**asked))
-    return _Call.of(X, Y, cost, how, initial, initial_x, rewards)
+def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call":
+    """One distance of a batch, ready to be solved; options as for :func:`distance_and_result`."""
+    given = {name: options.pop(name, None) for name in ("initial", "initial_x", "rewards")}
+    how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
+    return _Call.of(X, Y, cost, Asked(discount, **how, question=Question(**options)), **given)
 
 
 def _solve_ahead(_: None, call: "_Call") -> None:

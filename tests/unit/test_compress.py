@@ -9,7 +9,8 @@ from scipy.optimize import linprog
 
 import diffbisim as db
 from cases import each
-from diffbisim.compress.descent import Gibbs, barycenters
+from diffbisim.compress import descent
+from diffbisim.compress.descent import Barycenters
 from diffbisim.compress.starts import Target, averaged, landmark_distances, medoid_partition, weighted_median
 from diffbisim.errors import InvalidArgument
 
@@ -231,19 +232,22 @@ def test_barycenter_is_no_worse_than_any_other_row():
     X, rng = db.examples.random_chain(6, 2), np.random.default_rng(0)
     U, m = rng.random((6, 3)), rng.dirichlet(np.ones(18)).reshape(6, 3)
     P = rng.dirichlet(np.ones(3), size=3)
-    best = spent(X, U, m, barycenters(X, U, m, P))
+    best = spent(X, U, m, Barycenters(X, U, m, P).within())
     others = [spent(X, U, m, rng.dirichlet(np.ones(3), size=3)) for _ in range(15)]
     assert best <= min(others) + 1e-9
-    near = barycenters(X, U, m, P, radius=0.05)
+    near = Barycenters(X, U, m, P).within(0.05)
     assert np.abs(near - P).max() <= 0.05 + 1e-9
     assert best - 1e-9 <= spent(X, U, m, near) <= spent(X, U, m, P) + 1e-9
 
 
-def test_projections_come_near_the_program():
+@pytest.mark.parametrize("sparse", [False, True])
+def test_projections_come_near_the_program(monkeypatch, sparse):
     X, rng = db.examples.random_chain(6, 2), np.random.default_rng(0)
-    U, m = rng.random((6, 3)), np.full((6, 3), 1 / 18)
-    exact = spent(X, U, m, barycenters(X, U, m, np.full((3, 3), 1 / 3)))
-    smooth = np.tile(Gibbs.of(X, U).barycenter(np.full(6, 1 / 6)), (3, 1))
+    U, m, P = rng.random((6, 3)), rng.dirichlet(np.ones(18)).reshape(6, 3), np.full((3, 3), 1 / 3)
+    exact = spent(X, U, m, Barycenters(X, U, m, P).within())
+    monkeypatch.setattr(descent, "LARGEST_PROGRAM", 0)
+    monkeypatch.setattr(descent, "DENSE", 2.0 if sparse else 0.0)
+    smooth = Barycenters(X, U, m, P).within()
     assert exact - 1e-9 <= spent(X, U, m, smooth) <= 1.05 * exact
 
 

@@ -10,6 +10,7 @@ import diffbisim as db
 from cases import each
 from diffbisim import examples
 from diffbisim.data.gymnasium import as_env
+from diffbisim.imitate import objective
 from diffbisim.imitate.environment import Sampling
 from diffbisim.imitate.expert import standard_error
 from diffbisim.imitate.updates import Update
@@ -206,6 +207,16 @@ def test_same_seed_same_policy():
     runs = [db.imitate(MDP, EXPERT, update="sampled", max_iterations=5, rng=s).policy for s in (1, 1, 2)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
+
+
+def test_large_problems_are_solved_for_the_pairs_that_occur_and_for_all_at_the_end(monkeypatch):
+    """The expert is attainable, so the distance can come to zero, with bounds and a reward for every transition."""
+    monkeypatch.setattr(objective, "LARGE", 0)
+    expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
+    found = db.imitate(MDP, expert, discount=0.9, tol=1e-4, max_iterations=100)
+    assert found.distance.upper <= 1e-4
+    assert found.distance.coupling.complete
+    assert np.isfinite(found.reward.table).all()
 
 
 def test_another_solver_inside_and_exact_bounds_at_the_end():

@@ -10,9 +10,10 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     1. merge the exactly equivalent states of X (lumping.py): the rest works on the quotient, at the same distances
     2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
-       classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter. Large
-       chains: averages for all, coarse descents for a half, the best of these to the end. Where the discount is near
-       one, finalists go twice, the second time by way of smaller discounts
+       classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter. Larger
+       chains: by coarser distances, a half to the end; above 400 states one step for all, coarse descents for a half,
+       the best of these to the end. Where the discount is near one, finalists go twice, the second time by way of
+       smaller discounts
     4. the nearest of all, with its certified distance to X itself
 
 Time. A limit is passed down to everything: fewer landmarks and fewer starts, solves that end early, and no step that
@@ -34,7 +35,7 @@ from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
 from diffbisim.compress.aggregation import How, check_lag, kinetic
 from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
-from diffbisim.compress.kinetics import lagged
+from diffbisim.compress.kinetics import lagged, metastable_sets
 from diffbisim.compress.result import MODELS, CompressResult, SweepResult
 from diffbisim.compress.starts import (
     Model,
@@ -46,12 +47,13 @@ from diffbisim.compress.starts import (
     landmark_distances,
     matched_to_costs,
     medoid_partition,
+    quantiles,
     random_model,
     split_classes,
     spread,
 )
 from diffbisim.cost import feature_cost, ground_cost, reward_cost
-from diffbisim.errors import InvalidArgument, quietly, warn
+from diffbisim.errors import InvalidArgument, InvalidChain, quietly, warn
 from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
 from diffbisim.parallel import Executor, as_done
@@ -68,7 +70,7 @@ COARSE, FINE = 1e-2, 1e-4
 #: Chains up to this size are worth a random kernel to start from.
 SMALL = 50
 
-#: Chains up to this size are worth a descent from every start.
+#: Chains up to this size are worth more than a step from every start, and a look at their slow modes.
 MEDIUM = 400
 
 #: Above this discount finalists also go by way of nearer horizons, each this many times as far as the one before.
@@ -385,17 +387,16 @@ class Beginnings:
         """One start per restart, each with a seed of its own, and what comes before its descent.
 
         In turn a partition by k-medoids in the metric with averaging, a random kernel, and such a partition without
-        averaging; for large chains, where a random kernel is a waste of time, only the first. Besides, one that knows
-        only what is seen of the states: classes of nearest reward for evenly spread ones, which are held until the
-        kernel has settled, or classes of least given cost; and in a sweep the classes of the next smaller size, one of
-        them split. Fewer than asked for where time is short.
+        averaging; for large chains, where a random kernel is a waste of time, only the first, one of metastable sets
+        and one of quantiles of the rewards. Besides, one that knows only what is seen of the states: classes of nearest
+        reward for evenly spread ones, which are held until the kernel has settled, or classes of least given cost; and
+        in a sweep the classes of the next smaller size, one of them split. Fewer than asked for where time is short.
         """
         target, k, clock = self.target, self.k, self.clock
         features = self.shared.features
         if features is None:
             features = self.shared.features = landmark_distances(target, clock.left(LANDMARKS))
-        large = target.chain.n_states > SMALL
-        kinds = ("average",) if large or self.kind == "aggregate" else ("average", "random", "")
+        kinds = ("average",) if self.large or self.kind == "aggregate" else ("average", "random", "")
         found: list[Start] = []
         for n, child in enumerate(rng.spawn(restarts)):
             kind = kinds[n % len(kinds)]
@@ -404,16 +405,36 @@ class Beginnings:
             if n == 0 and self.shared.before is not None:
                 split = split_classes(features, target.weight, self.shared.before, k, child)
                 found.append(Start(self._aligned(split), "average"))
-            elif n == 1 and self.kind == "aggregate" and target.rewards is not None:
-                found.append(Start(averaged(target, by_reward(target, k), k), "average"))
             elif n == 1:
-                found.append(Start(by_appearance(target, k), "hold"))
+                found.append(self._seen())
+            elif n == 2 and self.large and (slow := self._slow()) is not None:
+                found.append(Start(self._aligned(slow), kind))
+            elif n == 3 and self.large and target.rewards is not None:
+                found.append(Start(averaged(target, quantiles(target.appearance, target.weight, k), k), kind))
             elif kind == "random":
                 found.append(Start(random_model(target, k, child)))
             else:
                 labels = medoid_partition(features, target.weight, k, child, clock.end(STARTS))
                 found.append(Start(self._aligned(labels), kind))
         return found
+
+    @property
+    def large(self) -> bool:
+        """Whether a random kernel would be a waste of time."""
+        return self.target.chain.n_states > SMALL
+
+    def _seen(self) -> Start:
+        """A start that knows only what is seen of the states."""
+        if self.kind == "aggregate" and self.target.rewards is not None:
+            return Start(averaged(self.target, by_reward(self.target, self.k), self.k), "average")
+        return Start(by_appearance(self.target, self.k), "hold")
+
+    def _slow(self) -> NDArray[np.int64] | None:
+        """The sets that the chain stays in for long, if it has slow modes and they are quickly found."""
+        try:
+            return metastable_sets(self.target.chain, self.k) if self.target.chain.n_states <= MEDIUM else None
+        except InvalidChain:
+            return None
 
     def _aligned(self, labels: NDArray[np.int64]) -> Model:
         return averaged(self.target, matched_to_costs(self.target, labels, self.k), self.k)
@@ -425,18 +446,20 @@ class Heat(NamedTuple):
     share: float  # of the starts, the best so far
     small: float | None  # the share of the distance that steps have to gain; None for averages over classes, no steps
     tol: float = 0.0  # of distances, if larger than that of the target
+    steps: int = 1_000_000  # at most
     patience: int = 3  # steps in a row that gain less, before it rests
+    rounds: int = ROUNDS  # of averaging over classes before the descent, from starts that are to be averaged
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
-    """Everybody coarsely, the best quarter to the end; of large chains finalists are chosen cheaply."""
+    """Everybody coarsely, the best quarter to the end; of large chains finalists are chosen by a few steps."""
     if kind == "aggregate":
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
-        return Heat(1.0, COARSE, 1e-4, patience=2), Heat(0.25, FINE, 1e-5)
-    return Heat(1.0, None, 1e-3), Heat(0.5, 3 * COARSE, 1e-4, patience=1), Heat(0.125, FINE, 1e-5)
+        return Heat(1.0, COARSE, 1e-4, patience=1, rounds=0), Heat(0.375, FINE, 1e-5)
+    return Heat(1.0, COARSE, 1e-3, 1, rounds=0), Heat(0.5, COARSE, 1e-3, patience=1), Heat(0.125, 3 * FINE, 1e-5)
 
 
 @stored
@@ -517,7 +540,7 @@ class Race:
         must = min(runs) if not self.notes.heats[0] else -1  # however short the time is
         left = self.clock.left()
         jobs = {
-            n: Job(start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
+            n: Job(n, start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
             for n, start in runs.items()
             if n not in done
         }
@@ -553,6 +576,7 @@ def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
 class Job(NamedTuple):
     """One restart, as a worker gets it."""
 
+    number: int
     start: Start
     heat: Heat
     max_steps: int
@@ -578,11 +602,12 @@ def _run(target: Target, job: Job) -> Ran | None:
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol)
+        most = min(job.max_steps, heat.steps)
+        search = Search(target, model, most, end, before == "hold", job.reserve, tol, turn=job.number)
         if search.late and not job.must:
             return None
         search.begin()
-        lloyd(search, ROUNDS if before == "average" else 0)
+        lloyd(search, heat.rounds if before == "average" else 0)
         if heat.small is not None:
             _to_the_end(search, heat.small, heat.patience)
     r = search.result
@@ -593,7 +618,7 @@ def _to_the_end(search: Search, small: float, patience: int) -> None:
     """Descend, with given rewards first if they are held, and try the hard encoder until that is no nearer."""
     descend(search, small, patience)
     if search.hold:
-        search.hold = False
+        search.hold, search.max_steps = False, 2 * search.max_steps
         descend(search, small, patience)
     while lloyd(search, 1) and not search.over:
         descend(search, small, patience)

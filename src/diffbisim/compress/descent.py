@@ -20,16 +20,20 @@ kernel Q instead of P_Y changes by γ times the change of
 which is convex in Q and separates over y: row y is the barycenter, for the cost U, of the rows P_X(·|x) with weights
 m(x,y). Unlike a gradient it sees the kinks of every transport, so the way from P_Y to Q is long and still downhill.
 
-Two methods. Small problems: the linear program over the plans Π_x and the row q,
+Two methods. Small chains: the linear program over the plans Π_x and the row q,
 
     min Σ_x w_x <U, Π_x>     s.t.  Π_x 1 = P_X(·|x),   Π_xᵀ 1 = q   for every x.
 
-Large ones: iterative Bregman projections (Benamou et al. 2015) with the Gibbs kernel exp(-U/ε), which all x share.
+Large ones: iterative Bregman projections (Benamou et al. 2015) with the Gibbs kernel exp(-U/ε), which all x share, for
+all rows at once and only over the pairs (x,y) that carry most of the occupancy: encoders are almost deterministic, so
+these are few.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -54,24 +58,25 @@ FRESH = 3
 CELLS_PER_SECOND = 2e8
 
 
-#: Largest linear program, in cells of the plans of one row, for chains of up to so many states, and for larger ones.
-#: The states of largest weight are taken as far as that goes; if they have less than this share of the weight, the
-#: projections are used.
-LARGEST_PROGRAM, SMALL, OF_LARGE = 3_000, 100, 1_000
+#: Largest linear program, in cells of the plans of one row, for chains of up to so many states; larger ones are always
+#: projected. The states of largest weight are taken as far as that goes; if they have less than this share of the
+#: weight, the projections are used.
+LARGEST_PROGRAM, SMALL = 3_000, 100
 ENOUGH = 0.9
 
 #: Weights below this share of a row's total do not move its barycenter.
 NEGLIGIBLE = 1e-9
 
-#: Width of the Gibbs kernel, relative to the spread of the table; less for short steps, which need to be exact.
-SMOOTHING = 0.05
+#: Widths of the Gibbs kernel, relative to the spread of the table. None is best for all chains: a step that gained
+#: little is followed by one with the next.
+SMOOTHING = (0.05, 0.005, 0.016)
 
-#: Projections at most, and the change (in total) at which they end.
-PROJECTIONS, SETTLED = 30, 1e-3
+#: Projections at most, and the change of a row (in total) at which they end.
+PROJECTIONS, SETTLED = 40, 1e-3
 
-#: Share of the weight of a row of a larger chain that may be left out, the states of least weight; less for short
-#: steps.
-LEFT_OUT = 0.1
+#: Of a larger chain the states of least weight are left out of a row: this share of its weight, and what is beyond so
+#: many pairs per state in all rows together.
+LEFT_OUT, PAIRS = 0.05, 2.0
 TINY = 1e-300
 
 #: Kernels with at least this share of their entries positive are multiplied as dense matrices.
@@ -95,9 +100,11 @@ class Search:
     reserve: float = 0.0
     tol: float = 0.0  # certified gap of its distances, if larger than that of the target
     step: float = 1.0
+    turn: int = 0  # of the widths of the Gibbs kernel
     pace: float = field(init=False)
     values: list[float] = field(default_factory=list)
     result: DistanceResult = field(init=False)
+    _visits: tuple[DistanceResult, Array] | None = None
 
     def __post_init__(self) -> None:
         self.pace = self.target.chain.n_transitions * self.model.transition.size / CELLS_PER_SECOND
@@ -151,12 +158,32 @@ class Search:
         self.model, self.result = model, result
         return True
 
+    @property
+    def occupancy(self) -> Array:
+        """The joint occupancy ``(n, k)`` of the present coupling, no more exact than steps need it."""
+        if self._visits is None or self._visits[0] is not self.result:
+            self._visits = self.result, visits(self.result, max(1e-3 * self.tol, 1e-13))
+        return self._visits[1]
+
     def report(self) -> None:
         self.values.append(self.value)
 
 
+def visits(result: DistanceResult, accuracy: float) -> Array:
+    """The joint occupancy ``(n, k)`` of an exact coupling, to an accuracy relative to its largest entries."""
+    from diffbisim.solvers.exact.pairs import pair_chain  # numba is loaded where something is solved
+
+    coupling: Any = result.coupling
+    start = coupling.start.plan.toarray().ravel()
+    m, _ = pair_chain(coupling.transports, result.discount).occupancy(start, accuracy)
+    return m.reshape(result.problem.shape)
+
+
 def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
-    """Start, rewards and kernel in turn until ``patience`` steps in a row gain less than the share ``small``."""
+    """Start, rewards and kernel in turn until ``patience`` steps in a row gain less than the share ``small``.
+
+    After each of these the Gibbs kernel has another width, which often finds a way on.
+    """
     idle = 0
     while idle < patience and not search.over:
         before = search.value
@@ -165,6 +192,8 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
                 improve(search)
         search.report()
         idle = idle + 1 if before - search.value <= small * before else 0
+        if idle:
+            search.turn, search.step = search.turn + 1, max(search.step, 1.0)
 
 
 def _all_at_once(search: Search) -> None:
@@ -182,7 +211,7 @@ def _start_and_rewards(search: Search) -> None:
 
 def _with_start_and_rewards(search: Search) -> Model:
     """The model with the start and the rewards that are best for its coupling."""
-    U, m, model = search.result.values, search.result.occupancy, search.model
+    U, m, model = search.result.values, search.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
     moved = replace(model, initial=nearest / nearest.sum())
     r = None if search.hold else search.target.rewards
@@ -204,23 +233,27 @@ def _kernel(search: Search, moved: Model | None = None) -> bool:
 
     ``moved`` is the model whose kernel is replaced, the present one by default.
     """
-    chain, U, m, P = search.target.chain, search.result.values, search.result.occupancy, search.model.transition
-    radius = search.step
-    while radius >= NEAREST:
-        Q = barycenters(chain, U, m, P, radius, search.end - FRESH * search.pace)
+    at, radius = search.result, search.step
+    best = Barycenters(
+        search.target.chain, at.values, search.occupancy, search.model.transition,
+        SMOOTHING[search.turn % len(SMOOTHING)], search.end - FRESH * search.pace,
+    )  # fmt: skip
+    nearest = max(NEAREST, 100 * search.tol)
+    while radius >= nearest:
+        Q = best.within(radius)
         if search.late:
             return False
         if search.consider(replace(moved or search.model, transition=Q)):
             search.step = min(2 * radius, FARTHEST)
             return True
         radius /= 3
-    search.step = 10 * NEAREST
+    search.step = 10 * nearest
     return False
 
 
 def reseed(search: Search) -> None:
     """Put every unvisited state of Y where the coupling pays most: free, since nothing leads there yet."""
-    target, m, U = search.target, search.result.occupancy, search.result.values
+    target, m, U = search.target, search.occupancy, search.result.values
     unused = np.flatnonzero(m.sum(axis=0) <= NEGLIGIBLE)
     if unused.size == 0:
         return
@@ -264,34 +297,80 @@ def lloyd(search: Search, rounds: int) -> bool:
 # --- barycenters -------------------------------------------------------------------------------------------
 
 
-def barycenters(
-    chain: MarkovChain, U: Array, m: Array, P: Array, radius: float = 1.0, deadline: float = np.inf
-) -> Array:
-    """The best kernel with entries within ``radius`` of ``P (k, k)``; rows stay where ``m (n, k)`` has no mass.
+@dataclass(frozen=True, eq=False)
+class Barycenters:
+    """The best rows for a table ``U (n, k)`` and an occupancy ``m (n, k)``, near those of ``P (k, k)``.
 
-    Rows that are not reached by ``deadline`` (of ``time.monotonic``) stay too.
+    Rows without mass stay, and those that are not reached by ``deadline`` (of ``time.monotonic``).
     """
-    Q = P.copy()
-    gibbs: Gibbs | None = None
-    degree = np.diff(chain.successors.indptr)
-    for y in range(U.shape[1]):
-        total = float(m[:, y].sum())
-        if total <= NEGLIGIBLE:
-            continue
-        if time.monotonic() > deadline:
-            break
-        w = m[:, y] / total
-        active = _heaviest(w, degree * U.shape[1], LARGEST_PROGRAM if len(w) <= SMALL else OF_LARGE)
-        if w[active].sum() >= ENOUGH:
-            q = _program(chain, U, w, active, P[y], radius)
-        else:
-            exact = max(min(radius, 1.0), 0.01) ** 0.5
-            gibbs = gibbs or Gibbs.of(chain, U, SMOOTHING * exact)
-            heavy = _carrying(w, 1 - LEFT_OUT * exact**2) if len(w) > SMALL else None
-            q = P[y] + radius * (gibbs.barycenter(w, deadline, heavy) - P[y])
-        if q is not None and np.isfinite(q).all() and q.sum() > 0:
-            Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
-    return Q
+
+    chain: MarkovChain
+    U: Array
+    m: Array
+    P: Array
+    smoothing: float = SMOOTHING[0]
+    deadline: float = np.inf
+
+    def within(self, radius: float = 1.0) -> Array:
+        """The kernel with entries within ``radius`` of P's; projected rows go so far on the way to the barycenter."""
+        Q, projected = self.P.copy(), self.projected
+        for y in self.visited:
+            if time.monotonic() > self.deadline:
+                break
+            active, q = self.programs.get(y), None
+            if active is not None:
+                q = _program(self.chain, self.U, self.m[:, y] / self.m[:, y].sum(), active, self.P[y], radius)
+            elif y in projected:
+                q = self.P[y] + radius * (projected[y] - self.P[y])
+            if q is not None and np.isfinite(q).all() and q.sum() > 0:
+                Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
+        return Q
+
+    @cached_property
+    def visited(self) -> list[int]:
+        """The rows with mass."""
+        return np.flatnonzero(self.m.sum(axis=0) > NEGLIGIBLE).tolist()
+
+    @cached_property
+    def programs(self) -> dict[int, Integers]:
+        """The rows whose linear program is small enough, with the states that it is made of."""
+        if len(self.m) > SMALL:
+            return {}
+        cells, w = np.diff(self.chain.successors.indptr) * len(self.P), self.m / np.maximum(self.m.sum(axis=0), TINY)
+        active = {y: _heaviest(w[:, y], cells, LARGEST_PROGRAM) for y in self.visited}
+        return {y: states for y, states in active.items() if w[states, y].sum() >= ENOUGH}
+
+    @cached_property
+    def projected(self) -> dict[int, Array]:
+        """The other rows, by alternating projections on both families of constraints, for all of them at once."""
+        rows = [y for y in self.visited if y not in self.programs]
+        return dict(zip(rows, self._projected(rows), strict=True)) if rows else {}
+
+    def _projected(self, rows: list[int]) -> Array:
+        """Barycenters ``q (rows, k)``. Of the large chain only the heavy pairs (x, y) matter, those of row y together.
+
+        Letters: x, y, w of every pair; v its scaling ``(pairs, k)``. At the deadline q is what it is then.
+        """
+        U, m, k = self.U, self.m, len(self.P)
+        share, most = (NEGLIGIBLE, len(m)) if len(m) <= SMALL else (LEFT_OUT, int(PAIRS * len(m) / len(rows)) + 1)
+        heavy = [_carrying(m[:, y], 1.0 - share, most) for y in rows]
+        x, sizes = np.concatenate(heavy), np.array([states.size for states in heavy])
+        y, first = np.repeat(np.arange(len(rows)), sizes), np.cumsum(sizes) - sizes
+        w = m[x, np.array(rows)[y]]
+        w /= np.add.reduceat(w, first)[y]
+        ε = self.smoothing * float(U.std()) or 1.0
+        K = np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0))
+        P = self.chain.successors.matrix[x]
+        apply = _dense_projection(P.toarray(), K) if P.nnz >= DENSE * x.size * len(U) else _sparse_projection(P, K)
+        v, q = np.ones((x.size, k)), np.full((len(rows), k), 1 / k)
+        for _ in range(PROJECTIONS):
+            back = apply(v)
+            before, q = q, np.exp(np.add.reduceat(w[:, None] * np.log(np.maximum(v * back, TINY)), first))
+            q /= q.sum(axis=1, keepdims=True)
+            v = q[y] / np.maximum(back, TINY)
+            if np.abs(q - before).sum(axis=1).max() <= SETTLED or time.monotonic() > self.deadline:
+                break
+        return np.asarray(q)
 
 
 def _heaviest(w: Array, cells: Integers, most: int) -> Integers:
@@ -301,10 +380,11 @@ def _heaviest(w: Array, cells: Integers, most: int) -> Integers:
     return np.sort(order[np.cumsum(cells[order]) <= most])
 
 
-def _carrying(w: Array, share: float) -> Integers:
-    """The states of largest weight that carry this share of it, ascending."""
+def _carrying(w: Array, share: float, most: int) -> Integers:
+    """The states of largest weight that carry this share of it, but no more than so many, ascending."""
     order = np.argsort(-w, kind="stable")
-    return np.sort(order[: int(np.searchsorted(np.cumsum(w[order]), share * w.sum())) + 1])
+    enough = int(np.searchsorted(np.cumsum(w[order]), share * w.sum())) + 1
+    return np.sort(order[: min(enough, most)])
 
 
 def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: Array, radius: float) -> Array | None:
@@ -339,40 +419,6 @@ def _around(center: Array, radius: float) -> Array:
     return np.stack([np.maximum(center - radius, 0.0), np.minimum(center + radius, 1.0)], axis=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Gibbs:
-    """What all rows share: the large chain and the Gibbs kernel of the table."""
-
-    chain: MarkovChain
-    kernel: Array  # (n, k)
-
-    @classmethod
-    def of(cls, chain: MarkovChain, U: Array, smoothing: float = SMOOTHING) -> "Gibbs":
-        ε = smoothing * float(U.std()) or 1.0
-        return cls(chain, np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0)))
-
-    def barycenter(self, w: Array, deadline: float = np.inf, heavy: Integers | None = None) -> Array:
-        """The row for the weights ``w (n,)``, by alternating projections on both families of constraints.
-
-        Of the large chain only the rows with weight matter, or those that are ``heavy``. At the deadline it is what the
-        projections so far gave.
-        """
-        heavy = np.flatnonzero(w > NEGLIGIBLE) if heavy is None else heavy
-        w, K, rows = w[heavy] / w[heavy].sum(), self.kernel, self.chain.successors.matrix[heavy]  # (a,), (n, k), (a, n)
-        dense = rows.nnz >= DENSE * heavy.size * K.shape[0]
-        apply = _dense_projection(rows.toarray(), K) if dense else _sparse_projection(rows, K)
-        v = np.ones((heavy.size, K.shape[1]))
-        q: Array = v[0] / v[0].sum()
-        for _ in range(PROJECTIONS):
-            back = apply(v)
-            before, q = q, np.exp(w @ np.log(np.maximum(v * back, TINY)))
-            q /= q.sum()
-            v = q / np.maximum(back, TINY)
-            if np.abs(q - before).sum() <= SETTLED or time.monotonic() > deadline:
-                break
-        return np.asarray(q)
-
-
 def _dense_projection(P: Array, K: Array) -> Callable[[Array], Array]:
     """``v (a, k) ↦ Kᵀ u`` with ``u = P / (K v)`` for every row of ``P (a, n)``: two products of matrices."""
     return lambda v: (P / np.maximum(v @ K.T, TINY)) @ K
@@ -380,10 +426,10 @@ def _dense_projection(P: Array, K: Array) -> Callable[[Array], Array]:
 
 def _sparse_projection(P: sparse.csr_array, K: Array) -> Callable[[Array], Array]:
     """The same along the transitions."""
-    first, source, at = P.indptr[:-1], np.repeat(np.arange(P.shape[0]), np.diff(P.indptr)), K[P.indices]
+    degree, at = np.diff(P.indptr), K[P.indices]
 
     def apply(v: Array) -> Array:
-        u = P.data / np.maximum(np.einsum("ej,ej->e", at, v[source]), TINY)
-        return np.asarray(np.add.reduceat(u[:, None] * at, first))
+        u = P.data / np.maximum(np.einsum("ej,ej->e", at, np.repeat(v, degree, axis=0)), TINY)
+        return np.asarray(sparse.csr_array((u, P.indices, P.indptr), shape=P.shape) @ K)
 
     return apply

@@ -30,10 +30,10 @@ from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
 #: Pairs of states, and cells (pairs of transitions), up to which the landmarks are the states themselves.
-MOST_PAIRS, MOST_CELLS = 50_000, 4e6
+MOST_PAIRS, MOST_CELLS = 4_000, 4e6
 
 #: Else there are so many landmarks at most, and so many cells if there are more than four.
-LANDMARKS, LANDMARK_CELLS = 20, 16e6
+LANDMARKS, LANDMARK_CELLS = 20, 4e6
 
 #: Where time is limited: cells (transitions of X times transitions of L) whose metric takes a second, on a slow day.
 CELLS_PER_SECOND = 5e6
@@ -115,7 +115,7 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
     k = min(LANDMARKS, max(4.0, (LANDMARK_CELLS / edges) ** 0.5), (affordable / edges) ** 0.5)
     if k < 2:
         return c
-    labels = _quantiles(c, target.weight, int(k))
+    labels = quantiles(c, target.weight, int(k))
     model = averaged(target, labels, int(labels.max()) + 1)
     centers = np.stack([c[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
     L = MarkovChain(model.transition, initial=model.initial)
@@ -134,7 +134,7 @@ def _difference(a: Array, b: Array) -> Array:
     return np.asarray(cdist(a, b, "chebyshev"))
 
 
-def _quantiles(appearance: Array, weight: Array, k: int) -> Integers:
+def quantiles(appearance: Array, weight: Array, k: int) -> Integers:
     """Classes of about equal weight along the first principal direction of what is seen of the states."""
     centered = appearance - np.average(appearance, axis=0, weights=weight)
     order = np.argsort(centered @ np.linalg.svd(centered, full_matrices=False)[2][0], kind="stable")
@@ -154,8 +154,7 @@ def medoid_partition(
     centers = _spread(features, weight, k, rng)
     labels = np.zeros(len(features), dtype=np.int64)
     for _ in range(ROUNDS):
-        distances = np.stack([_from(features, i) for i in centers], axis=1)
-        before, labels = labels, distances.argmin(axis=1)
+        before, labels = labels, _difference(features, features[centers]).argmin(axis=1)
         if np.array_equal(before, labels) or time.monotonic() > deadline:
             break
         centers = [_medoid(features, weight, np.flatnonzero(labels == j), i, rng) for j, i in enumerate(centers)]
@@ -186,7 +185,7 @@ def split_classes(features: Array, weight: Array, labels: Integers, k: int, rng:
 
 
 def _from(features: Array, i: int) -> Array:
-    return np.asarray(np.abs(features - features[i]).max(axis=1))
+    return _difference(features, features[[i]])[:, 0]
 
 
 def _spread(features: Array, weight: Array, k: int, rng: np.random.Generator) -> list[int]:
@@ -207,8 +206,7 @@ def _medoid(features: Array, weight: Array, members: Integers, current: int, rng
     if members.size == 0:
         return current
     few = members if members.size <= CANDIDATES else rng.choice(members, CANDIDATES, replace=False)
-    inside = features[members]
-    far = [float(weight[members] @ np.abs(inside - features[i]).max(axis=1)) for i in few]
+    far = weight[members] @ _difference(features[members], features[few])
     return int(few[int(np.argmin(far))])
 
 

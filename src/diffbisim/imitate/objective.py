@@ -4,8 +4,10 @@
 
 Every solve starts from the last solution. By default it is three digits more exact than the distance itself, so that
 steps near the minimum are not led by its error; another solver does as it says, and the policy that comes out is
-certified by the exact one. With the distance come the implicit reward r(s,s') of the learner's transitions (result.py)
-and the advantage of every action, A(s,a) = Σ_s' P(s'|s,a) r(s,s'); with ρ the visits to its states the derivative is
+certified by the exact one. Large problems are solved on the way for the pairs that occur, to four digits of the
+distance or 1e-5 of the largest cost, whichever is less, and at the end once for all pairs. With the distance come the
+implicit reward r(s,s') of the learner's transitions (result.py) and the advantage of every action,
+A(s,a) = Σ_s' P(s'|s,a) r(s,s'); with ρ the visits to its states the derivative is
 
     ∂d/∂π(a|s) = -ρ(s) A(s,a),
 
@@ -32,6 +34,13 @@ from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
 
 DISCOUNTED = Question()
+
+#: Problems of more pairs than this are solved for those that occur, and no more exactly than steps deserve.
+LARGE = 20_000
+
+#: Certified gap of the distances on the way, relative to the distance and to the largest cost: at least, and at most
+#: for small and for large problems.
+SHARE, LEAST, SMALL_GAP, LARGE_GAP = 1e-4, 1e-12, 1e-7, 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,21 +90,26 @@ class PolicyObjective:
         """Distance, reward and advantage of the current policy."""
         pi, mdp = self.learner.table(), self.task.mdp
         problem = self.task.problem(pi)
-        result: DistanceResult = solve(problem, self._solver(problem.scale or 1.0), self.last)
+        result: DistanceResult = solve(problem, self._solver(problem), self.last)
         self.last = result
         if self._best is None or result.value < self._best.result.value:
             self._best = BestPolicy(result, pi, self.learner.snapshot())
-        reward, visits = reward_and_visits(result)
+        reward, visits = reward_and_visits(result, everywhere=not self._is_large(problem))
         A = action_values(mdp, reward)
         A -= (pi * A).sum(axis=1, keepdims=True)  # zero up to rounding already
         return Evaluation(pi, result, reward, A, visits)
 
-    def _solver(self, scale: float) -> Any:
+    def _solver(self, problem: Any) -> Any:
         """Three digits beyond the last distance, unless a solver was given."""
-        if self.solver is not None:
-            return self.solver
-        value = scale if self.last is None else self.last.value
-        return Exact(tol=min(max(1e-4 * value / scale, 1e-12), 1e-7))
+        return self.solver or self._exact(problem, self.last, self._is_large(problem))
+
+    def _is_large(self, problem: Any) -> bool:
+        return self.solver is None and self.task.question.is_usual and problem.cost.size > LARGE
+
+    def _exact(self, problem: Any, near: DistanceResult | None, rough: bool) -> Exact:
+        scale = problem.scale or 1.0
+        share = SHARE * (scale if near is None else near.value) / scale
+        return Exact(tol=min(max(share, LEAST), LARGE_GAP if rough else SMALL_GAP), reachable=rough)
 
     def account(self, at: Evaluation) -> dict[str, float]:
         return {}
@@ -107,6 +121,8 @@ class PolicyObjective:
         """The closest policy into the learner, and its exact distance."""
         self.learner.restore(self.closest.snapshot)
         best = self.closest.result
+        if self._is_large(best.problem):
+            return self._exact(best.problem, best, rough=False).solve(best.problem, warm=best)
         return best if self.solver is None else Exact().solve(best.problem)
 
     def state(self) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult
-from diffbisim.io.arrays import entry
+from diffbisim.io.arrays import entry, part
 from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.io.results import part, read_built, write_built
+from diffbisim.io.results import read_built, write_built
 from diffbisim.mdp import MDP
 from diffbisim.names import Labels
 from diffbisim.problem import lazy
@@ -118,13 +118,13 @@ class ImitationResult:
         )
 
 
-def reward_and_visits(distance: DistanceResult) -> tuple[Floats, Floats]:
+def reward_and_visits(distance: DistanceResult, everywhere: bool = True) -> tuple[Floats, Floats]:
     """r(s,s'), (n, n), and ρ(s), (n,), of the second chain of a distance.
 
-    Other distances than the discounted one score possible transitions only; r is zero elsewhere, and out of states that
-    are never visited.
+    Without ``everywhere``, and for other distances than the discounted one, possible transitions only are scored; r is
+    zero elsewhere, and out of states that are never visited.
     """
-    if distance.problem.criterion == "discounted":
+    if distance.problem.criterion == "discounted" and everywhere:
         return distance.implicit_reward(), distance.occupancy.sum(axis=0)
     if isinstance(distance, HorizonResult):
         visits = sum(distance.occupancy_at(t).sum(axis=0) for t in range(distance.n_steps))
