@@ -69,9 +69,10 @@ figure, ax = plt.subplots(figsize=(7.2, 3.8), layout="compressed")
 for y, e in enumerate(list(found.values())[::-1]):
     ax.plot([e.lower, e.upper], [y, y], color="#0072B2", linewidth=6, alpha=0.35, solid_capstyle="butt")
     ax.plot(e.corrected, y, "o", color="#0072B2")
+    ax.plot(e.value, y, "o", color="#0072B2", fillstyle="none")
     ax.plot(np.quantile(e.null, 0.95), y, "|", color="#D55E00", markersize=16, mew=2)
 ax.set(yticks=range(len(found)), yticklabels=list(found)[::-1], xlim=(0, None))
-ax.set_xlabel("distance: share of time apart (orange: what chance alone reaches)")
+ax.set_xlabel("share of time apart (hollow: uncorrected, to be held against orange, what chance alone reaches)")
 
 # %%
 # **Where do the ways part?** Of young people with an unemployed father: which rows of the monthly transitions make the

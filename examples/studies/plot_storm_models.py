@@ -86,8 +86,8 @@ for name, (one, other, constants, label, criterion) in cases.items():
 
 figure, ax = plt.subplots(figsize=(7.2, 3.0), layout="compressed")
 places = np.arange(len(cases))[::-1]
-ax.barh(places + 0.18, bounds, 0.34, color="#0072B2", label="certified for every property of the label")
-ax.barh(places - 0.18, truths, 0.34, color="#D55E00", label="Storm's P(the label is reached)")
+ax.barh(places + 0.18, bounds, 0.34, color="#0072B2", label="certified")
+ax.barh(places - 0.18, truths, 0.34, color="#D55E00", label="found by Storm")
 ax.set(yticks=places, yticklabels=list(cases), xlabel="difference", xscale="log")
 ax.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
