@@ -28,6 +28,8 @@ SEED ?= 1
 PYTEST := -m pytest -n 2 --dist worksteal
 
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
+# The processes take all cores already: threads of BLAS and torch beside them would only spin.
+test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
 
 .PHONY: help setup demo test test-portable test-contract test-oldest lint docs bench clean
 
@@ -58,7 +60,9 @@ lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+# The data of two studies, without what their packages need; where they cannot be had, the pages say so.
 docs: $(VENV)/.ready-docs
+	-$(PIP) --no-deps sequenzo ChannelAttribution
 	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(VENV)/.ready-bench

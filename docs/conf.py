@@ -1,6 +1,8 @@
 """Sphinx: the pages of this folder, the reference from the docstrings, and the gallery from ``examples``."""
 
 import re
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
@@ -34,10 +36,28 @@ autodoc_member_order = "bysource"
 napoleon_custom_sections = [("Returns", "params_style")]
 default_role = "literal"
 
+#: Studies and the packages that hold their data; one that is not installed (extra ``studies``) is shown, but not run.
+STUDIES = {
+    "plot_life_courses": "sequenzo",
+    "plot_paths_to_purchase": "ChannelAttribution",
+    "plot_molecular_kinetics": "deeptime",
+    "plot_storm_models": "stormpy",
+}
+
+
+def installed(package: str) -> bool:
+    try:
+        return bool(distribution(package))
+    except PackageNotFoundError:
+        return False
+
+
+LEFT_OUT = {study: package for study, package in STUDIES.items() if not installed(package)}
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "filename_pattern": r"/plot_",
+    "filename_pattern": rf"/plot_(?!{'|'.join(study[5:] for study in LEFT_OUT)})" if LEFT_OUT else r"/plot_",
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "remove_config_comments": True,
@@ -94,7 +114,20 @@ def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def say_what_was_left_out(app: Sphinx, docname: str, source: list[str]) -> None:
+    """A study whose data are not installed says so, under its title."""
+    package = LEFT_OUT.get(Path(docname).name)
+    if package is None:
+        return
+    note = (
+        f".. warning::\n\n   This page was built without ``{package}``, so that its code is shown, but was not run: "
+        'no numbers, no pictures. ``pip install "diffbisim[studies]"`` and build it again.\n'
+    )
+    source[0] = re.sub(r"(\n=+\n)", lambda found: f"{found[1]}\n{note}\n", source[0], count=1)
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", say_what_was_left_out)
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)

@@ -34,6 +34,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
+from diffbisim.solvers.exact import transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
@@ -129,7 +130,7 @@ def problem(rng, largest=6):
     c = costs(rng, (n_x, n_y), rng.choice(COSTS))
     return {
         "P_x": P_x, "P_y": P_y, "nu_x": start(rng, n_x), "nu_y": start(rng, n_y),
-        "cost": c * (size(rng) / (c.max() or 1)), "discount": float(rng.choice(DISCOUNTS)),
+        "cost": c / (c.max() or 1) * size(rng), "discount": float(rng.choice(DISCOUNTS)),
         "sparse": bool(rng.random() < 0.2),
     }  # fmt: skip
 
@@ -147,7 +148,7 @@ def changed(rng, old, what):
             new[s] = P / P.sum(axis=1, keepdims=True)
     if what in ("costs", "all"):
         c = costs(rng, shape, rng.choice(COSTS))
-        new["cost"] = c * (size(rng) / (c.max() or 1))
+        new["cost"] = c / (c.max() or 1) * size(rng)
     if what == "nudged costs":
         new["cost"] = old["cost"] * (1 + 10.0 ** rng.uniform(-15, -2) * rng.uniform(-1, 1, shape))
     if what == "size of costs" and old["cost"].max() > 0:
@@ -347,6 +348,11 @@ def replay(path):
     run(from_json(json.loads(Path(path).read_text())["calls"]), say)
 
 
+def store_narrowly() -> None:
+    """Trees of few pairs as those of very many."""
+    transports.MANY = 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--instances", type=int, default=100_000)
@@ -355,6 +361,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--failures", default="results/bounds", help="folder for instances with a violation")
     parser.add_argument("--replay", help="a stored failure")
+    parser.add_argument("--narrow", action="store_true", help="store trees of few pairs as those of very many")
     settings = parser.parse_args()
     if settings.replay:
         replay(settings.replay)
@@ -362,7 +369,7 @@ def main() -> None:
     numbers, began, done = range(settings.first, settings.first + settings.instances), time.monotonic(), 0
     batches = [numbers[i : i + 50] for i in range(0, len(numbers), 50)]
     solves, wrong, undecided = Counter(), [], 0
-    with ProcessPoolExecutor(settings.jobs) as pool:
+    with ProcessPoolExecutor(settings.jobs, initializer=store_narrowly if settings.narrow else None) as pool:
         for part, (some, faults, open_ones) in zip(
             batches, pool.map(batch, [settings.seed] * len(batches), batches), strict=True
         ):

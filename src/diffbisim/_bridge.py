@@ -36,10 +36,10 @@ ONCE = (
     "differentiated again): take differences of gradients instead"
 )
 
-#: What forward mode and vmap are told.
+#: What forward mode is told.
 REVERSE = (
-    "the distance is differentiated in reverse mode, once: use grad or backward, and for a batch kernels of shape "
-    "(B, n, n); forward mode, vmap and Hessians do not go through it"
+    "the distance is differentiated in reverse mode, once: use grad, jacrev or backward; forward mode and Hessians "
+    "do not go through it"
 )
 
 #: The gap that is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
@@ -267,4 +267,6 @@ def named_cost(
             raise InvalidArgument(f'cost "reward": give the rewards of the {n_y} states of Y, rewards=...')
         rewards = x.rewards
     own, other = as_array(x.rewards), as_array(rewards)
+    if own.ndim > 1:
+        raise InvalidArgument(f'cost "reward": X has {own.shape[1]} numbers per state; give the (n_X, n_Y) table')
     return absolute(own[:, None] - other[None, :])

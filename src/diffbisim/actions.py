@@ -34,7 +34,8 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount, freeze, refuse_masked
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
-from diffbisim.io.arrays import entry, is_number
+from diffbisim.gradient import ReadOnly, centered_rows, centered_start
+from diffbisim.io.arrays import entry, is_number, part
 from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.names import find_state, positions
@@ -217,7 +218,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class MDPGradient:
+class MDPGradient(ReadOnly):
     """Derivatives of the distance along the actions and plans that were selected; read-only.
 
     Kernels are ``(n_actions, n, n)`` arrays or, where an MDP is sparse or only reachable pairs were solved, one CSR
@@ -233,16 +234,6 @@ class MDPGradient:
     initial_y: Array  # (n_Y,)
     rewards_x: Array | None
     rewards_y: Array | None
-
-    def __post_init__(self) -> None:
-        for name, value in list(vars(self).items()):
-            self.__dict__[name] = (
-                tuple(map(freeze, value)) if isinstance(value, tuple) else None if value is None else frozen(value)
-            )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
 
 
 class MDPResult(DistanceResult):
@@ -394,10 +385,7 @@ def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> ActionProblem:
     actions = entry(meta, "actions", lambda name: name in MODES, f"one of {', '.join(MODES)}")
     by_rewards = entry(meta, "by_rewards", lambda value: isinstance(value, bool), "true or false")
     discount = entry(meta, "discount", is_number, "a number")
-    x, y = (
-        mdp_from_arrays({name[2:]: value for name, value in arrays.items() if name.startswith(f"{side}.")})
-        for side in ("x", "y")
-    )
+    x, y = (mdp_from_arrays(part(arrays, f"{side}.")) for side in "xy")
     if not by_rewards and "cost" not in arrays:
         raise InvalidData("there is no array 'cost'")
     return ActionProblem.make(x, y, "reward" if by_rewards else arrays["cost"], discount, actions)
@@ -420,29 +408,20 @@ def _gradient(result: MDPResult, m: Array, with_starts: bool) -> MDPGradient:
     starts = [np.zeros(n) for n in problem.shape]
     if with_starts:
         start = coupling.start
-        for k, (f, mdp) in enumerate(((start.f, problem.x), (start.g, problem.y))):
-            support = mdp.initial > 0
-            starts[k] = f - float(mdp.initial[support] @ f[support])
+        starts = [centered_start(start.f, problem.x.initial), centered_start(start.g, problem.y.initial)]
     return MDPGradient(
-        _by_action(γ / problem.step * by_x, problem.x, everywhere),
-        _by_action(γ / problem.step * by_y, problem.y, everywhere),
+        _by_action(γ / problem.step * by_x, problem.x),
+        _by_action(γ / problem.step * by_y, problem.y),
         spread.reshape(problem.public_shape), starts[0], starts[1], *_reward_gradients(problem, spread),
     )  # fmt: skip
 
 
-def _by_action(rows: Array, mdp: MDP, everywhere: bool) -> Any:
+def _by_action(rows: Array, mdp: MDP) -> Any:
     """Rows a n + s (dense, or on the stored entries) by action, each centered under its own distribution."""
-    s, n = mdp._stacked, mdp.n_states
-    source = s.sources
-    entries = rows[source, s.indices] if everywhere else rows
-    mean = np.bincount(source, weights=s.probabilities * entries, minlength=n * mdp.n_actions)
-    if everywhere:
-        return (rows - mean[:, None]).reshape(mdp.n_actions, n, n)
-    data = entries - mean[source]
-    cuts = [(a, slice(s.indptr[a * n], s.indptr[(a + 1) * n])) for a in range(mdp.n_actions)]
-    return tuple(
-        sparse.csr_array((data[cut], s.indices[cut], s.indptr[a * n : (a + 1) * n + 1] - cut.start), shape=(n, n))
-        for a, cut in cuts
+    n, k = mdp.n_states, mdp.n_actions
+    found = centered_rows(rows, mdp._stacked, (k * n, n))
+    return (
+        found.reshape(k, n, n) if isinstance(found, np.ndarray) else tuple(found[a * n : a * n + n] for a in range(k))
     )
 
 

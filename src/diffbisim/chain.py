@@ -4,7 +4,8 @@ Letters: ``X = (P, ν0)`` on states ``0 … n-1``.
 
     P   transition   (n, n)   P[x, x'] = probability to be in x' next, being in x now; rows sum to one
     ν0  initial      (n,)     law of the first state
-    r   rewards      (n,)     what an observer sees of a state; the cost "reward" is |r(x) - r(y)|
+    r   rewards      (n,)     what an observer sees of a state; the cost "reward" is |r(x) - r(y)|. Or (n, d), vectors:
+                              positions, several rewards or propositions, whose cost is ‖r(x) - r(y)‖
         labels       n names  of the states, distinct; a state is otherwise known by its index
 
     ρ(x)     = (1-γ) Σ_t γ^t Pr(x_t = x)          discounted state occupancy, sums to one
@@ -71,13 +72,14 @@ from diffbisim.counting import (
     check_weights,
     drop_unseen,
     empirical_kernel,
+    encode_column,
     encode_pairs,
     encode_paths,
     fill_unseen,
     what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
-from diffbisim.events import sequences, state_space
+from diffbisim.events import sequences
 from diffbisim.explicit import ExplicitModel
 from diffbisim.names import (
     Labels,
@@ -119,7 +121,8 @@ class MarkovChain:
         names its rows and columns (pandas, xarray) is read by these names, which become the labels
     initial : a state (label or index, see the module's head) or an (n,) distribution; one that names its states (a
         mapping, a Series) goes by name and may leave out those of probability zero
-    rewards : (n,) numbers; a mapping or Series goes by label (index, without labels) and names every state
+    rewards : (n,) numbers, or (n, d) where an observer sees several of a state; a mapping or Series goes by label
+        (index, without labels) and names every state
     labels : n distinct hashables, in order; no missing values (None, NaN)
 
     Examples
@@ -144,7 +147,9 @@ class MarkovChain:
         table, names = kernel_in_order(transition, ordered_names(labels, "labels"))
         self._set(transition=stochastic_matrix(table, labels=names))
         self._set(labels=distinct_labels(names, self.n_states))
-        self._set(initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels))
+        self._set(
+            initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels, vectors=True)
+        )
 
     @classmethod
     def from_transitions(
@@ -552,7 +557,7 @@ class Transitions:
         ('buy', 'cart', 'home')
         """
         found = sequences(table, id=id, time=time, state=state, group=group, gap=gap, missing=missing)
-        codes, n, labels = state_space(found.states, states)
+        codes, n, labels = encode_column(*found.states, states)
         ends = np.append(found.begins[1:], codes.size) - 1
         inner = np.ones(codes.size, dtype=bool)
         inner[ends] = False  # the last of a sequence has no successor

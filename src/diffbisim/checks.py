@@ -267,9 +267,25 @@ def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> F
     return distribution(value, n)
 
 
-def state_rewards(value: Any, n: int, labels: Labels | None) -> Floats | None:
-    """The (n,) rewards from one number per state, or from a mapping or Series: label (else index) -> number."""
+def state_rewards(value: Any, n: int, labels: Labels | None, vectors: bool = False) -> Floats | None:
+    """The (n,) rewards from one number per state, or from a mapping or Series: label (else index) -> number.
+
+    With ``vectors`` also (n, d), where an observer sees several numbers of a state.
+    """
     if value is None:
         return None
     value = in_order(value, [range(n) if labels is None else labels], "rewards")
+    if vectors and isinstance(value, np.ndarray) and value.dtype == object:  # of a mapping to vectors
+        value = value.tolist()
+    if vectors and _is_table(value):
+        shape = (n, len(value[0]))
+        return freeze(finite_numbers(value, shape, name="rewards", per="state and number seen of it"))
     return freeze(finite_numbers(value, (n,), name="rewards", per="state"))
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a sequence has rows of its own, at least one."""
+    ndim = getattr(value, "ndim", None)
+    if ndim is not None:
+        return bool(ndim == 2 and len(value))
+    return isinstance(value, (list, tuple)) and bool(value) and all(np.ndim(row) == 1 for row in value)

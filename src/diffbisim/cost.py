@@ -4,6 +4,7 @@
 ``V(x,y) = c(x,y) + γ OT_V(P_X(·|x), P_Y(·|y))``, so the choice of c says what counts as the same behavior:
 
     "reward"      c = |r_X(x) - r_Y(y)|        the classical bisimulation metric
+    "euclidean"   c = ‖r_X(x) - r_Y(y)‖        the same, said of vectors that an observer sees of a state
     "squared"     c = |r_X(x) - r_Y(y)|²       the (adapted) 2-Wasserstein distance, squared
     "indicator"   c = 1{x ≠ y}                 the same states, named alike: imitation
     features      c = ‖φ_X(x) - φ_Y(y)‖        positions, embeddings (`feature_cost`)
@@ -30,17 +31,18 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
     """The (n_X, n_Y) cost table, float64 and C-contiguous, of which nobody else has a reference.
 
-    ``cost`` is "reward", "squared", "indicator", an array, or a function ``(X, Y) -> array``; both arrays are copied,
-    since a function may well return the same one again and again, with other numbers. A table with names (a pandas
-    DataFrame) has the labels of X along its rows and those of Y along its columns, in any order.
+    ``cost`` is "reward", "euclidean", "squared", "indicator", an array, or a function ``(X, Y) -> array``; both arrays
+    are copied, since a function may well return the same one again and again, with other numbers. A table with names (a
+    pandas DataFrame) has the labels of X along its rows and those of Y along its columns, in any order.
     """
     if isinstance(cost, str):
-        if cost in ("reward", "squared"):
+        if cost in ("reward", "euclidean", "squared"):
             return _chain_rewards(X, Y, squared=cost == "squared")
         if cost == "indicator":
             return indicator_cost(X, Y)
         raise InvalidCost(
-            f'cost {cost!r} is unknown; use "reward", "squared", "indicator", an array or a function (X, Y)'
+            f'cost {cost!r} is unknown; use "reward", "euclidean", "squared", "indicator", an array or a function (X, '
+            "Y)"
         )
     shape = (X.n_states, Y.n_states)
     return _checked(_in_order_of_states(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
@@ -95,7 +97,7 @@ def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") ->
 
 
 def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
-    """Distances of the rewards, Euclidean where a state has several (timed chains)."""
+    """Distances of the rewards, Euclidean where a state has several."""
     for name, chain in (("X", X), ("Y", Y)):
         if chain.rewards is None:
             raise InvalidCost(

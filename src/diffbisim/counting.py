@@ -123,6 +123,15 @@ def encode_paths(trajectories: Sequence[Any], states: Any) -> tuple[Encoded, Int
     return _encode(_column(entries, "trajectories"), states, where), lengths
 
 
+def encode_column(codes: Integers, names: Sequence[Hashable], states: Any) -> Encoded:
+    """Number the states of a column whose entry k is ``names[codes[k]]``."""
+    used = np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    found = _encode(_column([python_scalar(names[k]) for k in used.tolist()], "state"), states, lambda k: "state")
+    number = np.zeros(len(names), dtype=np.int64)
+    number[used] = found.codes
+    return found._replace(codes=number[codes])
+
+
 def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded:
     """Number the entries of a column; ``where(k)`` says for messages where entry k stands."""
     if isinstance(states, (int, np.integer)) and not isinstance(states, bool):

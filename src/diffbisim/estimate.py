@@ -454,6 +454,8 @@ def _common_cost(problem: Problem, cost: Any, union: list[Any], codes: list[Any]
     rewards = np.full((2, n), np.nan)
     if not isinstance(cost, str) or problem.x.rewards is None or problem.y.rewards is None:
         return None
+    if max(np.ndim(problem.x.rewards), np.ndim(problem.y.rewards)) > 1:
+        return None
     rewards[0, codes[0]], rewards[1, codes[1]] = problem.x.rewards, problem.y.rewards
     r = np.where(np.isnan(rewards[0]), rewards[1], rewards[0])
     if np.isnan(r).any() or (~np.isnan(rewards[1]) & (rewards[1] != r)).any():

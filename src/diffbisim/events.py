@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from diffbisim.checks import Integers, as_number
 from diffbisim.errors import InvalidArgument, InvalidData, warn
-from diffbisim.names import Labels, distinct_labels, few, is_missing, library, ordered_names, python_scalar
+from diffbisim.names import few, is_missing, library
 
 POLICIES = ("error", "split", "drop")
 UNITS = {
@@ -109,37 +109,6 @@ def sequences(
     _report_spelling(keys["group"], group)
     groups = Coded(keys["group"].codes[rows[starts]], keys["group"].names)
     return Sequences(states._replace(codes=states.codes[rows]), starts, groups)
-
-
-def state_space(states: Coded, given: Any) -> tuple[Integers, int, Labels | None]:
-    """Numbers of the states, how many there are, and their labels; as `counting` numbers them."""
-    names = [python_scalar(name) for name in states.names]
-    if given is None:
-        used = np.flatnonzero(np.bincount(states.codes, minlength=len(names)))
-        numbers = all(type(names[k]) is int and names[k] >= 0 for k in used)
-        if numbers:
-            values = np.array([names[k] if isinstance(names[k], int) else 0 for k in range(len(names))], dtype=np.int64)
-            return values[states.codes], int(values[used].max()) + 1, None
-        labels: Any = [names[k] for k in used]
-        try:
-            labels.sort()
-        except TypeError:  # then they stay in order of appearance
-            labels = [names[k] for k in used]
-    else:
-        count = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
-        labels = (
-            list(range(int(given)))
-            if count
-            else distinct_labels(ordered_names(given, "states"), len(given), name="states")
-        )
-    at = {label: k for k, label in enumerate(labels or ())}
-    place = np.array([at.get(name, -1) for name in names], dtype=np.int64)
-    codes = place[states.codes]
-    if (codes < 0).any():
-        odd = names[int(states.codes[int((codes < 0).argmax())])]
-        raise InvalidData(f"{odd!r} is not in states; add it there or remove it")
-    is_numbered = given is not None and isinstance(given, (int, np.integer))
-    return codes, len(at), None if is_numbered else tuple(labels)
 
 
 # --- columns ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ choice of a state.
     "uniform"     the action leads anywhere
 
 *Rewards* of a choice are those of its state, its own and the mean of those of its transitions, added up. A model may
-have several reward structures, and propositions that hold in some of its states: ``rewards`` names one of either.
+have several reward structures, and propositions that hold in some of its states: ``rewards`` names one of either, or
+of a chain a list of several, each a number of the vector that an observer sees of a state.
 """
 
 from __future__ import annotations
@@ -144,6 +145,10 @@ class ExplicitModel:
     def _rewards(self, chosen: Any, place: Integers) -> Floats | None:
         """Of states, (n,), or of states and actions, (n, A)."""
         known, held = self.rewards or {}, self.propositions or {}
+        if isinstance(chosen, (list, tuple)):
+            if not self.is_chain:
+                raise InvalidData(f"{self.name} holds an MDP, whose choices have one reward; name one structure")
+            return np.stack([np.asarray(self._rewards(name, place)) for name in chosen], axis=1)
         if chosen is None:
             if len(known) > 1:
                 raise InvalidData(f"{self.name} has {len(known)} reward structures; {self._listed()}")
@@ -167,8 +172,9 @@ class ExplicitModel:
 
 
 def _is_name(rewards: Any) -> bool:
-    """Whether rewards are not given but chosen by name (None: the only ones there are)."""
-    return rewards is None or isinstance(rewards, str)
+    """Whether rewards are not given but chosen by name, or names (None: the only ones there are)."""
+    several = isinstance(rewards, (list, tuple)) and bool(rewards) and all(isinstance(name, str) for name in rewards)
+    return rewards is None or isinstance(rewards, str) or several
 
 
 def variables(texts: Sequence[str]) -> list[Hashable] | None:

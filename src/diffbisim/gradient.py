@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.chain import MarkovChain
 from diffbisim.checks import freeze
 from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Coupling, on_support
+from diffbisim.problem import Coupling
+from diffbisim.stochastic import Successors
 
 Array = NDArray[np.float64]
 
@@ -36,8 +36,39 @@ Array = NDArray[np.float64]
 MAX_DUAL_ENTRIES = 2**28
 
 
+class ReadOnly:
+    """Parts of a result: arrays (or tuples of them, or None) that nobody can write to; each sparse one a new object.
+
+    What somebody else can still write to is copied first. Neither pickle nor deepcopy keeps the flags.
+    """
+
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            self.__dict__[name] = tuple(map(_frozen, value)) if isinstance(value, tuple) else _frozen(value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        return tuple(map(_own_matrix, value)) if isinstance(value, tuple) else _own_matrix(value)
+
+
+def _frozen(value: Any) -> Any:
+    shared = isinstance(value, np.ndarray) and value.base is not None
+    return value if value is None else freeze(value.copy() if shared and value.flags.writeable else value)
+
+
+def _own_matrix(value: Any) -> Any:
+    """A sparse matrix as one of the caller's own: with read-only buffers it can still be resized or handed others."""
+    if not isinstance(value, sparse.csr_array):
+        return value
+    return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
+
+
 @dataclass(frozen=True, eq=False)
-class Gradient:
+class Gradient(ReadOnly):
     """Derivatives of ``d``, read-only.
 
     Kernels: dense for two dense chains; if one is sparse, or if only reachable pairs were solved, CSR on the possible
@@ -50,48 +81,13 @@ class Gradient:
     initial_x: Array  # (n_X,)
     initial_y: Array  # (n_Y,)
 
-    def __post_init__(self) -> None:
-        freeze_fields(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        freeze_fields(self)
-
-    def __getattribute__(self, name: str) -> Any:
-        return own_matrix(object.__getattribute__(self, name))
-
 
 @dataclass(frozen=True, eq=False)
-class Duals:
+class Duals(ReadOnly):
     """The paper's dual certificates for the causal constraints, in the centered gauge; read-only."""
 
     alpha_x: Array  # (n_X, n_X, n_Y): α_X(x, x', y)
     alpha_y: Array  # (n_X, n_Y, n_Y): α_Y(x, y, y')
-
-    def __post_init__(self) -> None:
-        freeze_fields(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        freeze_fields(self)
-
-
-def own_matrix(value: Any) -> Any:
-    """A sparse matrix as one of the caller's own: with read-only buffers it can still be resized or handed others."""
-    if not isinstance(value, sparse.csr_array):
-        return value
-    return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
-
-
-def freeze_fields(parts: Any) -> None:
-    """Every array, also in tuples, read-only; what somebody else can still write to is copied first."""
-    for name, value in list(vars(parts).items()):
-        parts.__dict__[name] = tuple(map(_frozen, value)) if isinstance(value, tuple) else _frozen(value)
-
-
-def _frozen(value: Any) -> Any:
-    shared = isinstance(value, np.ndarray) and value.base is not None
-    return freeze(value.copy() if shared and value.flags.writeable else value)
 
 
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:
@@ -112,7 +108,11 @@ def kernel_gradients(coupling: Coupling, m: Array, everywhere: bool) -> tuple[An
     problem = coupling.problem
     factor = problem.discount / problem.step  # potentials of U, not of V
     by_x, by_y = coupling.weighted_potentials(coupling.potential_weights(m), everywhere=everywhere)
-    return _centered(factor * by_x, problem.x), _centered(factor * by_y, problem.y)
+    found = []
+    for rows, chain in ((by_x, problem.x), (by_y, problem.y)):
+        entries = rows if isinstance(rows, np.ndarray) else rows.data
+        found.append(centered_rows(factor * entries, chain.successors, chain.transition.shape))
+    return found[0], found[1]
 
 
 def centered_start(f: Array, initial: Array) -> Array:
@@ -121,14 +121,14 @@ def centered_start(f: Array, initial: Array) -> Array:
     return f - float(initial[support] @ f[support])
 
 
-def _centered(rows: Any, chain: MarkovChain) -> Any:
-    """Each row minus its mean under the chain's own row."""
-    s = chain.successors
-    source = s.sources
-    dense = isinstance(rows, np.ndarray)
-    entries = rows[source, s.indices] if dense else rows.data
-    mean = np.bincount(source, weights=s.probabilities * entries, minlength=chain.n_states)
-    return rows - mean[:, None] if dense else on_support(entries - mean[source], chain)
+def centered_rows(rows: Array, s: Successors, shape: tuple[int, int]) -> Any:
+    """Each row minus its mean under the kernel's own row; dense, or (rows by stored entry) CSR on the supports."""
+    source, dense = s.sources, rows.ndim == 2
+    entries = rows[source, s.indices] if dense else rows
+    mean = np.bincount(source, weights=s.probabilities * entries, minlength=shape[0])
+    if dense:
+        return rows - mean[:, None]
+    return sparse.csr_array((entries - mean[source], s.indices, s.indptr), shape=shape)
 
 
 def dual_certificates(coupling: Coupling) -> Duals:
@@ -165,4 +165,5 @@ def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
         )
     _, by_y = coupling.weighted_potentials(np.ascontiguousarray(decoder.T), everywhere=True)
     factor = -coupling.problem.discount / coupling.problem.step
-    return np.asarray(factor * _centered(by_y, coupling.problem.y))
+    y = coupling.problem.y
+    return np.asarray(factor * centered_rows(by_y, y.successors, y.transition.shape))

@@ -22,7 +22,6 @@ centered row by row as in gradient.py. A chain that is the same at every step mo
 derivatives are added up over time.
 """
 
-import json
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,12 +34,12 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number, check_count, freeze
 from diffbisim.cost import ground_cost
-from diffbisim.errors import InvalidArgument, InvalidCost
-from diffbisim.gradient import centered_start, freeze_fields, own_matrix
-from diffbisim.io.npz import chain_arrays, timed_arrays
-from diffbisim.names import find_state
+from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
+from diffbisim.gradient import ReadOnly, centered_rows, centered_start
+from diffbisim.io.arrays import part
+from diffbisim.io.npz import chain_arrays, process_from_arrays, timed_arrays
 from diffbisim.problem import frozen, lazy, read_only
-from diffbisim.results import DistanceResult
+from diffbisim.results import DistanceResult, two_states
 from diffbisim.stochastic import Successors
 from diffbisim.timed import TimedChain
 
@@ -308,7 +307,7 @@ def _cost_at(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain
 
 
 @dataclass(frozen=True, eq=False)
-class TimedGradient:
+class TimedGradient(ReadOnly):
     """Derivatives of ``d``, read-only.
 
     A MarkovChain moves all its kernels at once: one matrix. A TimedChain has one per step, in a tuple. The same holds
@@ -320,17 +319,6 @@ class TimedGradient:
     cost: Any  # (n_X, n_Y), or T + 1 tables
     initial_x: Array  # (n_0,)
     initial_y: Array
-
-    def __post_init__(self) -> None:
-        freeze_fields(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        freeze_fields(self)
-
-    def __getattribute__(self, name: str) -> Any:
-        value: Any = object.__getattribute__(self, name)
-        return tuple(map(own_matrix, value)) if isinstance(value, tuple) else own_matrix(value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -402,21 +390,14 @@ class HorizonResult(DistanceResult):
         """Of the discounted criterion only; here: minus ``gradient.transition_y``."""
         raise InvalidArgument("the implicit reward is for the discounted criterion: use gradient.transition_y")
 
-    def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays (read-only)."""
+    def _problem_arrays(self) -> dict[str, Any]:
         problem = self.problem
-        arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
+        costs = problem.costs[:1] if problem.one_cost else problem.costs
+        arrays: dict[str, Any] = {"costs": np.concatenate([c.ravel() for c in costs]), "weights": problem.weights}
         for side, chain in (("x", problem.x), ("y", problem.y)):
             parts = chain_arrays(chain) if isinstance(chain, MarkovChain) else timed_arrays(chain)
             arrays |= {f"{side}.{k}": v for k, v in parts.items()}
-        costs = problem.costs[:1] if problem.one_cost else problem.costs
-        arrays |= {"costs": np.concatenate([c.ravel() for c in costs]), "weights": problem.weights}
-        meta = {
-            "diffbisim-result": 1, "criterion": "horizon", "value": self.value, "lower": self.lower,
-            "upper": self.upper, "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
-            "history": [dict(row) for row in self.history], "work": dict(self.work),
-        }  # fmt: skip
-        return {**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
+        return arrays
 
     def _time(self, time: int) -> int:
         if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= self.n_steps):
@@ -430,14 +411,22 @@ class HorizonResult(DistanceResult):
 
     def _pair_at(self, x: Any, y: Any, t: int) -> tuple[int, int]:
         """Two states at time t by label or index."""
-        found = []
-        sides = zip("xy", (x, y), (self.problem.x, self.problem.y), self.problem.shape_at(t), strict=True)
-        for name, state, chain, n in sides:
-            k = find_state(state, n, _moment(chain, t)._numbers)
-            if k is None:
-                raise InvalidArgument(f"{name} = {state!r} is not a state at time {t}: give an index from 0 to {n - 1}")
-            found.append(k)
-        return found[0], found[1]
+        return two_states((x, y), (_moment(self.problem.x, t), _moment(self.problem.y, t)), f" at time {t}")
+
+
+def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> TimedProblem:
+    """The problem of a saved result; all is checked as for :func:`diffbisim.distance`."""
+    x, y = (process_from_arrays(part(arrays, f"{side}.")) for side in "xy")
+    flat, weights = arrays["costs"], arrays["weights"]
+    sizes = [(c.n_states,) * len(weights) if isinstance(c, MarkovChain) else c.n_states for c in (x, y)]
+    shapes = list(zip(*sizes, strict=True))
+    if flat.size == shapes[0][0] * shapes[0][1] and len(set(shapes)) == 1:
+        return TimedProblem.make(x, y, flat.reshape(shapes[0]), 1.0, weights=weights)
+    cuts = np.cumsum([n * m for n, m in shapes])
+    if flat.shape != (cuts[-1],):
+        raise InvalidData(f"array 'costs' has shape {flat.shape}; expected {(int(cuts[-1]),)}")
+    tables = [table.reshape(shape) for table, shape in zip(np.split(flat, cuts[:-1]), shapes, strict=True)]
+    return TimedProblem.make(x, y, tables, 1.0, weights=weights)
 
 
 def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
@@ -459,15 +448,5 @@ def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
 def _of_kernels(chain: Any, parts: Any, rows: list[Successors]) -> Any:
     """The derivatives by kernel: their sum for a chain that is the same at every step."""
     if isinstance(chain, MarkovChain):
-        return _centered(sum(parts[1:], start=parts[0]), rows[0], chain.transition.shape)
-    return tuple(_centered(part, s, P.shape) for part, s, P in zip(parts, rows, chain.transitions, strict=True))
-
-
-def _centered(by_row: Array, s: Successors, shape: tuple[int, int]) -> Any:
-    """Each row minus its mean under the kernel's own row; by row and state, or by stored entry (then CSR)."""
-    source, dense = s.sources, by_row.ndim == 2
-    entries = by_row[source, s.indices] if dense else by_row
-    mean = np.bincount(source, weights=s.probabilities * entries, minlength=shape[0])
-    if dense:
-        return by_row - mean[:, None]
-    return sparse.csr_array((entries - mean[source], s.indices, s.indptr), shape=shape)
+        return centered_rows(sum(parts[1:], start=parts[0]), rows[0], chain.transition.shape)
+    return tuple(centered_rows(part, s, P.shape) for part, s, P in zip(parts, rows, chain.transitions, strict=True))

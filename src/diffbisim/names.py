@@ -22,7 +22,7 @@ Labels = tuple[Hashable, ...]
 AxisNames = list[Hashable] | None  # None for an axis without names
 
 #: Tables with names, and what recognize.py reads; models of pomegranate are modules of torch, too.
-LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "pomegranate", "stormpy",
+LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "pomegranate", "stormpy", "stormvogel",
              "pyarrow", "torch", "jax", "jaxlib")  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from diffbisim.questions import Question
 from diffbisim.timed import TimedChain
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
-SYMMETRIC = ("reward", "squared", "indicator")
+SYMMETRIC = ("reward", "euclidean", "squared", "indicator")
 
 
 def pairwise(
@@ -127,8 +127,8 @@ def _batch(asked: Asked, cells: Integers) -> tuple[Array, NDArray[np.bool_]]:
     from diffbisim.solvers.exact.batch import Ask, solve_batch
 
     chains, cost = asked.chains, asked.cost
-    by_reward = isinstance(cost, str) and cost in ("reward", "squared")
+    by_reward = isinstance(cost, str) and cost in ("reward", "euclidean", "squared")
     tables = [] if by_reward else [ground_cost(cost, chains[i], chains[j]).ravel() for i, j in cells]
     ask = Ask(asked.discount, asked.solver.tol, by_reward and cost == "squared", stop_flag())
-    found = solve_batch(asked.pack, cells, np.concatenate([np.empty(0), *tables]), ask)
+    found = solve_batch(asked.pack, np.ascontiguousarray(cells), np.concatenate([np.empty(0), *tables]), ask)
     return found.value, np.isfinite(found.upper)

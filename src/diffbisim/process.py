@@ -27,7 +27,7 @@ def as_chain(
     ----------
     value : a square table (array, scipy.sparse, pandas, polars, xarray, PyTorch, JAX) of probabilities or of counts, a
         networkx graph, a mapping ``{(state, state): weight}``, what pm4py's ``discover_dfg`` returns, a model of
-        deeptime, hmmlearn, pomegranate or stormpy, ``Transitions``; with ``lag`` a list of trajectories.
+        deeptime, hmmlearn, pomegranate, stormpy or stormvogel, ``Transitions``; with ``lag`` a list of trajectories.
         Chains and MDPs are returned as they are
     initial : the start, as for `MarkovChain`; default: that of the object, else its first state
     rewards : of the states, as for `MarkovChain`; or the name of a reward structure or proposition of a model, of an

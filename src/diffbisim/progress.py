@@ -1,5 +1,7 @@
 """Progress of long work: a bar in the terminal, or any callable ``(done, total)``."""
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,3 +66,23 @@ def steps(shown: bool, total: int) -> Iterator[Callable[[str | None], None]]:
         yield begin
     finally:
         bar.stop()
+
+
+class TimeLeft:
+    """How long a run that shrinks a gap will take until it is below ``target``, for callbacks.
+
+    ``left = TimeLeft(1e-6)``, and after every iteration ``left(gap)``: seconds, if iterations go on to take as long as
+    the last one and to shrink the gap as much; None where that says nothing.
+    """
+
+    def __init__(self, target: float) -> None:
+        self.target, self.gap, self.before = target, math.inf, time.perf_counter()
+
+    def __call__(self, gap: float) -> float | None:
+        now, gap_before, before = time.perf_counter(), self.gap, self.before
+        self.gap, self.before = gap, now
+        if gap <= self.target:
+            return 0.0
+        if not gap < gap_before < math.inf:
+            return None
+        return (now - before) * math.ceil(math.log(gap / self.target) / math.log(gap_before / gap) - 1e-9)

@@ -14,7 +14,7 @@ posterior, count model, estimator                     starts); counts, from the 
 hmmlearn, pomegranate: hidden Markov model            the chain of the hidden states, from its start; pomegranate's
                                                       given that the sequence goes on
 pomegranate: Markov chain of order one                its matrix, from its start
-stormpy: DTMC, MDP                                    an `ExplicitModel`
+stormpy, stormvogel: DTMC, MDP                        an `ExplicitModel`
 ====================================================  ============================================================
 """
 
@@ -260,6 +260,38 @@ def _stormpy_rewards(own: Any, rows: Sequence[Any], owner: Any) -> Floats:
     return paid
 
 
+def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
+    """A DTMC or MDP of stormvogel: states by number, their actions with a branch of (probability, state) each."""
+    kind = str(getattr(getattr(model, "type", None), "name", ""))
+    if kind not in ("DTMC", "MDP"):
+        raise InvalidChain(f"this {type(model).__name__} of stormvogel is no DTMC or MDP")
+    states = sorted(model.states)
+    number = {s: k for k, s in enumerate(states)}
+    choices = [
+        (s, action, branch.branch)
+        for s in states if s in model.transitions
+        for action, branch in model.transitions[s].transition.items()
+    ]  # fmt: skip
+    arrows = [(c, number[to.id], p) for c, (_, _, branch) in enumerate(choices) for p, to in branch]
+    row, target, probability = zip(*arrows, strict=True) if arrows else ((), (), ())
+    names: dict[str, list[int]] = {}
+    for s in states:
+        for name in model.states[s].labels:
+            names.setdefault(name, []).append(number[s])
+    paid = {own.name: _numbers(own.rewards.get((s, a), 0.0) or 0.0 for s, a, _ in choices) for own in model.rewards}
+    return ExplicitModel(
+        name=model.name or type(model).__name__,
+        n_states=len(states),
+        owner=np.array([number[s] for s, _, _ in choices], np.int64),
+        row=np.array(row, np.int64),
+        target=np.array(target, np.int64),
+        probability=_numbers(probability),
+        actions=[_joined(action.labels) for _, action, _ in choices],
+        rewards=paid,
+        propositions={name: np.array(held, np.int64) for name, held in names.items()},
+    )
+
+
 def _joined(names: Any) -> str:
     return " ".join(sorted(names))
 
@@ -277,6 +309,7 @@ READERS: dict[str, Callable[[Any, Any], Held | ExplicitModel]] = {
     "hmmlearn": _hmmlearn,
     "pomegranate": _pomegranate,
     "stormpy": _stormpy,
+    "stormvogel": _stormvogel,
     "torch": _tensor,
     "jax": _tensor,
     "jaxlib": _tensor,

@@ -303,14 +303,7 @@ class DistanceResult:
 
     def _pair(self, s: Any, t: Any) -> tuple[int, int]:
         """Two states by label or index."""
-        found = []
-        for name, state, chain in (("x", s, self.problem.x), ("y", t, self.problem.y)):
-            k = find_state(state, chain.n_states, {label: k for k, label in enumerate(chain.labels or ())})
-            if k is None:
-                known = "a label, or an index" if chain.labels else "an index"
-                raise InvalidArgument(f"{name} = {state!r} is not a state: give {known} from 0 to {chain.n_states - 1}")
-            found.append(k)
-        return found[0], found[1]
+        return two_states((s, t), (self.problem.x, self.problem.y))
 
     def __float__(self) -> float:
         return self.value
@@ -322,6 +315,20 @@ class DistanceResult:
             f"DistanceResult({self.value:.9g} in [{self.lower:.9g}, {self.upper:.9g}], gap {self.gap:.1e}, "
             f"{self.solver}, {self.iterations} iterations, {state})"
         )
+
+
+def two_states(states: tuple[Any, Any], sides: tuple[Any, Any], when: str = "") -> tuple[int, int]:
+    """The numbers of a state of either side, each given by label or index."""
+    found = []
+    for name, state, side in zip("xy", states, sides, strict=True):
+        k = find_state(state, side.n_states, {label: k for k, label in enumerate(side.labels or ())})
+        if k is None:
+            known = "a label, or an index" if side.labels else "an index"
+            raise InvalidArgument(
+                f"{name} = {state!r} is not a state{when}: give {known} from 0 to {side.n_states - 1}"
+            )
+        found.append(k)
+    return found[0], found[1]
 
 
 def check_warm(warm: Any, shape: tuple[int, int]) -> None:

@@ -104,7 +104,16 @@ class Successors(_Arrays):
         else:
             indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
             probabilities = np.asarray(matrix.data, dtype=np.float64)
-        return cls(freeze(indptr), freeze(indices), freeze(probabilities))
+        return cls.frozen(indptr, indices, probabilities)
+
+    @classmethod
+    def frozen(cls, *arrays: Any) -> Successors:
+        """These three arrays, made read-only."""
+        return cls(*map(freeze, arrays))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Neither pickle nor deepcopy keeps the flags, and kernels would be compiled once more for arrays without."""
+        return Successors.frozen, tuple(self)
 
     @property
     def sources(self) -> Integers:

@@ -9,9 +9,16 @@
 Forward by a solver of this package in double precision, backward by its envelope gradient (gradient.py): nothing is
 unrolled. The result has the dtype and device of P. First derivatives, in reverse mode; a second one is refused. See
 docs/gradients.md on kinks and on what the gap means.
+
+Two ways lead to a solver. A call is an autograd function that remembers its solution, so that the derivatives are made
+when they are asked for, and ``torch.func.vmap`` goes entry by entry. In ``torch.compile`` nothing can be remembered
+between two kernels: there the distance is an operator, ``diffbisim::distance``, that returns its derivatives along with
+the value.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,12 +45,15 @@ def distance(X: Any, Y: Any, cost: Any = "reward", discount: float = 0.95, **opt
     """The distance between two chains as a scalar tensor; see :func:`distance_and_result` for all options.
 
     Kernels with a leading batch dimension, (B, n, n), give B distances, solved by all processors (and differentiated,
-    where a gradient will be wanted); cost (B, n_X, n_Y), starts and rewards (B, n) may have it as well.
+    where a gradient will be wanted); cost (B, n_X, n_Y), starts and rewards (B, n) may have it as well. The same by
+    ``torch.func.vmap``. ``torch.compile`` keeps the call in its graph, with dense kernels.
     """
+    if torch.compiler.is_compiling():
+        return _compiled(X, Y, cost, discount, **options)
     given = {"X": X, "Y": Y, "cost": cost, "discount": discount, **options}
     names = _bridge.batched(given)
     if not names:
-        return distance_and_result(X, Y, cost, discount, **options)[0]
+        return _call(**given).value()
     ones = ({**given, **{name: given[name][b] for name in names}} for b in range(len(given[names[0]])))
     calls = [_call(**one) for one in ones]
     tasks(_solve_ahead, calls, torch.is_grad_enabled())  # which is a matter of the thread
@@ -74,13 +84,11 @@ def distance_and_result(
     return evaluate(X, Y, cost, how, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
-def _call(
-    X: Any, Y: Any, cost: Any, discount: float, solver: Any = None, tol: float | None = None,
-    warm: DistanceResult | None = None, initial: Any = None, initial_x: Any = None, rewards: Any = None, **asked: Any,
-) -> "_Call":  # fmt: skip
-    """One distance of a batch, ready to be solved."""
-    how = Asked(discount, solver, tol, warm, Question(**asked))
-    return _Call.of(X, Y, cost, how, initial, initial_x, rewards)
+def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call":
+    """One distance of a batch, ready to be solved; options as for :func:`distance_and_result`."""
+    given = {name: options.pop(name, None) for name in ("initial", "initial_x", "rewards")}
+    how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
+    return _Call.of(X, Y, cost, Asked(discount, **how, question=Question(**options)), **given)
 
 
 def _solve_ahead(_: None, call: "_Call") -> None:
@@ -134,12 +142,18 @@ class _Solve:
     def __init__(self, x: _Side, y: _Side, asked: Asked, shapes: _bridge.Shapes | None = None) -> None:
         self.x, self.y, self.asked, self.shapes = x, y, asked, shapes  # shapes: of costs by time, which are flat
         self.result: DistanceResult | None = None
+        self.entries: list[_Solve] = []  # under vmap: one for each, instead of a result
         self.kernels: tuple[Kernel | None, Kernel | None] = (None, None)
 
     @property
     def found(self) -> DistanceResult:
-        assert self.result is not None
+        if self.result is None:
+            raise InvalidArgument("under torch.func.vmap there is no single result: use distance")
         return self.result
+
+    def another(self) -> "_Solve":
+        """The same question, not yet answered."""
+        return _Solve(self.x, self.y, self.asked, self.shapes)
 
     def __call__(self, parts: tuple[torch.Tensor | None, ...]) -> float:
         if self.result is not None:
@@ -172,7 +186,7 @@ class _Call(NamedTuple):
 
     solve: _Solve
     parts: tuple[torch.Tensor | None, ...]
-    like: torch.Tensor
+    like: torch.Tensor | None = None
 
     @classmethod
     def of(cls, X: Any, Y: Any, cost: Any, asked: Asked, initial: Any, initial_x: Any, rewards: Any) -> "_Call":
@@ -195,7 +209,7 @@ class _Call(NamedTuple):
     def value(self) -> torch.Tensor:
         apply: Any = _Distance.apply
         found: torch.Tensor = apply(self.solve, *self.parts)
-        return found.to(self.like)
+        return found if self.like is None else found.to(self.like)
 
 
 class _Distance(torch.autograd.Function):
@@ -222,8 +236,12 @@ class _Distance(torch.autograd.Function):
         raise InvalidArgument(_bridge.REVERSE)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:  # torch.func.hessian comes by here
-        raise InvalidArgument(_bridge.REVERSE)
+    def vmap(info: Any, in_dims: Any, solve: _Solve, *parts: torch.Tensor | None) -> Any:
+        solve.entries = [solve.another() for _ in range(info.batch_size)]
+        own = list(_entries(info, in_dims[1:], parts))
+        tasks(_solve_ahead, [_Call(*one) for one in zip(solve.entries, own, strict=True)], torch.is_grad_enabled())
+        apply: Any = _Distance.apply
+        return torch.stack([apply(one, *of) for one, of in zip(solve.entries, own, strict=True)]), 0
 
 
 class _Derivative(torch.autograd.Function):
@@ -246,8 +264,142 @@ class _Derivative(torch.autograd.Function):
         raise InvalidArgument(_bridge.ONCE)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
         raise InvalidArgument(_bridge.ONCE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, solve: _Solve, wanted: tuple[int, ...], *parts: torch.Tensor | None) -> Any:
+        if not solve.entries:  # the distance itself was not in the batch: torch.func.hessian comes by here
+            raise InvalidArgument(_bridge.ONCE)
+        apply: Any = _Derivative.apply
+        own = zip(solve.entries, _entries(info, in_dims[2:], parts), strict=True)
+        found = [apply(one, wanted, *of) for one, of in own]
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(wanted)
+
+
+def _entries(info: Any, dims: Any, parts: Any) -> Iterator[tuple[torch.Tensor | None, ...]]:
+    """The parts of each entry of a batch of ``torch.func.vmap``."""
+    for b in range(info.batch_size):
+        yield tuple(part if k is None else part.select(k, b) for part, k in zip(parts, dims, strict=True))
+
+
+# --- torch.compile ---------------------------------------------------------------------------------------------
+
+
+class _Constants(NamedTuple):
+    """What of a compiled call is no tensor; None where there is one."""
+
+    X: Any
+    Y: Any
+    initial_x: Any
+    initial: Any
+    cost: Any
+    rewards: Any
+    asked: Asked
+
+
+_kept: list[_Constants] = []  # by number, which is all that a graph can hold; one for every call that was compiled
+
+
+def _compiled(
+    X: Any, Y: Any, cost: Any, discount: float, initial: Any = None, initial_x: Any = None, rewards: Any = None,
+    **options: Any,
+) -> torch.Tensor:  # fmt: skip
+    """The call as it stands in the graph of ``torch.compile``: what is no tensor is put away now, under a number."""
+    if isinstance(rewards, torch.Tensor) and isinstance(cost, str):
+        cost, rewards = (_rewards_of(X)[:, None] - rewards[..., None, :]).abs(), None
+    given = {"X": X, "Y": Y, "initial_x": initial_x, "initial": initial, "cost": cost}
+    tensors = {name: v for name, v in given.items() if isinstance(v, torch.Tensor)}
+    solver = options.pop("solver", None)
+    names = getattr(solver, "__dataclass_fields__", ())  # a frozen object does not go through the tracer, but these do
+    options["solver"] = (type(solver), {name: getattr(solver, name) for name in names}) if names else solver
+    constants: list[Any] = [None if name in tensors else v for name, v in given.items()]
+    key = _keep(*constants, rewards, discount, *options.items())
+    like = tensors["Y"] if "Y" in tensors else next(iter(tensors.values()))
+    batch = _bridge.batched(tensors)
+    size = tensors[batch[0]].shape[0] if batch else 1
+    parts = [
+        None if name not in tensors
+        else tensors[name].to(device="cpu", dtype=torch.float64) if name in batch
+        else tensors[name].to(device="cpu", dtype=torch.float64).expand(size, *tensors[name].shape)
+        for name in given
+    ]  # fmt: skip
+    found: torch.Tensor = _operator(*parts, key)[0].to(like)
+    return found if batch else found[0]
+
+
+def _keep(X: Any, Y: Any, initial_x: Any, initial: Any, cost: Any, rewards: Any, discount: Any, *options: Any) -> int:
+    """The number under which the constants of a call are found; run while the graph is made, and once for it."""
+    for name, chain in {"X": X, "Y": Y}.items():
+        if not (chain is None or isinstance(chain, MarkovChain)):
+            raise InvalidArgument(
+                f"{name} is a {type(chain).__name__}: torch.compile takes dense kernels and MarkovChains; call the "
+                "distance in a function under torch.compiler.disable"
+            )
+    question = dict(options)
+    solver, tol, warm = (question.pop(name, None) for name in ("solver", "tol", "warm"))
+    if isinstance(solver, tuple):
+        kind, given = solver
+        solver = kind(**{field.name: given[field.name] for field in fields(kind) if field.init})
+    asked = Asked(discount, solver, tol, warm, Question(**question))
+    _kept.append(_Constants(X, Y, initial_x, initial, cost, rewards, asked))
+    return len(_kept) - 1
+
+
+def _rewards_of(X: Any) -> torch.Tensor:
+    """Those of the chain, as a constant of the graph."""
+    if not isinstance(X, MarkovChain) or X.rewards is None:
+        raise InvalidArgument('cost "reward": X must be a MarkovChain with rewards; else give the (n_X, n_Y) table')
+    return _tensor(X.rewards)
+
+
+for _constant in (_keep, _rewards_of):  # torch.compiler.assume_constant_result, without the two seconds of its import
+    _constant.__dict__["_dynamo_marked_constant"] = True
+
+
+@torch.library.custom_op("diffbisim::distance", mutates_args=())
+def _operator(
+    P_x: torch.Tensor | None, P_y: torch.Tensor | None, nu_x: torch.Tensor | None, nu_y: torch.Tensor | None,
+    c: torch.Tensor | None, key: int,
+) -> list[torch.Tensor]:  # fmt: skip
+    """The values of a batch, (B,), and their derivatives in each of the five parts; empty where a part is missing."""
+    kept, given = _kept[key], (P_x, P_y, nu_x, nu_y, c)
+    calls = []
+    for b in range(next(v.shape[0] for v in given if v is not None)):
+        own = (constant if v is None else v[b] for constant, v in zip(kept[:5], given, strict=True))
+        X, Y, initial_x, initial, cost = own
+        calls.append(_Call.of(X, Y, cost, kept.asked, initial, initial_x, kept.rewards))
+    tasks(_solve_and_differentiate, calls)
+    values = torch.tensor([call.solve.found.value for call in calls], dtype=torch.float64)
+    return [values] + [
+        values.new_empty(0) if v is None else torch.stack([call.solve.derivative(k) for call in calls])
+        for k, v in enumerate(given)
+    ]
+
+
+def _solve_and_differentiate(_: None, call: _Call) -> None:
+    call.solve(call.parts)
+    call.solve.found.gradient  # noqa: B018 - made now, and kept
+
+
+@_operator.register_fake
+def _shapes(P_x: Any, P_y: Any, nu_x: Any, nu_y: Any, c: Any, key: int) -> list[torch.Tensor]:
+    given = (P_x, P_y, nu_x, nu_y, c)
+    one = next(v for v in given if v is not None)
+    return [one.new_empty(one.shape[0])] + [one.new_empty(0) if v is None else torch.empty_like(v) for v in given]
+
+
+def _remember(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*output[1:])
+
+
+def _pull_back(ctx: Any, seeds: Any) -> Any:
+    seed = seeds[0]
+    found = (seed.reshape(-1, *(1,) * (v.ndim - 1)) * v if v.ndim > 1 else None for v in ctx.saved_tensors)
+    return *found, None
+
+
+_operator.register_autograd(_pull_back, setup_context=_remember)
 
 
 def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:

@@ -243,13 +243,13 @@ def test_trees_stay_strongly_feasible_after_every_single_pivot(seed):
     assert optimal
 
 
-@pytest.mark.parametrize(("index", "n"), [(np.int8, 64), (np.int16, 64), (np.int32, 64), (np.int16, 300)])
+@pytest.mark.parametrize(("index", "n"), [(np.int8, 64), (np.int16, 64), (np.int16, 300)])
 def test_the_width_of_the_edge_list_does_not_matter(index, n):
     """64 + 64 nodes are the most that int8 can number."""
     rng = np.random.default_rng(5)
     C, p, q = rng.random((n, n)), rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(n))
     for first in FIRST:
-        tree, wide = (first_tree(C, p, q, first, index=i) for i in (index, np.int64))
+        tree, wide = (first_tree(C, p, q, first, index=i) for i in (index, np.int32))
         one, two = tree.simplex(), wide.simplex()
         assert one[:2] == two[:2]
         assert np.array_equal(one[2], two[2])

@@ -195,3 +195,37 @@ def test_every_function_takes_them():
     assert db.compress(frame, 3, target_rewards=[0, 1, 2]).distance.value < 1e-8
     data = db.Transitions.from_trajectories([X.sample(40, rng=k).tolist() for k in range(8)], states=3)
     assert db.estimate(data, P, "indicator", replicates=20).value > 0
+
+
+# --- stormvogel, whose objects are told by their module; its own package brings notebooks and games along ----------
+
+
+class Bag:
+    __module__ = "stormvogel.model"
+
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+
+
+def test_models_of_stormvogel():
+    """Two actions in one state and one in the other; what it says of labels, rewards and branches is what is read."""
+    ids = (3, 8)  # numbers need not be 0, 1, …
+    states = {s: Bag(id=s, labels=names) for s, names in zip(ids, (["init"], ["done"]), strict=True)}
+    go, stay = (Bag(labels=frozenset({name})) for name in ("go", "stay"))
+    of = {
+        3: {go: [(0.25, states[3]), (0.75, states[8])], stay: [(1, states[3])]},
+        8: {go: [(1.0, states[8])], stay: [(1.0, states[8])]},
+    }
+    transitions = {
+        s: Bag(transition={a: Bag(branch=branch) for a, branch in actions.items()}) for s, actions in of.items()
+    }
+    cost = Bag(name="cost", rewards={(3, go): 2, (3, stay): 1.0})
+    model = Bag(name=None, type=Bag(name="MDP"), states=states, transitions=transitions, rewards=[cost])
+    mdp = db.MDP.of(model)
+    assert mdp.actions == ("go", "stay")
+    assert mdp.transition[0].toarray().tolist() == [[0.25, 0.75], [0, 1]]
+    assert mdp.rewards.tolist() == [[2, 1], [0, 0]]
+    assert mdp.initial.tolist() == [1, 0]
+    assert db.MDP.of(model, rewards="done").rewards.tolist() == [0, 1]
+    with pytest.raises(InvalidChain, match="no DTMC or MDP"):
+        db.as_chain(Bag(name=None, type=Bag(name="CTMC"), states={}, transitions={}, rewards=[]))

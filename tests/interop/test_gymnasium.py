@@ -73,7 +73,7 @@ def test_the_wrapper_that_is_recommended_fits_the_space():
 def test_not_discrete_points_to_discretization():
     with pytest.raises(db.InvalidArgument, match="discretize"):
         from_env(gymnasium.make("CartPole-v1"))
-    with pytest.raises(db.InvalidArgument, match="discretize"):
+    with pytest.raises(db.InvalidData, match="expert shows 1 numbers at a time, features of the environment have 4"):
         db.imitate(gymnasium.make("CartPole-v1"), [[0, 1]])
 
 

@@ -355,3 +355,70 @@ def test_a_batch_is_the_loop_with_its_gradients():
     assert torch.equal(both, torch.stack([distance(kernels[b], kernels[2 - b], costs[0]) for b in range(3)]))
     with pytest.raises(db.InvalidArgument, match="batches differ in size: Y of 3, cost of 2"):
         distance(X, kernels, costs[:2])
+
+
+def of_logits(t):
+    return distance(db.examples.random_chain(4, 0), torch.softmax(t, -1), **TIGHT)
+
+
+BATCHED = {
+    "vmap of grad": torch.func.vmap(torch.func.grad(of_logits)),
+    "grad of vmap": torch.func.grad(lambda t: torch.func.vmap(of_logits)(t).sum()),
+    "jacrev of vmap": lambda t: torch.func.jacrev(torch.func.vmap(of_logits))(t).sum(0),
+    "nested": lambda t: torch.func.vmap(torch.func.vmap(torch.func.grad(of_logits)))(t[None])[0],
+    "another axis": lambda t: torch.func.vmap(torch.func.grad(of_logits), 1)(t.movedim(0, 1)),
+}
+
+
+def test_vmap_is_the_loop_with_its_gradients():
+    """Values and derivatives to the bit; what is not in the batch stands for all."""
+    t = torch.tensor(np.random.default_rng(7).normal(size=(3, 4, 4)))
+    assert torch.equal(torch.func.vmap(of_logits)(t), torch.stack([of_logits(one) for one in t]))
+    gradients = torch.stack([torch.func.grad(of_logits)(one) for one in t])
+    for way, batched in BATCHED.items():
+        assert torch.equal(batched(t), gradients), way
+    with pytest.raises(db.InvalidArgument, match="reverse mode"):
+        torch.func.vmap(torch.func.hessian(of_logits))(t)
+    with pytest.raises(db.InvalidArgument, match=r"under torch.func.vmap there is no single result"):
+        torch.func.vmap(lambda P: distance_and_result(db.examples.random_chain(4, 0), P)[0])(torch.softmax(t, -1))
+
+
+def test_compiled_without_a_break_it_is_what_it_was():
+    """In kernel, rewards and start, and as a batch, whose size becomes a symbol; another chain is another graph."""
+    solver, rng = db.solvers.SinkhornPolicy(epsilon=0.5), np.random.default_rng(1)
+
+    def loss(X, t, rewards, start):
+        P, nu = torch.softmax(t, -1), torch.softmax(start, -1)
+        return distance(X, P, rewards=rewards, initial=nu, discount=0.8, solver=solver).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    given = [tensor(rng.normal(size=shape)) for shape in ((4, 4), (4,), (4,))]
+    for X, batch in ((db.examples.random_chain(4, 0), ()), (db.examples.random_chain(4, 1), (2,))):
+        parts = [given[0].expand(*batch, 4, 4), *given[1:]]
+        ours, plain = compiled(X, *parts), loss(X, *parts)
+        assert torch.equal(ours, plain)
+        pairs = zip(torch.autograd.grad(ours, given), torch.autograd.grad(plain, given), strict=True)
+        assert all(torch.allclose(one, other, rtol=0, atol=1e-15) for one, other in pairs)
+
+
+def soft_transport(p, q, C, reg):
+    """min <π, C> + reg KL(π ‖ p⊗q), by plain Sinkhorn iterations on logarithms."""
+    f, g = torch.zeros_like(p), torch.zeros_like(q)
+    for _ in range(300):
+        f = -reg * torch.logsumexp((g - C) / reg + q.log(), 1)
+        g = -reg * torch.logsumexp((f[:, None] - C) / reg + p.log()[:, None], 0)
+    return p @ f + q @ g
+
+
+def test_the_discounted_weisfeiler_lehman_distance_is_the_entropic_one():
+    """ot-markov-distances iterates C ← δ c + (1-δ) OT_reg(C): discount = 1 - δ, epsilon = reg / δ."""
+    rng, reg, delta = np.random.default_rng(2), 0.1, 0.6
+    shapes = ((3, 3), (2, 2), (3,), (2,))
+    P, Q, nu, mu = (torch.tensor(rng.dirichlet(np.ones(shape[-1]), shape[:-1])) for shape in shapes)
+    c = C = torch.tensor(rng.random((3, 2)))
+    for _ in range(20):  # 0.4 ** 20 = 1e-8
+        steps = torch.stack([torch.stack([soft_transport(p, q, C, reg) for q in Q]) for p in P])
+        C = delta * c + (1 - delta) * steps
+    solver = db.solvers.SinkhornPolicy(epsilon=reg / delta)
+    ours = distance(P, Q, c, 1 - delta, initial_x=nu, initial=mu, solver=solver)
+    assert ours.item() == pytest.approx(soft_transport(nu, mu, C, reg).item(), abs=1e-7)

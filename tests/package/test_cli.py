@@ -116,6 +116,22 @@ def test_finite_horizons(folder):
     assert db.load("r.npz").weights.tolist() == [1, 0.5, 0.25]
 
 
+def test_timed_chains_in_files(folder):
+    kernels = [[[0.25, 0.75]], [[0.5, 0.5], [0.0, 1.0]]]
+    X = db.TimedChain(kernels, rewards=[[0], [1, 2], [3, 4]], labels=[["now"], ["a", "b"], ["c", "d"]])
+    Y = db.TimedChain([np.eye(2)] * 2, initial=1, rewards=[0.0, 1.0])
+    for name, chain in (("x.npz", X), ("y.npz", Y)):
+        db.write_chain(chain, name)
+    report = json.loads(run("distance", "x.npz", "y.npz", "--discount", 1, "--initial-b", 0, "--json")[0])
+    assert report["value"] == pytest.approx(db.distance(X, Y.with_initial(0), discount=1).value, abs=1e-12)
+    assert [side["n_states"] for side in report["chains"]] == [[1, 2, 2], [2, 2, 2]]
+    out, _ = run("distance", "x.npz", "y.npz", "--discount", 1)
+    assert "2 steps, 1 to 2 states" in out
+    assert "start now" in out
+    assert "holds a TimedChain" in refused("distance", "x.npz", "y.npz", "--rewards-a", "rewards.csv")
+    assert "MarkovChain" in refused("lump", "x.npz")
+
+
 @pytest.fixture
 def games(folder):
     """Two MDPs in PRISM's format, of two and of three choices; states 1 and 2 of the first are alike."""
@@ -431,7 +447,8 @@ def test_messages_name_files_once_and_options_as_typed(folder, arguments, messag
 def test_every_option_is_known_by_the_argument_it_sets():
     commands = {cli.compress.compress: db.compress, cli.fit.fit: db.fit, cli.imitate.imitate: db.imitate}
     for command, library in commands.items():
-        own = {"plot", "as_json", "output", "rewards", "unseen", "initial", "kernel", "env", "mdp", "expert", "rng"}
+        own = {"plot", "as_json", "output", "rewards", "unseen", "initial", "kernel", "env", "mdp", "expert", "rng",
+               "constants"}  # fmt: skip
         assert set(options_of(command)) - own <= set(inspect.signature(library).parameters)
     assert options_of(cli.compress.compress)["n_states"] == "--states"
     assert options_of(cli.compress.compress)["rng"] == "--seed"

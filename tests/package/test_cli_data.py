@@ -132,6 +132,17 @@ def test_estimate_is_that_of_the_library(folder, walks, options):
     assert report["lower"] <= report["upper"]
 
 
+def test_estimate_over_a_horizon(folder):
+    options = ("--cost", "indicator", "--replicates", 40, "--permutations", 19)
+    out, _ = run("estimate", "before.csv", "after.csv", *options, "--horizon", 2, "--json")
+    report = json.loads(out)
+    data = [db.read_transitions(f"{name}.csv") for name in ("before", "after")]
+    known = db.estimate(*data, "indicator", horizon=2, replicates=40, permutations=19, rng=0)
+    assert (report["criterion"], report["horizon"]) == ("horizon", 2)
+    assert report["value"] == pytest.approx(known.value, abs=1e-12)
+    assert "indicator, 2; weights" in run("estimate", "before.csv", "after.csv", *options, "--horizon", 2)[0]
+
+
 def test_estimate_for_people_and_to_a_file(folder):
     out, _ = run("estimate", "before.csv", "after.csv", "--cost", "indicator", "--replicates", 40, "-o", "e.json")
     assert "they differ" in out

@@ -20,6 +20,7 @@ from diffbisim.experiments import (
     blocks,
     chosen,
     compression,
+    control,
     drift,
     imitation_chain,
     imitation_data,
@@ -41,7 +42,14 @@ from diffbisim.experiments import (
 from diffbisim.experiments.imitators import standing
 from diffbisim.experiments.page import SIGN
 from diffbisim.experiments.report import DIFFERS, finish, stored
+from diffbisim.imitate.control import Control
 from diffbisim.progress import steps
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Without pyotc, installed or not: it takes longer than all else here."""
+    monkeypatch.setattr(average_cost, "_peer", lambda: None)
 
 
 def test_landscape_against_closed_form_and_differences():
@@ -111,6 +119,35 @@ def test_drift_is_found_from_kernel_and_samples():
     assert found["error"]["from -2"] <= 1e-6
     assert found["error"]["constant steps"] > 1e-6
     assert outcome.intervals.shape == (1, 2)
+
+
+def test_control_says_who_is_ahead_in_every_seed():
+    settings = control.Settings(("MountainCar, position only", "Acrobot"), (control.OURS, control.NEAREST), 3)
+    shares = {control.OURS: [(0.9, 0.8, 1.0), (0.5, 0.6, 0.7)], control.NEAREST: [(0.1, 0.7, 0.0), (0.6, 0.1, 0.9)]}
+    path = [[-0.5, 0.0], [-0.4, 0.01]]
+    runs = {
+        (scene, method): [
+            {"share": s, "seconds": 1.0, "steps": 6_000, "model_error": 0.1, "curve": [[6_000, s]], "path": path}
+            for s in shares[method][k]
+        ]
+        for k, scene in enumerate(settings.scenes)
+        for method in settings.methods
+    }
+    assert control.cases(settings) == list(runs)
+    outcome = control.Outcome(settings, runs)
+    assert [row["share of the expert's return"] for row in control.table(outcome)] == ["0.90", "0.10", "0.60", "0.60"]
+    _, car, acrobot = control.findings(outcome)
+    assert "tracking 0.90; behind it in every seed: nearest state" in car
+    assert "tracking 0.60; neither: nearest state" in acrobot
+    assert len(control.records(outcome)) == 12
+    assert len(control.plot(outcome).axes) == 2
+
+
+def test_formulas_of_experts_solve_their_tasks():
+    low, high = control.references("CartPole-v1")
+    assert (low < 40, high) == (True, 500.0)
+    assert control.references("MountainCar-v0")[0] == -200.0  # no random walk arrives
+    assert control.references("MountainCar-v0")[1] > -125
 
 
 def test_the_step_rule_needs_no_rate():
@@ -334,6 +371,10 @@ SMALL = {
     "imitation_gymnasium": (
         imitation_gymnasium,
         imitation_gymnasium.Settings(("FrozenLake-v1",), transitions=500, iterations=3),
+    ),
+    "control": (
+        control,
+        control.Settings(methods=(control.OURS,), options=Control(300, 2, demonstrations=1, cells=50)),
     ),
     "mdp_metrics": (mdp_metrics, mdp_metrics.Settings(worlds=("four rooms",))),
     "mdp_values": (mdp_values, mdp_values.Settings(n_states=4, mdps=1, rooms=False)),

@@ -96,8 +96,8 @@ def test_refused_tables(table, message, wrap):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    message = 'cost \'rewards\' is unknown; use "reward", "squared", "indicator", an array or a function (X, Y)'
-    with pytest.raises(InvalidCost, match=re.escape(message)):
+    message = 'use "reward", "euclidean", "squared", "indicator", an array or a function (X, Y)'
+    with pytest.raises(InvalidCost, match="cost 'rewards' is unknown; " + re.escape(message)):
         ground_cost("rewards", chain(2), chain(2))
 
 

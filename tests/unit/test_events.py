@@ -115,7 +115,7 @@ def test_numbers_are_state_numbers():
     assert (data.n_states, data.labels, data.states.tolist()) == (4, None, [3, 1])
     fixed = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=6)
     assert fixed.n_states == 6
-    with pytest.raises(InvalidData, match="3 is not in states"):
+    with pytest.raises(InvalidData, match="state = 3 is outside states"):
         db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=3)
 
 

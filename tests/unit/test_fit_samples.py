@@ -120,7 +120,7 @@ def test_a_step_of_a_new_learner_keeps_what_was_seen_of_the_target():
     solver = Somcot(100, certify=False)
     before = solver.estimate(X, first, "reward", 0.9)
     after = solver.estimate(X, second, "reward", 0.9, warm=before)
-    assert X.taken == 256
+    assert X.n_read == 256
     assert after.work["transitions_x"] == 256
     assert after.coupling.run.x.counts.sum() == 128 + 100
     np.testing.assert_allclose(after.problem.y.transition, second.source.transition)

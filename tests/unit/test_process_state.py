@@ -61,6 +61,7 @@ def state():
 
 def test_two_fits_in_two_threads_leave_nothing_behind(three_threads):
     before, seen = state(), []
+    ready = threading.Barrier(2)  # a thread has the number of the moment when it first asks: before either fit
 
     def fit(wait):
         def callback(row):
@@ -69,12 +70,23 @@ def test_two_fits_in_two_threads_leave_nothing_behind(three_threads):
             seen.append((torch.get_num_threads(), in_a_new_thread(torch.get_num_threads)))
 
         assert torch.get_num_threads() == 3
+        ready.wait(60)
         db.fit(X, K.Softmax(4), steps=3, callback=callback)
         assert torch.get_num_threads() == 3
 
     two_at_once(fit, fit)
     assert state() == before
     assert set(seen) == {(1, 3)}  # the fit's own thread has one, threads that begin meanwhile have what they would have
+
+
+def test_a_fit_never_sets_the_threads_of_others(three_threads, monkeypatch):
+    """Not even for a moment: a thread that first uses torch just then would keep that number."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: pytest.fail("of all threads to come"))
+    counts = []
+    db.fit(X, K.Softmax(4), steps=2, callback=lambda row: counts.append(torch.get_num_threads()))
+    assert set(counts) == {1}
+    assert torch.get_num_threads() == 3
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

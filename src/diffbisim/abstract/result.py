@@ -24,10 +24,10 @@ from diffbisim.abstract.model import (
 from diffbisim.abstract.partitions import numbered
 from diffbisim.checks import Floats, Integers, check_discount, freeze, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.io.arrays import entry, is_count, is_number, numbers, read_json
+from diffbisim.io.arrays import entry, is_count, is_number, numbers, part, read_json
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
-from diffbisim.io.results import check_version, part
+from diffbisim.io.results import check_version
 from diffbisim.mdp import MDP
 from diffbisim.planning import Values, action_rewards, optimal_values, policy_values
 from diffbisim.problem import lazy

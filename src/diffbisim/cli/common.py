@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from diffbisim.chain import MarkovChain, Transitions
-    from diffbisim.mdp import MDP
 
 INVALID, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 CHAIN_FILES = (".npz", ".csv", ".tsv", ".tra")
@@ -98,8 +97,18 @@ Group = Annotated[
     ),
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
+OBSERVED = (
+    "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
+    "a file with a chain is taken as known"
+)
+UnseenOfData = Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")]
+Permutations = Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")]
+Replicates = Annotated[int, typer.Option(help="Bootstrap samples, for the interval")]
 Cost = Annotated[
-    str, typer.Option(help="reward, indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns")
+    str,
+    typer.Option(
+        help="reward, euclidean (vectors), indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns"
+    ),
 ]
 Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
 Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
@@ -236,32 +245,24 @@ def suffix(path: Path | None) -> str:
 
 def read_chain_file(
     path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
-    const: str | None = None,
-) -> MarkovChain:  # fmt: skip
-    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options."""
-    from diffbisim.io.chains import read_chain
+    const: str | None = None, any_kind: bool = False,
+) -> Any:  # fmt: skip
+    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options.
+
+    With ``any_kind`` also the MDP, where a model holds one, or the timed chain in an archive.
+    """
+    from diffbisim.io.chains import read_chain, read_model
     from diffbisim.io.files import naming
+    from diffbisim.io.npz import read_process
 
     given = read_rewards_of(path, rewards)
+    read: Callable[..., Any] = read_model if any_kind and is_model(path) else read_chain
     with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        chain = read_chain(path, rewards=given, unseen=unseen, constants=const)  # type: ignore[arg-type]
-        return chain if initial is None else chain.with_initial(read_state(chain, initial))
-
-
-def read_process_file(
-    path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
-    const: str | None = None,
-) -> MarkovChain | MDP:  # fmt: skip
-    """The same; or the MDP, where a model holds one."""
-    from diffbisim.io.chains import read_model
-    from diffbisim.io.files import naming
-
-    if not is_model(path):
-        return read_chain_file(path, unseen=unseen, initial=initial, rewards=rewards, side=side, const=const)
-    given = read_rewards_of(path, rewards)
-    with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
-        model = read_model(path, rewards=given, unseen=unseen, constants=const)
-        return model if initial is None else model.with_initial(read_state(model, initial))
+        if any_kind and suffix(path) == ".npz" and rewards is None:
+            found: Any = read_process(path)
+        else:
+            found = read(path, rewards=given, unseen=unseen, constants=const)
+        return found if initial is None else found.with_initial(read_state(found, initial))
 
 
 def is_model(path: Path) -> bool:
@@ -282,9 +283,9 @@ def read_rewards_of(path: Path, rewards: Path | None) -> Any:
     return str(rewards) if by_name and not rewards.exists() else read_rewards(rewards)
 
 
-def read_state(chain: MarkovChain | MDP | Transitions, text: str) -> Any:
+def read_state(chain: Any, text: str) -> Any:
     """A label as it stands; else a number, a tuple, or a list of probabilities, as Python writes them."""
-    if chain.labels is not None and text in chain.labels:
+    if text in (first_labels(chain) or ()):
         return text
     try:
         return literal_eval(text)
@@ -293,13 +294,13 @@ def read_state(chain: MarkovChain | MDP | Transitions, text: str) -> Any:
 
 
 def read_cost(cost: str) -> Any:
-    """ "reward" and "indicator" as they are, anything else as a file of n_A rows and n_B columns of numbers."""
+    """Names of costs as they are, anything else as a file of n_A rows and n_B columns of numbers."""
     from diffbisim.io.tables import read_numbers
 
-    if cost in ("reward", "indicator"):
+    if cost in ("reward", "euclidean", "indicator"):
         return cost
     if suffix(Path(cost)) not in (".npy", ".csv", ".tsv"):
-        raise InvalidArgument(f"--cost {cost}: use reward, indicator, or a file .npy, .csv or .tsv")
+        raise InvalidArgument(f"--cost {cost}: use reward, euclidean, indicator, or a file .npy, .csv or .tsv")
     return read_numbers(Path(cost))
 
 
@@ -452,13 +453,19 @@ def columns(*names: str) -> Table:
     return Table(*names, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def state_names(chain: MarkovChain | MDP, states: Iterable[Any]) -> list[Any]:
+def first_labels(process: Any) -> Any:
+    """The labels of the states that it may start in, or None; a timed chain has others at every time."""
+    return process.labels[0] if process.labels and hasattr(process, "n_steps") else process.labels
+
+
+def state_names(chain: Any, states: Iterable[Any]) -> list[Any]:
     """The labels of the first few states, as JSON can hold them."""
-    labels = (chain.label(int(k)) for k, _ in zip(states, range(SHOWN), strict=False))
+    names = first_labels(chain)
+    labels = (int(k) if names is None else names[k] for k, _ in zip(states, range(SHOWN), strict=False))
     return [label if isinstance(label, (str, int)) else repr(label) for label in labels]
 
 
-def start_names(chain: MarkovChain | MDP) -> list[Any]:
+def start_names(chain: Any) -> list[Any]:
     """Where a chain starts, by the first few labels."""
     return state_names(chain, chain.initial.nonzero()[0])
 
@@ -469,13 +476,20 @@ def listed(names: list[Any], total: int | None = None) -> str:
     return ", ".join(map(str, names)) + (f" and {more:,} more" if more > 0 else "")
 
 
-def two_chains(files: tuple[Path, Path], chains: Iterable[MarkovChain | MDP]) -> list[Report]:
-    """The two sides of a distance, for its report."""
+def two_chains(files: tuple[Path, Path], chains: Iterable[Any]) -> list[Report]:
+    """The two sides of a distance, for its report; a timed chain has a number of states for every time."""
     return [
         {"file": str(file), "n_states": X.n_states, "n_transitions": X.n_transitions, "start": start_names(X)}
-        | ({"n_actions": X.n_actions} if hasattr(X, "n_actions") else {})
+        | {name: getattr(X, name) for name in ("n_actions", "n_steps") if hasattr(X, name)}
         for file, X in zip(files, chains, strict=True)
     ]
+
+
+def asked(problem: Any) -> Report:
+    """What else was asked, beyond the discounted criterion."""
+    if problem.criterion == "horizon":
+        return {"horizon": problem.n_steps, "weights": problem.weights.tolist()}
+    return {"actions": problem.actions} if problem.criterion == "actions" else {}
 
 
 def asked_line(report: Report) -> dict[str, str]:
@@ -493,8 +507,15 @@ def asked_line(report: Report) -> dict[str, str]:
 
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
     """The same for its table."""
+
+    def states(side: Report) -> str:
+        if "n_steps" not in side:
+            return f"{side['n_states']:,} states"
+        least, most = min(side["n_states"]), max(side["n_states"])
+        return f"{side['n_steps']:,} steps, {f'{least:,} to ' * (least < most)}{most:,} states"
+
     return {
-        name: f"{side['file']}: {side['n_states']:,} states, "
+        name: f"{side['file']}: {states(side)}, "
         + (f"{side['n_actions']:,} actions, " if "n_actions" in side else "")
         + f"{side['n_transitions']:,} {transitions}, start {listed(side['start'])}"
         for name, side in zip("AB", report["chains"], strict=True)

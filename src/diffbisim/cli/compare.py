@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.cli.estimate import DATA, estimate_report, read_both, read_sides
+from diffbisim.cli.estimate import estimate_report, read_both, read_sides
 from diffbisim.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 @cli.reports_errors
 def compare(
     files: Annotated[
-        list[Path], typer.Argument(metavar="A B [C ...]", help=f"{DATA}; two or more", show_default=False)
+        list[Path], typer.Argument(metavar="A B [C ...]", help=f"{cli.OBSERVED}; two or more", show_default=False)
     ],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
     confidence: Annotated[float, typer.Option(help="One minus the probability of a false alarm")] = 0.95,
-    permutations: Annotated[int, typer.Option(help="Permutations of whole episodes")] = 999,
-    replicates: Annotated[int, typer.Option(help="Bootstrap samples, for the interval of two groups")] = 200,
+    permutations: cli.Permutations = 999,
+    replicates: cli.Replicates = 200,
     initial: Annotated[
         str | None,
         typer.Option(help="Start: first, pooled, empirical, stationary, a label or a number", show_default=False),
     ] = None,
     rewards: cli.Rewards = None,
-    unseen: Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")] = "self-loop",
+    unseen: cli.UnseenOfData = "self-loop",
     id_column: cli.Id = None,
     time_column: cli.Time = None,
     state_column: cli.State = None,

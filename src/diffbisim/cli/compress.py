@@ -29,6 +29,7 @@ def compress(
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
     initial: cli.Initial = None,
+    constants: cli.Const = None,
     time_limit: cli.TimeLimit = None,
     checkpoint: cli.Checkpoint = None,
     rng: cli.Seed = 0,
@@ -40,7 +41,7 @@ def compress(
 
     cli.check_output(output, *cli.CHAIN_FILES, ".json")
     cli.check_output(checkpoint, ".npz")
-    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     if model != "kinetic":
         cli.need_rewards(chain, file, other="")
     began = time.perf_counter()

@@ -1,10 +1,11 @@
-"""``diffbisim distance``: between the chains, or the MDPs, in two files, certified."""
+"""``diffbisim distance``: between the chains, timed chains or MDPs in two files, certified."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,6 @@ from diffbisim.cli import common as cli
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffbisim.chain import MarkovChain
-    from diffbisim.mdp import MDP
     from diffbisim.results import DistanceResult
 
 
@@ -64,12 +63,11 @@ def distance(
     as_json: cli.Json = False,
     output: cli.ResultOutput = None,
 ) -> None:
-    """Distance between the Markov chains (or MDPs) in two files, with certified bounds."""
+    """Distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
-    x = cli.read_process_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
-    y = cli.read_process_file(
-        b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants
-    )
+    read = partial(cli.read_chain_file, unseen=unseen, any_kind=True)
+    x = read(a, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
+    y = read(b, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants)
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
@@ -109,21 +107,28 @@ def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
     return replace(make_solver(name, tol), **given)
 
 
-def _solve(
-    chains: tuple[MarkovChain | MDP, MarkovChain | MDP], solver: Any, asked: Mapping[str, Any]
-) -> DistanceResult:
+def _solve(chains: tuple[Any, Any], solver: Any, asked: Mapping[str, Any]) -> DistanceResult:
     """The distance, with iteration and certified gap on standard error as it goes."""
     from rich.console import Console
 
     import diffbisim
     from diffbisim.errors import quietly
+    from diffbisim.progress import TimeLeft
 
     rows: list[Mapping[str, float]] = []
+    left: TimeLeft | None = None
     with Console(stderr=True).status("solving", spinner="line") as line, quietly():  # the status is printed anyway
 
         def callback(row: Mapping[str, float]) -> None:
+            nonlocal left
             rows.append(row)
-            line.update(f"iteration {len(rows)}, certified gap {row['upper'] - row['lower']:.1e}")
+            left = left or TimeLeft(
+                (solver.tol or 0.0) * row["upper"]
+            )  # the first upper bound is near the largest cost
+            gap = row["upper"] - row["lower"]
+            seconds = left(gap) if left.target > 0 else None
+            more = "" if seconds is None else f", about {seconds:.0f} s left"
+            line.update(f"iteration {len(rows)}, certified gap {gap:.1e}{more}")
 
         try:
             return diffbisim.distance(*chains, solver=solver, callback=callback, **asked)
@@ -132,8 +137,9 @@ def _solve(
             raise KeyboardInterrupt(f"interrupted after {len(rows)} iterations{known}") from None
 
 
-def _starts(chain: MarkovChain | MDP) -> set[Any]:
-    return {chain.label(int(k)) for k in chain.initial.nonzero()[0]}
+def _starts(chain: Any) -> set[Any]:
+    names = cli.first_labels(chain)
+    return {int(k) if names is None else names[k] for k in chain.initial.nonzero()[0]}
 
 
 def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds: float) -> cli.Report:
@@ -152,18 +158,11 @@ def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds
         "cost": cost,
         "criterion": result.problem.criterion,
         "discount": result.discount,
-        **_asked(result.problem),
+        **cli.asked(result.problem),
         "chains": cli.two_chains(files, (result.problem.x, result.problem.y)),
         "work": dict(result.work),
         "seconds": round(seconds, 6),
     }
-
-
-def _asked(problem: Any) -> cli.Report:
-    """What else was asked, beyond the discounted criterion."""
-    if problem.criterion == "horizon":
-        return {"horizon": problem.n_steps, "weights": problem.weights.tolist()}
-    return {"actions": problem.actions} if problem.criterion == "actions" else {}
 
 
 def _table(report: cli.Report) -> Table:

@@ -17,32 +17,28 @@ if TYPE_CHECKING:
 
     from diffbisim.estimate import Estimate
 
-DATA = (
-    "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
-    "a file with a chain is taken as known"
-)
-
 
 @cli.app.command(epilog="Example: diffbisim estimate before.csv after.csv --cost indicator --confidence 0.9")
 @cli.reports_errors
 def estimate(
-    a: Annotated[Path, typer.Argument(metavar="A", help=DATA, show_default=False)],
+    a: Annotated[Path, typer.Argument(metavar="A", help=cli.OBSERVED, show_default=False)],
     b: Annotated[
         Path | None, typer.Argument(metavar="[B]", help="The other side; none with --group", show_default=False)
     ] = None,
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
     criterion: Annotated[str, typer.Option(help="discounted or average (long-run)")] = "discounted",
+    horizon: cli.Horizon = None,
     confidence: Annotated[float, typer.Option(help="Probability that the interval covers the true distance")] = 0.95,
-    permutations: Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")] = 999,
-    replicates: Annotated[int, typer.Option(help="Bootstrap samples")] = 200,
+    permutations: cli.Permutations = 999,
+    replicates: cli.Replicates = 200,
     initial_a: cli.Initial = None,
     initial_b: cli.Initial = None,
     rewards_a: cli.Rewards = None,
     rewards_b: Annotated[
         Path | None, typer.Option(help="Rewards of B (default: those of A)", show_default=False)
     ] = None,
-    unseen: Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")] = "self-loop",
+    unseen: cli.UnseenOfData = "self-loop",
     id_column: cli.Id = None,
     time_column: cli.Time = None,
     state_column: cli.State = None,
@@ -63,7 +59,7 @@ def estimate(
     began = time.perf_counter()
     with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
         found = plug_in(
-            x, y, cli.read_cost(cost), discount, criterion=criterion, rewards=rewards, initial=initial,
+            x, y, cli.read_cost(cost), discount, criterion=criterion, horizon=horizon, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
             progress=cli.somebody_watches(),
         )  # fmt: skip
@@ -88,6 +84,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
         "cost": cost,
         "criterion": found.distance.problem.criterion,
         "discount": found.distance.discount,
+        **cli.asked(found.distance.problem),
         "seed": seed,
         "chains": cli.two_chains(files, (found.distance.problem.x, found.distance.problem.y)),
         "seconds": round(seconds, 6),

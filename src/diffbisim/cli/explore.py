@@ -27,6 +27,7 @@ def explore(
     rewards_a: cli.Rewards = None,
     rewards_b: cli.Rewards = None,
     unseen: cli.Unseen = "error",
+    constants: cli.Const = None,
     time_limit: cli.TimeLimit = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
@@ -46,14 +47,14 @@ def explore(
         result: Any = diffbisim.load(a)
         names = ("X", "Y")
     else:
-        x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a")
+        x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
         if cost == "reward" or b is None:
             cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator" if b else "")
         if b is None:
             options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.somebody_watches()}
             result = diffbisim.compress_sweep(x, _sizes(str(states)), discount, **options)
         else:
-            y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b")
+            y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants)
             if cost == "reward":
                 cli.need_rewards(y, b, "--rewards-b")
             with quietly():  # the page says how it ended

@@ -27,6 +27,7 @@ def fit(
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
     initial: cli.Initial = None,
+    constants: cli.Const = None,
     checkpoint: cli.Checkpoint = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
@@ -42,7 +43,7 @@ def fit(
         raise InvalidArgument(f"--cost {cost}: use reward or indicator")
     cli.check_output(output, *cli.CHAIN_FILES, ".json")
     cli.check_output(checkpoint, ".npz")
-    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards)
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     if cost == "reward":
         cli.need_rewards(chain, file)
     model = kernels.Softmax(chain.n_states, rng=rng) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=rng)

@@ -33,6 +33,7 @@ def imitate(
             help="Which rewards of the MDP in --mdp, by name or number, if it has several", show_default=False
         ),
     ] = None,
+    constants: cli.Const = None,
     discount: cli.Discount = 0.95,
     criterion: cli.Criterion = "discounted",
     horizon: cli.Horizon = None,
@@ -50,7 +51,7 @@ def imitate(
 
     cli.check_output(output, ".npz", ".csv", ".json")
     cli.check_output(checkpoint, ".npz")
-    task, shown = _read_task(env, mdp, expert, unseen, rewards)
+    task, shown = _read_task(env, mdp, expert, {"unseen": unseen, "rewards": rewards, "constants": constants})
     began = time.perf_counter()
     result = diffbisim.imitate(
         task, shown, "indicator", discount, criterion=criterion, horizon=horizon, rng=rng, tol=tol,
@@ -80,9 +81,7 @@ def _write_policy(task: MDP, policy: Any, path: Path) -> None:
     np.savetxt(path, table, ["%d", *["%.17g"] * len(names)], ",", header=f"state,{','.join(names)}", comments="")
 
 
-def _read_task(
-    env: str | None, mdp: Path | None, expert: Path | None, unseen: str, rewards: str | None
-) -> tuple[MDP, Any]:
+def _read_task(env: str | None, mdp: Path | None, expert: Path | None, options: dict[str, Any]) -> tuple[MDP, Any]:
     """What to act in, and whom to imitate: the expert of a file, or an optimal policy."""
     from diffbisim.data.gymnasium import from_env
     from diffbisim.io.chains import read_mdp
@@ -90,7 +89,7 @@ def _read_task(
 
     if (env is None) == (mdp is None):
         raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
-    task = from_env(_environment(env)) if env else read_mdp(cast(Path, mdp), rewards=rewards, unseen=cast(Any, unseen))
+    task = from_env(_environment(env)) if env else read_mdp(cast(Path, mdp), **options)
     if expert is not None:
         return task, cli.read_observed(expert)
     if task.rewards is None:

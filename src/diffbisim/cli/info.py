@@ -50,6 +50,8 @@ def _start_source(path: Path, initial: str | None) -> str:
 
 
 def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:
+    import numpy as np
+
     from diffbisim.io.prism import describe
     from diffbisim.lumping import lump
 
@@ -61,7 +63,7 @@ def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:
         "n_transitions": chain.n_transitions,
         "sparse": chain.is_sparse,
         "start": {"n_states": start.size, "states": cli.state_names(chain, start), "from": start_from},
-        "rewards": None if r is None else {"least": r.min(), "most": r.max(), "distinct": len(set(r.tolist()))},
+        "rewards": None if r is None else {"least": r.min(), "most": r.max(), "distinct": len(np.unique(r, axis=0))},
         "labels": None if chain.labels is None else cli.state_names(chain, range(chain.n_states)),
         **(describe(file) if cli.suffix(file) == ".tra" else {}),
         "absorbing": {"n_states": absorbing.size, "states": cli.state_names(chain, absorbing)},

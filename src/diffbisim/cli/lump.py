@@ -37,7 +37,7 @@ def lump(
     from diffbisim.mdp import MDP
 
     cli.check_output(output, *cli.CHAIN_FILES)
-    chain = cli.read_process_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
+    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants, any_kind=True)
     if isinstance(chain, MDP) and output is not None:
         raise InvalidArgument(
             f"{file} holds an MDP, and there is no format for its quotient: leave --output out, --json has the classes"

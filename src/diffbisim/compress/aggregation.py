@@ -18,7 +18,7 @@ from diffbisim.checks import Integers, check_count, finite_numbers
 from diffbisim.compress.kinetics import kinetic_model, lagged, metastable_sets
 from diffbisim.compress.result import CompressResult
 from diffbisim.compress.starts import Model, Target, averaged, matched_to_costs
-from diffbisim.cost import ground_cost
+from diffbisim.cost import feature_cost, ground_cost
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.names import Labels
 from diffbisim.problem import Array, Problem
@@ -97,6 +97,9 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
     learned = isinstance(cost, str) and cost == "reward"
     if learned and X.rewards is None:
         raise InvalidArgument('cost is "reward" and the chain has none; make it with MarkovChain(..., rewards=r)')
+    if learned and X.rewards is not None and X.rewards.ndim > 1:  # vectors: the means of the classes
+        means = np.stack([X.rewards[classes == c].mean(axis=0) for c in range(k)])
+        how, cost, learned = how._replace(rewards=means), feature_cost(X.rewards, means), False
     seen = (classes[:, None] != np.arange(k)).astype(float) if isinstance(cost, str) else cost
     target = Target(X, how.discount, X.rewards if learned else None, None if learned else seen)
     small, residual = averaged(target, classes, k, how.weight), None

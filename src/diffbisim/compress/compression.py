@@ -43,6 +43,7 @@ from diffbisim.compress.starts import (
     averaged,
     by_appearance,
     by_reward,
+    centers,
     landmark_distances,
     matched_to_costs,
     medoid_partition,
@@ -51,7 +52,7 @@ from diffbisim.compress.starts import (
     split_classes,
     spread,
 )
-from diffbisim.cost import ground_cost, reward_cost
+from diffbisim.cost import feature_cost, ground_cost, reward_cost
 from diffbisim.errors import InvalidArgument, InvalidChain, quietly, warn
 from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
@@ -330,6 +331,10 @@ def _given(X: MarkovChain, k: int, options: Options) -> tuple[Array | None, Arra
             "the target has no rewards; make it with MarkovChain(..., rewards=r), pass target_rewards=r, or give a "
             f"table cost of shape ({X.n_states}, {k})"
         )
+    if X.rewards.ndim > 1:
+        r = centers(X.rewards, k) if isinstance(rewards, str) else rewards
+        r = finite_numbers(r, (k, X.rewards.shape[1]), name="rewards", per="small state and number seen of it")
+        return r, feature_cost(X.rewards, r)
     if isinstance(rewards, str):
         if rewards == "learn":
             return None, None

@@ -239,6 +239,20 @@ def spread(rewards: Array, k: int) -> Array:
     return np.linspace(low, high, k) if k > 1 else np.array([(low + high) / 2])
 
 
+def centers(vectors: Array, k: int) -> Array:
+    """k vectors that stand for all, (k, d): the means of Lloyd's algorithm from the farthest points; no randomness."""
+    chosen = [int(np.linalg.norm(vectors - vectors.mean(0), axis=1).argmin())]
+    while len(chosen) < k:
+        apart = np.linalg.norm(vectors[:, None] - vectors[chosen], axis=2).min(axis=1)
+        chosen.append(int(apart.argmax()))
+    found = vectors[chosen].copy()
+    for _ in range(50):
+        nearest = np.linalg.norm(vectors[:, None] - found, axis=2).argmin(axis=1)
+        for y in np.unique(nearest):
+            found[y] = vectors[nearest == y].mean(axis=0)
+    return found
+
+
 def by_appearance(target: Target, k: int) -> Model:
     """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
     if target.rewards is None:

@@ -183,6 +183,11 @@ def is_env(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("reset", "step", "observation_space", "action_space"))
 
 
+def has_numbers(env: Any) -> bool:
+    """Whether what is observed of an environment is a Box of numbers."""
+    return isinstance(env.observation_space, import_gymnasium().spaces.Box) and not hasattr(env, "num_envs")
+
+
 def sizes(env: Any) -> tuple[int, int]:
     """Numbers of states and actions; the error names the space that is not discrete, and the remedy."""
     gymnasium = import_gymnasium()

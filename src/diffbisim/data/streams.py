@@ -69,7 +69,7 @@ class Stream:
             raise InvalidArgument(f"sampled=False needs a MarkovChain, not a {type(source).__name__}; leave it out")
         self.source, self.sampled = source, sampled
         self.items: Iterator[Any] | None = None
-        self.taken = 0  # items read
+        self.n_read = 0  # items of an iterable
         self.ended = False  # whether an iterable has no more
         self._waiting: InvalidData | None = None  # to be raised once the good items before it are used
         if isinstance(source, MarkovChain):
@@ -112,11 +112,11 @@ class Stream:
     def n_states(self) -> int:
         return self.frame.n_states
 
-    def skip(self, taken: int) -> None:
-        """Pass over the items of an iterable that a run has read before, so that ``taken`` have been read in all."""
+    def skip_to(self, n_read: int) -> None:
+        """Pass over the items of an iterable that a run has read before, so that ``n_read`` have been read in all."""
         if self.items is not None:
-            for _ in islice(self.items, max(taken - self.taken, 0)):
-                self.taken += 1
+            for _ in islice(self.items, max(n_read - self.n_read, 0)):
+                self.n_read += 1
 
     def draw(self, n: int, batch: int, discount: float, rng: np.random.Generator) -> Draws:
         """Minibatches of ``batch`` transitions for ``n`` iterations; fewer (or none) at the end of an iterable.
@@ -177,8 +177,8 @@ class Stream:
 
     def _item(self, item: Any) -> tuple[tuple[Integers, Integers, Floats], bool]:
         """One item as arrays, checked; and whether it is a minibatch."""
-        where = f"item {self.taken} of the stream"
-        self.taken += 1
+        where = f"item {self.n_read} of the stream"
+        self.n_read += 1
         try:
             s, after, *rest = item
             s, after = np.asarray(s), np.asarray(after)

@@ -47,6 +47,7 @@ EXPERIMENTS = (
     "imitation_literal",
     "imitation_data",
     "imitation_gymnasium",
+    "control",
     "adapted_paths",
     "average_cost",
     "mdp_metrics",

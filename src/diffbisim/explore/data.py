@@ -22,6 +22,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
+from diffbisim.contributions import Contributions
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.ordering import Order, alike, by_barycenter
 
@@ -51,7 +52,7 @@ def page_data(result: Any, names: tuple[str, str]) -> Json:
     found = list(getattr(result, "results", [result]))
     distances = [_of_chains(getattr(one, "distance", one)) for one in found]
     finest = max(distances, key=lambda d: d.problem.y.n_states)
-    paid = [_paid(d) for d in distances]
+    paid = [Contributions(d).paid for d in distances]
     x = _groups_of_x(finest)
     sides = [_side(finest.problem.x, x, finest.occupancy.sum(axis=1), paid[distances.index(finest)].sum(axis=1))]
     views = []
@@ -81,13 +82,6 @@ def _of_chains(d: Any) -> DistanceResult:
     if d.problem.criterion == "horizon":
         raise InvalidArgument("the page is about chains that go on; leave horizon and weights out")
     return d  # type: ignore[no-any-return]
-
-
-def _paid(d: DistanceResult) -> Floats:
-    """m(x,y) c(x,y), which sums to the distance."""
-    table = d.occupancy * d.problem.cost
-    total = float(table.sum())
-    return np.asarray(table * (d.value / total) if total > 0 else table)
 
 
 def _same_states(d: DistanceResult) -> bool:
@@ -143,7 +137,7 @@ def _side(chain: MarkovChain, groups: Groups, visits: Floats, paid: Floats) -> J
         "visits": _round(groups.sums @ visits),
         "paid": _round(groups.sums @ paid),
         "start": _round(groups.sums @ chain.initial),
-        "rewards": None if chain.rewards is None else _round(groups.means @ chain.rewards),
+        "rewards": None if chain.rewards is None or chain.rewards.ndim > 1 else _round(groups.means @ chain.rewards),
         "transition": _packed(P),
     }
 

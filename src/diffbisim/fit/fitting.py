@@ -158,7 +158,7 @@ def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:
         inner: Any = Somcot(INNER) if isinstance(target, Stream) else Exact()
     else:
         inner = make_solver(solver)
-    if loop == "single" and not (inner.samples or isinstance(inner, Exact)):
+    if loop == "single" and not inner.tracks:
         raise InvalidArgument(f'loop="single" needs solver="exact" or "somcot", not {solver!r}; use loop="double"')
     return replace(inner, tol=min(inner.tol, tol / 2)) if inner.tol is not None else inner
 

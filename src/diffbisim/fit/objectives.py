@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Lock, Thread
+from functools import cache
 from typing import Any, NamedTuple
 
 from diffbisim._bridge import Asked
@@ -32,10 +32,11 @@ from diffbisim.solvers.exact.tracking import Tracking
 
 try:
     import torch
+    from threadpoolctl import ThreadpoolController
 
     from diffbisim.torch import evaluate
 except ImportError as error:  # pragma: no cover - tested in a process of its own
-    raise MissingExtra("fitting needs PyTorch: pip install 'diffbisim[torch]'") from error
+    raise MissingExtra("fitting needs PyTorch and threadpoolctl: pip install 'diffbisim[torch]'") from error
 
 #: The largest inner gap, relative to the largest cost.
 LOOSEST = 1e-3
@@ -302,12 +303,12 @@ class SampledObjective(ModelObjective):
         if self.iterable is None:
             return super().state()
         shown = None if self.target is self.iterable else self.target.source
-        return {**super().state(), "read": self.iterable.taken, "shown": shown}
+        return {**super().state(), "read": self.iterable.n_read, "shown": shown}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         super().resume(state)
         if self.iterable is not None:
-            self.iterable.skip(state["read"])
+            self.iterable.skip_to(state["read"])
             self.target = self.iterable if state["shown"] is None else Stream(state["shown"])
 
 
@@ -325,27 +326,23 @@ def fitted_chain(objective: ModelObjective, result: DistanceResult) -> MarkovCha
 
 # --- threads -----------------------------------------------------------------------------------------------
 
-_ONE_AT_A_TIME = Lock()
-
 
 @contextmanager
 def few_threads(parameters: Vector) -> Iterator[None]:
     """One torch thread for a small model: of this thread only, and its own number of threads afterwards.
 
-    ``torch.set_num_threads`` sets the number of the thread that calls it, and that of all threads which have not used
-    torch yet. A helper thread gives the latter back at once, so that nobody else is slowed down for good.
+    ``torch.set_num_threads`` would also set the number of all threads that have not used torch yet. OpenMP, which torch
+    asks, counts for every thread by itself.
     """
     if sum(p.numel() for p in parameters) >= SMALL:
         yield
         return
-    with _ONE_AT_A_TIME:
-        before = torch.get_num_threads()
-    try:
-        with _ONE_AT_A_TIME:
-            torch.set_num_threads(1)
-            others = Thread(target=torch.set_num_threads, args=(before,))
-            others.start()
-            others.join()
+    torch.get_num_threads()  # torch sets a thread's number once, when it is first used there: now, not in between
+    with _openmp().limit(limits=1):
         yield
-    finally:
-        torch.set_num_threads(before)
+
+
+@cache
+def _openmp() -> ThreadpoolController:
+    """The OpenMP libraries of this process."""
+    return ThreadpoolController().select(user_api="openmp")

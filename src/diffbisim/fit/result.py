@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidData
-from diffbisim.io.arrays import entry, is_row
+from diffbisim.io.arrays import entry, is_row, part
 from diffbisim.io.npz import chain_arrays
-from diffbisim.io.results import fitting_chain, part, read_built, write_built
+from diffbisim.io.results import fitting_chain, read_built, write_built
 from diffbisim.results import DistanceResult, Status
 
 Array = NDArray[np.float64]

@@ -5,6 +5,8 @@ objective     what is minimized: the distance between the expert and the chain o
 updates       how the policy moves: natural steps to a level, and others
 learner       the policy: a table of logits, or a torch module
 expert        the expert as a chain; what its data cannot tell apart
+control/      where observations are continuous: tracking, cells
+sb3           tracking as a reward for networks
 environment   what was seen of an environment, and the MDP that it suggests
 result        what imitation returns, and the implicit reward
 baselines/    other methods

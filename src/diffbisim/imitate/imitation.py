@@ -32,8 +32,10 @@ import numpy as np
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, as_number, check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.data.gymnasium import first_states, is_env, sizes
+from diffbisim.data.gymnasium import first_states, has_numbers, is_env, sizes
 from diffbisim.errors import InvalidArgument, InvalidCost
+from diffbisim.imitate.control.cells import on_cells
+from diffbisim.imitate.control.learning import Control, ControlResult, Lesson, track
 from diffbisim.imitate.environment import Model, Sampling, explore
 from diffbisim.imitate.expert import (
     expert_chain,
@@ -55,6 +57,9 @@ from diffbisim.questions import Question
 from diffbisim.results import Status
 from diffbisim.stochastic import as_generator
 
+#: Outer iterations of a round on cells.
+ON_CELLS = 20
+
 
 def imitate(
     mdp: Any,
@@ -75,20 +80,21 @@ def imitate(
     tol: float = 1e-7,
     solver: Any = None,
     simplest: bool = False,
-    sampling: Sampling | None = None,
+    sampling: Sampling | Control | None = None,
     callback: Callback | None = None,
     progress: Progress = False,
     checkpoint: str | Path | None = None,
     every: int = 10,
-) -> ImitationResult:
+) -> Any:
     """The policy whose chain is closest to the expert's, from observed states alone.
 
     Parameters
     ----------
     mdp : what the learner acts in: an :class:`~diffbisim.MDP`, or a Gymnasium environment with Discrete observations
-        and actions, which is then only sampled (environment.py)
+        and actions, which is then only sampled (environment.py); where observations are a Box, see `policy`
     expert : a MarkovChain, ``Transitions`` (no actions, no rewards), a pair of arrays (s, s_next), or a list of
-        trajectories (state sequences)
+        trajectories (state sequences); where observations are a Box, a list of (T, k) arrays, or who acts: a model of
+        Stable-Baselines3, or a function from observation to action
     cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
         callable; with anything but "indicator" the expert may live in a state space of its own
     discount : weight γ of the next step
@@ -96,8 +102,11 @@ def imitate(
         discounted in a known MDP only, with the updates "natural" and "gradient"
     rng : seed or Generator, for the updates that sample
     policy : where to begin: a table (n_states, n_actions), or a torch module that maps state numbers, or the rows of
-        ``features``, to logits; it is trained in place (default: a uniform table)
-    features : (n_states, k) numbers, what a module as policy sees of the states
+        ``features``, to logits; it is trained in place (default: a uniform table). Where observations are a Box: how
+        to imitate, "tracking" (default) or "markov", on cells (docs/control.md); `cost`, `update` and what they need
+        are then not for the caller to choose
+    features : (n_states, k) numbers, what a module as policy sees of the states; where observations are a Box, what of
+        them the expert shows: columns, or a function from (n, d) to (n, k)
     update : "natural", "gradient", "sampled", "best-response", or an object of :mod:`diffbisim.imitate.updates`
     attainable : True if the expert can be reproduced exactly, so that every step aims at zero (default: learned)
     max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
@@ -106,7 +115,8 @@ def imitate(
         three digits beyond the distance itself; the last one is always exact
     simplest : take the most likely action of every state if the data cannot tell that policy from the best one (its
         distance is within 1.96 standard errors of sampling, expert.py); the expert must be data, not a chain
-    sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`
+    sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`, or
+        ``Control(steps=...)`` of :mod:`diffbisim.imitate.control` where observations are a Box
     callback : called with every row of history; returning True stops the run
     progress : True for a bar, or a callable ``(done, total)``
     checkpoint, every : file to write every so many iterations, and after every round in an environment; if it exists,
@@ -115,7 +125,8 @@ def imitate(
 
     Returns
     -------
-    ImitationResult : ``policy``, ``distance`` (certified), ``history``, ``reward``
+    ImitationResult : ``policy``, ``distance`` (certified), ``history``, ``reward``. Where observations are a Box a
+        :class:`~diffbisim.imitate.control.ControlResult`: ``reset``, ``act``, ``walk``, ``history``
 
     Examples
     --------
@@ -135,6 +146,10 @@ def imitate(
         expert, cost, check_discount(discount) if question.is_usual else discount, make_update(update), tol, solver,
         attainable, as_generator(rng), policy, features, question,
     )  # fmt: skip
+    if is_env(mdp) and has_numbers(mdp):
+        return in_numbers(mdp, asked, sampling)
+    if isinstance(sampling, Control):
+        raise InvalidArgument("sampling is a Control, which is for environments whose observations are a Box")
     if isinstance(mdp, MDP):
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
@@ -237,6 +252,24 @@ def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -
             warn_if_impossible(task.expert, task.mdp, asked.question, model.known(sampling.enough))
         run = asked.run(task, learner)
         return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
+
+
+def in_numbers(env: Any, asked: Request, sampling: Any) -> ControlResult:
+    """Where observations are a Box: by tracking, or on cells."""
+    how = "tracking" if asked.policy is None else asked.policy
+    if how not in ("tracking", "markov"):
+        raise InvalidArgument(f'policy is {how!r}; where observations are a Box use "tracking" or "markov"')
+    if sampling is not None and not isinstance(sampling, Control):
+        raise InvalidArgument("observations of mdp are a Box: pass sampling=diffbisim.imitate.control.Control(...)")
+    lesson = Lesson.of(env, asked.expert, asked.features, sampling or Control(), asked.discount, asked.rng)
+    if how == "tracking":
+        return track(lesson)
+
+    def solve(mdp: MDP, expert: MarkovChain, cost: Floats) -> ImitationResult:
+        own = replace(asked, expert=expert, cost=cost, policy=None, features=None, tol=1e-2)
+        return in_mdp(mdp, own, Watch(ON_CELLS, None, False, None, 1))
+
+    return on_cells(lesson, solve)
 
 
 class Rounds:

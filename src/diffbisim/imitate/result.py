@@ -23,9 +23,9 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult
-from diffbisim.io.arrays import entry
+from diffbisim.io.arrays import entry, part
 from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.io.results import part, read_built, write_built
+from diffbisim.io.results import read_built, write_built
 from diffbisim.mdp import MDP
 from diffbisim.names import Labels
 from diffbisim.problem import lazy

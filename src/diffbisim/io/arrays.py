@@ -161,6 +161,11 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+    """The arrays whose names begin so, without the prefix."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
 # --- what a file must hold --------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Chains, MDPs and timed chains in .npz archives: everything, exactly, and without pickle.
 
 transition              (n, n), or data, indices, indptr of its CSR form
-initial, rewards        (n,)
+initial, rewards        (n,); rewards also (n, d)
 labels                  JSON text in UTF-8 bytes; floats and tuples, which JSON lacks, carry a tag:
                         1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
 
@@ -75,15 +75,25 @@ def write_npz(chain: MarkovChain | TimedChain, path: str | Path) -> None:
         np.savez(file, diffbisim=np.array(VERSION), **arrays)
 
 
+ARCHIVE = "chain archive", "write it with write_chain"
+
+
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
     """The chain in an archive; ``initial`` and ``rewards`` override what is stored."""
-    what, remedy = "chain archive", "write it with write_chain"
-    parts = read_archive(path, what, remedy)
-    with refusing(path, what, remedy):
+    parts = read_archive(path, *ARCHIVE)
+    with refusing(path, *ARCHIVE):
         check_version(parts)
         if "sizes" in parts:
             raise InvalidData("it holds a TimedChain, with a kernel for every step: read it with diffbisim.load(path)")
         return chain_from_arrays(parts, initial=initial, rewards=rewards)
+
+
+def read_process(path: str | Path) -> MarkovChain | TimedChain:
+    """The chain, or the timed chain, in an archive."""
+    parts = read_archive(path, *ARCHIVE)
+    with refusing(path, *ARCHIVE):
+        check_version(parts)
+        return process_from_arrays(parts)
 
 
 def check_version(parts: dict[str, Any]) -> None:

@@ -389,6 +389,8 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
     """A .tra file, a .lab file with the start and, given rewards, a .srew file; state labels are lost."""
     path = Path(path)
     start = np.flatnonzero(chain.initial)
+    if chain.rewards is not None and chain.rewards.ndim > 1:
+        raise InvalidData("PRISM has one reward per state and file, and this chain several; write .npz instead")
     if not np.allclose(chain.initial[start], 1.0 / start.size):
         raise InvalidData("PRISM starts in each initial state with the same probability; write .npz instead")
     stale = [(file, "rewards") for structure in reward_structures(path) for file in structure.files]

@@ -10,20 +10,19 @@ constructors, the state of the solver before compiled code sees it, and on small
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from diffbisim.actions import MDPResult, problem_from_arrays
+from diffbisim import actions, horizon
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidData
-from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, read_archive, read_json
+from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, part, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
 from diffbisim.problem import AverageProblem, Problem, TotalProblem
@@ -32,6 +31,20 @@ from diffbisim.solvers import COUPLINGS, restore_coupling
 
 #: Of the JSON beside the arrays.
 VERSION = 1
+
+
+class Kind(NamedTuple):
+    """What belongs to a criterion with problems and results of its own."""
+
+    coupling: str
+    problem: Callable[..., Any]  # (arrays, meta) -> what was asked
+    result: type[DistanceResult]
+
+
+OWN = {
+    "actions": Kind("GameCoupling", actions.problem_from_arrays, actions.MDPResult),
+    "horizon": Kind("HorizonCoupling", horizon.problem_from_arrays, horizon.HorizonResult),
+}
 
 #: Bounds are checked by solving again where a sweep visits at most so many cells: about a tenth of a second.
 CHECKED = 4_000_000
@@ -75,8 +88,6 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
     meta = read_json(arrays, "meta")
     check_version(meta, "diffbisim-result")
-    if meta.get("criterion") == "horizon":
-        return import_module("diffbisim.solvers.exact.horizon").result_from_arrays(arrays, meta)  # type: ignore[no-any-return]
     lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
     if not -np.inf < lower <= value <= upper < np.inf:
         raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")
@@ -85,13 +96,16 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
+    criterion = meta.get("criterion")
+    own = OWN.get(criterion) if isinstance(criterion, str) else None
+    if criterion == "horizon":
+        meta.setdefault("coupling", "HorizonCoupling")  # older files do not say it
     kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
-    with_actions = meta.get("criterion") == "actions"
-    if with_actions != (kind == "GameCoupling"):
+    if any((kind == one.coupling) != (one is own) for one in OWN.values()):
         raise InvalidData(f"a {kind} does not belong to this kind of problem")
-    problem: Any = problem_from_arrays(arrays, meta) if with_actions else _chain_problem(arrays, meta)
+    problem: Any = (own.problem if own else _chain_problem)(arrays, meta)
     coupling = restore_coupling(kind, problem, part(arrays, "state."))
-    result = (MDPResult if with_actions else DistanceResult)(
+    result = (own.result if own else DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     check_bounds(result)
@@ -120,11 +134,6 @@ def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
     return chain
 
 
-def part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays whose names begin so, without the prefix."""
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-
-
 def check_bounds(result: DistanceResult) -> None:
     """Whether the distance is within the bounds, on problems that are small enough to find out.
 
@@ -135,13 +144,13 @@ def check_bounds(result: DistanceResult) -> None:
     from diffbisim.solvers import Exact, SinkhornPolicy
     from diffbisim.solvers.exact.coupling import ExactCoupling, one_sweep
 
-    problem, coupling = result.problem, result.coupling
+    problem, coupling = result.problem, cast(Any, result.coupling)
     if result.lower < 0:
         raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
-    if problem.criterion != "total" and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
+    if problem.criterion not in ("total", "horizon") and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
-    if isinstance(result, MDPResult):
-        result.coupling.check_bounds(result, CHECKED)
+    if problem.criterion in OWN:
+        coupling.check_bounds(result, CHECKED)
         return
     if problem.x.n_transitions * problem.y.n_transitions > CHECKED:
         return

@@ -3,7 +3,7 @@
     from,to,probability           edges of a chain; what leaves a state sums to one
     state,next_state[,weight]     observed transitions; the chain is estimated
     episode,t,state               trajectories, rows in any order, t consecutive in an episode
-    state,reward                  rewards of states
+    state,reward                  rewards of states; several columns: vectors
     0,1,2 …                       numbers without a header, such as a cost
 
 The header says what the rows are. State columns that hold only integers are state numbers, others are labels. A
@@ -321,17 +321,23 @@ def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
 
 
 def read_rewards(path: Path) -> Any:
-    """A vector from .npy, or a mapping from a table with the header ``state,reward``."""
+    """A vector (or vectors) from .npy, or a mapping from a table with the header ``state,reward``.
+
+    Several columns beside ``state``, whatever their names, are what an observer sees of a state: a vector.
+    """
     if path.suffix.lower() == ".npy":
         return np.asarray(read_array(path), dtype=np.float64)
     table = read_columns(path)
-    if set(table.columns) != {"state", "reward"}:
-        why = "the header of a table of rewards must be state,reward"
+    seen = [column for column in table.columns if column != "state"]
+    if "state" not in table.columns or not seen or (len(seen) == 1 and seen != ["reward"]):
+        why = "the header of a table of rewards must be state,reward (or state and the names of several numbers)"
         raise broken(path, 1, table.delimiter.join(table.columns), why)
     (states,) = table.states("state")
     names = states.tolist() if isinstance(states, np.ndarray) else states
-    rewards: dict[Any, float] = {}
-    for k, (name, reward) in enumerate(zip(names, table.floats("reward", least=-math.inf).tolist(), strict=True)):
+    columns = [table.floats(column, least=-math.inf).tolist() for column in seen]
+    values: list[Any] = columns[0] if len(seen) == 1 else list(map(list, zip(*columns, strict=True)))
+    rewards: dict[Any, Any] = {}
+    for k, (name, reward) in enumerate(zip(names, values, strict=True)):
         if name in rewards:
             table.fault(k, f"state {name!r} already has a reward; remove one")
         rewards[name] = reward

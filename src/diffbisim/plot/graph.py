@@ -139,7 +139,7 @@ def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: s
     from matplotlib.patches import Circle
     from matplotlib.patheffects import withStroke
 
-    r = chain.rewards
+    r = None if chain.rewards is None or chain.rewards.ndim > 1 else chain.rewards  # a color is one number
     shade = None if r is None else ScalarMappable(Normalize(r.min(), max(r.max(), r.min() + 1e-9)), colormaps[cmap])
     size = 10 if chain.n_states <= 12 else 7
     for i, (x, y) in enumerate(place.tolist()):

@@ -38,6 +38,7 @@ REGISTRY = {
             "AverageCoupling": "exact.average",
             "TotalCoupling": "exact.total",
             "GameCoupling": "exact.game_coupling",
+            "HorizonCoupling": "exact.horizon",
         },
     ),
     "LinearProgram": Entry("lp", "lp", {"LinearProgramCoupling": "lp.solver"}),

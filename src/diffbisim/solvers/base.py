@@ -30,6 +30,9 @@ MARGINALS = 1e-9
 #: Checks in a row that do not halve the gap, near what rounding allows, after which a run has stalled.
 PATIENCE, NEAR = 4, 100.0
 
+#: An iteration that would end later than this many times the time limit, if it took as long as the last, is not begun.
+OVERRUN = 1.2
+
 
 class Solver(Protocol):
     """What :func:`diffbisim.distance` and all that is built on it need of a solver: options or constants of its class.
@@ -48,6 +51,9 @@ class Solver(Protocol):
 
     #: Whether it can work from samples alone, by an ``estimate`` method that takes streams in place of the chains.
     samples: bool
+
+    #: Whether it can follow a chain that moves, a little work for every step (``loop="single"`` of a fit).
+    tracks: bool
 
     #: The kinds of problems that it can solve (:attr:`diffbisim.problem.Problem.criterion`).
     criteria: tuple[str, ...]
@@ -124,11 +130,15 @@ def deadline_of(time_limit: float | None) -> float:
 def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended:
     """Improve, check and evaluate until one of the limits is met."""
     history: list[Row] = []
-    deadline = deadline_of(limits.time_limit)
+    deadline, before = deadline_of(limits.time_limit), time.monotonic()
+    latest = deadline_of(None if limits.time_limit is None else OVERRUN * limits.time_limit)
     stalled, best = 0, float("inf")
     for iteration in count(1):
         run.improve(iteration)
-        late, spent = time.monotonic() > deadline, iteration >= limits.max_iterations
+        now = time.monotonic()
+        next_ends = 2 * now - before if iteration > 1 else now  # the first may have compiled
+        late, spent = now > deadline or next_ends > latest, iteration >= limits.max_iterations
+        before = now
         if late or spent or run.is_due(iteration):
             row, gap, floor = run.check(iteration)
             history.append(row)

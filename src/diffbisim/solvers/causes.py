@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import freeze
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.pairs import sort_keys
@@ -105,7 +104,7 @@ def _entries(cells: Cells, shape: tuple[int, int], side: Array) -> Successors:
     version, cell = np.divmod(at, cells.targets.size)
     row = version * shape[1] + cells.rows[cell]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0] * shape[1]))])
-    return Successors(freeze(indptr), freeze(cells.targets[cell]), freeze(side.ravel()[at]))
+    return Successors.frozen(indptr, cells.targets[cell], side.ravel()[at])
 
 
 def first_order(problem: Problem) -> Causes:

@@ -48,6 +48,7 @@ class Lumped:
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
     tol: ClassVar[None] = None  # those of the solver inside count
     threads: ClassVar[int] = 1
     criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total", "horizon")

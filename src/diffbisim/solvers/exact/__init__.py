@@ -7,6 +7,7 @@
     coupling.py     what is known at the end: plans, potentials, occupancies
     batch.py        many small problems in one call
     cluster.py      one problem on many machines
+    checkpoint.py   the file that a killed run goes on from
     games.py        strategy iteration for MDPs with actions; game_kernels.py, game_coupling.py: its parts
     tracking.py     one step at a time along a chain that moves (single loops)
     undiscounted.py what recurs, and Newton's steps without a discount
@@ -51,8 +52,9 @@ class Exact:
         threads: how many to use; None for all processors, where the sweep is large enough to pay.
         cluster: a Dask ``Client``, or the address of its scheduler: the trees of all pairs stay on its workers, of
             which each uses ``threads``, or as many as it was started with (docs/cluster). For the discounted criterion.
-        checkpoint: with a cluster, a file with the table after every iteration, which a run that was killed goes on
-            from.
+        checkpoint: a file with the table after every iteration, which a run of the same problem that was killed goes
+            on from, to the same certified gap. For the discounted criterion.
+        store: a folder for the trees of very many pairs (docs/exact), where memory has room for the tables only.
     """
 
     tol: float = 1e-8
@@ -62,9 +64,11 @@ class Exact:
     threads: int | None = None
     cluster: Any = None
     checkpoint: str | Path | None = None
+    store: str | Path | None = None
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = True
     criteria: ClassVar[tuple[str, ...]] = tuple(HOMES)
 
     def __post_init__(self) -> None:
@@ -77,12 +81,11 @@ class Exact:
     ) -> DistanceResult:
         """Run to the certified gap, from a previous result if given; ``callback(row of history)`` true stops."""
         where = HOMES[problem.criterion]
+        for option in ("cluster", "checkpoint", "store"):
+            if getattr(self, option) is not None and problem.criterion != "discounted":
+                raise InvalidArgument(f"{option} is for the discounted criterion, not for {problem.criterion!r}")
         if self.cluster is not None:
-            if problem.criterion != "discounted":
-                raise InvalidArgument(f"cluster is for the discounted criterion, not for {problem.criterion!r}")
             where = "cluster"
-        elif self.checkpoint is not None:
-            raise InvalidArgument("checkpoint is for runs on a cluster: give cluster as well, or leave it out")
         home = import_module(f"diffbisim.solvers.exact.{where}")
         result: DistanceResult = home.solve(problem, self, warm, callback)
         return result

@@ -41,9 +41,8 @@ class Pack(NamedTuple):
     """Chains one after the other; N states and E transitions in all."""
 
     at: Any  # (m + 1,) where the states of a chain begin
-    indptr: Any  # (N + 1,) where the successors of a state begin
-    indices: Any  # (E,) successors, numbered within their chain
-    probabilities: Any  # (E,)
+    first: Any  # (m + 1,) where its transitions begin
+    rows: Successors  # of all chains: indptr (N + m,), from 0 in each, indices (E,), states of the chain, probabilities
     initial: Any  # (N,)
     rewards: Any  # (N,), NaN without
     off_rows: Any  # (m,) how far the mass of a row may be from one, and that of the start
@@ -52,7 +51,6 @@ class Pack(NamedTuple):
     @classmethod
     def of(cls, chains: Sequence[MarkovChain]) -> "Pack":
         parts = [chain.successors for chain in chains]
-        lengths = np.concatenate([np.diff(s.indptr) for s in parts])
         off_rows = [np.abs(np.add.reduceat(s.probabilities, s.indptr[:-1]) - 1.0).max() for s in parts]
         off_start = [abs(float(c.initial[c.initial > 0].sum()) - 1.0) for c in chains]
         flat = [
@@ -60,8 +58,8 @@ class Pack(NamedTuple):
             for c in chains
         ]
         return cls(
-            np.cumsum([0, *(chain.n_states for chain in chains)]), np.concatenate([[0], np.cumsum(lengths)]),
-            np.concatenate([s.indices for s in parts]), np.concatenate([s.probabilities for s in parts]),
+            np.cumsum([0, *(chain.n_states for chain in chains)]), np.cumsum([0, *(s.indices.size for s in parts)]),
+            Successors.frozen(*map(np.concatenate, zip(*parts, strict=True))),  # the types that other kernels have
             np.concatenate([chain.initial for chain in chains]), np.concatenate(flat).astype(np.float64),
             np.array(off_rows), np.array(off_start),
         )  # fmt: skip
@@ -132,9 +130,8 @@ def _reward_cost(r_x, r_y, squared):
 @njit(cache=True, nogil=True)
 def _successors(pack, c):
     """Those of chain c."""
-    first, last = pack.at[c], pack.at[c + 1]
-    lo, hi = pack.indptr[first], pack.indptr[last]
-    return Successors(pack.indptr[first : last + 1] - lo, pack.indices[lo:hi], pack.probabilities[lo:hi])
+    begin, end, lo, hi = pack.at[c] + c, pack.at[c + 1] + c + 1, pack.first[c], pack.first[c + 1]
+    return Successors(pack.rows.indptr[begin:end], pack.rows.indices[lo:hi], pack.rows.probabilities[lo:hi])
 
 
 @njit(cache=True, nogil=True)
@@ -173,7 +170,7 @@ def _start(pack, i, j):
     return rows, cols, nu_x[rows], nu_y[cols], tree
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _run(pack, i, j, cost, ask):
     """Policy iteration as in solver.py, step by step; (nan, -inf, inf) if it leaves the ordinary way."""
     gamma, tol, stop, nothing = ask.discount, ask.tol, ask.stop, np.empty(0, np.int64)
@@ -190,9 +187,10 @@ def _run(pack, i, j, cost, ask):
     nodes = np.max(x.indptr[1:] - x.indptr[:-1]) + np.max(y.indptr[1:] - y.indptr[:-1])
     off_rows, off_start = pack.off_rows[i] + pack.off_rows[j], pack.off_start[i] + pack.off_start[j]
     TU, target = np.empty(U.size), np.empty(trees.flow.size, np.int32)
+    begin = nothing.size  # 0, but no literal, for which numba would compile its callees once more
     price, clipped, basis, count = ask.price, 0.0, 0, np.zeros(1, np.int64)
     for _ in range(ITERATIONS):
-        _, failed, cut = solve_items(0, U.size, items, trees, U, Effort(basis, price, np.empty(0), stop), TU)
+        _, failed, cut = solve_items(begin, U.size, items, trees, U, Effort(basis, price, np.empty(0), stop), TU)
         clipped, basis = max(clipped, cut), 2
         if failed:
             break
@@ -208,7 +206,7 @@ def _run(pack, i, j, cost, ask):
             return value, lower, upper
         aim = max(0.03 * (high - low), 0.1 * tol * (1 - gamma), 4 * EPS)
         price = max(ask.price, ask.loose * (high - low))
-        edge_targets(0, U.size, items, trees, nothing, target)
+        edge_targets(begin, U.size, items, trees, nothing, target)
         system = System(Plans(trees.at, target, trees.flow, nothing), gamma, False, count)
         if not krylov._compiled(system, base, U, aim, 150) <= 2 * aim:
             break

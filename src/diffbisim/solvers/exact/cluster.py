@@ -19,7 +19,6 @@ What is certified is the last improvement, made of values that workers computed 
 that were lost, moved or rebuilt change only how fast it is reached.
 """
 
-import hashlib
 import uuid
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -32,12 +31,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diffbisim.checks import freeze
-from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidData
-from diffbisim.io.files import replacing
+from diffbisim.errors import DiffbisimError, InvalidArgument
 from diffbisim.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
 from diffbisim.problem import Array, Problem, lazy
 from diffbisim.results import DistanceResult
 from diffbisim.solvers.base import Callback, finish
+from diffbisim.solvers.exact.checkpoint import Checkpoint
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
 from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
@@ -76,22 +75,16 @@ class OnCluster(PolicyIteration):
     transports: "Blocks"
 
     def __init__(
-        self, problem: Problem, options: "Exact", warm: DistanceResult | None, client: Any, file: "Checkpoint | None"
+        self, problem: Problem, options: "Exact", warm: DistanceResult | None, client: Any, file: Checkpoint | None
     ) -> None:
-        self.client, self.file = client, file
-        known = None if file is None else file.read()
-        super().__init__(problem, options, warm if known is None else None, known)
+        self.client = client
+        super().__init__(problem, options, warm, file=file)
 
     def begin(self, options: "Exact", known: Any) -> Any:
         return Blocks(self.client, pair_items(self.problem, False), options.threads)
 
     def chain(self) -> PairChain:
         return BlockChain(self.transports, self.discount)
-
-    def evaluate(self) -> None:
-        super().evaluate()
-        if self.file is not None:
-            self.file.write(self.U)
 
     def coupling(self) -> ExactCoupling:
         return ClusterCoupling(self.problem, None, self.U, self.start, self.accuracy)
@@ -135,7 +128,7 @@ class Blocks:
         self.client, self.items, self.threads, self.name = client, items, threads, uuid.uuid4().hex
         a, b = np.diff(items.x.indptr), np.diff(items.y.indptr)
         self.size, self.nodes = a.size * b.size, int(a.max() + b.max())
-        self.clipped, self.pivots, self.sweeps = 0.0, 0, 0
+        self.clipped, self.pivots, self.sweeps, self.narrow = 0.0, 0, 0, False
         edges = np.concatenate([[0.0], np.cumsum(a + b.mean())])
         n = min(a.size, max(LEAST_BLOCKS, BLOCKS * len(client.nthreads())))
         cuts = np.unique(np.searchsorted(edges, np.linspace(0.0, edges[-1], n + 1))).tolist()
@@ -345,34 +338,3 @@ def _forget(run: str, before: float = np.inf) -> None:
     """Blocks of a run that were last improved before this improvement."""
     for key in [key for key, held in _held.items() if key[0] == run and held.improvement < before]:
         del _held[key]
-
-
-# --- on disk ---------------------------------------------------------------------------------------------------
-
-
-class Checkpoint:
-    """The table after every iteration, in a file that a run of the same problem goes on from."""
-
-    def __init__(self, path: Path, problem: Problem) -> None:
-        self.path, self.shape, self.scale = path, problem.shape, problem.scale or 1.0
-        digest = hashlib.sha256(repr((problem.discount, problem.shape)).encode())
-        for part in (problem.cost, *problem.x.successors, *problem.y.successors):
-            digest.update(np.ascontiguousarray(part).data)
-        self.problem = np.frombuffer(digest.digest(), np.uint8)
-
-    def read(self) -> Array | None:
-        """The table ``(n_X, n_Y)``, in the user's units; None if there is no file yet."""
-        if not self.path.exists():
-            return None
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                problem, U = file["problem"], file["U"]
-        except (OSError, ValueError, KeyError) as error:
-            raise InvalidData(f"checkpoint {self.path} cannot be read ({error}); name another, or remove it") from error
-        if not np.array_equal(problem, self.problem) or U.shape != (self.shape[0] * self.shape[1],):
-            raise InvalidArgument(f"checkpoint {self.path} is of another problem; name another file, or remove it")
-        return np.asarray(U, dtype=np.float64).reshape(self.shape) * self.scale
-
-    def write(self, U: Array) -> None:
-        with replacing(self.path, binary=True) as file:
-            np.savez(file, problem=self.problem, U=U)

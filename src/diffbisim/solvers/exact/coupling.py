@@ -108,18 +108,20 @@ class ExactCoupling(Coupling):
 
     def state(self) -> dict[str, NDArray[Any]]:
         trees, start = self.transports.trees, self._start.transport.tree
+        flow = self.transports.flow
         return {
             "U": self.U, "pair": self.transports.items.listed, "child": trees.child, "parent": trees.parent,
-            "flow": trees.flow, "start.child": start.child, "start.parent": start.parent, "start.flow": start.flow,
+            "flow": flow, "start.child": start.child, "start.parent": start.parent, "start.flow": start.flow,
         }  # fmt: skip
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
         check_exact(problem, arrays, cls.feasible)
-        transports = begin(problem, arrays["pair"].size > 0, None, None)
+        transports = begin(problem, arrays["pair"].size > 0, None, None, narrow=cls.feasible)
         for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[name]
+            if part.size:  # flows of narrow trees are not kept
+                part[:] = arrays[name]
         transports.basis = Basis.FEASIBLE
         start = StartTransport(problem)
         for part, name in zip(start.transport.tree, Tree._fields, strict=True):
@@ -170,12 +172,10 @@ class ExactCoupling(Coupling):
         return k
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
-        at, child, parent, flow = self.transports.trees
-        k = self._item(x, y)
-        edges, (rows, cols) = slice(at[k], at[k + 1]), self._supports(x, y)
-        u, v = child[edges].astype(np.int64), parent[edges].astype(np.int64)
+        tree, (rows, cols) = self.transports.tree(self._item(x, y)), self._supports(x, y)
+        u, v = tree.child.astype(np.int64), tree.parent.astype(np.int64)
         i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
-        return sparse.coo_array((flow[edges].copy(), (rows[i], cols[j])), shape=self.problem.shape)
+        return sparse.coo_array((tree.flow, (rows[i], cols[j])), shape=self.problem.shape)
 
     def _supports(self, x: int, y: int) -> tuple[Integers, Integers]:
         side_x, side_y = self.transports.items.x, self.transports.items.y
@@ -283,7 +283,7 @@ def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -
     size, index = (transports.edges,), transports.trees.child.dtype
     child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))
     flow = numbers(arrays, f"{prefix}flow", size, least=0.0 if feasible else -np.inf)
-    k, why = first_unfit(transports.items, Trees(transports.trees.at, child, parent, flow), MARGINALS)
+    k, why = first_unfit(transports.items, Trees(transports.at, child, parent, flow), MARGINALS)
     return int(k), ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
 
 

@@ -9,6 +9,10 @@ Plain sweeps first, where chains mix: the constant that they are slow to find is
 Then BiCGStab (krylov.py); where it stagnates (periodic chains, slow walks, γ near one) with an incomplete
 factorization as preconditioner; where that would be too large, by plain sweeps. A poor evaluation costs the solver
 iterations, never correctness: what is certified is the sweep of transports that follows.
+
+*Single precision.* After an improvement of the table U the residual of the new plans is known, r = T U - U, and what is
+wanted is U + δ with (I - γ Π) δ = r: a few digits of δ, whatever the accuracy of U. So for very many pairs all of this
+is done in single precision (:class:`Correction`), with half of the bytes: the plans as they are read off the trees.
 """
 
 from typing import Any, NamedTuple
@@ -23,16 +27,18 @@ from diffbisim._compile import borrowed, njit
 from diffbisim.parallel import CHUNK, STRETCH, Stop, left_behind, split, stretch, stretches
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import krylov
+from diffbisim.solvers.exact.transports import Transports, first_edge
 from diffbisim.solvers.krylov import Operator, bicgstab, sweep
+from diffbisim.solvers.successors import longest
 
 EPS = float(np.finfo(float).eps)
 
 #: Matrices with up to so many entries are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
 FACTORIZE = 2_000_000
 
-#: Sweeps go on while each leaves at most this share of the spread, and at most so many: BiCGStab takes two products
-#: and several passes over five vectors for a step.
-MIXING, SWEEPS = 0.7, 60
+#: Sweeps go on while so many more would do, and at most so many: BiCGStab takes two products and several passes over
+#: five vectors for a step.
+AHEAD, SWEEPS = 12, 60
 
 
 class Plans(NamedTuple):
@@ -61,7 +67,7 @@ def apply_system(lo, hi, plans, discount, v, out):
         k = plans.chosen[z] if plans.chosen.size else z
         total = 0.0
         for e in range(plans.indptr[k], plans.indptr[k + 1]):
-            total += plans.flow[e] * v[plans.target[e]]
+            total += plans.flow[e] * v[np.uintp(plans.target[e])]
         out[z] = v[z] - discount * total
 
 
@@ -73,10 +79,62 @@ def sweep_plans(lo, hi, plans, discount, source, v, out):
     for z in range(lo, hi):
         total = 0.0
         for e in range(plans.indptr[z], plans.indptr[z + 1]):
-            total += plans.flow[e] * v[plans.target[e]]
+            total += plans.flow[e] * v[np.uintp(plans.target[e])]
         out[z] = source[z] + discount * total
         change = out[z] - v[z]
         low, high = min(low, change), max(high, change)
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def sweep_light(lo, hi, items, trees, light, discount, source, v, out):
+    """:func:`sweep_plans` for narrow trees, all in single precision."""
+    items, light, source, v, out = borrowed(items), borrowed(light), borrowed(source), borrowed(v), borrowed(out)
+    x, y, m_y, factor = items.x.indptr, items.y.indptr, items.y.indptr.size - 1, np.float32(discount)
+    low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
+    e = np.uintp(first_edge(items, trees, lo))
+    for i in range(lo // m_y, -(-hi // m_y)):
+        a = x[i + 1] - x[i]
+        for j in range(max(lo - i * m_y, 0), min(hi - i * m_y, m_y)):
+            n, total = np.uintp(a + y[np.uintp(j + 1)] - y[np.uintp(j)] - 1), np.float32(0.0)
+            for k in range(n):
+                total += light.flow[e + k] * v[np.uintp(light.target[e + k])]
+            new = source[z] + factor * total
+            change = new - v[z]
+            out[z] = new
+            low, high = min(low, change), max(high, change)
+            e += n
+            z += np.uintp(1)
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def sweep_trees(lo, hi, items, trees, light, discount, source, v, out):
+    """:func:`sweep_light` with targets read from the trees: a node has a place, a cell is at the sum of two of them."""
+    items, trees, source, v, out = borrowed(items), borrowed(trees), borrowed(source), borrowed(v), borrowed(out)
+    flow, x, y, m_y, factor = borrowed(light.flow), items.x, items.y, items.y.indptr.size - 1, np.float32(discount)
+    place = np.empty(longest(x) + longest(y), np.uintp)
+    low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
+    e = np.uintp(first_edge(items, trees, lo))
+    for i in range(lo // m_y, -(-hi // m_y)):
+        first, a = x.indptr[i], x.indptr[i + 1] - x.indptr[i]
+        for s in range(a):
+            place[np.uintp(s)] = x.indices[first + s] * items.n_y
+        for j in range(max(lo - i * m_y, 0), min(hi - i * m_y, m_y)):
+            start = y.indptr[np.uintp(j)]
+            b = y.indptr[np.uintp(j + 1)] - start
+            for t in range(b):
+                place[np.uintp(a + t)] = y.indices[np.uintp(start + t)]
+            n, total = np.uintp(a + b - 1), np.float32(0.0)
+            for k in range(n):
+                c, p = np.uintp(trees.child[e + k]), np.uintp(trees.parent[e + k])
+                total += flow[e + k] * v[place[c] + place[p]]
+            new = source[z] + factor * total
+            change = new - v[z]
+            out[z] = new
+            low, high = min(low, change), max(high, change)
+            e += n
+            z += np.uintp(1)
     return low, high
 
 
@@ -128,6 +186,11 @@ def mark_visited(plans, seen, queue, head, tail, entries):
                 queue[tail] = to
                 tail += 1
     return head, tail
+
+
+def _pays(spread: float, before: float, target: float) -> bool:
+    """Whether to sweep on from this spread of the changes, after that of the sweep before."""
+    return 2 * target < spread < before and spread * (spread / before) ** AHEAD <= 2 * target
 
 
 class PairChain:
@@ -200,7 +263,7 @@ class PairChain:
             v, out = tables[k % 2], tables[1 - k % 2]
             low, high = self._swept(source, v, out)
             spread, before = high - low, spread
-            if not 2 * target < spread <= MIXING * before:
+            if not _pays(spread, before, target):
                 break
         np.add(out, self.discount / (1 - self.discount) * (low + high) / 2, out=U)
         return bool(spread <= 2 * target)
@@ -284,3 +347,58 @@ class PairChain:
             correction, _ = bicgstab(system, residual, M=inverse, rtol=1e-3, atol=0.0, maxiter=50)
             solution = solution + correction
         return False
+
+
+class Correction:
+    """(I - γ Π) δ = r for the plans of narrow transports, in single precision: what to add to a table.
+
+    Two tables of N numbers, ``spare (2, N)``, are overwritten; the solution is one of them.
+    """
+
+    def __init__(self, transports: Transports, discount: float, spare: Any) -> None:
+        self.transports, self.discount, self.spare, self.products = transports, discount, spare, 0
+
+    def solve(self, r: Any, target: float) -> Any:
+        """δ (N,), up to a constant: residual below ``target`` where that can be had. Sweeps first, then BiCGStab."""
+        v, spread, before = r, np.inf, np.inf
+        for k in range(SWEEPS):
+            out = self.spare[k % 2]
+            low, high = self._swept(self.discount, r, v, out)
+            v, spread, before = out, high - low, spread
+            if not _pays(spread, before, target):
+                break
+        if spread <= 2 * target:
+            return v
+        if bicgstab(self._applied, r, v, target, max_iterations=150) <= 2 * target:
+            return v
+        return self._slowly(r, v, target)
+
+    def _slowly(self, r: Any, v: Any, target: float) -> Any:
+        """Where BiCGStab stagnates: with a preconditioner or, where that would be too large, by plain sweeps."""
+        if self.transports.edges <= FACTORIZE:
+            plans = Plans(self.transports.at, self.transports.targets(), self.transports.flow, np.empty(0, np.int64))
+            solution = np.zeros(r.size)
+            if PairChain(plans, r.size, self.discount).preconditioned(r.astype(np.float64), solution, target, False):
+                v[:] = solution
+                return v
+        if not float(np.abs(v).max()) <= 2.0 * float(np.abs(r).max()) / (1 - self.discount):
+            v[:] = r
+        other = self.spare[0] if v is not self.spare[0] else self.spare[1]
+        for _ in range(50):
+            self._swept(self.discount, r, v, other)
+            self._swept(self.discount, r, other, v)
+        return v
+
+    def _applied(self, v: Any, out: Any) -> None:
+        self._swept(-self.discount, v, v, out)
+
+    def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
+        t = self.transports
+        kernel = sweep_light if t.light.target.size else sweep_trees
+
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return kernel(lo, hi, t.items, t.trees, t.light, discount, source, v, out)
+
+        self.products += 1
+        ends = np.array(split(run, t.size, float(t.edges), t.threads))
+        return float(ends[:, 0].min()), float(ends[:, 1].max())

@@ -106,7 +106,7 @@ def _first_basis(k, items, trees, W, work, scratch):
     i, j = _rows_of(items, k)
     px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
     rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
-    tree, costs = _edges(trees, k), Costs(W, items.n_y, rows.size, cols.size)
+    tree, costs = _edges(items, trees, k, rows.size + cols.size, trees.flow), Costs(W, items.n_y, rows.size, cols.size)
     if rows.size < items.n_y or cols.size < items.n_y:
         gather(W, items.n_y, rows, cols, scratch)
         costs = Costs(scratch, cols.size, rows.size, cols.size)
@@ -124,7 +124,7 @@ def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
     Returns (pivots, transports left unsolved, most mass by which a plan was changed, transports solved).
     """
     a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(2 * a * b)
+    work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
     n_lines, n_choices = game.lines.size - 1, moves.delta.size // TU.size
     solved, closed = np.empty(n_choices, np.bool_), np.empty(n_lines, np.bool_)
     return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scratch, solved, closed)

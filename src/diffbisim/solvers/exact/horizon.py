@@ -30,8 +30,7 @@ from scipy import sparse
 
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
-from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers
-from diffbisim.io.npz import process_from_arrays
+from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy, on_support
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback
@@ -435,63 +434,20 @@ class HorizonCoupling(Coupling):
             step.basis, at = Basis.FEASIBLE, at + step.edges
             self.steps[t] = step
 
-
-# --- results from files ----------------------------------------------------------------------------------------------
-
-#: Bounds are checked by solving again where all sweeps visit at most so many cells.
-CHECKED = 4_000_000
-
-
-def result_from_arrays(arrays: dict[str, Any], meta: Any) -> HorizonResult:
-    """The inverse of :meth:`diffbisim.horizon.HorizonResult.arrays`."""
-    lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
-    outcome = Status[entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")]
-    iterations = entry(meta, "iterations", is_count, "a count")
-    solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
-    history = entry(meta, "history", is_history, "a list of rows of numbers")
-    work = entry(meta, "work", is_row, "counts by name")
-    x, y = (process_from_arrays(_part(arrays, f"{side}.")) for side in "xy")
-    weights = arrays["weights"]
-    problem = TimedProblem.make(x, y, _costs(arrays["costs"], x, y, len(weights)), 1.0, weights=weights)
-    coupling = HorizonCoupling.restore(problem, _part(arrays, "state."))
-    result = HorizonResult(
-        problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
-    )
-    _check_bounds(result)
-    return result
-
-
-def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-
-
-def _costs(flat: Any, x: Any, y: Any, times: int) -> Any:
-    """One table, or a list of one per time, from where they stand one after the other."""
-    sizes = [(chain.n_states,) * times if isinstance(chain.n_states, int) else chain.n_states for chain in (x, y)]
-    shapes = list(zip(*sizes, strict=True))
-    if flat.size == shapes[0][0] * shapes[0][1] and len(set(shapes)) == 1:
-        return flat.reshape(shapes[0])
-    cuts = np.cumsum([n * m for n, m in shapes])
-    if flat.shape != (cuts[-1],):
-        raise InvalidData(f"array 'costs' has shape {flat.shape}; expected {(int(cuts[-1]),)}")
-    return [part.reshape(shape) for part, shape in zip(np.split(flat, cuts[:-1]), shapes, strict=True)]
-
-
-def _check_bounds(result: HorizonResult) -> None:
-    """Whether bounds and tables are what they claim, on problems that are small enough to solve again."""
-    problem: Any = result.problem
-    if not 0.0 <= result.lower <= result.value <= result.upper <= problem.bounded(0.0, np.inf)[1]:
-        raise InvalidData("lower, value and upper are not in this order within the range of the costs")
-    rows = [problem.rows(t) for t in range(problem.n_steps)]
-    if sum(x.indices.size * y.indices.size for x, y in rows) > CHECKED:
-        return
-    coupling: Any = result.coupling
-    again: Any = solve(problem, Exact(reachable=coupling.reachable, threads=1))
-    if result.lower > again.upper or result.upper < again.lower:
-        raise InvalidData(
-            f"the distance is from {again.lower:.17g} to {again.upper:.17g}, not from lower = {result.lower!r} to "
-            f"upper = {result.upper!r}"
-        )
-    for t in range(coupling.first, problem.n_steps + 1):
-        if not np.allclose(coupling.levels[t].table, again.coupling.levels[t].table, rtol=0.0, atol=1e-9):
-            raise InvalidData(f"the table of time {t} is not that of these processes")
+    def check_bounds(self, result: DistanceResult, cells: float) -> None:
+        """Whether bounds and tables are what they claim, if all sweeps together visit at most so many cells."""
+        problem = self.problem
+        if result.upper > problem.bounded(0.0, np.inf)[1]:
+            raise InvalidData(f"upper is {result.upper!r}, above all costs")
+        rows = [problem.rows(t) for t in range(problem.n_steps)]
+        if sum(x.indices.size * y.indices.size for x, y in rows) > cells:
+            return
+        again: Any = solve(problem, Exact(reachable=self.reachable, threads=1))
+        if result.lower > again.upper or result.upper < again.lower:
+            raise InvalidData(
+                f"the distance is from {again.lower:.17g} to {again.upper:.17g}, not from lower = {result.lower!r} to "
+                f"upper = {result.upper!r}"
+            )
+        for t in range(self.first, problem.n_steps + 1):
+            if not np.allclose(self.levels[t].table, again.coupling.levels[t].table, rtol=0.0, atol=1e-9):
+                raise InvalidData(f"the table of time {t} is not that of these processes")

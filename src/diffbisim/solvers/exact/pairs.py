@@ -14,7 +14,7 @@ from diffbisim._compile import borrowed, njit
 from diffbisim.parallel import STRETCH
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, Transports, Trees, Ways, reach, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, Transports, Ways, reach, transport_rounding
 from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
@@ -109,27 +109,35 @@ def small_keys(cost: Any) -> Any:
     return u, -v
 
 
-def begin(problem: Problem, reachable: bool, threads: int | None, known: Solved | None) -> Transports:
-    """The transports of a problem, with copies of the trees of other ones if those fit.
+def begin(
+    problem: Problem, reachable: bool, threads: int | None, known: Solved | None, narrow: bool = True, store: Any = None
+) -> Transports:
+    """The transports of a problem, with copies of the trees of other ones if those fit; ``narrow`` if they are many.
 
     Everything here is a function of the two problems and the trees, never of what came before them: a run that goes on
     from a file must take the same pivots as one that was not interrupted.
     """
     if known is None or not _same_rows(problem, known.transports.items):
-        return Transports(pair_items(problem, reachable), threads)
+        return Transports(pair_items(problem, reachable), threads, narrow=narrow, store=store)
     old = known.transports
     if reachable or old.items.listed.size or not np.array_equal(problem.cost, known.problem.cost):
-        return begin_with(pair_items(problem, reachable), threads, old)
+        return begin_with(pair_items(problem, reachable), threads, old, narrow, store)
     # the order of first bases follows from the cost, and a fit with a fixed cost need not sort again
     items = old.items._replace(x=problem.x.successors, y=problem.y.successors)
-    return begin_with(items, threads, old)
+    return begin_with(items, threads, old, narrow, store)
 
 
-def begin_with(items: Items, threads: int | None, old: Transports | None) -> Transports:
+def begin_with(
+    items: Items, threads: int | None, old: Transports | None, narrow: bool = False, store: Any = None
+) -> Transports:
     """The transports of a list of items, with copies of the trees of others if those have the same supports."""
+    transports = Transports(items, threads, narrow=narrow, store=store)
     if old is None or not _same_items(items, old.items):
-        return Transports(items, threads)
-    transports = Transports(items, threads, Trees(*(np.array(part) for part in old.trees)))
+        return transports
+    np.copyto(transports.trees.child, old.trees.child)
+    np.copyto(transports.trees.parent, old.trees.parent)
+    if not transports.narrow:
+        np.copyto(transports.trees.flow, old.flow)
     transports.basis = min(old.basis, Basis.OTHER)
     return transports
 
@@ -179,7 +187,7 @@ def pair_chain(transports: Transports, discount: float) -> PairChain:
     if listed.size:
         numbers = np.full(int(listed[-1]) + 1, -1, np.int64)
         numbers[listed] = np.arange(listed.size)
-    plans = Plans(transports.trees.at, transports.targets(numbers), transports.trees.flow, ALL)
+    plans = Plans(transports.at, transports.targets(numbers), transports.flow, ALL)
     return PairChain(plans, transports.size, discount, transports.threads)
 
 
@@ -203,7 +211,40 @@ def extremes(listed: Any, TU: Any, U: Any) -> Any:
     return low, high, largest - 2.0 * least
 
 
+@njit(cache=True, nogil=True)
+def settle(lo: Any, hi: Any, cost: Any, scale: Any, discount: Any, U: Any, TU: Any) -> Any:
+    """TU = (1-γ) c + γ TU at the pairs lo…hi-1, of all of them; and their :func:`extremes`, size in two parts."""
+    cost, U, TU = borrowed(cost), borrowed(U), borrowed(TU)
+    low, high, least, largest, unknown = np.inf, -np.inf, 0.0, 1.0, False
+    for z in range(lo, hi):
+        TU[z] = (1 - discount) * (cost[z] / scale) + discount * TU[z]
+        change = TU[z] - U[z]
+        unknown |= np.isnan(change)
+        low, high = min(low, change), max(high, change)
+        least, largest = min(least, TU[z], U[z]), max(largest, TU[z], U[z])
+    if unknown:
+        return np.nan, np.nan, np.nan, np.nan
+    return low, high, least, largest
+
+
+@njit(cache=True, nogil=True)
+def exchange(lo: Any, hi: Any, middle: Any, shift: Any, U: Any, TU: Any, r: Any) -> None:
+    """r = TU - U - middle, in single precision, and U = TU + shift, at the pairs lo…hi-1."""
+    U, TU, r = borrowed(U), borrowed(TU), borrowed(r)
+    for z in range(lo, hi):
+        r[z] = TU[z] - U[z] - middle
+        U[z] = TU[z] + shift
+
+
+@njit(cache=True, nogil=True)
+def add_difference(lo: Any, hi: Any, new: Any, old: Any, U: Any) -> None:
+    """U += new - old at the pairs lo…hi-1."""
+    new, old, U = borrowed(new), borrowed(old), borrowed(U)
+    for z in range(lo, hi):
+        U[z] += np.float64(new[z]) - np.float64(old[z])
+
+
 def rounding(transports: Transports, size: float, discount: float) -> float:
     """η / (1-γ) of solver.py: how far rounding may put the middle of the band off, for tables of this size."""
-    η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped) + 6 * EPS
+    η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped, transports.narrow) + 6 * EPS
     return η * size / (1 - discount)

@@ -34,7 +34,7 @@ from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Arrays, Callback
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling
-from diffbisim.solvers.exact.pairs import pair_chain
+from diffbisim.solvers.exact.pairs import begin, pair_chain
 from diffbisim.solvers.exact.solver import PolicyIteration
 from diffbisim.solvers.exact.transports import Basis
 from diffbisim.solvers.krylov import sweep
@@ -70,6 +70,13 @@ class TrackedCoupling(ExactCoupling):
         return self.m.copy()
 
 
+class Steps(PolicyIteration):
+    """Flows may be negative, and are kept."""
+
+    def begin(self, options: Exact, known: Any) -> Any:
+        return begin(self.problem, options.reachable, options.threads, known, narrow=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Tracking:
     """One step of the exact solver with these options; the value is an estimate."""
@@ -78,6 +85,7 @@ class Tracking:
 
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
     tol: ClassVar[None] = None
     threads: ClassVar[int] = 1
     criteria: ClassVar[tuple[str, ...]] = ("discounted",)
@@ -86,7 +94,7 @@ class Tracking:
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """From the result of the last step."""
-        run = PolicyIteration(problem, self.exact, warm)
+        run = Steps(problem, self.exact, warm)
         transports, pairs, γ = run.transports, run.pairs, run.discount
         if warm is None:
             _settle(run)

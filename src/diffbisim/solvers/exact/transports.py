@@ -8,7 +8,9 @@ takes its costs from a table W over pairs of states that all items share. For tw
 the items are the pairs of states (all of them, or those that the starts can reach). Nothing here needs that: rows may
 as well be state-action pairs or the steps of a horizon.
 
-What is kept of an item is its spanning tree (simplex.py), a + b - 1 edges for a and b successors. Threads are plain
+What is kept of an item is its spanning tree (simplex.py), a + b - 1 edges for a and b successors. Of very many items
+it is the tree alone (*narrow*): its flows follow from the marginals, and where it lies from the numbers of successors.
+Threads are plain
 Python threads running numba code without the GIL, made for one sweep and joined at its end: that is safe when several
 Python threads use the same object at once and in forked processes, which numba's own thread pools are not. A sweep that
 is too small to pay for a second thread runs in the caller. Sums over threads are taken in a fixed order, so that the
@@ -21,6 +23,7 @@ Letters of the kernels, which work on the items k = lo…hi-1 and only write wha
     W, v (n_X*n_Y,)       tables over pairs of states, flat; n_Y their number of columns
 """
 
+import tempfile
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -69,6 +72,17 @@ NOTHING: Array = np.empty(0)
 #: acts at once.
 LARGE = 1_000_000
 
+#: From so many edges on trees are narrow, for pairs of rows with so many successors together at most.
+MANY, FEW = 2 * CHUNK, 64
+
+#: So many items at a time are looked through for trees that are no longer optimal.
+STALE_AT_ONCE = 1024
+
+EVERY = np.empty(0, np.bool_)
+
+#: Up to so many edges narrow plans list their targets too (0.5 GB); beyond, they are read from the trees.
+TARGETS = 2**27
+
 NO_NUMBERS: Integers = np.empty(0, np.int64)
 
 
@@ -103,12 +117,22 @@ class Ways(NamedTuple):
 
 
 class Trees(NamedTuple):
-    """The edge lists of all items, one after the other."""
+    """The edge lists of all items, one after the other; narrow ones, of all pairs of rows, have neither at nor flow."""
 
     at: Any  # (K + 1,) where the edges of item k begin
     child: Any
     parent: Any
     flow: Any
+
+
+class Light(NamedTuple):
+    """The plans of narrow trees in single precision, edge by edge, for evaluation.py; empty where nobody asked."""
+
+    target: Any  # (E,) flat pairs of states, or empty
+    flow: Any  # (E,)
+
+
+NO_LIGHT = Light(np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class Basis(IntEnum):
@@ -140,15 +164,29 @@ def _rows_of(items, k):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _edges(trees, k):
-    edges = slice(trees.at[k], trees.at[k + 1])
-    return Tree(trees.child[edges], trees.parent[edges], trees.flow[edges])
+def first_edge(items, trees, k):
+    """Where the edges of item k begin, also if that is not stored: Σ (a + b - 1) over all pairs of rows before it."""
+    if trees.at.size:
+        return trees.at[k]
+    x, y = items.x.indptr, items.y.indptr
+    i, j = k // (y.size - 1), k % (y.size - 1)
+    return (y.size - 1) * (x[i] - i) + i * items.y.indices.size + j * (x[i + 1] - x[i] - 1) + y[j]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _edges(items, trees, k, n, spare):
+    """The tree of item k, of n nodes; one without flows takes ``spare`` for them."""
+    first = first_edge(items, trees, k)
+    edges = slice(first, first + n - 1)
+    return Tree(trees.child[edges], trees.parent[edges], trees.flow[edges] if trees.flow.size else spare[: n - 1])
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _first_basis(costs, p, q, order_p, order_q, tree, work):
-    """The better of two cheap bases."""
+def _first_basis(costs, p, q, order_p, order_q, tree, work, price):
+    """The better of two cheap bases; the first one if it is optimal."""
     northwest_corner(p, q, order_p, order_q, tree)
+    if is_priced_out(costs, tree, work.pot, price):
+        return
     value = tree_value(tree, costs)
     greedy(costs, p, q, tree, work)
     if value <= tree_value(tree, costs):
@@ -162,7 +200,7 @@ def solve_items(lo, hi, items, trees, W, effort, values):
     Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
     """
     a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(2 * a * b)
+    work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
     return _solve_items(lo, hi, items, trees, W, effort, values, work, scratch)
 
 
@@ -190,18 +228,22 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
     """
     items, trees, work, effort = borrowed(items), borrowed(trees), borrowed(work), borrowed(effort)
     W, values, scratch = borrowed(W), borrowed(values), borrowed(scratch)
+    half = scratch.size // 2
+    spare, turned_over = scratch[half - work.pot.size : half], scratch[half:]
     x, y, n_y = items.x, items.y, items.n_y
     n_x = W.size // n_y
     total, failed, clipped = 0, 0, 0.0
     near, far, turned = -1, False, False
     for k in range(lo, hi):
+        if not trees.at.size and not np.isnan(values[k]):
+            continue  # of narrow trees, those that are known to be optimal
         i, j = _rows_of(items, k)
         px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
         rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
         a, b = rows.size, cols.size
         full = a == n_x and b == n_y
-        tree = _edges(trees, k)
-        costs, columns = Costs(W, n_y, a, b), Costs(scratch[scratch.size // 2 :], a, b, a)
+        tree = _edges(items, trees, k, a + b, spare)
+        costs, columns = Costs(W, n_y, a, b), Costs(turned_over, a, b, a)
         if not full:
             gather(W, n_y, rows, cols, scratch)
             costs = Costs(scratch, b, a, b)
@@ -210,6 +252,8 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
         feasible, moved = effort.basis == 2, False
         missing = effort.slack[k] if effort.slack.size else 0.0
         price = max(effort.price, PRICED * missing)
+        if feasible and not trees.flow.size:
+            true_flows(tree, p, q, work.net)
         if effort.basis == 1:
             below, cut = tree_flows(tree, p, q, work.net)
             feasible = below == 0.0
@@ -226,7 +270,7 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
                 total += pivots
                 moved = feasible
         if near >= 0 and far and not (feasible and effort.basis == 1):
-            _begin_with(_edges(trees, near), tree, p, q, work)
+            _begin_with(_edges(items, trees, near, a + b, spare), tree, p, q, work)
             if not turned:
                 _turn_over(costs, columns)
             turned = True
@@ -234,7 +278,7 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
             total += pivots
             moved = feasible
         if not feasible:
-            _first_basis(costs, p, q, items.order_x[px], items.order_y[py], tree, work)
+            _first_basis(costs, p, q, items.order_x[px], items.order_y[py], tree, work, price)
         pivots, optimal = optimize(costs, tree, work, price)
         if pivots > 0 or moved:
             clipped = max(clipped, true_flows(tree, p, q, work.net))
@@ -243,6 +287,97 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
         failed += not optimal
         values[k] = tree_value(tree, costs)
     return total, failed, clipped
+
+
+# --- narrow trees ------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def solve_narrow(lo, hi, items, trees, light, W, effort, values):
+    """:func:`solve_items` for narrow trees: those still optimal are passed by, the plans of the others are read."""
+    a, b = longest(items.x), longest(items.y)
+    work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
+    stale, (total, failed, clipped) = np.empty(STALE_AT_ONCE, np.bool_), (0, 0, 0.0)
+    for first in range(lo, hi, stale.size):
+        last = min(first + stale.size, hi)
+        if effort.basis == 2:
+            _pass_by(first, last, items, trees, W, effort.price, values)
+        else:
+            values[first:last] = np.nan
+        for k in range(first, last):
+            stale[k - first] = np.isnan(values[k])
+        pivots, left, cut = _solve_items(first, last, items, trees, W, effort, values, work, scratch)
+        total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
+        if light.flow.size:
+            read_plans(first, last, items, trees, stale, light.target, light.flow)
+    return total, failed, clipped
+
+
+@njit(cache=True, nogil=True)
+def _pass_by(lo, hi, items, trees, W, price, values):
+    """values[k] = OT_W by the potentials of its tree where that is still optimal, NaN elsewhere.
+
+    By rows of pairs, without slices: most sweeps change few trees, and this is then all that they do. A node is at
+    ``place``, so that the cell of a row and a column is at the sum of both.
+    """
+    items, trees, W, values = borrowed(items), borrowed(trees), borrowed(W), borrowed(values)
+    x, y, m_y = items.x, items.y, items.y.indptr.size - 1
+    nodes = longest(x) + longest(y)
+    place, mass, pot = np.empty(nodes, np.uintp), np.empty(nodes), np.empty(nodes)
+    k = lo
+    while k < hi:
+        i, e = k // m_y, np.uintp(first_edge(items, trees, k))
+        a = _put(place, mass, 0, x, i, items.n_y)
+        for j in range(k - i * m_y, min(m_y, hi - i * m_y)):
+            b = _put(place, mass, a, y, j, 1)
+            value, worst = 0.0, 0
+            pot[np.uintp(trees.parent[e])] = 0.0
+            for _ in range(a + b - 1):
+                c, p = np.uintp(trees.child[e]), np.uintp(trees.parent[e])
+                pot[c] = W[place[c] + place[p]] - pot[p]
+                value += mass[c] * pot[c]
+                e += np.uintp(1)
+            for s in range(np.uintp(a)):
+                for t in range(np.uintp(a), np.uintp(a + b)):
+                    worst += W[place[s] + place[t]] - pot[t] < pot[s] - price
+            values[np.uintp(k)] = value if worst == 0 else np.nan
+            k += 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put(place, mass, first, side, i, stride):
+    """Row i of one side as nodes from ``first`` on; returns how many there are."""
+    start = side.indptr[i]
+    n = side.indptr[i + 1] - start
+    for s in range(n):
+        place[np.uintp(first + s)] = side.indices[np.uintp(start + s)] * stride
+        mass[np.uintp(first + s)] = side.probabilities[np.uintp(start + s)]
+    return n
+
+
+@njit(cache=True, nogil=True)
+def read_plans(lo, hi, items, trees, stale, target, flow):
+    """Narrow trees, those that are ``stale`` or all, as plans: flow and, unless that is empty, target of every edge."""
+    items, trees, target, flow = borrowed(items), borrowed(trees), borrowed(target), borrowed(flow)
+    x, y, m_y = items.x, items.y, items.y.indptr.size - 1
+    nodes = longest(x) + longest(y)
+    place, left = np.empty(nodes, np.uintp), np.empty(nodes)
+    for k in range(lo, hi):
+        if stale.size and not stale[k - lo]:
+            continue
+        i, j, first = k // m_y, k % m_y, first_edge(items, trees, k)
+        a = _put(place, left, 0, x, i, items.n_y)
+        b = _put(place, left, a, y, j, 1)
+        for back in range(2, a + b + 1):
+            e = np.uintp(first + a + b - back)
+            c, p = np.uintp(trees.child[e]), np.uintp(trees.parent[e])
+            left[p] -= left[c]
+            flow[e] = max(left[c], 0.0)
+            if target.size:
+                target[e] = place[c] + place[p]
+
+
+# --- what trees say ----------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
@@ -276,7 +411,8 @@ def edge_targets(lo, hi, items, trees, numbers, out):
     for k in range(lo, hi):
         i, j = _rows_of(items, k)
         first_x, first_y, a = x.indptr[i], y.indptr[j], x.indptr[i + 1] - x.indptr[i]
-        for e in range(trees.at[k], trees.at[k + 1]):
+        first = first_edge(items, trees, k)
+        for e in range(first, first + a + y.indptr[j + 1] - first_y - 1):
             s, t = cell(trees.child[e], trees.parent[e], a)
             z = x.indices[first_x + s] * items.n_y + y.indices[first_y + t]
             out[e] = numbers[z] if numbers.size else z
@@ -301,7 +437,7 @@ def item_potentials(k, items, trees, W, f, g):
     a, b = rows.size, cols.size
     pot, C = np.empty(a + b), np.empty(a * b)
     gather(W, n_y, rows, cols, C)
-    tree_potentials(_edges(trees, k), Costs(C, b, a, b), pot)
+    tree_potentials(_edges(items, trees, k, a + b, pot), Costs(C, b, a, b), pot)
     _extend(rows, pot[:a], cols, pot[a:], W, n_y, 1, f)
     _extend(cols, pot[a:], rows, pot[:a], W, 1, n_y, g)
 
@@ -333,7 +469,7 @@ def sum_potentials_on_supports(lo, hi, items, trees, W, m, sums):
         rows, cols = x.indices[px], y.indices[py]
         a, b = rows.size, cols.size
         gather(W, items.n_y, rows, cols, C)
-        tree_potentials(_edges(trees, k), Costs(C, b, a, b), pot)
+        tree_potentials(_edges(items, trees, k, a + b, pot), Costs(C, b, a, b), pot)
         for s in range(a):
             by_x[px.start + s] += m[k] * pot[s]
         for t in range(b):
@@ -403,24 +539,96 @@ class Transports:
     was changed because its flows were slightly negative.
     """
 
-    def __init__(self, items: Items, threads: int | None = None, trees: Trees | None = None, index: Any = None) -> None:
-        self.items, self.threads = items, threads or available_threads()
+    def __init__(
+        self, items: Items, threads: int | None = None, trees: Trees | None = None, index: Any = None,
+        narrow: bool = False, store: Any = None,
+    ) -> None:  # fmt: skip
+        self.items, self.threads, self.store = items, threads or available_threads(), store
         m_x, m_y = items.x.indptr.size - 1, items.y.indptr.size - 1
         self.size = items.listed.size or m_x * m_y
         a, b = np.diff(items.x.indptr), np.diff(items.y.indptr)
         self.nodes = int(a.max() + b.max())
-        self.trees = self._new_trees(a, b, index) if trees is None else trees
+        if trees is None:
+            trees = self._narrow_trees() if narrow and self.may_be_narrow(items) else self._new_trees(a, b, index)
+        self.trees, self.light = trees, NO_LIGHT
         self.cells = float(self.edges) ** 2 / self.size  # about the cells of all transports, for sharing out work
         self.basis, self.clipped = Basis.NONE, 0.0
         self.pivots = self.sweeps = 0
 
-    def _new_trees(self, a: Integers, b: Integers, index: Any) -> Trees:
+    @staticmethod
+    def may_be_narrow(items: Items) -> bool:
+        """Whether there are many items of few successors, and all pairs of rows are items."""
+        a, b = np.diff(items.x.indptr), np.diff(items.y.indptr)
+        many = b.size * float(a.sum() - a.size) + a.size * float(b.sum()) >= MANY
+        return many and not items.listed.size and int(a.max() + b.max()) <= FEW
+
+    def _narrow_trees(self) -> Trees:
+        x, y = self.items.x, self.items.y
+        m_x, m_y = x.indptr.size - 1, y.indptr.size - 1
+        edges = m_y * (x.indices.size - m_x) + m_x * y.indices.size
+        return Trees(NO_NUMBERS, self._array(edges, np.int8), self._array(edges, np.int8), NOTHING)
+
+    def _array(self, size: int, dtype: Any) -> NDArray[Any]:
+        """A new array, in memory or in a file of the ``store`` that goes when nobody uses it."""
+        if self.store is None:
+            return np.empty(size, dtype)
+        with tempfile.TemporaryFile(dir=self.store) as file:
+            return np.memmap(file, dtype, "w+", shape=(size,)).view(np.ndarray)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether of the trees only the edges are stored."""
+        return not self.trees.at.size
+
+    def lighten(self) -> None:
+        """From the next :meth:`solve` on, have the plans of narrow trees in single precision (``light``)."""
+        target = np.empty(self.edges if self.edges <= TARGETS else 0, np.int32)
+        self.light = Light(target, self._array(self.edges, np.float32))
+
+    @property
+    def at(self) -> Integers:
+        """(K + 1,) where the edges of the items begin."""
+        if not self.narrow:
+            return np.asarray(self.trees.at)
+        return self._offsets(np.diff(self.items.x.indptr), np.diff(self.items.y.indptr))
+
+    @property
+    def flow(self) -> Array:
+        """(E,) flows of all trees."""
+        if not self.narrow:
+            return np.asarray(self.trees.flow)
+        flow, no_target = np.empty(self.edges), NO_LIGHT.target
+
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
+            read_plans(lo, hi, self.items, self.trees, EVERY, no_target, flow)
+
+        split(run, self.size, float(self.edges), self.threads)
+        return flow
+
+    def tree(self, k: int) -> Tree:
+        """The tree of item k, in memory of its own."""
+        x, y, listed = self.items.x, self.items.y, self.items.listed
+        i, j = divmod(int(listed[k]) if listed.size else k, y.indptr.size - 1)
+        p, q = (s.probabilities[s.indptr[r] : s.indptr[r + 1]] for s, r in ((x, i), (y, j)))
+        first = int(first_edge(self.items, self.trees, k))
+        edges = slice(first, first + p.size + q.size - 1)
+        flow = np.array(self.trees.flow[edges])
+        tree = Tree(np.array(self.trees.child[edges]), np.array(self.trees.parent[edges]), flow)
+        if self.narrow:
+            tree = tree._replace(flow=np.empty(tree.child.size))
+            true_flows(tree, p, q, np.empty(p.size + q.size))
+        return tree
+
+    def _offsets(self, a: Integers, b: Integers) -> Integers:
         listed, at = self.items.listed, np.zeros(self.size + 1, np.int64)
         if listed.size:
             at[1:] = a[listed // b.size] + b[listed % b.size] - 1
         else:
             np.add.outer(a, b - 1, out=at[1:].reshape(a.size, b.size))
-        np.cumsum(at, out=at)
+        return np.cumsum(at, out=at)
+
+    def _new_trees(self, a: Integers, b: Integers, index: Any) -> Trees:
+        at = self._offsets(a, b)
         narrowest = np.int8 if self.nodes <= 128 else np.int16 if self.nodes <= 2**15 else np.int32
         index, edges = index or narrowest, int(at[-1])
         return Trees(at, np.empty(edges, index), np.empty(edges, index), np.empty(edges))
@@ -428,7 +636,7 @@ class Transports:
     @property
     def edges(self) -> int:
         """Edges of all trees together."""
-        return int(self.trees.at[-1])
+        return int(self.trees.child.size)
 
     @lazy
     def unbalanced(self) -> float:
@@ -442,6 +650,8 @@ class Transports:
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
             effort, end = Effort(int(basis), price, slack, stop), min(hi * BLOCK, self.size)
+            if self.narrow:
+                return solve_narrow(lo * BLOCK, end, self.items, self.trees, self.light, W, effort, values)
             return solve_items(lo * BLOCK, end, self.items, self.trees, W, effort, values)
 
         done = split(run, -(-self.size // BLOCK), self.cells, self.threads, wait=BLOCK * self.nodes**2 > 16 * LARGE)
@@ -489,12 +699,13 @@ class Transports:
 # --- one transport -----------------------------------------------------------------------------------------
 
 
-def transport_rounding(nodes: int, unbalanced: float, clipped: float) -> float:
+def transport_rounding(nodes: int, unbalanced: float, clipped: float, by_potentials: bool = False) -> float:
     """η₀ for tables of size one (solver.py): how far rounding may put the value of a transport off.
 
     ``unbalanced`` and ``clipped`` are the masses s and κ.
     """
-    return (1.5 * nodes + 2) * EPS + unbalanced + 2 * clipped
+    more = by_potentials * (0.5 * nodes * EPS + 2 * clipped)
+    return (1.5 * nodes + 2) * EPS + unbalanced + 2 * clipped + more
 
 
 class Transport:

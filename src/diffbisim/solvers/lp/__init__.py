@@ -39,6 +39,7 @@ class LinearProgram:
 
     name: ClassVar[str] = "lp"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
     criteria: ClassVar[tuple[str, ...]] = ("discounted",)
     threads: ClassVar[int] = 1
 

@@ -48,6 +48,7 @@ class SinkhornPolicy:
 
     name: ClassVar[str] = "sinkhorn-policy"
     samples: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
     criteria: ClassVar[tuple[str, ...]] = ("discounted",)
     policy: ClassVar[bool] = True
 

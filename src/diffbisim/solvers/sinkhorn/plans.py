@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from diffbisim.parallel import CHUNK, split
-from diffbisim.problem import Array, available_threads
+from diffbisim.problem import Array, available_threads, read_only
 from diffbisim.solvers.sinkhorn import kernels
 from diffbisim.solvers.sinkhorn.kernels import Block, Gibbs, Pairs
 from diffbisim.stochastic import Successors
@@ -167,7 +167,7 @@ class GibbsPlans:
 
         def run(lo: int, hi: int) -> tuple[Array, Array]:
             sums = np.zeros(sizes[0]), np.zeros(sizes[1])
-            kernel(lo, hi, self.pairs, U, epsilon, self.G, m, sums)
+            kernel(lo, hi, self.pairs, U, epsilon, self.G, read_only(m), sums)
             return sums
 
         parts = self.split(run, 10, step=-(-self.size // self.threads))
@@ -247,7 +247,7 @@ class SharedKernel:
     def _sides(self, lo: int) -> tuple[Block, Block]:
         """The rows of X and of Y that the pairs lo, lo + 1, … use."""
         m_y = len(self.Q)
-        return Block(lo, m_y, False, self.P), Block(lo, m_y, True, self.Q)
+        return Block(lo, m_y, False, read_only(self.P)), Block(lo, m_y, True, read_only(self.Q))
 
     def half_step(self, lo: int, columns: bool, potential: Array, out: Array) -> bool:
         """``out`` = softmin(W - G), or with ``columns`` softmin(W - F), for a block; whether the numbers fit."""

@@ -57,6 +57,7 @@ class Somcot:
 
     name: ClassVar[str] = "somcot"
     samples: ClassVar[bool] = True
+    tracks: ClassVar[bool] = True
     criteria: ClassVar[tuple[str, ...]] = ("discounted",)
     tol: ClassVar[None] = None
     threads: ClassVar[int] = 1

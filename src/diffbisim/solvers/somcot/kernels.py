@@ -110,6 +110,13 @@ class Batches(NamedTuple):
     weights: Array
 
 
+class Both(NamedTuple):
+    """Something of X, and the same of Y."""
+
+    x: Any
+    y: Any
+
+
 class Progress(NamedTuple):
     """What a run has done."""
 
@@ -247,7 +254,8 @@ def by_products(xs, ys, it, marginals):
     K, top, group = it.L.copy(), np.empty(n_x), max(1, ROWS // n_y)
     for i in range(n_x):
         top[i] = K[i].max()
-        K[i] -= top[i]
+        for j in range(n_y):
+            K[i, j] -= top[i]
     _exponentials(K.ravel(), FLUSH)
     su_all, w_all = np.empty((group * n_y, n_x)), np.empty((group * n_y, n_y))
     wK_all, suK_all = np.empty_like(su_all), np.empty_like(w_all)
@@ -437,7 +445,8 @@ def balance(side, discount):
                 after[side.to[e]] += discount * side.q[e]
         else:
             after[s] += discount * side.rho[s]
-    side.rho[:] = after
+    for s in range(n):
+        side.rho[s] = after[s]
 
 
 @njit(**PLAIN)
@@ -495,7 +504,7 @@ def _ascend(duals, at, first, n, lam, step, rules):
 
 
 @njit(**PLAIN)
-def _ascend_alpha(xs, ys, it, live, low_v, marginals, lam_x, lam_y, step, rules):
+def _ascend_alpha(xs, ys, it, live, low_v, marginals, lam, step, rules):
     """α_X and α_Y, their shares of log μ, the most that they and γ V raise it, and the logits of λ_X and λ_Y."""
     n_x, n_y = it.V.shape
     step_x, step_y = np.full(xs.q.size, step.beta), np.full(ys.q.size, step.beta)
@@ -508,9 +517,9 @@ def _ascend_alpha(xs, ys, it, live, low_v, marginals, lam_x, lam_y, step, rules)
         e, a = xs.at[x], xs.at[x + 1] - xs.at[x]
         for y in range(n_y):
             k, b = ys.at[y], ys.at[y + 1] - ys.at[y]
-            tilt, low_x = _ascend(of_x, n_y * e + y * a, e, a, lam_x[x, y], step, rules)
+            tilt, low_x = _ascend(of_x, n_y * e + y * a, e, a, lam.x[x, y], step, rules)
             it.logit_x[x, y] += step.eta * tilt
-            tilt, low_y = _ascend(of_y, x * ys.q.size + k, k, b, lam_y[y, x], step, rules)
+            tilt, low_y = _ascend(of_y, x * ys.q.size + k, k, b, lam.y[y, x], step, rules)
             it.logit_y[y, x] += step.eta * tilt
             live.rise[x, y] -= step.eta * (low_x + low_y)
 
@@ -568,19 +577,30 @@ def couple_starts(it, p, q):
 
 
 @njit(**PLAIN)
-def iterate(progress, x_draws, y_draws, c, xs, ys, it, live, marginals, rules):
-    """One iteration per minibatch; returns <m, c> of the last iterate."""
+def _add_up(it, m, lam, eta):
+    """The sums that averages are made of. (Loops: assignments of whole rows take numba seconds to compile.)"""
+    for x in range(m.shape[0]):
+        for y in range(m.shape[1]):
+            it.sums[0, x, y] += eta * m[x, y]
+            it.sums[1, x, y] += eta * it.start[x, y]
+            it.sums[2, x, y] += eta * lam.x[x, y]
+            it.sums[3, x, y] += eta * lam.y[y, x]
+
+
+@njit(**PLAIN)
+def iterate(progress, draws, c, xs, ys, it, live, marginals, rules):
+    """One iteration per minibatch of ``draws``, ``Both`` of ``Batches``; returns <m, c> of the last iterate."""
     (n_x, n_y), N, m = c.shape, marginals.N, marginals.m
-    lam_x, lam_y = np.empty((n_x, n_y)), np.empty((n_y, n_x))
+    lam = Both(np.empty((n_x, n_y)), np.empty((n_y, n_x)))
     if float(xs.to.size) * ys.to.size < DENSE * float(n_x * n_y) ** 2:
         it.cold[0] = 1
-    for t in range(x_draws.at.size - 1):
+    for t in range(draws.x.at.size - 1):
         fade = (1.0 + progress.done[0] / rules.decay_from) ** -rules.decay if rules.decay > 0.0 else 1.0
         eta = rules.eta * fade
-        _observe(xs, x_draws, t, rules)
-        _observe(ys, y_draws, t, rules)
-        softmax(it.logit_x, lam_x)
-        softmax(it.logit_y, lam_y)
+        _observe(xs, draws.x, t, rules)
+        _observe(ys, draws.y, t, rules)
+        softmax(it.logit_x, lam.x)
+        softmax(it.logit_y, lam.y)
         couple_starts(it, xs.initial, ys.initial)
         if it.cold[0] == 0 and not by_products(xs, ys, it, marginals):
             it.cold[0] = 1
@@ -588,19 +608,19 @@ def iterate(progress, x_draws, y_draws, c, xs, ys, it, live, marginals, rules):
             by_entries(xs, ys, it, live, marginals)
         mass = m.sum()
         if not LEAST < mass < 1 / LEAST:  # a step too large for the normalization of the last one
-            it.S[:] = it.S - peak(xs, ys, it)
+            top = peak(xs, ys, it)
+            for x in range(n_x):
+                for y in range(n_y):
+                    it.S[x, y] -= top
             live.listed[:] = NONE
             by_entries(xs, ys, it, live, marginals)
             mass = m.sum()
         m /= mass
         N /= mass
-        it.sums[0] += eta * m
-        it.sums[1] += eta * it.start
-        it.sums[2] += eta * lam_x
-        it.sums[3] += eta * lam_y.T
+        _add_up(it, m, lam, eta)
         step = Step(eta, rules.beta * fade, 1.0 / mass, np.log(mass))
         low_v = _ascend_v(xs, ys, it, live, c, marginals, step, rules)
-        _ascend_alpha(xs, ys, it, live, low_v, marginals, lam_x, lam_y, step, rules)
+        _ascend_alpha(xs, ys, it, live, low_v, marginals, lam, step, rules)
         progress.weight[0] += eta
         progress.done[0] += 1
     return (m * c).sum()

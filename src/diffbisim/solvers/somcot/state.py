@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from diffbisim.data.streams import Draws, Stream, generator_from_state
 from diffbisim.errors import InvalidData
-from diffbisim.io.arrays import entry, is_count, numbers
+from diffbisim.io.arrays import entry, is_count, numbers, part
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.base import Arrays
 from diffbisim.solvers.somcot.kernels import (
     Batches,
+    Both,
     Index,
     Iterates,
     Live,
@@ -207,8 +208,9 @@ class State:
         slice_, value = max(1, int(PATIENCE / entries)), np.nan
         for first in range(begin, end, slice_):
             last = min(first + slice_, end)
-            x, y = (_batches(*both, first, last) for both in zip((self.x, self.y), self.pending, strict=True))
-            value = iterate(progress, x, y, c, self.x, self.y, self.it, live, marginals, rules)
+            sides = zip((self.x, self.y), self.pending, strict=True)
+            draws = Both(*(_batches(*side, first, last) for side in sides))
+            value = iterate(progress, draws, c, self.x, self.y, self.it, live, marginals, rules)
         k = self.iterations
         if k >= FIRST and k & (k - 1) == 0:
             self.older = self.newer  # first, so that there are never three
@@ -298,16 +300,14 @@ class State:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> "State":
-        def part(name: str) -> dict[str, Any]:
-            prefix = name + "."
-            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
-        shots = [Snapshot(**{**p, "weight": float(p["weight"])}) for p in map(part, ("older", "newer")) if p]
-        pending = tuple(tuple(part(f"pending{i}")[str(k)] for k in range(4)) for i in (0, 1))
+        shots: list[dict[str, Any]] = [part(arrays, name) for name in ("older.", "newer.")]
+        older, *newer = (Snapshot(**{**shot, "weight": float(shot["weight"])}) for shot in shots if shot)
+        pending = tuple(tuple(part(arrays, f"pending{i}.")[str(k)] for k in range(4)) for i in (0, 1))
         generators = [generator_from_state(state) for state in meta["generators"]]
         return cls(
-            Seen(**part("x")), Seen(**part("y")), Iterates(**part("it")), arrays["done"], arrays["weight"],
-            shots[0], shots[-1], pending, meta["chunk"], generators, list(meta["fingerprints"]), list(meta["drawn"]),  # type: ignore[arg-type]
+            Seen(**part(arrays, "x.")), Seen(**part(arrays, "y.")), Iterates(**part(arrays, "it.")), arrays["done"],
+            arrays["weight"], older, newer[0] if newer else older, pending, meta["chunk"], generators,  # type: ignore[arg-type]
+            list(meta["fingerprints"]), list(meta["drawn"]),
         )  # fmt: skip
 
 

@@ -1,0 +1,298 @@
+"""Imitation in Gymnasium's classic tasks, from states alone: tracking beside methods that know no time.
+
+Experts are closed formulas; five demonstrations show all that the expert observes, or a part: positions, angles. Every
+method gets the same demonstrations, the same number of steps in the environment in six rounds, and, but for BCO, the
+same kind of learned model and the same planner. None is told a reward. What is reported is the share of the expert's
+return, (own - random) / (expert's - random), over ten episodes (Acrobot, CartPole: four): 0 is what random actions
+earn, 1 what the expert does.
+
+Settings were chosen on seeds 0 to 2; those that are reported, from 100 on, are others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffbisim.checks import Floats
+from diffbisim.data.gymnasium import import_gymnasium
+from diffbisim.experiments.report import BEYOND, Row
+from diffbisim.imitate.baselines.bco import bco
+from diffbisim.imitate.baselines.nearest import constant, nearest
+from diffbisim.imitate.control.learning import Control, ControlResult, Lesson, track
+from diffbisim.imitate.control.walks import Actions, RandomAgent, Walk, episodes
+from diffbisim.plot.style import BLUE, GRAY, GREEN, ORANGE, VERMILION, new_figure, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TITLE = "Continuous observations: tracking an expert of whom only states were seen"
+CLAIM = "The paper leaves continuous states to the future."
+
+OURS, NEAREST, CONSTANT, CLONING, CLONING_2 = "tracking", "nearest state", "constant cost", "BCO", "BCO, two frames"
+METHODS: dict[str, Callable[[Lesson], ControlResult]] = {
+    OURS: track,
+    NEAREST: nearest,
+    CONSTANT: constant,
+    CLONING: bco,
+    CLONING_2: lambda lesson: bco(lesson, frames=2),
+}
+COLORS = {OURS: BLUE, NEAREST: VERMILION, CONSTANT: GRAY, CLONING: ORANGE, CLONING_2: GREEN}
+DISCOUNT = 0.99
+EPISODES = 10
+EVALUATION = 77  # seed of the episodes in which all are tried
+FLOOR = -0.2  # lower shares are drawn here
+
+
+# --- experts -------------------------------------------------------------------------------------------------------
+
+
+def rock_the_car(o: Any) -> int:
+    """MountainCar, by bounds on the velocity between which it pays to push to the right."""
+    x, v = float(o[0]), float(o[1])
+    low = min(-0.09 * (x + 0.25) ** 2 + 0.03, 0.3 * (x + 0.9) ** 4 - 0.008)
+    return 2 if low <= v <= -0.07 * (x + 0.38) ** 2 + 0.07 else 0
+
+
+def push_along(o: Any) -> Any:
+    """MountainCarContinuous: full force in the direction of the velocity."""
+    return np.array([1.0 if o[1] > 0 else -1.0], dtype=np.float32)
+
+
+def swing_up(o: Any) -> Any:
+    """Pendulum: energy to that of standing still upright, then a linear controller."""
+    angle, speed = np.arctan2(o[1], o[0]), float(o[2])
+    energy = speed**2 / 6 + 5 * (o[0] - 1)
+    far = -2 * energy * speed if abs(speed) > 0.05 else 2.0
+    torque = -(16 * angle + 4 * speed) if o[0] > 0.9 and abs(speed) < 3 else far
+    return np.array([np.clip(torque, -2, 2)], dtype=np.float32)
+
+
+def pump(o: Any) -> int:
+    """Acrobot: torque in the direction in which the lower link turns."""
+    return 2 if o[5] > 0 else 0
+
+
+def balance(o: Any) -> int:
+    """CartPole: a linear controller."""
+    return int(0.1 * o[0] + 0.25 * o[1] + 4 * o[2] + 0.8 * o[3] > 0)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An environment, its expert, and what is seen of that."""
+
+    env: str
+    expert: Callable[[Any], Any]
+    features: tuple[int, ...] | None = None  # columns; None: everything
+    options: Control = field(default_factory=Control)
+    episodes: int = EPISODES  # in which all are tried
+
+    def lesson(self, seed: int, options: Control | None = None) -> Lesson:
+        env, rng = import_gymnasium().make(self.env), np.random.default_rng(seed)
+        return Lesson.of(env, self.expert, self.features, options or self.options, DISCOUNT, rng)
+
+
+SCENES = {
+    "MountainCar": Scene("MountainCar-v0", rock_the_car),
+    "MountainCar, position only": Scene("MountainCar-v0", rock_the_car, (0,)),
+    "Pendulum": Scene("Pendulum-v1", swing_up),
+    "Pendulum, angle only": Scene("Pendulum-v1", swing_up, (0, 1)),
+    "MountainCarContinuous": Scene("MountainCarContinuous-v0", push_along),
+    "Acrobot": Scene("Acrobot-v1", pump, None, Control(5_000, 4, horizon=20), episodes=4),
+    "CartPole": Scene("CartPole-v1", balance, None, Control(4_000, 4, horizon=30), episodes=4),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    scenes: tuple[str, ...] = ("MountainCar, position only",)
+    methods: tuple[str, ...] = (OURS, NEAREST, CLONING, CLONING_2)
+    seeds: int = 1
+    first_seed: int = 100
+    options: Control | None = None  # in place of those of the scenes
+
+
+FULL = Settings(tuple(SCENES), tuple(METHODS), 5)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    settings: Settings
+    runs: dict[tuple[str, str], list[dict[str, Any]]]  # (scene, method) -> what `imitation` returns, seed by seed
+
+    def shares(self, scene: str, method: str) -> Floats:
+        return np.array([one["share"] for one in self.runs[scene, method]])
+
+    def median(self, scene: str, method: str, what: str) -> float:
+        return float(np.median([one[what] for one in self.runs[scene, method]]))
+
+
+def run(settings: Settings) -> Outcome:
+    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+    found = {case: [imitation(*case, seed, settings.options) for seed in seeds] for case in cases(settings)}
+    return Outcome(settings, found)
+
+
+def cases(settings: Settings) -> list[tuple[str, str]]:
+    """Scenes and methods that have something to do there: nothing ends in Pendulum; one frame shows all but a part."""
+    idle = {(name, CONSTANT) for name, scene in SCENES.items() if scene.env == "Pendulum-v1"}
+    idle |= {(name, CLONING_2) for name, scene in SCENES.items() if scene.features is None}
+    return [(name, method) for name in settings.scenes for method in settings.methods if (name, method) not in idle]
+
+
+def imitation(name: str, method: str, seed: int, options: Control | None = None) -> dict[str, Any]:
+    """One run of one method, in numbers that JSON can hold."""
+    scene = SCENES[name]
+    lesson, (low, high) = scene.lesson(seed, options), references(scene.env)
+    began = time.process_time()
+    found = METHODS[method](lesson)
+    seconds = time.process_time() - began
+    tried = found.walk(lesson.env, scene.episodes, EVALUATION)
+    shown = name.startswith("MountainCar,")
+    return {
+        "share": (float(tried.returns.mean()) - low) / (high - low),
+        "seconds": seconds,
+        "steps": found.steps,
+        "model_error": float(found.history[-1].get("model_error", np.nan)),
+        "curve": [[row["steps"], (row["episode_return"] - low) / (high - low)] for row in found.history],
+        "path": tried.paths()[0].tolist() if shown else [],
+    }
+
+
+class Formula:
+    """An expert as an agent: its actions need not be on a grid, so it is its own list of actions, too."""
+
+    def __init__(self, formula: Callable[[Any], Any]) -> None:
+        self.formula, self.raw = formula, self
+
+    def reset(self, observation: Floats) -> None:
+        """Formulas remember nothing."""
+
+    def act(self, observation: Floats) -> Any:
+        return self.formula(observation)
+
+    def __getitem__(self, action: Any) -> Any:
+        return action
+
+
+@cache
+def references(env: str) -> tuple[float, float]:
+    """Mean returns of random actions and of the expert, in the episodes in which all are tried."""
+    made = import_gymnasium().make(env)
+    actions = Actions.of(made)
+    random = episodes(made, RandomAgent(len(actions), 0, held=0.0), actions, EPISODES, EVALUATION)
+    return float(random.returns.mean()), float(expert_walk(env).returns.mean())
+
+
+@cache
+def expert_walk(env: str) -> Walk:
+    """The expert in these episodes."""
+    expert: Any = Formula(next(scene.expert for scene in SCENES.values() if scene.env == env))
+    return episodes(import_gymnasium().make(env), expert, expert, EPISODES, EVALUATION)
+
+
+# --- what is shown -------------------------------------------------------------------------------------------------
+
+
+def records(outcome: Outcome) -> list[Row]:
+    return [
+        {
+            "scene": scene, "method": method, "seed": outcome.settings.first_seed + k, "steps": one["steps"],
+            "share_of_return": one["share"], "model_error": one["model_error"], "seconds": one["seconds"],
+        }
+        for (scene, method), runs in outcome.runs.items()
+        for k, one in enumerate(runs)
+    ]  # fmt: skip
+
+
+def table(outcome: Outcome) -> list[Row]:
+    rows: list[Row] = []
+    for (scene, method), runs in outcome.runs.items():
+        shares, error = outcome.shares(scene, method), outcome.median(scene, method, "model_error")
+        rows.append(
+            {
+                "scene": scene,
+                "steps": f"{runs[0]['steps']:,}",
+                "method": method,
+                "share of the expert's return": f"{np.median(shares):.2f}",
+                "least": f"{shares.min():.2f}",
+                "most": f"{shares.max():.2f}",
+                "error of the model": "-" if np.isnan(error) else f"{error:.3f}",
+                "seconds": f"{outcome.median(scene, method, 'seconds'):.1f}",
+            }
+        )
+    return rows
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    return {f"{scene}, {method}": float(np.median(outcome.shares(scene, method))) for scene, method in outcome.runs}
+
+
+def findings(outcome: Outcome) -> list[str]:
+    """Who is ahead of whom: by more than the seeds are apart, or not."""
+    sentences = ["share of the return: 0 is what random actions earn, 1 the expert; medians over seeds"]
+    for scene in outcome.settings.scenes:
+        ours, others = outcome.shares(scene, OURS), [m for s, m in outcome.runs if s == scene and m != OURS]
+        behind = [m for m in others if outcome.shares(scene, m).max() < ours.min()]
+        ahead = [m for m in others if outcome.shares(scene, m).min() > ours.max()]
+        level = [m for m in others if m not in behind + ahead]
+        parts = [("behind it in every seed", behind), ("ahead in every seed", ahead), ("neither", level)]
+        standing = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+        where = f"{scene}, {outcome.runs[scene, OURS][0]['steps']:,} steps, seeds: {len(ours)}"
+        sentences.append(f"{where}: tracking {np.median(ours):.2f}; {standing}")
+    return sentences
+
+
+def verdict(outcome: Outcome) -> tuple[str, str]:
+    return BEYOND, "Continuous observations, dynamics learned from a few thousand steps."
+
+
+def plot(outcome: Outcome) -> Figure:
+    scenes = outcome.settings.scenes
+    portrait = next((name for name in scenes if name.startswith("MountainCar,")), None)
+    figure = new_figure(11.0, max(4.6, 0.75 * len(scenes) + 1.0))
+    axes = figure.subplots(1, 2, width_ratios=(1.1, 1.0), squeeze=False)[0] if portrait else [figure.subplots()]
+    _bars(plain(axes[0]), outcome)
+    if portrait:
+        _portrait(plain(axes[1]), outcome, portrait)
+    return figure
+
+
+def _bars(ax: Axes, outcome: Outcome) -> None:
+    """Medians as bars, seeds as dots."""
+    methods, scenes = outcome.settings.methods, outcome.settings.scenes
+    height = 0.8 / len(methods)
+    for i, method in enumerate(methods):
+        for j, scene in enumerate(scenes):
+            if (scene, method) not in outcome.runs:
+                continue
+            shares = np.clip(outcome.shares(scene, method), FLOOR, None)
+            y = -j + 0.4 - (i + 0.5) * height
+            first = scene == next(name for name in scenes if (name, method) in outcome.runs)
+            label = method if first else None
+            ax.barh(y, float(np.median(shares)), 0.9 * height, color=COLORS[method], alpha=0.75, label=label)
+            ax.plot(shares, np.full(shares.size, y), ".", color="black", ms=3)
+    ax.axvline(1.0, color="black", linewidth=1)
+    ax.set_yticks(-np.arange(len(scenes)), [scene.replace(", ", ",\n") for scene in scenes])
+    ax.set(xlim=(FLOOR, 1.15), xlabel="share of the expert's return (0: random actions, 1: expert)")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.4, 1.12), ncols=len(methods), fontsize=8, frameon=False)
+
+
+def _portrait(ax: Axes, outcome: Outcome, scene: str) -> None:
+    """Position and velocity of the car: the expert, of whom the position is seen, and one episode of each method."""
+    expert = expert_walk(SCENES[scene].env).paths()[0]
+    ax.plot(*expert.T, color="black", linewidth=5, alpha=0.25, label="expert")
+    for method in (method for name, method in outcome.runs if name == scene):
+        path = np.array(outcome.runs[scene, method][0]["path"])
+        ax.plot(*path.T, color=COLORS[method], linewidth=1.4, label=f"{method}, {len(path) - 1} steps")
+    ax.axvline(0.5, color="black", linestyle=":", linewidth=1)
+    ax.annotate("goal", (0.5, 0.0), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=8)
+    ax.set(xlabel="position of the car", ylabel="velocity", title="MountainCar, imitated from positions alone")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=8, frameon=False)

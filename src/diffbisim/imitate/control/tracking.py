@@ -1,0 +1,250 @@
+"""Tracking: imitation against the expert's own paths, by an agent that carries its place on them.
+
+A node x is one state on one demonstration; it is followed by the next one, and the last stays. The coupling of that
+chain with the learner is worth
+
+    V(x, s) = c(x, s) + γ min_a E V(x', s'),        c(x, s) = |x - f(s)| + 1{one of the two has ended}
+
+where f(s) is what is comparable of a state, a position alone, say, in standard deviations. The learner knows its own
+state s and its node x, so what is seen of the expert need not be Markov: time is in the node.
+
+**The clock.** A learner that is late or early would be compared with the wrong node for ever. So after every step the
+node may shift: of the nodes up to ``shift`` before and after x', the one with the least V(·, s') is taken. All nodes of
+all demonstrations are tried at the start of an episode, and when the best of them is worth half as much or less: then
+the learner was lost. It is one rule for all environments.
+
+Two ways to V, both in the learned model (dynamics.py):
+
+    TableTracker    dynamic programming backward along each path on cells of the learner's states: 2-3 dimensions
+    PlanTracker     model-predictive control: random sequences of actions, refined (cross-entropy method), over
+                    ``horizon`` steps: 4 and more dimensions. Experimental: what lies beyond the horizon does not count
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from diffbisim.checks import Floats, Integers
+from diffbisim.imitate.control.dynamics import ForwardModel
+from diffbisim.imitate.control.walks import Demonstrations, Features
+from diffbisim.stochastic import as_generator
+
+#: What a shift by one step must save, as a share of the value and in standard deviations. Without it the learner waits:
+#: at an earlier node all that is to come costs γ times as much.
+TOLL = 0.05
+
+#: Cost of one having ended and the other not, in standard deviations of what is seen.
+ENDED = 1.0
+
+#: Sweeps at most for the last node of a path, which stays.
+SWEEPS = 300
+
+#: Sequences that are tried per round of planning, rounds, and how many of the best the next round is drawn from.
+SEQUENCES, ROUNDS, ELITE = 64, 2, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """All states of all demonstrations, one after the other."""
+
+    points: Floats  # (N, k) scaled
+    after: Integers  # (N,) the next node; the last of a path is followed by itself
+    path: Integers  # (N,) the number of the demonstration
+    ended: Any  # (N,) bool: terminal
+    scale: Floats  # (k,)
+    features: Features
+
+    @classmethod
+    def of(cls, shown: Demonstrations, features: Features) -> Nodes:
+        lengths = [len(path) for path in shown.paths]
+        points, last = shown.points, np.cumsum(lengths) - 1
+        after, ended = np.arange(1, len(points) + 1), np.zeros(len(points), dtype=bool)
+        after[last], ended[last] = last, shown.ended
+        scale = np.where(points.std(axis=0) > 1e-8, points.std(axis=0), 1.0)
+        return cls(points / scale, after, np.repeat(np.arange(len(lengths)), lengths), ended, scale, features)
+
+    def __len__(self) -> int:
+        return len(self.after)
+
+    def seen(self, states: Floats) -> Floats:
+        """What is comparable of states (…, d), scaled: (…, k)."""
+        flat = self.features(states.reshape(-1, states.shape[-1])) / self.scale
+        return flat.reshape(*states.shape[:-1], -1)
+
+    def cost(self, nodes: Any, seen: Floats, ended: Any) -> Floats:
+        """c(x, s), for nodes and states that are broadcast against each other."""
+        gap = np.sqrt(((self.points[nodes] - seen) ** 2).sum(axis=-1))
+        return np.asarray(gap + ENDED * (self.ended[nodes] != ended))
+
+    def near(self, node: int, shift: int) -> Integers:
+        """The nodes of the same path that are up to ``shift`` steps away."""
+        window = np.arange(max(node - shift, 0), min(node + shift + 1, len(self)))
+        return np.asarray(window[self.path[window] == self.path[node]])
+
+    def ahead(self, nodes: Integers, horizon: int) -> Integers:
+        """The nodes that follow, (m, horizon), from the next one on."""
+        rows = [nodes]
+        for _ in range(horizon):
+            rows.append(self.after[rows[-1]])
+        return np.stack(rows[1:], axis=1)
+
+
+def shifted(values: Floats, by: Integers) -> Floats:
+    """Values (…, m) of nodes that lie so many steps from the clock, with the toll."""
+    return np.asarray(values + TOLL * np.abs(by) * (1.0 + values))
+
+
+class TableTracker:
+    """V as a table of nodes and cells, by one sweep backward along each path."""
+
+    def __init__(self, nodes: Nodes, model: ForwardModel, centers: Floats, discount: float, shift: int = 3) -> None:
+        self.nodes, self.model, self.discount, self.shift = nodes, model, discount, shift
+        self.cells = Interpolation(centers / model.scale)
+        self.table = self._solve(centers)
+        self.node: int | None = None
+
+    def _solve(self, centers: Floats) -> Floats:
+        """V (N, K); P (actions K, K): the cells around what follows, row a K + k."""
+        γ, N, K, n = self.discount, len(self.nodes), len(centers), len(self.model.actions)
+        step = self.model.step(np.tile(centers, (n, 1)), np.repeat(np.arange(n), K))
+        where, weights = self.cells(step.states / self.model.scale)
+        rows = np.repeat(np.arange(n * K), where.shape[1])
+        P = sp.csr_array((weights.ravel(), (rows, where.ravel())), shape=(n * K, K))
+        seen, final = self.nodes.seen(centers), self.nodes.seen(step.states)
+        V, stay = np.zeros((N, K)), np.zeros(n * K)  # stay: the cost of having ended where the step leads, from x' on
+
+        def sweep(x: int, following: Floats) -> Floats:
+            future = np.where(step.ended, stay, np.asarray(P @ following))
+            return np.asarray(self.nodes.cost([x], seen, False) + γ * future.reshape(n, K).min(axis=0))
+
+        for x in range(N - 1, -1, -1):
+            own = self.nodes.cost([x], final, True)
+            if self.nodes.after[x] == x:
+                stay, V[x] = own / (1 - γ), self.nodes.cost([x], seen, False) / (1 - γ)
+                for _ in range(SWEEPS):
+                    V[x], old = sweep(x, V[x]), V[x].copy()
+                    if np.abs(V[x] - old).max() < 1e-3:
+                        break
+            else:
+                V[x] = sweep(x, V[x + 1])
+                stay = own + γ * stay
+        return V
+
+    def reset(self, observation: Floats) -> None:
+        self.node = None
+
+    def act(self, observation: Floats) -> int:
+        following = int(self.nodes.after[self._match(observation)])
+        n, scale = len(self.model.actions), self.model.scale
+        step = self.model.step(np.repeat(observation[None], n, axis=0), np.arange(n))
+        where, weights = self.cells(step.states / scale)
+        future = (self.table[following][where] * weights).sum(axis=1)
+        if step.ended.any():
+            future = np.where(step.ended, self._stay(following, step.states), future)
+        self.node = following
+        return int(future.argmin())
+
+    def _match(self, observation: Floats) -> int:
+        """The node to go on from: near the one that the clock shows, or anywhere."""
+        where, weights = self.cells(observation[None] / self.model.scale)
+        everywhere = self.table[:, where[0]] @ weights[0]
+        if self.node is None:
+            return int(everywhere.argmin())
+        near = self.nodes.near(self.node, self.shift)
+        return int(near[shifted(everywhere[near], near - self.node).argmin()])
+
+    def _stay(self, node: int, states: Floats) -> Floats:
+        """The cost of having ended in states (m, d) from a node on."""
+        horizon = int(np.ceil(np.log(1e-3) / np.log(self.discount)))
+        nodes = np.append(node, self.nodes.ahead(np.array([node]), horizon)[0])
+        weights = self.discount ** np.arange(len(nodes))
+        return np.asarray(self.nodes.cost(nodes[None], self.nodes.seen(states)[:, None], True) @ weights)
+
+
+class Interpolation:
+    """Values at points from the centers around them: weights that rebuild the point, on centers as near as can be.
+
+    w = argmin |p - Σ w_i c_i|² + 0.01 Σ w_i² |p - c_i|² with Σ w = 1, over the ``count`` nearest (2d + 2);
+    negative ones are cut.
+    """
+
+    def __init__(self, centers: Floats, count: int | None = None) -> None:
+        from scipy.spatial import cKDTree
+
+        self.centers, self.tree = centers, cKDTree(centers)
+        self.count = min(count or 2 * centers.shape[1] + 2, len(centers))
+
+    def __call__(self, points: Floats) -> tuple[Integers, Floats]:
+        """Numbers of centers and their weights, both (m, count)."""
+        where = np.asarray(self.tree.query(points, k=self.count)[1], dtype=np.int64).reshape(len(points), self.count)
+        gaps = self.centers[where] - points[:, None]
+        gram = gaps @ gaps.transpose(0, 2, 1)
+        square = np.einsum("mii->mi", gram)
+        square *= 1.01
+        square += 1e-6 * square.mean(axis=1, keepdims=True) + 1e-12
+        w = np.maximum(np.linalg.solve(gram, np.ones((len(points), self.count, 1)))[..., 0], 0.0)
+        return where, w / w.sum(axis=1, keepdims=True)
+
+
+class PlanTracker:
+    """V by model-predictive control: the best of some sequences of actions over the next ``horizon`` steps."""
+
+    def __init__(
+        self, nodes: Nodes, model: ForwardModel, horizon: int, discount: float, shift: int = 3, rng: Any = 0
+    ) -> None:
+        self.nodes, self.model, self.horizon, self.shift = nodes, model, horizon, shift
+        self.weights = discount ** np.arange(horizon)
+        self.rng, self.n = as_generator(rng), len(model.actions)
+        self.reset(np.zeros(0))
+
+    def reset(self, observation: Floats) -> None:
+        self.node: int | None = None
+        self.chances = np.full((self.horizon, self.n), 1.0 / self.n)  # of the actions at each step of a plan
+
+    def act(self, observation: Floats) -> int:
+        if self.node is None:
+            seen, ended = self._imagine(observation, self._draw(ELITE))
+            self.node = int(self._values(np.arange(len(self.nodes)), seen, ended).min(axis=0).argmin())
+        near = self.nodes.near(self.node, self.shift)
+        for _ in range(ROUNDS):
+            plans = self._draw(SEQUENCES)
+            seen, ended = self._imagine(observation, plans)
+            values = shifted(self._values(near, seen, ended), near - self.node)
+            order = values.min(axis=1).argsort()[:ELITE]
+            share = (plans[order][:, :, None] == np.arange(self.n)).mean(axis=0)
+            self.chances = 0.1 / self.n + 0.9 * share
+        best = int(order[0])
+        self.node = int(self.nodes.after[near[values[best].argmin()]])
+        self.chances = np.vstack([self.chances[1:], np.full((1, self.n), 1.0 / self.n)])
+        return int(plans[best, 0])
+
+    def _draw(self, count: int) -> Integers:
+        """Sequences of actions, (count, horizon); of those without a preference, actions are held for a while."""
+        below = np.cumsum(self.chances, axis=1)
+        plans = (self.rng.random((count, self.horizon, 1)) > below[None, :, :-1]).sum(axis=2)
+        plain = self.chances.max(axis=1) < 1.5 / self.n
+        for t in np.flatnonzero(plain[1:]) + 1:
+            held = self.rng.random(count) < 0.7
+            plans[held, t] = plans[held, t - 1]
+        return np.asarray(plans, dtype=np.int64)
+
+    def _imagine(self, observation: Floats, plans: Integers) -> tuple[Floats, Any]:
+        """What is seen when sequences of actions are followed, (m, horizon, k), and whether it has ended by then."""
+        states, over = np.repeat(observation[None], len(plans), axis=0), np.zeros(len(plans), dtype=bool)
+        rows, ends = [], []
+        for t in range(self.horizon):
+            step = self.model.step(states, plans[:, t])
+            states = np.where(over[:, None], states, step.states)
+            over = over | step.ended
+            rows.append(states)
+            ends.append(over)
+        return self.nodes.seen(np.stack(rows, axis=1)), np.stack(ends, axis=1)
+
+    def _values(self, nodes: Integers, seen: Floats, ended: Any) -> Floats:
+        """Cost of each sequence from each node, (m, nodes)."""
+        ahead = self.nodes.ahead(nodes, self.horizon)
+        return np.asarray(self.nodes.cost(ahead[None], seen[:, None], ended[:, None]) @ self.weights)

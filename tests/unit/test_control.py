@@ -1,0 +1,320 @@
+"""Imitation with continuous observations: on a line where the learner adds what it likes, all is known."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import diffbisim as db
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.imitate.baselines.bco import bco
+from diffbisim.imitate.baselines.nearest import NearestNode, constant, nearest
+from diffbisim.imitate.control import Control
+from diffbisim.imitate.control.cells import blur, expert_chain, table
+from diffbisim.imitate.control.dynamics import ForwardModel, Ridge, Step
+from diffbisim.imitate.control.learning import Lesson
+from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker
+from diffbisim.imitate.control.walks import (
+    Actions,
+    Demonstrations,
+    RandomAgent,
+    demonstrations,
+    episodes,
+    feature_map,
+    walk,
+)
+from diffbisim.imitate.sb3 import BicausalReward, ending
+
+UP = np.linspace(0.0, 1.0, 11)[:, None]  # the expert: 0.1 a step, from 0 to 1
+SPEEDS = np.array([-0.2, -0.1, 0.0, 0.1, 0.2])
+
+
+class Line(gymnasium.Env):
+    """s' = s + a; a second coordinate follows the first one, a step late. Counts its steps; ends beyond ``goal``."""
+
+    def __init__(self, goal=np.inf, limit=12, dimension=2):
+        self.observation_space = gymnasium.spaces.Box(-9.0, 9.0, (dimension,))
+        self.action_space = gymnasium.spaces.Discrete(5)
+        self.goal, self.limit, self.d, self.count = goal, limit, dimension, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.s = 0, np.zeros(self.d)
+        self.s[0] = self.np_random.uniform(-0.1, 0.1)
+        return self.s.copy(), {}
+
+    def step(self, action):
+        self.t, self.count = self.t + 1, self.count + 1
+        self.s = np.append(self.s[0] + SPEEDS[action], self.s[:-1])
+        return self.s.copy(), 1.0, bool(self.s[0] > self.goal), self.t >= self.limit, {}
+
+
+class Known:
+    """The line's own dynamics in place of a model, on one coordinate."""
+
+    actions = Actions(tuple(range(5)), np.eye(5))
+    scale = np.ones(1)
+
+    def step(self, states, actions):
+        return Step(states + SPEEDS[actions][:, None], np.zeros(len(states), dtype=bool))
+
+
+def climb(observation):
+    return 3
+
+
+def line_nodes(ended=False):
+    return Nodes.of(Demonstrations((UP,), (ended,)), lambda points: points[:, :1])
+
+
+def lesson(env, options=None, expert=climb, features=(0,), discount=0.9):
+    options = options or Control(steps=300, rounds=2, cells=80, demonstrations=2)
+    return Lesson.of(env, expert, features, options, discount, np.random.default_rng(0))
+
+
+# --- walks ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_counted_and_no_other_is_made():
+    env = Line()
+    found = db.imitate(env, [UP], features=[0], policy="tracking", sampling=Control(steps=331, rounds=3, cells=50))
+    assert env.count == found.steps == 331
+    assert [row["steps"] for row in found.history] == [111, 221, 331]
+    seen = walk(Line(limit=4), RandomAgent(5, 0), Actions.of(Line()), 10, 0)
+    assert np.diff(np.flatnonzero(seen.first)).tolist() == [4, 4]
+    assert [len(path) for path in seen.paths()] == [5, 5, 3]
+    assert seen.returns.tolist() == [4.0, 4.0, 2.0]
+    assert episodes(Line(limit=4), RandomAgent(5, 0), Actions.of(Line()), 3, 0).returns.tolist() == [4.0] * 3
+
+
+def test_actions_of_a_box_are_a_grid():
+    env = Line()
+    env.action_space = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+    actions = Actions.of(env, 3)
+    assert np.array(actions.raw).tolist() == [[a, b] for a in (-2.0, 0.0, 2.0) for b in (0.0, 0.5, 1.0)]
+    env.action_space = gymnasium.spaces.Box(-1, 1, (4,))
+    with pytest.raises(InvalidArgument, match="625 actions"):
+        Actions.of(env)
+    env.action_space = gymnasium.spaces.MultiBinary(2)
+    with pytest.raises(InvalidArgument, match="Discrete, or a bounded Box"):
+        Actions.of(env)
+
+
+def test_experts_of_every_kind_show_the_same():
+    class Model:
+        def predict(self, observation, deterministic):
+            assert deterministic
+            return climb(observation), None
+
+    env, first = Line(goal=0.95, limit=20), feature_map([0], 2)
+    watched, modeled = (demonstrations(expert, env, first, 3, 5) for expert in (climb, Model()))
+    assert [path.tolist() for path in watched.paths] == [path.tolist() for path in modeled.paths]
+    assert watched.ended == (True,) * 3
+    assert all(np.allclose(np.diff(path, axis=0), 0.1) for path in watched.paths)
+    wide = demonstrations([np.hstack([UP, -UP])], env, first)
+    assert np.array_equal(wide.paths[0], UP)
+    assert np.array_equal(demonstrations([UP], env, feature_map(lambda s: s[:, 0] + 0.0, 2)).paths[0], UP)
+    with pytest.raises(InvalidData, match="shows 3 numbers"):
+        demonstrations([np.zeros((4, 3))], env, first)
+    with pytest.raises(InvalidArgument, match="columns of 0 … 1"):
+        feature_map([2], 2)
+
+
+# --- the model -----------------------------------------------------------------------------------------------------
+
+
+def test_linear_dynamics_and_their_ends_are_learned():
+    env = Line(goal=0.5)
+    seen = walk(env, RandomAgent(5, 0), Actions.of(env), 1_500, 0)
+    model = ForwardModel(seen, Actions.of(env), np.zeros((0, 2)))
+    assert model.error < 0.01  # a linear function of state and action is among the features
+    states = np.array([[0.45, 0.3], [0.0, 0.2], [0.2, 0.4], [-0.3, -0.1]])
+    step = model.step(states, np.array([4, 3, 0, 1]))
+    assert np.allclose(step.states, [[0.65, 0.45], [0.1, 0.0], [0.0, 0.2], [-0.4, -0.3]], atol=0.02)
+    assert step.ended.tolist() == [True, False, False, False]
+
+
+def test_ridge_learns_a_smooth_function():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (800, 2))
+    y = np.sin(x[:, :1]) * x[:, 1:]
+    assert np.abs(Ridge(x[:700], y[:700], 0)(x[700:]) - y[700:]).mean() < 0.01 * y.std()
+
+
+# --- tracking ------------------------------------------------------------------------------------------------------
+
+
+def test_the_value_of_tracking_is_that_of_the_closed_form():
+    """Twice as fast as the expert at most: a gap of 0.1 j shrinks by 0.1 a step, and nothing is lost after that."""
+    γ, nodes, centers = 0.9, line_nodes(), np.arange(-20, 41)[:, None] / 10
+    tracker = TableTracker(nodes, Known(), centers, γ, shift=0)
+    scale = UP.std()
+    for x, behind in ((0, 3), (2, 1), (4, 0), (5, 5)):
+        s = UP[x, 0] - behind / 10
+        expected = sum(γ**t * (behind - t) / 10 for t in range(behind)) / scale
+        assert tracker.table[x, np.abs(centers[:, 0] - s).argmin()] == pytest.approx(expected, abs=0.02)
+    tracker.node = 2
+    assert tracker.act(np.array([0.0])) == 4  # behind the clock: as fast as possible
+    tracker.node = 2
+    assert tracker.act(np.array([0.2])) == 3  # on it: as the expert
+    assert tracker.node == 3
+    tracker.shift, tracker.node = 3, 2
+    assert tracker.act(np.array([0.0])) == 3  # the clock is put back instead
+    assert tracker.node == 1
+
+
+def test_ended_learners_are_compared_for_ever():
+    nodes, γ = line_nodes(ended=True), 0.9
+    there, early = UP[-1] / nodes.scale, UP[-2] / nodes.scale
+    assert ending(nodes, 10, there, γ) == 0.0
+    gap = 0.1 / nodes.scale[0]
+    assert ending(nodes, 9, early, γ) == pytest.approx(1.0 + γ / (1 - γ) * gap)
+    still = line_nodes(ended=False)
+    assert ending(still, 10, there, γ) == pytest.approx(1.0 / (1 - γ))
+
+
+def test_plans_follow_a_path_in_known_dynamics():
+    tracker = PlanTracker(line_nodes(), Known(), 6, 0.95, rng=0)
+    s, gaps = np.array([-0.2]), []
+    for t in range(10):
+        s = s + SPEEDS[tracker.act(s)]
+        gaps.append(abs(s[0] - UP[t + 1, 0]))
+    assert max(gaps[4:]) <= 0.3 + 1e-9  # the clock may be three steps late
+    assert s[0] > 0.6
+
+
+@pytest.mark.parametrize("planner", ["table", "plans"])
+def test_imitation_from_a_part_of_what_is_observed(planner):
+    options = Control(steps=400, rounds=2, cells=80, horizon=6, planner=planner, demonstrations=2)
+    found = db.imitate(Line(), climb, discount=0.9, features=[0], sampling=options)
+    own = np.array([path[-1, 0] for path in found.walk(Line(), 4, 3).paths()])
+    assert np.abs(own - 1.2).max() < 0.45  # the expert ends at 1.2, give or take its start and the clock
+    assert found.model_error < 0.05
+    found.reset(np.zeros(2))
+    assert found.act(np.zeros(2)) in range(5)
+
+
+def test_interpolation_rebuilds_points_among_the_centers():
+    rng = np.random.default_rng(0)
+    grid = np.array([[x, y] for x in range(6) for y in range(6)], dtype=float)
+    points = rng.uniform(1, 4, (50, 2))
+    where, weights = Interpolation(grid)(points)
+    assert np.allclose(weights.sum(axis=1), 1.0)
+    assert (weights >= 0).all()
+    assert np.abs((grid[where] * weights[..., None]).sum(axis=1) - points).max() < 0.2  # of cells of width 1
+    assert np.abs((grid[where] * weights[..., None]).sum(axis=1) - points).mean() < 0.05
+
+
+# --- cells ---------------------------------------------------------------------------------------------------------
+
+
+def test_imitation_on_cells_climbs():
+    options = Control(steps=400, rounds=1, cells=25, demonstrations=2)
+    found = db.imitate(Line(limit=8), climb, discount=0.8, policy="markov", sampling=options)
+    last = np.array([path[-1, 0] for path in found.walk(Line(limit=8), 3, 1).paths()])
+    assert (last > 0.3).all()
+    assert found.history[-1]["blur"] < 0.6
+    assert found.history[-1]["distance"] >= 0
+
+
+def test_cells_that_blur_are_refused_with_numbers():
+    class Slow(Line):
+        def step(self, action):
+            self.s = self.s + 0.001 * SPEEDS[action] * self.np_random.normal(size=self.d)
+            return self.s.copy(), 0.0, False, False, {}
+
+        def reset(self, **options):
+            super().reset(**options)
+            self.s = self.np_random.normal(size=self.d)
+            return self.s.copy(), {}
+
+    env = gymnasium.wrappers.TimeLimit(Slow(dimension=4), 20)
+    paths = [np.random.default_rng(k).normal(size=(20, 4)) for k in range(2)]
+    with pytest.raises(InvalidArgument, match=r"of the way it goes in 10 steps.*tracking"):
+        db.imitate(env, paths, policy="markov", sampling=Control(steps=1_200, rounds=1, cells=10))
+
+
+def test_cells_that_hold_every_step_do_not_blur():
+    """Multiples of 0.1 on cells that are these: the table is the line itself. On coarse cells it is not."""
+
+    class OnGrid(Line):
+        def reset(self, **options):
+            super().reset(**options)
+            self.s[0] = 0.0
+            return self.s.copy(), {}
+
+    seen = walk(OnGrid(dimension=1), RandomAgent(5, 0), Actions.of(Line()), 300, 0)
+    fine, coarse = np.arange(-30, 31)[:, None] / 10, np.arange(-3, 4)[:, None] * 1.0
+    assert blur(seen, table(Known(), fine, seen), fine, np.ones(1)) < 0.02
+    assert blur(seen, table(Known(), coarse, seen), coarse, np.ones(1)) > 0.6
+
+
+def test_the_expert_on_cells_ends_where_it_ended():
+    chain, where = expert_chain(line_nodes(ended=True))
+    assert len(where) == chain.n_states - 1
+    assert chain.transition[-1, -1] == 1.0
+    assert chain.occupancy(0.5)[-1] > 0
+
+
+# --- baselines -----------------------------------------------------------------------------------------------------
+
+
+def test_nearest_state_costs_the_least_of_all_nodes():
+    nodes = line_nodes(ended=True)
+    one = np.zeros(1, dtype=int)
+    still = NearestNode(nodes.points, one, one, nodes.ended, nodes.scale, nodes.features)
+    seen = np.random.default_rng(0).normal(size=(7, 1))
+    for ended in (False, True):
+        every = nodes.cost(np.arange(11)[:, None], seen[None], ended)
+        assert np.allclose(still.cost([0], seen, ended), every.min(axis=0))
+
+
+def test_baselines_run_on_the_same_steps():
+    env = Line(goal=0.95, limit=20)
+    for method in (nearest, constant):
+        given = lesson(env)
+        before = env.count
+        assert method(given).steps == env.count - before == 300
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_cloning_finds_the_action_of_the_expert(frames):
+    found = bco(lesson(Line(), Control(steps=600, rounds=1, demonstrations=3)), frames)
+    seen = found.walk(Line(), 2, 0)
+    assert (seen.actions == 3).mean() > 0.8
+
+
+# --- rewards for networks ------------------------------------------------------------------------------------------
+
+
+def test_rewards_are_the_cost_of_the_coupling():
+    env = BicausalReward([UP], features=[0], discount=0.9).wrap(Line())
+    seen, _ = env.reset(seed=0)
+    assert env.observation_space.contains(seen)
+    start, scale = float(seen[0]), UP.std()
+    rewards = [env.step(3)[1] for _ in range(10)]
+    assert np.allclose(rewards, -abs(start) / scale, atol=1e-6)  # as fast as the expert, from another start
+    assert env.step(2)[4]["environment_reward"] == 1.0
+
+
+def test_ending_is_no_way_out():
+    """The discounted return is the same, whether a learner ends or stays where it is for ever; but for the flag."""
+    env = BicausalReward([UP], features=[0], discount=0.9).wrap(gymnasium.wrappers.TimeLimit(Line(goal=0.05), 20))
+    env.reset(seed=0)
+    _, reward, ended, _, _ = env.step(4)
+    s = env.unwrapped.s[0]
+    gaps = [abs(s - x) / UP.std() + 1.0 for x in np.append(UP[1:, 0], np.ones(300))]
+    assert ended
+    assert reward == pytest.approx(-sum(0.9**t * gap for t, gap in enumerate(gaps)))
+
+
+def test_odd_arguments_are_named():
+    for options, message in (
+        ({"policy": "sideways"}, "tracking"),
+        ({"sampling": db.imitate.__globals__["Sampling"]()}, "Control"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            db.imitate(Line(), [np.hstack([UP, UP])], **options)
+    with pytest.raises(InvalidArgument, match="planner"):
+        Control(planner="best")
+    with pytest.raises(InvalidArgument, match="explore"):
+        Control(explore=2)
