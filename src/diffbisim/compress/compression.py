@@ -11,9 +11,9 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
        classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter. Larger
-       chains: by coarser distances, a half to the end; above 400 states one step for all, coarse descents for a half,
-       the best of these to the end. Where the discount is near one, finalists go twice, the second time by way of
-       smaller discounts
+       chains: by coarser distances, three in eight to the end; above 400 states coarse descents from the half of the
+       starts that is nearest, the best of these to the end. Where the discount is near one, finalists go twice, the
+       second time by way of smaller discounts
     4. the nearest of all, with its certified distance to X itself
 
 Time. A limit is passed down to everything: fewer landmarks and fewer starts, solves that end early, and no step that
@@ -70,7 +70,7 @@ COARSE, FINE = 1e-2, 1e-4
 #: Chains up to this size are worth a random kernel to start from.
 SMALL = 50
 
-#: Chains up to this size are worth more than a step from every start, and a look at their slow modes.
+#: Chains up to this size are worth a descent from every start, and a look at their slow modes.
 MEDIUM = 400
 
 #: Above this discount finalists also go by way of nearer horizons, each this many times as far as the one before.
@@ -446,20 +446,19 @@ class Heat(NamedTuple):
     share: float  # of the starts, the best so far
     small: float | None  # the share of the distance that steps have to gain; None for averages over classes, no steps
     tol: float = 0.0  # of distances, if larger than that of the target
-    steps: int = 1_000_000  # at most
     patience: int = 3  # steps in a row that gain less, before it rests
     rounds: int = ROUNDS  # of averaging over classes before the descent, from starts that are to be averaged
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
-    """Everybody coarsely, the best quarter to the end; of large chains finalists are chosen by a few steps."""
+    """Everybody coarsely, the best quarter to the end; of large chains a half, chosen by the distances of the starts."""
     if kind == "aggregate":
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
-        return Heat(1.0, COARSE, 1e-4, patience=1, rounds=0), Heat(0.375, FINE, 1e-5)
-    return Heat(1.0, COARSE, 1e-3, 1, rounds=0), Heat(0.5, COARSE, 1e-3, patience=1), Heat(0.125, 3 * FINE, 1e-5)
+        return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5)
+    return Heat(1.0, None, 1e-3, rounds=0), Heat(0.5, COARSE, 1e-3, patience=1), Heat(0.125, 3 * FINE, 3e-5)
 
 
 @stored
@@ -602,8 +601,7 @@ def _run(target: Target, job: Job) -> Ran | None:
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        most = min(job.max_steps, heat.steps)
-        search = Search(target, model, most, end, before == "hold", job.reserve, tol, turn=job.number)
+        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol, turn=job.number)
         if search.late and not job.must:
             return None
         search.begin()
@@ -618,7 +616,7 @@ def _to_the_end(search: Search, small: float, patience: int) -> None:
     """Descend, with given rewards first if they are held, and try the hard encoder until that is no nearer."""
     descend(search, small, patience)
     if search.hold:
-        search.hold, search.max_steps = False, 2 * search.max_steps
+        search.hold = False
         descend(search, small, patience)
     while lloyd(search, 1) and not search.over:
         descend(search, small, patience)
