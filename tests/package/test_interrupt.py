@@ -46,12 +46,14 @@ def star(n):
 
 def warm_up():
     # compiles everything: what small problems use, and what large ones do
-    before = parallel.CHUNK
+    before, many = parallel.CHUNK, transports.MANY
     for chunk in (before, 1):
         parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = chunk
+        transports.MANY = many if chunk == before else 0
         for X, Y in ((dense(3), dense(3)), (sparse(4, 2), sparse(4, 2)), (dense(130), dense(2))):
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
     parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = before
+    transports.MANY = many
 
 def interruptible(run, patience=5.0):
     print("running", flush=True)
