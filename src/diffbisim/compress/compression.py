@@ -451,7 +451,7 @@ class Heat(NamedTuple):
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
-    """Everybody coarsely, the best quarter to the end; of large chains a half, chosen by the distances of the starts."""
+    """Everybody coarsely, the best quarter to the end; of large chains a half, by the distances of the starts."""
     if kind == "aggregate":
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
