@@ -10,8 +10,7 @@ state s and its node x, so what is seen of the expert need not be Markov: time i
 
 **The clock.** A learner that is late or early would be compared with the wrong node for ever. So after every step the
 node may shift: of the nodes up to ``shift`` before and after x', the one with the least V(·, s') is taken. All nodes of
-all demonstrations are tried at the start of an episode, and when the best of them is worth half as much or less: then
-the learner was lost. It is one rule for all environments.
+all demonstrations are tried at the start of an episode. It is one rule for all environments.
 
 Two ways to V, both in the learned model (dynamics.py):
 
