@@ -43,7 +43,7 @@ def memory(kind: str) -> float:
     return 1024.0 * int(line.split()[1])
 
 
-def dense_case(n: int, cost: str) -> dict[str, float]:
+def dense_case(n: int, cost: str, seed: int) -> dict[str, float]:
     """Our time for one problem, and POT's for a sample of its transports."""
     import ot
 
@@ -52,7 +52,7 @@ def dense_case(n: int, cost: str) -> dict[str, float]:
     from diffbisim.solvers import Exact
 
     def problem(n: int) -> Problem:
-        rng = np.random.default_rng([n, 7])
+        rng = np.random.default_rng([n, seed])
         X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
         return Problem.make(X, Y, "reward" if cost == "reward" else rng.random((n, n)), DISCOUNT)
 
@@ -131,13 +131,13 @@ def measured(source: Path, case: list[Any]) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
-def show_dense(sizes: list[int], versions: dict[str, Path]) -> None:
-    print(f"\nDense random chains, discount {DISCOUNT}, certified gap 1e-8; POT computed from a sample of pairs")
+def show_dense(sizes: list[int], seed: int, versions: dict[str, Path]) -> None:
+    print(f"\nDense random chains, discount {DISCOUNT}, certified gap 1e-8, seed {seed}; POT by a sample of pairs")
     print("states  cost    version    seconds (clock)    POT/ours (clock)   pivots/pair  sweeps  POT's sample")
     for n in sizes:
         for cost in ("reward", "random"):
             for name, source in versions.items():
-                row = measured(source, ["dense", n, cost])
+                row = measured(source, ["dense", n, cost, seed])
                 print(
                     f"{n:6d}  {cost:7} {name:7} {row['processor']:10.2f} ({row['clock']:6.2f})"
                     f" {row['pot'] / row['processor']:10.1f}x ({row['pot'] / row['clock']:.1f}x)"
@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("before", type=Path, nargs="?", help="the src folder of the other version")
     parser.add_argument("--dense", type=int, nargs="*", default=[64, 128, 256], help="numbers of states")
     parser.add_argument("--sparse", type=int, nargs="*", default=[300, 1000], help="numbers of states")
+    parser.add_argument("--seed", type=int, default=7, help="of the dense chains")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:
@@ -175,7 +176,7 @@ def main() -> None:
         return
     versions = {"before": given.before.resolve()} if given.before else {}
     versions["now"] = Path(__file__).resolve().parents[1] / "src"
-    show_dense(given.dense, versions)
+    show_dense(given.dense, given.seed, versions)
     show_sparse(given.sparse, versions)
 
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 from cases import each
 from diffbisim.solvers.exact import simplex as kernel
+from diffbisim.solvers.exact.dense import Dense, make_tools, nearest_first, repair_dense
+from diffbisim.solvers.exact.pairs import begin_with
 from diffbisim.solvers.exact.transports import Items, Transports, first_unfit, item_potentials
 from diffbisim.stochastic import Successors
 from oracles.bellman import transport as linprog_transport
@@ -400,27 +403,86 @@ def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
 # --- many transports over one table -------------------------------------------------------------------------------
 
 
-def test_transports_that_begin_with_their_neighbors_trees():
-    """Rows of 100 states are far from their first bases: fewer pivots from trees of neighbors, and still optimal."""
+@each(seed=range(60))
+def test_dense_repair_from_the_tree_of_other_marginals(seed):
+    """In single precision, lines of 16 cells: feasible, and all but optimal, for any marginals."""
+    rng = np.random.default_rng([29, seed])
+    a, b = rng.integers(2, 40, 2)
+    C, p, q = cost(rng, a, b, seed), marginal(rng, a, MARGINALS[seed % 4]), marginal(rng, b, MARGINALS[seed // 4 % 4])
+    tree = first_tree(C, rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b)), "northwest", rng, np.int8)
+    tree.simplex()
+    below = tree.change_marginals(p, q)
+    common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
+    tools = make_tools(common, np.zeros(1, bool))
+    pivots, feasible = repair_dense(tree.edges, p, q, tree.costs, common, tools)
+    assert feasible
+    assert (pivots > 0) == (below < 0)
+    check_tree(tree)
+    if seed % 3 == 0:  # no ties: the potentials are as good as 32 bits can say
+        assert tree.simplex(tol=1e-6)[:2] == (0, True)
+    _, optimal, f, g = tree.simplex()
+    assert optimal
+    check_optimal(tree, f, g)
+
+
+def test_dense_repair_gives_up_when_told_to_and_where_nothing_can_enter():
+    rng = np.random.default_rng(5)
+    tree = first_tree(rng.random((20, 20)), *rng.dirichlet(np.ones(20), 2), "northwest", rng, np.int8)
+    tree.simplex()
+    child = tree.child.copy()
+    tree.change_marginals(*rng.dirichlet(np.ones(20), 2))
+    common = Dense(Successors.of(rng.dirichlet(np.ones(20), 3)), 20, 20, np.dtype(np.int8)).common(tree.C.ravel())
+    barred = common._replace(
+        by_rows=np.full_like(common.by_rows, 1e30), by_columns=np.full_like(common.by_columns, 1e30)
+    )
+    for stop, sheet in ((True, common), (False, barred)):
+        tools = make_tools(sheet, np.array([stop]))
+        assert not repair_dense(tree.edges, tree.p, tree.q, tree.costs, sheet, tools)[1]
+        np.testing.assert_array_equal(tree.child, child)
+
+
+@each(seed=range(10))
+def test_rows_are_taken_along_a_shortest_spanning_tree(seed):
+    rng = np.random.default_rng([30, seed])
+    Q = np.repeat(rng.dirichlet(np.ones(12), 4), 5, axis=0) * rng.uniform(0.9, 1.1, (20, 12))
+    Q /= Q.sum(axis=1, keepdims=True)
+    order, near = nearest_first(Q, Q.mean(axis=0))
+    points = np.vstack([Q, Q.mean(axis=0)])  # near = -1 is the last
+    lengths = np.abs(points[:, None] - points).sum(axis=2)
+    assert lengths[np.arange(20), near].sum() == pytest.approx(minimum_spanning_tree(lengths).sum(), rel=1e-12)
+    place = np.append(np.argsort(order), -1)
+    assert (place[near] < place[:20]).all()
+
+
+def test_transports_between_full_rows_begin_with_similar_trees():
+    """Fewer pivots than alone, from nothing, for another table and for other rows; optimal, the same by two threads."""
     rng = np.random.default_rng(11)
-    n, shape = 100, (16, 8)
-    W, (P, Q) = rng.random((n, n)), (rng.dirichlet(np.ones(n), m) for m in shape)
-    items = Items.of(Successors.of(P), Successors.of(Q), n, (np.arange(n), np.arange(n)))
+    n, shape = 60, (16, 8)
+    tables, (P, Q) = rng.random((2, n, n)), (rng.dirichlet(np.ones(n), m) for m in shape)
+    keys = np.arange(n), np.arange(n)
+    items = Items.of(Successors.of(P), Successors.of(Q), n, keys)
     value, pivots = np.empty(1), 0
     for k in range(128):
         alone = Transports(items._replace(listed=np.array([k])), 1)
-        assert alone.solve(W.ravel(), value, PRICE)
+        assert alone.solve(tables[0].ravel(), value, PRICE)
         pivots += alone.pivots
-    values = np.empty((2, 128))
-    for threads in (1, 2):
-        transports = Transports(items, threads)
-        assert transports.solve(W.ravel(), values[threads - 1], PRICE)
-        assert transports.pivots < 0.8 * pivots
-    np.testing.assert_array_equal(*values)
-    assert first_unfit(items, transports.trees, 1e-12) == (0, 0)
-    assert transports.trees.flow.min() >= 0.0
-    f, g = np.empty(n), np.empty(n)
-    for k in range(128):  # potentials that are feasible and worth as much
-        item_potentials(k, items, transports.trees, W.ravel(), f, g)
-        assert (W - f[:, None] - g).min() >= -2 * PRICE
-        assert P[k // 8] @ f + Q[k % 8] @ g == pytest.approx(values[0, k], rel=0, abs=1e-13)
+    values, before = np.empty((2, 128)), [None, None]
+    for step in range(3):
+        if step == 2:  # some rows change a little, others entirely
+            P[::2], Q[1::2] = 0.99 * P[::2] + 0.01 / n, rng.dirichlet(np.ones(n), 4)
+            items = Items.of(Successors.of(P), Successors.of(Q), n, keys)
+        W = tables[min(step, 1)]
+        for threads in (1, 2):
+            transports = before[threads - 1] if step == 1 else begin_with(items, threads, before[threads - 1])
+            done = transports.pivots
+            assert transports.solve(W.ravel(), values[threads - 1], PRICE)
+            assert transports.pivots - done < 0.8 * pivots
+            before[threads - 1] = transports
+        np.testing.assert_array_equal(*values)
+        assert first_unfit(items, transports.trees, 1e-12) == (0, 0)
+        assert transports.trees.flow.min() >= 0.0
+        f, g = np.empty(n), np.empty(n)
+        for k in range(128):  # potentials that are feasible and worth as much
+            item_potentials(k, items, transports.trees, W.ravel(), f, g)
+            assert (W - f[:, None] - g).min() >= -2 * PRICE
+            assert P[k // 8] @ f + Q[k % 8] @ g == pytest.approx(values[0, k], rel=0, abs=1e-13)

@@ -35,6 +35,12 @@ PATIENCE = 1_000_000
 #: Flows this little below zero are rounding, not infeasibility.
 TINY = 1e-15
 
+#: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
+PRICED = 0.1
+
+#: A tree whose negative flows are more than this in all is dropped: a first basis is nearer.
+STALE = 0.05
+
 #: A node: its parent (the root is its own), its neighbors in preorder, around, and the last node of its subtree. One
 #: record per node, not one array per field, because a pivot touches all fields of few nodes; unsigned, because numba
 #: tests signed indices for being negative.

@@ -33,7 +33,10 @@ from numpy.typing import NDArray
 from diffbisim._compile import borrowed, njit
 from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
 from diffbisim.problem import Array, available_threads, lazy
+from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import (
+    PRICED,
+    STALE,
     Costs,
     Tree,
     cell,
@@ -51,17 +54,8 @@ from diffbisim.solvers.exact.simplex import (
 from diffbisim.solvers.successors import c_transform_at, gather, longest
 from diffbisim.stochastic import Successors
 
-#: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
-PRICED = 0.1
-
-#: How many items in a row may build on each other. Threads take whole blocks, so that their number changes nothing.
+#: How many items a thread takes at least.
 BLOCK = 64
-
-#: An item that took more pivots than this many per node was far from its tree; the next begins with its neighbor's.
-FAR = 2
-
-#: A tree whose negative flows are more than this in all is dropped: a first basis is nearer.
-STALE = 0.05
 
 Integers = NDArray[np.int64]
 
@@ -212,20 +206,9 @@ def _turn_over(costs, columns):
             columns.entries[j * costs.a + i] = costs.entries[i * costs.stride + j]
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _begin_with(near, tree, p, q, work):
-    """The tree of another item with the same supports; flows may be negative."""
-    tree.child[:], tree.parent[:] = near.child, near.parent
-    tree_flows(tree, p, q, work.net)
-
-
 @njit(cache=True, nogil=True)
 def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
-    """The loop; apart, because what is borrowed has to be held by the caller.
-
-    All items share one table. So where rows are full, the optimal tree of the last item is dual feasible for the next
-    one: if the next one's own tree is far from optimal, dual pivots from there are fewer.
-    """
+    """The loop; apart, because what is borrowed has to be held by the caller."""
     items, trees, work, effort = borrowed(items), borrowed(trees), borrowed(work), borrowed(effort)
     W, values, scratch = borrowed(W), borrowed(values), borrowed(scratch)
     half = scratch.size // 2
@@ -233,7 +216,7 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
     x, y, n_y = items.x, items.y, items.n_y
     n_x = W.size // n_y
     total, failed, clipped = 0, 0, 0.0
-    near, far, turned = -1, False, False
+    turned = False
     for k in range(lo, hi):
         if not trees.at.size and not np.isnan(values[k]):
             continue  # of narrow trees, those that are known to be optimal
@@ -247,9 +230,7 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
         if not full:
             gather(W, n_y, rows, cols, scratch)
             costs = Costs(scratch, b, a, b)
-        if k % BLOCK == 0 or not full:
-            near, far, turned = -1, False, turned and full
-        feasible, moved = effort.basis == 2, False
+        feasible, moved, turned = effort.basis == 2, False, turned and full
         missing = effort.slack[k] if effort.slack.size else 0.0
         price = max(effort.price, PRICED * missing)
         if feasible and not trees.flow.size:
@@ -269,20 +250,11 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
                 pivots, feasible = repair(costs, columns, tree, work)
                 total += pivots
                 moved = feasible
-        if near >= 0 and far and not (feasible and effort.basis == 1):
-            _begin_with(_edges(items, trees, near, a + b, spare), tree, p, q, work)
-            if not turned:
-                _turn_over(costs, columns)
-            turned = True
-            pivots, feasible = repair(costs, columns, tree, work)
-            total += pivots
-            moved = feasible
         if not feasible:
             _first_basis(costs, p, q, items.order_x[px], items.order_y[py], tree, work, price)
         pivots, optimal = optimize(costs, tree, work, price)
         if pivots > 0 or moved:
             clipped = max(clipped, true_flows(tree, p, q, work.net))
-        near, far = k if full else -1, far or pivots > FAR * (a + b)
         total += pivots
         failed += not optimal
         values[k] = tree_value(tree, costs)
@@ -644,17 +616,27 @@ class Transports:
         sides = self.items.x, self.items.y
         return sum(float(np.abs(np.add.reduceat(s.probabilities, s.indptr[:-1]) - 1.0).max()) for s in sides)
 
+    @lazy
+    def dense(self) -> Dense | None:
+        """For full rows: how the trees of similar items are used."""
+        shape = int(self.items.x.indices.max()) + 1, self.items.n_y
+        return Dense(self.items.y, *shape, self.trees.child.dtype) if Dense.fits(self.items, shape) else None
+
     def solve(self, W: Array, values: Array, price: float, slack: Array = NOTHING) -> bool:
         """``values (K,)`` = all transports for the table W; returns whether each was solved to ``price`` and slack."""
         basis, self.basis = self.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
+        common = self.dense.common(W) if self.dense else None
+        block = BLOCK if common is None else self.items.y.indptr.size - 1
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            effort, end = Effort(int(basis), price, slack, stop), min(hi * BLOCK, self.size)
+            effort, end = Effort(int(basis), price, slack, stop), min(hi * block, self.size)
+            if common is not None:
+                return solve_rows(lo, hi, self.items, self.trees, W, common, effort, values)
             if self.narrow:
-                return solve_narrow(lo * BLOCK, end, self.items, self.trees, self.light, W, effort, values)
-            return solve_items(lo * BLOCK, end, self.items, self.trees, W, effort, values)
+                return solve_narrow(lo * block, end, self.items, self.trees, self.light, W, effort, values)
+            return solve_items(lo * block, end, self.items, self.trees, W, effort, values)
 
-        done = split(run, -(-self.size // BLOCK), self.cells, self.threads, wait=BLOCK * self.nodes**2 > 16 * LARGE)
+        done = split(run, -(-self.size // block), self.cells, self.threads, wait=block * self.nodes**2 > 16 * LARGE)
         self.basis = Basis.FEASIBLE
         self.pivots += sum(pivots for pivots, _, _ in done)
         self.sweeps += 1

@@ -1,0 +1,491 @@
+"""Transports between full rows: hundreds of states, every one a successor of every other.
+
+All items share one table W, and every row has all states as successors. So an optimal tree of one item is dual feasible
+for any other, whatever its marginals: from the tree of a *similar* item the dual simplex takes a few pivots where the
+primal one, from a first basis, takes a multiple. Items of one row p of X are solved one after the other, each from
+
+    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub*, if that is nearer,
+
+where the hub is p with the mean row of Y. Random rows are all as far from each other, and nearer to their mean by √2.
+The way through the rows of Y is a minimum spanning tree from the mean (:func:`nearest_first`). An item that has a tree
+from the last sweep begins with that, and leaves it only if it proves to be far.
+
+*The dual pivot.* An edge of negative flow leaves; it cuts the tree in two, and of all cells that carry flow back over
+the cut the one of least reduced cost enters. Looked at are the lines (rows or columns) of the smaller side, in single
+precision, relative to the potentials of one common tree (the *center*), so that the digits go where they matter: 32
+bits are enough to choose a cell. What is chosen wrongly costs a primal pivot, never correctness: flows are in double
+precision, and the primal simplex, which follows, prices all cells by the table itself.
+
+For compiled loops over whole vectors, lines have multiples of LANES cells. Nodes are numbered accordingly: rows from 0,
+columns from A = a rounded up. Nodes in the gap have no flow; their cells cost FORBIDDEN.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffbisim._compile import borrowed, njit
+from diffbisim.solvers.exact.simplex import (
+    NODE,
+    PATIENCE,
+    PRICED,
+    STALE,
+    TINY,
+    Costs,
+    Tree,
+    _end_with,
+    _join,
+    _shift_flow,
+    _turn,
+    is_priced_out,
+    make_work,
+    northwest_corner,
+    simplex,
+    tree_flows,
+    tree_potentials,
+    tree_value,
+    true_flows,
+)
+from diffbisim.stochastic import Successors
+
+LANES = 16
+
+#: A reduced cost that no cell has.
+FORBIDDEN = np.float32(1e30)
+
+#: Of a number that is compared as an integer: the bits that say where it was found.
+PLACE = 0xFFFF
+
+#: An item that takes more primal pivots than this many per node is far from its tree, and so are those that follow.
+FAR = 1
+
+#: How exact the center is: any tree that is nearly optimal does.
+ROUGH = 1e-9
+
+#: With fewer states together the usual ways are as fast.
+LEAST = 65
+
+
+class Common(NamedTuple):
+    """What all items of a sweep have in common."""
+
+    by_rows: Any  # (a*B,) reduced costs for the potentials of the center, in single precision
+    by_columns: Any  # (b*A,) their transpose
+    base: Any  # (a + b,) those potentials
+    center: Tree  # an optimal tree for W
+    mean: Any  # (b,) the mean row of Y
+    order: Any  # (m_Y,) the rows of Y, each after the one that it begins with
+    near: Any  # (m_Y,) which that is; -1 for the mean
+
+
+class Dual(NamedTuple):
+    """Scratch of the dual simplex; arrays over nodes (A + B,), but for the last two."""
+
+    t: Any  # the threaded tree (simplex.py)
+    size: Any  # of subtrees
+    share: Any  # 1 / nodes on the smaller side of the cut above
+    flow: Any
+    pot: Any  # potentials relative to the base, in single precision
+    free: Any  # the same; of nodes on the side that is looked at -FORBIDDEN
+    side: Any  # the nodes of that side
+    lines: Any  # those of them whose lines are looked at
+    best: Any  # (max(A, B),) the least reduced cost of each cell across
+    inverse: Any  # (a + b + 1,) the share by size
+
+
+class Tools(NamedTuple):
+    """Scratch of one thread."""
+
+    work: Any  # of the primal simplex
+    dual: Dual
+    hub: Tree  # of a row of X with the mean row of Y
+
+
+class Ends(NamedTuple):
+    """The marginals of a transport, and in what order a first basis takes them."""
+
+    p: Any
+    q: Any
+    order_p: Any
+    order_q: Any
+
+
+@njit(cache=True, nogil=True)
+def nearest_first(Q, mean):
+    """The rows in an order in which each is near an earlier one or the mean: a spanning tree of least length (Prim).
+
+    Returns the order and, of every row, which one it is near; -1 for the mean.
+    """
+    m, b = Q.shape
+    order, near, distance = np.empty(m, np.int64), np.full(m, -1), np.empty(m)
+    for i in range(m):
+        distance[i] = np.abs(Q[i] - mean).sum()
+    for k in range(m):
+        order[k] = j = distance.argmin()
+        distance[j] = np.inf
+        for i in range(m):
+            if distance[i] < np.inf:
+                other = 0.0
+                for s in range(b):
+                    other += abs(Q[i, s] - Q[j, s])
+                if other < distance[i]:
+                    distance[i], near[i] = other, j
+    return order, near
+
+
+@njit(cache=True, nogil=True)
+def _padded(n):
+    return -(-n // LANES) * LANES
+
+
+@njit(cache=True, nogil=True)
+def make_dual(a, b):
+    """Scratch for transports of a rows and b columns."""
+    nodes, A, B = a + b, _padded(a), _padded(b)
+    inverse = np.empty(nodes + 1)
+    for n in range(nodes + 1):
+        inverse[n] = 1.0 / max(min(n, nodes - n), 1)
+    t, size, share, flow = np.zeros(A + B, NODE), np.zeros(A + B, np.int32), np.zeros(A + B), np.zeros(A + B)
+    pot, free = np.zeros(A + B, np.float32), np.full(A + B, -FORBIDDEN)
+    side, lines = np.zeros(A + B, np.uint32), np.zeros(A + B + 3, np.uint32)
+    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.float32), inverse)
+
+
+@njit(cache=True, nogil=True)
+def make_tools(common, stop):
+    """Scratch for the transports that have this in common."""
+    nodes, b, center = common.base.size, common.mean.size, common.center
+    hub = Tree(np.empty_like(center.child), np.empty_like(center.parent), np.empty_like(center.flow))
+    return Tools(make_work(nodes, stop), make_dual(nodes - b, b), hub)
+
+
+@njit(cache=True, nogil=True)
+def reduced_costs(costs, base, by_rows, by_columns):
+    """The costs less the potentials, by rows and by columns, in single precision."""
+    C, stride, a, b = costs
+    A, B = _padded(a), _padded(b)
+    by_rows[:], by_columns[:] = FORBIDDEN, FORBIDDEN
+    for i in range(a):
+        for j in range(b):
+            value = np.float32(C[i * stride + j] - base[i] - base[a + j])
+            by_rows[i * B + j], by_columns[j * A + i] = value, value
+
+
+# --- the dual simplex --------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _load(tree, p, q, pot, base, w):
+    """Edge list -> threaded tree with the flows of p and q, which may be negative; returns the root."""
+    child, parent, _ = tree
+    a, nodes = p.size, p.size + q.size
+    A = _padded(a)
+    gap = A - a
+    t, size, flow, order = w.t, w.size, w.flow, w.side
+    size[:], flow[:] = 1, 0.0
+    flow[:a], flow[A : A + q.size] = p, -q
+    order[0] = parent[0] + (gap if parent[0] >= a else 0)
+    for k in range(nodes - 1):
+        order[k + 1] = child[k] + (gap if child[k] >= a else 0)
+    for k in range(nodes - 2, -1, -1):
+        u, v = parent[k] + (gap if parent[k] >= a else 0), order[k + 1]
+        t[v].par = u
+        size[u] += size[v]
+        flow[u] += flow[v]
+    for v in range(A, A + q.size):
+        flow[v] = -flow[v]
+    root, before = order[0], order[nodes - 1]
+    flow[root], t[root].par = 0.0, root
+    for k in range(nodes):
+        v = order[k]
+        t[before].next, t[v].prev, t[v].last = v, before, order[k + size[v] - 1]
+        w.share[v], before = w.inverse[size[v]], v
+    for v in range(nodes):
+        at = v + (gap if v >= a else 0)
+        w.pot[at] = w.free[at] = np.float32(pot[v] - base[v])
+    return root
+
+
+@njit(cache=True, nogil=True)
+def _unload(tree, a, root, w):
+    """Threaded tree -> edge list in preorder."""
+    gap, v = _padded(a) - a, root
+    for k in range(tree.child.size):
+        v = w.t[v].next
+        u = w.t[v].par
+        tree.child[k], tree.parent[k] = v - (gap if v >= a else 0), u - (gap if u >= a else 0)
+        tree.flow[k] = max(w.flow[v], 0.0)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _leaving(w):
+    """The node below the edge to leave, the steepest: flow² over nodes of the smaller side; -1 if none is negative.
+
+    Numbers that are not negative are ordered as their bits are. So where the largest is stands in the bits of least
+    weight, and one pass finds both.
+    """
+    flow, share, most = w.flow, w.share, np.int64(0)
+    for v in range(flow.size):
+        short = min(flow[np.uintp(v)] + TINY, 0.0)
+        score = np.float64(short * short * share[np.uintp(v)])
+        most = max(most, (score.view(np.int64) & ~np.int64(PLACE)) | np.int64(v))
+    return most & PLACE if most > PLACE else -1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _least_of_four(C, first, pot, best, width):
+    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``."""
+    (i, j, k, m), (f, g, h, e) = first, pot
+    for c in range(np.uintp(width)):
+        one, other = min(C[i + c] - f, C[j + c] - g), min(C[k + c] - h, C[m + c] - e)
+        best[c] = min(best[c], min(one, other))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _place_of_least(best, free, first, width):
+    """The cell of least best - free; single precision leaves bits for its place."""
+    least = np.int64(0x7FFFFFFFFFFFFFFF)
+    for c in range(width):
+        value = np.float64(max(best[np.uintp(c)] - free[np.uintp(first + c)], np.float32(0.0)))
+        least = min(least, value.view(np.int64) | np.int64(c))
+    return least & PLACE
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _side(out, A, nodes, w):
+    """Lists the nodes of the smaller side of the cut above ``out``, and those of them whose lines can relieve it.
+
+    These are rows if the subtree is that of a column, and the other way round on the other side. Returns (nodes of the
+    side, lines, are they rows?).
+    """
+    t, side, lines, free = w.t, w.side, w.lines, w.free
+    n, v, rows = w.size[out], out, out >= A
+    if 2 * n > nodes:
+        n, v, rows = nodes - n, t[t[out].last].next, not rows
+    m = 0
+    for k in range(np.uintp(n)):
+        side[k] = lines[np.uintp(m)] = v
+        m += (v < A) == rows
+        free[v] = -FORBIDDEN
+        v = t[v].next
+    return n, m, rows
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _entering(m, rows, common, A, B, w):
+    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost)."""
+    C, width, first, across = (common.by_rows, B, 0, A) if rows else (common.by_columns, A, A, 0)
+    lines, pot, best = w.lines, w.pot, w.best
+    lines[m : m + 3] = lines[m - 1]  # to a multiple of four
+    best[:width] = FORBIDDEN
+    for k in range(np.uintp(0), np.uintp(m), np.uintp(4)):
+        i, j, h, e = lines[k], lines[k + np.uintp(1)], lines[k + np.uintp(2)], lines[k + np.uintp(3)]
+        at = (
+            np.uintp((i - first) * width), np.uintp((j - first) * width), np.uintp((h - first) * width),
+            np.uintp((e - first) * width),
+        )  # fmt: skip
+        _least_of_four(C, at, (pot[i], pot[j], pot[h], pot[e]), best, width)
+    place = np.uintp(_place_of_least(best, w.free, across, width))
+    line, least, end = lines[0], FORBIDDEN, np.uint32(place + np.uintp(across))
+    for k in range(np.uintp(m)):
+        value = C[np.uintp((lines[k] - first) * width) + place] - pot[lines[k]]
+        line = lines[k] if value < least else line
+        least = min(value, least)
+    return line, end, least - w.free[end]
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _move(out, bottom, new_parent, A, w):
+    """The edge above ``out`` leaves; its subtree hangs by ``bottom`` under a new parent.
+
+    As ``_pivot`` of simplex.py, but flows and sizes above both parents change in one walk, whose branches, which no
+    processor could foresee, are selections.
+    """
+    t, flow, size, share, n, amount = w.t, w.flow, w.size, w.share, w.size[out], -w.flow[out]
+    before, last, rows_lose = t[out].prev, t[out].last, out >= A
+    u, v = t[out].par, new_parent
+    _shift_flow(bottom, u, amount, w)
+    _join(before, t[last].next, t)
+    _end_with(u, last, before, t)
+    while u != v:
+        old = size[u] < size[v]
+        node = u if old else v
+        flow[node] += -amount if ((node < A) == rows_lose) == old else amount
+        size[node] += -n if old else n
+        share[node], up = w.inverse[np.uintp(size[node])], t[node].par
+        u, v = up if old else u, v if old else up
+    last = _turn(out, bottom, new_parent, amount, w)
+    node = out
+    while node != new_parent:
+        share[node], node = w.inverse[np.uintp(size[node])], t[node].par
+    _join(last, t[new_parent].next, t)
+    _join(new_parent, bottom, t)
+    _end_with(new_parent, new_parent, last, t)
+
+
+@njit(cache=True, nogil=True)
+def repair_dense(tree, p, q, costs, common, tools):
+    """Dual simplex: make a tree feasible for p and q, keeping its potentials near optimal.
+
+    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``stop`` is set.
+    """
+    common, w, work = borrowed(common), borrowed(tools.dual), borrowed(tools.work)
+    a, nodes, A, B = p.size, p.size + q.size, _padded(p.size), _padded(q.size)
+    tree_potentials(tree, costs, work.pot)
+    root = _load(tree, p, q, work.pot, common.base, w)
+    for pivots in range(3 * nodes):
+        lacking = _leaving(w)
+        if lacking < 0:
+            _unload(tree, a, root, w)
+            return pivots, True
+        out = np.uint32(lacking)
+        n, m, rows = _side(out, A, nodes, w)
+        if m == 0 or work.stop[0]:
+            break
+        line, end, least = _entering(m, rows, common, A, B, w)
+        if not least < FORBIDDEN / 2:
+            break
+        for k in range(np.uintp(n)):
+            v = w.side[k]
+            w.pot[v] += least if (v < A) == rows else -least
+            w.free[v] = w.pot[v]
+        bottom, new_parent = (line, end) if rows == (out >= A) else (end, line)
+        _move(out, bottom, new_parent, A, w)
+    return 3 * nodes, False
+
+
+# --- items -------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _optimize(costs, tree, work, price, most):
+    """The primal simplex with at most about so many pivots, or until told to stop; returns (pivots, optimal)."""
+    pivots, optimal = 0, False
+    while not optimal and pivots < most and not work.stop[0]:
+        more, optimal = simplex(costs, tree, work, price, min(most - pivots, PATIENCE // work.pot.size + 1))
+        pivots += more
+    return pivots, optimal
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _tree_at(trees, k, edges):
+    at = slice(k * edges, (k + 1) * edges)
+    return Tree(trees.child[at], trees.parent[at], trees.flow[at])
+
+
+@njit(cache=True, nogil=True)
+def solve_rows(lo, hi, items, trees, W, common, effort, values):
+    """values = OT_W and the optimal basis of all items of the rows lo…hi-1 of X.
+
+    Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
+    """
+    tools, (total, failed, clipped) = make_tools(common, effort.stop), (0, 0, 0.0)
+    for i in range(lo, hi):
+        pivots, left, cut = _solve_row(i, items, trees, W, common, effort, values, tools)
+        total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
+    return total, failed, clipped
+
+
+@njit(cache=True, nogil=True)
+def _solve_row(i, items, trees, W, common, effort, values, tools):
+    """One row of X with all rows of Y. An item that turns out to be far from its tree begins with a similar one's."""
+    items, trees, effort, common = borrowed(items), borrowed(trees), borrowed(effort), borrowed(common)
+    W, values, work, hub = borrowed(W), borrowed(values), borrowed(tools.work), borrowed(tools.hub)
+    b, m_y, nodes = items.n_y, items.y.indptr.size - 1, common.base.size
+    a = nodes - b
+    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(W, b, a, b), False, False
+    p, (total, failed, clipped) = items.x.probabilities[px], (0, 0, 0.0)
+    for j in common.order:
+        k, py = i * m_y + j, slice(j * b, (j + 1) * b)
+        q, tree = items.y.probabilities[py], _tree_at(trees, k, nodes - 1)
+        missing = effort.slack[k] if effort.slack.size else 0.0
+        price, moved, optimal = max(effort.price, PRICED * missing), False, False
+        own = effort.basis == 2 and not far
+        if effort.basis == 1:
+            below, cut = tree_flows(tree, p, q, work.net)
+            own = below == 0.0
+            if own:
+                clipped = max(clipped, cut)
+            elif -below <= missing and is_priced_out(costs, tree, work.pot, price):
+                values[k] = tree_value(tree, costs)
+                continue
+            elif -below <= STALE:
+                pivots, own = repair_dense(tree, p, q, costs, common, tools)
+                total, moved = total + pivots, own
+        elif effort.basis == 0 and not far:
+            northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
+            own = True
+        if own:
+            pivots, optimal = _optimize(costs, tree, work, price, FAR * nodes)
+            total, moved = total + pivots, moved or pivots > 0
+        if not optimal:
+            to_mean = Ends(p, common.mean, items.order_x[px], items.order_y[py])
+            if not known:
+                total += _solve_from(common.center, hub, to_mean, costs, common, tools, price)[0]
+            near, known, far, moved = common.near[j], True, True, True
+            source = _tree_at(trees, i * m_y + near, nodes - 1) if near >= 0 else hub
+            ends = Ends(p, q, to_mean.order_p, to_mean.order_q)
+            pivots, optimal = _solve_from(source, tree, ends, costs, common, tools, price)
+            total += pivots
+        if moved:
+            clipped = max(clipped, true_flows(tree, p, q, work.net))
+        failed += not optimal
+        values[k] = tree_value(tree, costs)
+    return total, failed, clipped
+
+
+@njit(cache=True, nogil=True)
+def _solve_from(source, tree, ends, costs, common, tools, price):
+    """The optimal tree between two ``ends`` from that of another item, or from a first basis; (pivots, optimal)."""
+    p, q, order_p, order_q = ends
+    tree.child[:], tree.parent[:] = source.child, source.parent
+    pivots, feasible = repair_dense(tree, p, q, costs, common, tools)
+    if not feasible:
+        northwest_corner(p, q, order_p, order_q, tree)
+    more, optimal = _optimize(costs, tree, tools.work, price, 50 * tools.work.pot.size**2)
+    return pivots + more, optimal
+
+
+# --- what items have in common ---------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def prepare(W, common, p, fresh):
+    """The center's tree for the table W, from its last one unless there is none, and the reduced costs."""
+    a, b, nodes = p.size, common.mean.size, common.base.size
+    costs, work = Costs(W, b, a, b), make_work(nodes, np.zeros(1, np.bool_))
+    if fresh:
+        northwest_corner(p, common.mean, np.arange(a), np.arange(b), common.center)
+    _optimize(costs, common.center, work, ROUGH, 50 * nodes**2)
+    common.base[:] = work.pot
+    reduced_costs(costs, common.base, common.by_rows, common.by_columns)
+
+
+class Dense:
+    """Keeps what items of full rows have in common, from sweep to sweep.
+
+    ``a``, ``b``: states of X and of Y; ``index``: the type of nodes in trees.
+    """
+
+    def __init__(self, y: Successors, a: int, b: int, index: Any) -> None:
+        Q, edges = y.probabilities.reshape(-1, b), a + b - 1
+        mean, (A, B) = Q.mean(axis=0), (_padded(a), _padded(b))
+        center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
+        lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
+        self._common = Common(*lines, np.empty(a + b), center, mean, *nearest_first(Q, mean))
+        self._uniform, self._fresh = np.full(a, 1.0 / a), True
+
+    @staticmethod
+    def fits(items: Any, shape: tuple[int, int]) -> bool:
+        """Whether all rows are full, and all pairs of them items, for tables of this shape."""
+        x, y = items.x, items.y
+        rows = (x.indptr.size - 1) * (y.indptr.size - 1)
+        full = x.indices.size == (x.indptr.size - 1) * shape[0] and y.indices.size == (y.indptr.size - 1) * shape[1]
+        return full and items.listed.size in (0, rows) and LEAST <= sum(shape) < PLACE - 2 * LANES
+
+    def common(self, W: NDArray[np.float64]) -> Common:
+        """For a sweep over the table W."""
+        prepare(W, self._common, self._uniform, self._fresh)
+        self._fresh = False
+        return self._common
