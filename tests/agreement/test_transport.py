@@ -446,7 +446,7 @@ def test_rows_are_taken_along_a_shortest_spanning_tree(seed):
     rng = np.random.default_rng([30, seed])
     Q = np.repeat(rng.dirichlet(np.ones(12), 4), 5, axis=0) * rng.uniform(0.9, 1.1, (20, 12))
     Q /= Q.sum(axis=1, keepdims=True)
-    order, near = nearest_first(Q, Q.mean(axis=0))
+    order, near = nearest_first(Q, Q.mean(axis=0), np.zeros(1, bool))
     points = np.vstack([Q, Q.mean(axis=0)])  # near = -1 is the last
     lengths = np.abs(points[:, None] - points).sum(axis=2)
     assert lengths[np.arange(20), near].sum() == pytest.approx(minimum_spanning_tree(lengths).sum(), rel=1e-12)

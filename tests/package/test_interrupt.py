@@ -50,7 +50,8 @@ def warm_up():
     for chunk in (before, 1):
         parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = chunk
         transports.MANY = many if chunk == before else 0
-        for X, Y in ((dense(3), dense(3)), (sparse(4, 2), sparse(4, 2)), (dense(130), dense(2))):
+        small = (dense(3), dense(3)), (dense(40), dense(40)), (sparse(4, 2), sparse(4, 2))
+        for X, Y in (*small, (star(130), star(2)), (dense(130), dense(8))):
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
     parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = before
     transports.MANY = many
@@ -72,6 +73,10 @@ warm_up()
 RUNS = {
     "improve, dense": """
         X, Y = dense(256), dense(256)
+        interruptible(lambda: db.distance(X, Y, solver=Exact(threads=THREADS)))
+    """,
+    "dense, what all pairs have in common": """
+        X, Y = dense(8), dense(2500)
         interruptible(lambda: db.distance(X, Y, solver=Exact(threads=THREADS)))
     """,
     "improve, sparse": """

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim._compile import borrowed, njit
+from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.solvers.exact.simplex import (
     NODE,
     PATIENCE,
@@ -63,8 +64,8 @@ FAR = 1
 #: How exact the center is: any tree that is nearly optimal does.
 ROUGH = 1e-9
 
-#: With fewer states together the usual ways are as fast.
-LEAST = 65
+#: With fewer states together, or with so few on one side, the usual ways are as fast.
+LEAST, THIN = 65, 8
 
 
 class Common(NamedTuple):
@@ -112,16 +113,18 @@ class Ends(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def nearest_first(Q, mean):
+def nearest_first(Q, mean, stop):
     """The rows in an order in which each is near an earlier one or the mean: a spanning tree of least length (Prim).
 
-    Returns the order and, of every row, which one it is near; -1 for the mean.
+    Returns the order and, of every row, which one it is near; -1 for the mean. Gives up when ``stop`` is set.
     """
     m, b = Q.shape
     order, near, distance = np.empty(m, np.int64), np.full(m, -1), np.empty(m)
     for i in range(m):
         distance[i] = np.abs(Q[i] - mean).sum()
     for k in range(m):
+        if stop[0]:
+            break
         order[k] = j = distance.argmin()
         distance[j] = np.inf
         for i in range(m):
@@ -451,15 +454,21 @@ def _solve_from(source, tree, ends, costs, common, tools, price):
 
 
 @njit(cache=True, nogil=True)
-def prepare(W, common, p, fresh):
+def prepare(W, common, p, fresh, stop):
     """The center's tree for the table W, from its last one unless there is none, and the reduced costs."""
     a, b, nodes = p.size, common.mean.size, common.base.size
-    costs, work = Costs(W, b, a, b), make_work(nodes, np.zeros(1, np.bool_))
+    costs, work = Costs(W, b, a, b), make_work(nodes, stop)
     if fresh:
         northwest_corner(p, common.mean, np.arange(a), np.arange(b), common.center)
     _optimize(costs, common.center, work, ROUGH, 50 * nodes**2)
     common.base[:] = work.pot
     reduced_costs(costs, common.base, common.by_rows, common.by_columns)
+
+
+def _interruptible(kernel: Any, *given: Any) -> Any:
+    """``kernel(*given, stop)`` by a thread that can be told to stop: with thousands of states it takes seconds."""
+    stop = stop_flag()
+    return thread_map(kernel, [(*given, stop)], 1, stop, wait=given[0].size > CHUNK)[0]
 
 
 class Dense:
@@ -473,19 +482,20 @@ class Dense:
         mean, (A, B) = Q.mean(axis=0), (_padded(a), _padded(b))
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
         lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
-        self._common = Common(*lines, np.empty(a + b), center, mean, *nearest_first(Q, mean))
+        self._common = Common(*lines, np.empty(a + b), center, mean, *_interruptible(nearest_first, Q, mean))
         self._uniform, self._fresh = np.full(a, 1.0 / a), True
 
     @staticmethod
     def fits(items: Any, shape: tuple[int, int]) -> bool:
-        """Whether all rows are full, and all pairs of them items, for tables of this shape."""
+        """Whether all rows are full, and all pairs of them items, in their order, for tables of this shape."""
         x, y = items.x, items.y
         rows = (x.indptr.size - 1) * (y.indptr.size - 1)
         full = x.indices.size == (x.indptr.size - 1) * shape[0] and y.indices.size == (y.indptr.size - 1) * shape[1]
-        return full and items.listed.size in (0, rows) and LEAST <= sum(shape) < PLACE - 2 * LANES
+        in_order = not items.listed.size or np.array_equal(items.listed, np.arange(rows))
+        return full and in_order and min(shape) >= THIN and LEAST <= sum(shape) < PLACE - 2 * LANES
 
     def common(self, W: NDArray[np.float64]) -> Common:
         """For a sweep over the table W."""
-        prepare(W, self._common, self._uniform, self._fresh)
+        _interruptible(prepare, W, self._common, self._uniform, self._fresh)
         self._fresh = False
         return self._common
