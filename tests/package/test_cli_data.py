@@ -127,7 +127,7 @@ def test_estimate_is_that_of_the_library(folder, walks, options):
     data = [db.Transitions.from_trajectories(walks[name], states=5) for name in ("before", "after")]
     cost = "indicator" if "indicator" in options else "reward"
     known = db.estimate(*data, cost, rewards=np.arange(5.0), replicates=40, rng=5)
-    for name in ("value", "lower", "upper", "bias", "p_value", "corrected"):
+    for name in ("value", "lower", "upper", "bias", "p_value", "plug_in"):
         assert report[name] == pytest.approx(getattr(known, name), abs=1e-12)
     assert report["lower"] <= report["upper"]
 
@@ -371,7 +371,7 @@ def test_compare_of_two_says_what_the_library_says(folder, walks):
     report = json.loads(run(*arguments, "--json")[0])
     data = [db.Transitions.from_trajectories(walks[name], states=5) for name in ("before", "after")]
     known = db.estimate(*data, "indicator", replicates=20, rng=5)
-    for name in ("value", "lower", "upper", "p_value", "corrected"):
+    for name in ("value", "lower", "upper", "p_value", "plug_in"):
         assert report[name] == pytest.approx(getattr(known, name), abs=1e-12)
     rows = known.contributions().records("rows", 8)
     assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]
