@@ -186,19 +186,20 @@ def _judge(found: Found, confidence: float) -> tuple[float, tuple[float, float],
     from scipy.special import stdtrit
 
     t, halves, null, coarse, pruned, d = found
-    u, u_halves, u_null = (part * np.abs(part) for part in (np.array(t), halves, null))
+    u, u_halves, u_null = (part * np.abs(part) for part in (t, halves, null))
     corrected = max(0.0, float(2 * u - u_halves.mean()))
     value = float(np.sqrt(corrected))
+    size = max(value, abs(t) / 2)  # the slope of u at zero would make errors of d infinite
+    slope = 2 * size or 1.0
     deviation = float(np.sqrt((((u_halves[:, 0] - u_halves[:, 1]) / 2) ** 2).mean()))
     cells = abs(t - coarse) / (2 ** (2 / d) - 1)
     left = abs(float(u_halves.mean() - u)) / 2
-    size = max(value, abs(t) / 2)  # the slope of u at zero would make errors of d infinite
-    wide = np.hypot(stdtrit(len(halves), (1 + confidence) / 2) * deviation, 2 * size * cells) + left + 2 * size * pruned
+    quantile = stdtrit(len(halves), (1 + confidence) / 2)
+    wide = float(np.hypot(quantile * deviation, slope * cells)) + left + slope * pruned
     noise = float(u_null.mean(axis=0).max())
-    lower = min(max(0.0, value - wide / (2 * size)) if size else 0.0, np.sqrt(max(0.0, float(u) - noise)))
-    upper = np.sqrt(corrected + wide)
-    budget = Budget(deviation / (2 * size) if size else 0.0, cells, left / (2 * size) if size else 0.0, pruned)
-    return value, (float(lower), float(upper)), budget
+    lower = min(max(0.0, value - wide / slope), float(np.sqrt(max(0.0, float(u) - noise))))
+    upper = float(np.sqrt(corrected + wide))
+    return value, (lower, upper), Budget(deviation / slope, float(cells), left / slope, float(pruned))
 
 
 # --- one distance on cells -----------------------------------------------------------------------------------------

@@ -217,7 +217,11 @@ def _finder(centers: Floats) -> Callable[[Floats], Integers]:
     """The function from points (m, d) to the nearest centers, (m,)."""
     if centers.shape[1] == 1:
         order = np.argsort(centers[:, 0])
-        edges = (centers[order[1:], 0] + centers[order[:-1], 0]) / 2
+        line = centers[order, 0]
+        if len(line) > 1 and np.ptp(np.diff(line)) < 1e-9 * (line[1] - line[0]):  # a grid: nothing to search
+            first, width, last = line[0], (line[-1] - line[0]) / (len(line) - 1), len(line) - 1
+            return lambda points: order[np.clip(np.rint((points[:, 0] - first) / width), 0, last).astype(np.int64)]
+        edges = (line[1:] + line[:-1]) / 2
         return lambda points: order[np.searchsorted(edges, points[:, 0])]
     from scipy.spatial import cKDTree
 
@@ -314,14 +318,11 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
     w /= w.sum(axis=1, keepdims=True)
     z = (steps.now[index] - centers[:, None]) / scale
     after = steps.after[index]
-    z_mean, after_mean = (np.einsum("km,kmd->kd", w, part)[:, None] for part in (z, after))
-    weighted = w[..., None] * (z - z_mean)
-    spread = np.einsum("kmi,kmj->kij", weighted, z - z_mean)
+    weighted = (w[..., None] * (z - w[:, None] @ z)).transpose(0, 2, 1)  # (k, d, m); its rows sum to zero
+    spread = weighted @ z
     ridge = 1e-6 * np.trace(spread, axis1=1, axis2=2) / d + 1e-300
-    slope = np.linalg.solve(
-        spread + ridge[:, None, None] * np.eye(d), np.einsum("kmi,kmj->kij", weighted, after - after_mean)
-    )
-    moved = after - np.einsum("kmi,kij->kmj", z, slope)
+    slope = np.linalg.solve(spread + ridge[:, None, None] * np.eye(d), weighted @ after)
+    moved = after - z @ slope
     return LocalLaws(moved, w, ends(after.reshape(-1, d)).reshape(w.shape))
 
 
