@@ -156,7 +156,7 @@ def test_estimate_on_labels_joins_the_states(folder):
     (folder / "y.csv").write_text("state,next_state\na,c\nc,a\n", encoding="utf-8")
     out, _ = run("estimate", "x.csv", "y.csv", "--cost", "indicator", "--discount", 0.5, "--replicates", 20, "--json")
     # a b a b … against a c a c …: every second step differs, (1-γ) (γ + γ³ + …) = γ/(1+γ)
-    assert json.loads(out)["value"] == pytest.approx(0.5 / 1.5, abs=1e-8)
+    assert json.loads(out)["plug_in"] == pytest.approx(0.5 / 1.5, abs=1e-8)
 
 
 @pytest.mark.parametrize(
