@@ -39,6 +39,10 @@ TOLL = 0.05
 #: Cost of one having ended and the other not, in standard deviations of what is seen.
 ENDED = 1.0
 
+#: Steps for which an action is tried in the model before the table is asked. What one step changes is less than a cell:
+#: asked at once, the table of MountainCar cannot tell the actions apart.
+LOOKS = (1, 2, 4, 8)
+
 #: Sweeps at most for the last node of a path, which stays.
 SWEEPS = 300
 
@@ -68,6 +72,14 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self.after)
+
+    def numbers(self) -> list[Integers]:
+        """The nodes of each demonstration."""
+        return [np.flatnonzero(self.path == k) for k in range(self.path[-1] + 1)]
+
+    def paths(self) -> list[Floats]:
+        """The demonstrations, scaled, each (T, k)."""
+        return [self.points[own] for own in self.numbers()]
 
     def seen(self, states: Floats) -> Floats:
         """What is comparable of states (…, d), scaled: (…, k)."""
@@ -138,14 +150,26 @@ class TableTracker:
 
     def act(self, observation: Floats) -> int:
         following = int(self.nodes.after[self._match(observation)])
-        n, scale = len(self.model.actions), self.model.scale
-        step = self.model.step(np.repeat(observation[None], n, axis=0), np.arange(n))
-        where, weights = self.cells(step.states / scale)
-        future = (self.table[following][where] * weights).sum(axis=1)
-        if step.ended.any():
-            future = np.where(step.ended, self._stay(following, step.states), future)
         self.node = following
-        return int(future.argmin())
+        return int(self._values(following, observation).argmin())
+
+    def _values(self, x: int, observation: Floats) -> Floats:
+        """What each action costs, held for as many of `LOOKS` steps as is best, from the node on it leads to: (n,)."""
+        n, weight = len(self.model.actions), 1.0
+        best = np.full(n, np.inf)
+        states, over, values = np.repeat(observation[None], n, axis=0), np.zeros(n, dtype=bool), np.zeros(n)
+        for t in range(1, LOOKS[-1] + 1):
+            states, ended = self.model.step(states, np.arange(n))
+            if (ended & ~over).any():
+                values += np.where(ended & ~over, weight * self._stay(x, states), 0.0)
+            over = over | ended
+            if t in LOOKS:
+                where, weights = self.cells(states / self.model.scale)
+                left = weight * (self.table[x][where] * weights).sum(axis=1)
+                best = np.minimum(best, values + np.where(over, 0.0, left))
+            values += np.where(over, 0.0, weight * self.nodes.cost([x], self.nodes.seen(states), False))
+            x, weight = int(self.nodes.after[x]), weight * self.discount
+        return best
 
     def _match(self, observation: Floats) -> int:
         """The node to go on from: near the one that the clock shows, or anywhere."""
