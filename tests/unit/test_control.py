@@ -17,7 +17,7 @@ from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, 
 from diffbisim.imitate.control.dynamics import ForwardModel, Ridge, Step
 from diffbisim.imitate.control.learning import Lesson
 from diffbisim.imitate.control.rewards import Coupling, Tracking, ending
-from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker
+from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
 from diffbisim.imitate.control.walks import (
     Actions,
     Demonstrations,
@@ -166,6 +166,23 @@ def test_the_value_of_tracking_is_that_of_the_closed_form():
     tracker.shift, tracker.node = 3, 2
     assert tracker.act(np.array([0.0])) == 3  # the clock is put back instead
     assert tracker.node == 1
+
+
+def test_prices_share_out_the_starts():
+    """One demonstration is the cheapest everywhere, and by how much it is grows: its price leaves it the last third."""
+    near = np.arange(30.0)
+    costs = np.stack([np.full(30, 40.0), np.full(30, 45.0), np.full(30, 30.0) - near], axis=1)
+    chosen = (costs - prices(costs)).argmin(axis=1)
+    assert (chosen[20:] == 2).all()
+    assert (chosen[:20] != 2).all()
+
+
+def test_a_demonstration_that_is_easy_to_follow_is_not_followed_always():
+    nodes = Nodes.of(Demonstrations((UP, UP + 1.0), (False, False)), lambda points: points[:, :1])
+    centers, starts = np.arange(-20, 41)[:, None] / 10, np.linspace(-0.2, 0.4, 8)[:, None]
+    priced = TableTracker(nodes, Known(), centers, 0.9, starts=starts)
+    taken = [nodes.path[priced._match(s)] for s in starts]
+    assert taken == [0] * 4 + [1] * 4
 
 
 def test_ended_learners_are_compared_for_ever():
