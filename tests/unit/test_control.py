@@ -404,17 +404,18 @@ def test_an_adversary_tells_the_direction():
 
 def test_the_reward_of_the_coupling_is_an_advantage_on_cells():
     """Centered under the learner's own steps, of size one, and the expert's step is worth more than standing still."""
-    rng = np.random.default_rng(0)
-    nodes = line_nodes(ended=True)
+    rng, nodes = np.random.default_rng(0), line_nodes(ended=True)
     score = Coupling(nodes, 0.9, every=60, n_cells=11)
-    idle = [np.append(np.zeros(1), np.cumsum(rng.choice([0.0, 0.1], 9, p=[0.7, 0.3])))[:, None] for _ in range(12)]
+    steps = rng.choice([0.0, 0.1], (7, 9), p=[0.7, 0.3])
+    idle = [np.append(0.0, np.cumsum(row))[:, None] / nodes.scale for row in steps]
     for path in idle:
-        watch(score, path / nodes.scale)
+        assert watch(score, path) == [0.0] * 9  # nothing is known yet
     score.reset(nodes.points[0])
-    assert score.table.shape == (12, 12)
-    learner = chain_on(score.cells, [path / nodes.scale for path in idle], [False] * 12)
+    learner = chain_on(score.cells, idle, [False] * 7)
+    law = np.asarray(learner.transition)
+    assert np.allclose((law * score.table).sum(axis=1), 0.0, atol=1e-9)
+    assert (learner.occupancy(0.9)[:, None] * law * score.table**2).sum() == pytest.approx(1.0)
     assert 0.0 < score.value <= gaps(score.cells.centers, score.cells.centers).max()
-    assert learner.n_states == 12
     at = score.cells.encode(nodes.points)
     assert all(score.table[at[k], at[k + 1]] > score.table[at[k], at[k]] for k in range(3))
 
