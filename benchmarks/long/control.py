@@ -52,7 +52,7 @@ def asked():
     parser.add_argument("--scene", action="append", choices=list(control.SCENES))
     parser.add_argument("--method", action="append", choices=list(control.METHODS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=200)
     parser.add_argument("--steps", type=int, help="default: those of the scene, 30,000 for ppo")
     parser.add_argument("--demonstrations", type=int, help="default 5")
     parser.add_argument("--change", action="append", default=[], metavar="NAME=NUMBER", help="of the learner's world")

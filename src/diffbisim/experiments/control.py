@@ -9,7 +9,8 @@ earn, 1 what the expert does.
 PPO on several rewards, each named "PPO, …", is for `benchmarks/long/control.py ppo`: it needs more steps. There the
 learner may also live in another world than the expert (`Scene.changes`: gravity, mass, length, force).
 
-Settings were chosen on seeds 0 to 2; those that are reported, from 100 on, are others.
+Settings were chosen on seeds 0 to 2; those that are reported are others, from 100 on. That starts must be coupled was
+seen on some of these, so what depends on it is reported from seed 200 on.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class Settings:
     scenes: tuple[str, ...] = ("MountainCar, position only",)
     methods: tuple[str, ...] = (OURS, NEAREST, CLONING, CLONING_2)
     seeds: int = 1
-    first_seed: int = 100
+    first_seed: int = 200
     options: Control | None = None  # in place of those of the scenes
     changes: tuple[tuple[str, float], ...] = ()  # in the world of the learner
 
