@@ -88,11 +88,23 @@ print(found["women, men (within ages)"].contributions())
 AGES = {"to 44": (0, 45), "45 to 54": (45, 55), "55 to 64": (55, 65), "65 to 74": (65, 75), "from 75": (75, 120)}
 groups = {name: group(lambda p, lo=lo, hi=hi: lo <= age(p) < hi) for name, (lo, hi) in AGES.items()}
 rates = {name: data.chain(unseen="self-loop").transition for name, data in groups.items()}
+rates |= {name: data.chain(unseen="self-loop").transition for name, data in {"women": women, "men": men}.items()}
 mild, severe, dead = 1, 2, 3
+for name, P in rates.items():
+    print(f"{name:9s} {P[mild, severe]:.2%} a day become severe, {P[severe, dead]:.2%} of the severe die")
+
 figure, ax = plt.subplots(figsize=(6, 3.2), layout="compressed")
-ax.plot(list(rates), [100 * P[mild, severe] for P in rates.values()], "o-", label="mild to severe")
-ax.plot(list(rates), [100 * P[severe, dead] for P in rates.values()], "s-", label="severe to dead")
+for x, y, style in ((mild, severe, "o-"), (severe, dead, "s-")):
+    ax.plot(list(groups), [100 * rates[name][x, y] for name in groups], style, label=f"{STATES[x]} to {STATES[y]}")
 ax.set(xlabel="age", ylabel="percent a day", ylim=(0, None))
 ax.legend(frameon=False)
 several = db.compare(groups, "indicator", 0.95, rng=0)
 print(several)
+
+# %%
+# *Found.* From 65 on patients go another way than younger ones (0.26, interval 0.24 to 0.29): of those from 75 on 2.3 %
+# become severe on a day, of those below 45 0.3 %, and of the severe 3.8 % against 0.8 % die. Women and men differ
+# within ages, too (p = 0.001), by much less: first by the state in which they come (9 % of the men are severe then, 5 %
+# of the women), then by what becomes of the severe. That more of the severe women die says little, since they are
+# older: that is what strata are for. March and later months differ as well; whether by the epidemic, by treatment or by
+# who was admitted, these data do not tell.
