@@ -50,7 +50,7 @@ def on_workers(n, run):
     def clocks():
         return np.array([time.perf_counter(), time.process_time(), sum(client.run(time.process_time).values())])
 
-    with LocalCluster(n, **how) as cluster, Client(cluster, direct_to_workers=True) as client:
+    with LocalCluster(n_workers=n, **how) as cluster, Client(cluster, direct_to_workers=True) as client:
         run(client, True)
         began = clocks()
         found = run(client, False)

@@ -34,7 +34,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
-from diffbisim.solvers.exact import transports
+from diffbisim.solvers.exact import dense, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
@@ -348,9 +348,12 @@ def replay(path):
     run(from_json(json.loads(Path(path).read_text())["calls"]), say)
 
 
-def store_narrowly() -> None:
-    """Trees of few pairs as those of very many."""
-    transports.MANY = 0
+def as_large(narrow: bool, full: bool) -> None:
+    """Few pairs in the ways of very many, or of hundreds of states that all have all successors."""
+    if narrow:
+        transports.MANY = 0
+    if full:
+        dense.LEAST, dense.THIN = 2, 1
 
 
 def main() -> None:
@@ -362,6 +365,7 @@ def main() -> None:
     parser.add_argument("--failures", default="results/bounds", help="folder for instances with a violation")
     parser.add_argument("--replay", help="a stored failure")
     parser.add_argument("--narrow", action="store_true", help="store trees of few pairs as those of very many")
+    parser.add_argument("--full", action="store_true", help="solve few full rows in the way of hundreds")
     settings = parser.parse_args()
     if settings.replay:
         replay(settings.replay)
@@ -369,7 +373,8 @@ def main() -> None:
     numbers, began, done = range(settings.first, settings.first + settings.instances), time.monotonic(), 0
     batches = [numbers[i : i + 50] for i in range(0, len(numbers), 50)]
     solves, wrong, undecided = Counter(), [], 0
-    with ProcessPoolExecutor(settings.jobs, initializer=store_narrowly if settings.narrow else None) as pool:
+    ways = settings.narrow, settings.full
+    with ProcessPoolExecutor(settings.jobs, initializer=as_large, initargs=ways) as pool:
         for part, (some, faults, open_ones) in zip(
             batches, pool.map(batch, [settings.seed] * len(batches), batches), strict=True
         ):

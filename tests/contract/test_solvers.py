@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, partial
 from itertools import combinations, product
@@ -31,9 +31,13 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from diffbisim import parallel
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
+from diffbisim.solvers.exact import dense as full_rows
+from diffbisim.solvers.exact import evaluation, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.sinkhorn import plans
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
 from oracles.kernels import cycle
@@ -164,15 +168,18 @@ class Solver:
     table: float | None = None  # accuracy of the values, for costs of size one
     slope: float | None = None  # accuracy of the gradient
     unfinished: tuple = ()  # how it may end at its own end, besides "converged"
+    constants: tuple = ()  # of modules, changed while it solves, so that it goes the way of large problems
 
 
 ONE = {"max_iterations": 1}
 LATE = {"time_limit": 1e-9}
 
+EXACT = Solver(partial(Exact, tol=1e-10), ONE, {"time_limit": 0}, reachable=True, threads=True, table=1e-10, slope=1e-7)
+
 SOLVERS = {
-    "exact": Solver(
-        partial(Exact, tol=1e-10), ONE, {"time_limit": 0}, reachable=True, threads=True, table=1e-10, slope=1e-7
-    ),
+    "exact": EXACT,
+    "exact, very many pairs": replace(EXACT, constants=((transports, "MANY", 0),)),
+    "exact, full rows": replace(EXACT, constants=((full_rows, "LEAST", 2), (full_rows, "THIN", 1))),
     "lp": Solver(LinearProgram, ONE, LATE, stops=False, table=1e-8, slope=1e-5, unfinished=(Status.ROUNDING,)),
     "sinkhorn-policy": Solver(SinkhornPolicy, ONE, LATE, threads=True),
     "sinkhorn-value": Solver(SinkhornValue, ONE, LATE, threads=True),
@@ -207,7 +214,7 @@ def solve(data, name, option="full", end="to the end", threads=1, warm=None, cos
         how = how | {"reachable": True}
     callback = (lambda row: True) if end == "callback" else None
     X, Y = data.chains()
-    with split_small_work(threads), warnings.catch_warnings(record=True) as caught:
+    with split_small_work(threads), changed(solver.constants), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table = data.cost.copy() if cost is None else cost
         result = db.distance(
@@ -220,16 +227,18 @@ def solve(data, name, option="full", end="to the end", threads=1, warm=None, cos
 
 
 @contextmanager
+def changed(constants):
+    """Constants of modules, for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        for constant in constants:
+            patch.setattr(*constant)
+        yield
+
+
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    from diffbisim import parallel
-    from diffbisim.solvers.exact import evaluation, transports
-    from diffbisim.solvers.sinkhorn import plans
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, evaluation, transports, plans) if threads > 1 else ():
-            patch.setattr(module, "CHUNK", 1)
-        yield
+    modules = (parallel, evaluation, transports, plans) if threads > 1 else ()
+    return changed((module, "CHUNK", 1) for module in modules)
 
 
 @cache
@@ -299,7 +308,7 @@ REFUSED = {
     "time_limit=0": (
         lambda name, data: SOLVERS[name].make(time_limit=0),
         "time_limit is 0; it must be positive",
-        [name for name in SOLVERS if name not in ("exact", "follow")],
+        [name for name in SOLVERS if not SOLVERS[name].reachable],
     ),
     "the reward of what was not solved": (
         lambda name, data: solve(data, name, "reachable").implicit_reward(),

@@ -93,7 +93,7 @@ def _two(report: cli.Report) -> Table:
     return cli.sheet({
         "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "from": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
-        "distance": f"{report['value']:.6g}; without what chance adds {report['corrected']:.6g}",
+        "distance": f"{report['value']:.6g}; between the empirical chains {report['plug_in']:.6g}",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
         **cli.asked_line(report),
         **cli.side_lines(report, "different transitions"),

@@ -51,7 +51,7 @@ def estimate(
     output: cli.JsonOutput = None,
 ) -> None:
     """Distance between two processes of which only data are known, with a confidence interval."""
-    from diffbisim import estimate as plug_in
+    from diffbisim import estimate as estimated
 
     cli.check_output(output, ".json")
     events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
@@ -59,7 +59,7 @@ def estimate(
     (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
     with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
-        found = plug_in(
+        found = estimated(
             x, y, cli.read_cost(cost), discount, criterion=criterion, horizon=horizon, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
             progress=cli.somebody_watches(),
@@ -75,7 +75,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
         "lower": found.lower,
         "upper": found.upper,
         "confidence": found.confidence,
-        "corrected": found.corrected,
+        "plug_in": found.plug_in,
         "bias": found.bias,
         "standard_error": found.standard_error,
         "p_value": found.p_value,
@@ -94,9 +94,9 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
 
 def _table(report: cli.Report) -> Table:
     return cli.sheet({
-        "distance": f"{report['value']:.6g} between the empirical chains",
+        "distance": f"{report['value']:.6g}, without what chance adds",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
-        "corrected": f"{report['corrected']:.6g}, without what chance adds; bias of the bootstrap {report['bias']:.3g}",
+        "plug-in": f"{report['plug_in']:.6g} between the empirical chains; bias of the bootstrap {report['bias']:.3g}",
         "equal?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "test": report["method"],
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",

@@ -6,7 +6,7 @@ done by all workers at once.
 
     improve     the table U to all workers; each solves the transports of its blocks and sends their values back
     check       two reductions over what came back, min Δ and max Δ: the certificate of one machine
-    evaluate    BiCGStab on the machine that asked; every product Π v is a sweep: v to all workers, their rows back
+    evaluate    sweeps while they pay, then BiCGStab on the machine that asked: v to all workers, their rows of Π v back
 
 So a sweep sends a table of 8 n_X n_Y bytes to every worker and gets one back in all; docs/cluster.md counts it.
 
@@ -19,6 +19,7 @@ What is certified is the last improvement, made of values that workers computed 
 that were lost, moved or rebuilt change only how fast it is reached.
 """
 
+import sys
 import uuid
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -39,9 +40,9 @@ from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact.checkpoint import Checkpoint
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
-from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
+from diffbisim.solvers.exact.pairs import begin, extremes, pair_chain, pair_items
 from diffbisim.solvers.exact.solver import PolicyIteration
-from diffbisim.solvers.exact.transports import Items, Transports
+from diffbisim.solvers.exact.transports import NO_NUMBERS, Items, Transports
 from diffbisim.solvers.krylov import Operator
 from diffbisim.stochastic import Successors
 
@@ -231,6 +232,19 @@ class BlockChain(PairChain):
             self.count += 1
 
         return applied
+
+    @property
+    def _entries(self) -> int:
+        """More than can be told here: :meth:`relax` is tried at any size, since every product is dear."""
+        return sys.maxsize
+
+    def _swept(self, source: Array, v: Array, out: Array) -> tuple[float, float]:
+        self.blocks.product(v, out)
+        out *= self.discount
+        out += source
+        self.count += 1
+        low, high, _ = extremes(NO_NUMBERS, out, v)
+        return low, high
 
     def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
         """There is no matrix to factorize."""
