@@ -69,7 +69,7 @@ found = {
     "admitted in March, later": db.estimate(early, late, "indicator", 0.95, rng=0),
 }
 for name, e in found.items():
-    print(f"{name:26s} {e.corrected:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}, p = {e.p_value:.3f}")
+    print(f"{name:26s} {e.value:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}, p = {e.p_value:.3f}")
 
 # %%
 # **At which step?** The rows of the daily transitions that make the difference; a star marks what is more than chance

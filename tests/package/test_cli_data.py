@@ -177,7 +177,7 @@ def test_a_program_with_constants_is_a_known_chain(folder, command):
     np.save(folder / "on.npy", [0.0, 1.0])
     rewards = ("--rewards-a", "on.npy", "--rewards-b", "on") if command == "estimate" else ("--rewards", "on.npy")
     options = (*rewards, "--const", "p=0.25", "--discount", 0.5, "--replicates", 20, "--permutations", 19)
-    value = json.loads(run(command, "seen.csv", "blink.pm", *options, "--json")[0])["value"]
+    value = json.loads(run(command, "seen.csv", "blink.pm", *options, "--json")[0])["plug_in"]
     seen, program = (db.MarkovChain([[1 - p, p], [1, 0]], rewards=[0, 1]) for p in (1, 0.25))
     assert value == pytest.approx(db.distance(seen, program, discount=0.5).value)
 
