@@ -60,9 +60,9 @@ lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-# The data of two studies, without what their packages need; where they cannot be had, the pages say so.
+# The data of three studies, without what their packages need; where they cannot be had, the pages say so.
 docs: $(VENV)/.ready-docs
-	-$(PIP) --no-deps sequenzo ChannelAttribution
+	-$(PIP) --no-deps sequenzo ChannelAttribution pymsm
 	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(VENV)/.ready-bench

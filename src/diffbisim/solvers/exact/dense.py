@@ -492,7 +492,8 @@ class Dense:
         x, y = items.x, items.y
         rows = (x.indptr.size - 1) * (y.indptr.size - 1)
         full = x.indices.size == (x.indptr.size - 1) * shape[0] and y.indices.size == (y.indptr.size - 1) * shape[1]
-        in_order = not items.listed.size or np.array_equal(items.listed, np.arange(rows))
+        every = items.listed.size == rows and np.array_equal(items.listed, np.arange(rows))
+        in_order = every or not items.listed.size
         return full and in_order and min(shape) >= THIN and LEAST <= sum(shape) < PLACE - 2 * LANES
 
     def common(self, W: NDArray[np.float64]) -> Common:
