@@ -1,20 +1,26 @@
-"""Imitation with continuous observations, all scenes, methods and seeds; one file per run, and none is run twice.
+"""Imitation with continuous observations: scenes, methods and seeds; one file per run, and none is run twice.
 
-python benchmarks/long/control.py FOLDER [PART OF PARTS]     # "0 2" and "1 2" share the work between two processes
+python benchmarks/long/control.py plan FOLDER                      # the table of docs/control.md
+python benchmarks/long/control.py ppo FOLDER --scene CartPole --scene Acrobot --seeds 2
+python benchmarks/long/control.py plan FOLDER --scene Pendulum --change g=12 --demonstrations 1
+
+--part 0 2 and --part 1 2 share the work between two processes. What was run with other steps, demonstrations or worlds
+is kept in a folder of its own.
 """
 
+import argparse
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from diffbisim.experiments import control
 from diffbisim.imitate.control import Control
 
 
-def run(folder, part=0, parts=1):
+def run(folder, settings, part, parts):
     """All runs of a part, stored one by one."""
-    settings = control.FULL
     cases = [
         (scene, method, settings.first_seed + k)
         for k in range(settings.seeds)
@@ -24,24 +30,55 @@ def run(folder, part=0, parts=1):
     for scene, method, seed in cases[part::parts]:
         path = folder / f"{scene}, {method}, {seed}.json"
         if not path.exists():
-            path.write_text(json.dumps(control.imitation(scene, method, seed)), encoding="utf-8")
+            path.write_text(json.dumps(control.imitation(scene, method, seed, settings)), encoding="utf-8")
             print(path.stem, json.loads(path.read_text(encoding="utf-8"))["share"], flush=True)
 
 
-def outcome(folder):
+def outcome(folder, settings):
     """What is in the folder by now."""
-    seen = sorted(folder.glob("*.json"), key=lambda path: int(path.stem.rsplit(", ", 1)[1]))
     runs = {}
-    for path in seen:
-        case = next((s, m) for s in control.SCENES for m in control.METHODS if path.stem.startswith(f"{s}, {m}, 1"))
-        runs.setdefault(case, []).append(json.loads(path.read_text(encoding="utf-8")))
-    order = [case for case in control.cases(control.FULL) if case in runs]
-    return control.Outcome(replace(control.FULL, seeds=1), {case: runs[case] for case in order})
+    for scene, method in control.cases(settings):
+        paths = [folder / f"{scene}, {method}, {settings.first_seed + k}.json" for k in range(settings.seeds)]
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+        if found:
+            runs[scene, method] = found
+    return control.Outcome(settings, runs)
+
+
+def asked():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("how", choices=["plan", "ppo"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--scene", action="append", choices=list(control.SCENES))
+    parser.add_argument("--method", action="append", choices=list(control.METHODS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=200)
+    parser.add_argument("--steps", type=int, help="default: those of the scene, 30,000 for ppo")
+    parser.add_argument("--demonstrations", type=int, help="default 5")
+    parser.add_argument("--change", action="append", default=[], metavar="NAME=NUMBER", help="of the learner's world")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1))
+    return parser.parse_args()
+
+
+def settings_of(given):
+    """Settings of the experiment, and the folder for runs with them."""
+    scenes = tuple(given.scene or control.SCENES)
+    changes = tuple((name, float(value)) for name, value in (change.split("=") for change in given.change))
+    steps = given.steps or (30_000 if given.how == "ppo" else None)
+    other = {"steps": steps, "demonstrations": given.demonstrations}
+    other = {name: value for name, value in other.items() if value is not None}
+    options = replace(control.SCENES[scenes[0]].options, **other) if other else None
+    methods = tuple(given.method or (control.REWARDS if given.how == "ppo" else control.PLANNED))
+    name = ", ".join(f"{name}={value:g}" for name, value in (*other.items(), *changes))
+    settings = control.Settings(scenes, methods, given.seeds, given.first_seed, options, changes)
+    return settings, given.folder / name
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    given = asked()
+    chosen, where = settings_of(given)
     where.mkdir(parents=True, exist_ok=True)
-    run(where, *map(int, sys.argv[2:4]))
-    for row in control.table(outcome(where)):
+    run(where, chosen, *given.part)
+    for row in control.table(outcome(where, chosen)):
         print(*row.values(), sep=" | ")

@@ -159,6 +159,29 @@ def test_estimate_on_labels_joins_the_states(folder):
     assert json.loads(out)["plug_in"] == pytest.approx(0.5 / 1.5, abs=1e-8)
 
 
+PROGRAM = """dtmc
+const double p;
+module blink
+  s : [0..1] init 0;
+  [] s=0 -> p : (s'=1) + 1-p : (s'=0);
+  [] s=1 -> (s'=0);
+endmodule
+label "on" = s=1;
+"""
+
+
+@pytest.mark.parametrize("command", ["estimate", "compare"])
+def test_a_program_with_constants_is_a_known_chain(folder, command):
+    (folder / "blink.pm").write_text(PROGRAM, encoding="utf-8")
+    (folder / "seen.csv").write_text("state,next_state\n0,1\n1,0\n", encoding="utf-8")
+    np.save(folder / "on.npy", [0.0, 1.0])
+    rewards = ("--rewards-a", "on.npy", "--rewards-b", "on") if command == "estimate" else ("--rewards", "on.npy")
+    options = (*rewards, "--const", "p=0.25", "--discount", 0.5, "--replicates", 20, "--permutations", 19)
+    value = json.loads(run(command, "seen.csv", "blink.pm", *options, "--json")[0])["plug_in"]
+    seen, program = (db.MarkovChain([[1 - p, p], [1, 0]], rewards=[0, 1]) for p in (1, 0.25))
+    assert value == pytest.approx(db.distance(seen, program, discount=0.5).value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

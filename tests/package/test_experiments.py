@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffbisim.cli import app
-from diffbisim.errors import MissingExtra
+from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
     adapted_paths,
@@ -140,7 +140,18 @@ def test_control_says_who_is_ahead_in_every_seed():
     assert "tracking 0.90; behind it in every seed: nearest state" in car
     assert "tracking 0.60; neither: nearest state" in acrobot
     assert len(control.records(outcome)) == 12
-    assert len(control.plot(outcome).axes) == 2
+    assert len(control.plot(outcome).axes) == 4
+
+
+def test_the_world_of_a_learner_can_be_another():
+    scene = replace(control.SCENES["CartPole"], changes=(("length", 1.0), ("masspole", 0.3)))
+    given = scene.lesson(0, Control(60, 1, demonstrations=1))
+    world = given.env.unwrapped
+    assert (world.length, world.total_mass, world.polemass_length) == (1.0, 1.3, 0.3)
+    assert len(given.shown.paths[0]) == 501  # the expert in its own world
+    assert not given.shown.ended[0]
+    with pytest.raises(InvalidArgument, match="no number 'weight'"):
+        control.changed(given.env, (("weight", 1.0),))
 
 
 def test_formulas_of_experts_solve_their_tasks():

@@ -7,12 +7,17 @@ import pytest
 import diffbisim as db
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.imitate.baselines.bco import bco
+from diffbisim.imitate.baselines.gaifo import Adversary
 from diffbisim.imitate.baselines.nearest import NearestNode, constant, nearest
+from diffbisim.imitate.baselines.segments import Segments
+from diffbisim.imitate.baselines.sinkhorn import Sinkhorn, plan
+from diffbisim.imitate.baselines.survival import Indifferent
 from diffbisim.imitate.control import Control
-from diffbisim.imitate.control.cells import blur, expert_chain, table
+from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, table
 from diffbisim.imitate.control.dynamics import ForwardModel, Ridge, Step
 from diffbisim.imitate.control.learning import Lesson
-from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker
+from diffbisim.imitate.control.rewards import Coupling, Tracking, ending
+from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
 from diffbisim.imitate.control.walks import (
     Actions,
     Demonstrations,
@@ -22,7 +27,8 @@ from diffbisim.imitate.control.walks import (
     feature_map,
     walk,
 )
-from diffbisim.imitate.sb3 import BicausalReward, ending
+from diffbisim.imitate.sb3 import BicausalReward, ppo
+from diffbisim.quantize import quantize
 
 UP = np.linspace(0.0, 1.0, 11)[:, None]  # the expert: 0.1 a step, from 0 to 1
 SPEEDS = np.array([-0.2, -0.1, 0.0, 0.1, 0.2])
@@ -162,6 +168,23 @@ def test_the_value_of_tracking_is_that_of_the_closed_form():
     assert tracker.node == 1
 
 
+def test_prices_share_out_the_starts():
+    """One demonstration is the cheapest everywhere, and by how much it is grows: its price leaves it the last third."""
+    near = np.arange(30.0)
+    costs = np.stack([np.full(30, 40.0), np.full(30, 45.0), np.full(30, 30.0) - near], axis=1)
+    chosen = (costs - prices(costs)).argmin(axis=1)
+    assert (chosen[20:] == 2).all()
+    assert (chosen[:20] != 2).all()
+
+
+def test_a_demonstration_that_is_easy_to_follow_is_not_followed_always():
+    nodes = Nodes.of(Demonstrations((UP, UP + 1.0), (False, False)), lambda points: points[:, :1])
+    centers, starts = np.arange(-20, 41)[:, None] / 10, np.linspace(-0.2, 0.4, 8)[:, None]
+    priced = TableTracker(nodes, Known(), centers, 0.9, starts=starts)
+    taken = [nodes.path[priced._match(s)] for s in starts]
+    assert taken == [0] * 4 + [1] * 4
+
+
 def test_ended_learners_are_compared_for_ever():
     nodes, γ = line_nodes(ended=True), 0.9
     there, early = UP[-1] / nodes.scale, UP[-2] / nodes.scale
@@ -255,6 +278,28 @@ def test_the_expert_on_cells_ends_where_it_ended():
     assert chain.occupancy(0.5)[-1] > 0
 
 
+def test_paths_on_cells_of_their_own_are_counted():
+    """0.0, 0.1, … 1.0, each in its cell: the chain goes from one to the next, or two on, and ends with the last."""
+    cells = quantize([UP], centers=UP)
+    once, twice = (chain_on(cells, [UP], [True], hold).transition for hold in (1, 2))
+    following = np.minimum(np.arange(12) + 1, 11)
+    following[9] = 11  # the last state has ended
+    assert (once[np.arange(10), following[:10]] == 1.0).all()
+    assert (twice[np.arange(10), [2, 3, 4, 5, 6, 7, 8, 9, 11, 11]] == 1.0).all()
+    cut = chain_on(cells, [UP], [False]).transition
+    assert cut[10].tolist() == cut[9].tolist()  # never seen to leave, nor to stay: as the nearest
+    assert cut[-1, -1] == 1.0
+
+
+def test_held_actions_are_steps_of_the_table():
+    seen = walk(Line(dimension=1), RandomAgent(5, 0), Actions.of(Line()), 50, 0)
+    fine = np.arange(-30, 31)[:, None] / 10
+    twice = table(Known(), fine, seen, hold=2)
+    for a in (0, 3):
+        once = table(Known(), fine, seen).transition[a]
+        assert np.allclose((twice.transition[a] - once @ once).toarray()[10:50], 0.0, atol=1e-3)
+
+
 # --- baselines -----------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +352,90 @@ def test_ending_is_no_way_out():
     assert reward == pytest.approx(-sum(0.9**t * gap for t, gap in enumerate(gaps)))
 
 
+def watch(score, path, ended=False):
+    """The rewards of a score along (T, k) states, the first of which is the start."""
+    score.reset(path[0])
+    return [score.step(state, ended and k == len(path) - 2)[0] for k, state in enumerate(path[1:])]
+
+
+def test_segments_cost_the_nearest_of_the_expert():
+    nodes, γ = line_nodes(ended=True), 0.9
+    points = nodes.points
+    assert np.allclose(watch(Segments(nodes, γ, 3), points, ended=True), 0.0)
+    other = np.random.default_rng(0).normal(size=(6, 1))
+    flags = np.where(nodes.ended, 1.0, 0.0)
+    nearest_of = [np.sqrt((s - points[:, 0]) ** 2 + flags**2).min() for s in other[1:, 0]]
+    assert np.allclose(watch(Segments(nodes, γ, 1), other), np.negative(nearest_of))
+    back = watch(Segments(nodes, γ, 2), points[::-1][1:])  # the same states in the other direction: both off by 0.1
+    assert np.allclose(back[:-1], -0.1 / nodes.scale[0])
+    early = watch(Segments(nodes, γ, 1), points[:3], ended=True)[-1]
+    assert early == pytest.approx(-1.0 / (1 - γ))  # there, but ended, for ever
+
+
+def test_sinkhorn_pays_what_a_transport_costs():
+    rng = np.random.default_rng(0)
+    C = rng.uniform(size=(6, 9))
+    flow = plan(C, 0.2, 500)
+    assert np.allclose(flow.sum(axis=0), 1 / 9)
+    assert np.allclose(flow.sum(axis=1), 1 / 6, atol=1e-6)
+    K = np.log(flow) + C / (0.2 * C.mean())  # log of u_i v_j: of rank one, which makes it the entropic optimum
+    assert np.allclose(K - K[:1] - K[:, :1] + K[0, 0], 0.0, atol=1e-8)
+    nodes = line_nodes(ended=False)
+    score = Sinkhorn(nodes, 0.9)
+    assert watch(score, nodes.points) == [0.0] * 10
+    first = score.settle()
+    assert first.shape == (10,)
+    assert abs(first).max() < 0.5  # nearly its own transport
+    watch(score, nodes.points + 5.0)
+    far = nodes.points[1:].mean() + 5.0 - nodes.points.mean()  # all above all: every transport costs the same
+    assert score.settle().mean() == pytest.approx(-far)
+    assert len(score.settle()) == 0
+
+
+def test_an_adversary_tells_the_direction():
+    nodes = line_nodes()
+    score = Adversary(nodes, 0.9, every=40)
+    assert watch(score, nodes.points[::-1]) == [0.0] * 10  # nothing is known yet
+    for _ in range(4):
+        watch(score, nodes.points[::-1])
+    up, down = watch(score, nodes.points), watch(score, nodes.points[::-1])
+    assert min(up) > max(down) > 0.0
+
+
+def test_the_reward_of_the_coupling_is_an_advantage_on_cells():
+    """Centered under the learner's own steps, of size one, and the expert's step is worth more than standing still."""
+    rng, nodes = np.random.default_rng(0), line_nodes(ended=True)
+    score = Coupling(nodes, 0.9, every=60, n_cells=11)
+    steps = rng.choice([0.0, 0.1], (7, 9), p=[0.7, 0.3])
+    idle = [np.append(0.0, np.cumsum(row))[:, None] / nodes.scale for row in steps]
+    for path in idle:
+        assert watch(score, path) == [0.0] * 9  # nothing is known yet
+    score.reset(nodes.points[0])
+    learner = chain_on(score.cells, idle, [False] * 7)
+    law = np.asarray(learner.transition)
+    assert np.allclose((law * score.table).sum(axis=1), 0.0, atol=1e-9)
+    assert (learner.occupancy(0.9)[:, None] * law * score.table**2).sum() == pytest.approx(1.0)
+    assert 0.0 < score.value <= gaps(score.cells.centers, score.cells.centers).max()
+    at = score.cells.encode(nodes.points)
+    assert all(score.table[at[k], at[k + 1]] > score.table[at[k], at[k]] for k in range(3))
+
+
+def test_scores_without_an_expert():
+    path = np.zeros((4, 1))
+    assert watch(Indifferent(0.0, -1.0), path, ended=True) == [0.0, 0.0, -1.0]
+    assert watch(Indifferent(-1.0, -1.0), path) == [-1.0] * 3
+
+
+@pytest.mark.parametrize("score", [Tracking, Sinkhorn])
+def test_smoke_ppo_makes_the_steps_it_is_given(score):
+    env = Line(goal=0.95, limit=20)
+    given = lesson(env, Control(steps=60, demonstrations=2))
+    before = env.count
+    found = ppo(given, score)
+    assert env.count - before == found.steps == 60
+    assert found.walk(Line(), 2, 0).states.shape == (24, 2)
+
+
 def test_odd_arguments_are_named():
     for options, message in (
         ({"policy": "sideways"}, "tracking"),
@@ -314,6 +443,8 @@ def test_odd_arguments_are_named():
     ):
         with pytest.raises(InvalidArgument, match=message):
             db.imitate(Line(), [np.hstack([UP, UP])], **options)
+    with pytest.raises(InvalidArgument, match='"tracking" or "coupling"'):
+        BicausalReward([UP], reward="other")
     with pytest.raises(InvalidArgument, match="planner"):
         Control(planner="best")
     with pytest.raises(InvalidArgument, match="explore"):

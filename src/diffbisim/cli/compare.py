@@ -34,6 +34,7 @@ def compare(
     ] = None,
     rewards: cli.Rewards = None,
     unseen: cli.UnseenOfData = "self-loop",
+    constants: cli.Const = None,
     id_column: cli.Id = None,
     time_column: cli.Time = None,
     state_column: cli.State = None,
@@ -56,7 +57,7 @@ def compare(
         "rng": rng, "progress": cli.somebody_watches(),
     }  # fmt: skip
     if len(files) <= 2:
-        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None))
+        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None), constants)
         (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
         with cli.warnings_as_notes(initial="--initial"):
             found = db.estimate(

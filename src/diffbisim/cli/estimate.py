@@ -39,6 +39,7 @@ def estimate(
         Path | None, typer.Option(help="Rewards of B (default: those of A)", show_default=False)
     ] = None,
     unseen: cli.UnseenOfData = "self-loop",
+    constants: cli.Const = None,
     id_column: cli.Id = None,
     time_column: cli.Time = None,
     state_column: cli.State = None,
@@ -54,7 +55,7 @@ def estimate(
 
     cli.check_output(output, ".json")
     events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
-    files, sides = read_sides(a, b, events, (rewards_a, rewards_b))
+    files, sides = read_sides(a, b, events, (rewards_a, rewards_b), constants)
     (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
     with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
@@ -105,7 +106,7 @@ def _table(report: cli.Report) -> Table:
 
 
 def read_sides(
-    a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None]
+    a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None], const: str | None = None
 ) -> tuple[tuple[Path, Path], list[Any]]:
     """The two sides, each as observed transitions or as a known chain, and what they are called."""
     if b is None:
@@ -116,7 +117,7 @@ def read_sides(
     found = []
     for path, own, letter in zip((a, b), (rewards[0], rewards[1] or rewards[0]), "ab", strict=True):
         with cli.naming_options(rewards=f"--rewards-{letter}"):
-            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events))
+            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events, const))
     return (a, b), found
 
 

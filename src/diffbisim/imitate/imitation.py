@@ -265,8 +265,8 @@ def in_numbers(env: Any, asked: Request, sampling: Any) -> ControlResult:
     if how == "tracking":
         return track(lesson)
 
-    def solve(mdp: MDP, expert: MarkovChain, cost: Floats) -> ImitationResult:
-        own = replace(asked, expert=expert, cost=cost, policy=None, features=None, tol=1e-2)
+    def solve(mdp: MDP, expert: MarkovChain, cost: Floats, discount: float) -> ImitationResult:
+        own = replace(asked, expert=expert, cost=cost, discount=discount, policy=None, features=None, tol=1e-2)
         return in_mdp(mdp, own, Watch(ON_CELLS, None, False, None, 1))
 
     return on_cells(lesson, solve)

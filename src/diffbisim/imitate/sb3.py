@@ -1,31 +1,27 @@
-"""Tracking as a reward, for reinforcement learners with networks: PPO, SAC or DQN of Stable-Baselines3, or any other.
+"""Rewards for reinforcement learners with networks: PPO, SAC or DQN of Stable-Baselines3, or any other.
 
-The coupling of tracking.py under a given policy costs Σ γ^t c(x_t, s_t), with x_t the node of a demonstration that the
-learner carries. Its negative is a return like any other, of an environment whose state is (s, x):
-
-    observation     s, what the expert shows at the next node, and how far along its path that is
-    reward          -c(x', s') at every step
-
-**The end of an episode must not be a way out.** When the learner ends at s', the coupling goes on: the expert walks on,
-and is compared with s' for ever. All of that is charged at once, r = -Σ_h γ^h c(x'_h, s'), which is zero if the expert
-ends there and then. (Learners bootstrap nothing after a termination; at a truncation they do, and nothing is charged.)
-Without it −1 per step alone solves Acrobot and MountainCar, whatever the expert does; so set a constant reward,
-``gymnasium.wrappers.TransformReward(env, lambda r: -1.0)``, beside every claim.
-
-The clock is the demonstration's own, or shifts by up to ``shift`` steps to the nearest node in sight.
+What is paid is in control/rewards.py: tracking, or the implicit reward of the coupling. Set a constant reward,
+``gymnasium.wrappers.TransformReward(env, lambda r: -1.0)``, beside every claim: where episodes end at the goal, −1 per
+step alone solves Acrobot and MountainCarContinuous, whatever the expert does.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 
 from diffbisim.checks import Floats, check_discount
 from diffbisim.data.gymnasium import import_gymnasium
-from diffbisim.imitate.control.learning import observed
-from diffbisim.imitate.control.tracking import Nodes, shifted
+from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.imitate.control.learning import ControlResult, Lesson, observed
+from diffbisim.imitate.control.rewards import NOTHING, Coupling, Score, Tracking
+from diffbisim.imitate.control.tracking import Nodes
 from diffbisim.imitate.control.walks import demonstrations, feature_map
+
+#: Steps of PPO between updates of its network, and rows of the history of a run.
+ROLLOUT, ROWS = 1_000, 6
 
 
 class BicausalReward:
@@ -36,7 +32,9 @@ class BicausalReward:
     demos : list of (T, k) arrays, a model of Stable-Baselines3, or a function from observation to action
     features : what of an observation the expert shows: columns, or a function from (n, d) to (n, k); None: everything
     discount : γ of the learner, for what is charged at the end of an episode
-    shift : how many steps the clock may shift at a time
+    reward : "tracking", the cost of the coupling with a demonstration, whose node is added to the observation; or
+        "coupling", the implicit reward of the coupling of both as chains on cells, solved anew every thousand steps
+    shift : how many steps the clock may shift at a time ("tracking")
     count : demonstrations that are watched, of an expert that acts
 
     Examples
@@ -45,64 +43,131 @@ class BicausalReward:
     """
 
     def __init__(
-        self, demos: Any, features: Any = None, discount: float = 0.99, *, shift: int = 0, count: int = 5, rng: Any = 0
+        self,
+        demos: Any,
+        features: Any = None,
+        discount: float = 0.99,
+        *,
+        reward: Literal["tracking", "coupling"] = "tracking",
+        shift: int = 0,
+        count: int = 5,
+        rng: Any = 0,
     ) -> None:
-        self.demos, self.features, self.discount = demos, features, check_discount(discount)
+        if reward not in ("tracking", "coupling"):
+            raise InvalidArgument(f'reward is {reward!r}; use "tracking" or "coupling"')
+        self.demos, self.features, self.discount, self.reward = demos, features, check_discount(discount), reward
         self.shift, self.count, self.rng = shift, count, rng
 
     def wrap(self, env: Any) -> Any:
         """The environment with this reward in place of its own, which stays in ``info["environment_reward"]``."""
         seen = feature_map(self.features, observed(env))
         nodes = Nodes.of(demonstrations(self.demos, env, seen, self.count, self.rng), seen)
-        return _wrapper(import_gymnasium())(env, nodes, self.discount, self.shift)
+        own = (
+            Tracking(nodes, self.discount, self.shift) if self.reward == "tracking" else Coupling(nodes, self.discount)
+        )
+        return rewarded(env, nodes, own)
 
 
-def ending(nodes: Nodes, node: int, seen: Floats, discount: float) -> float:
-    """Σ_h γ^h c(x_h, s) for a learner that has ended where ``seen (k,)`` is what is seen, from a node on."""
-    last = int(np.flatnonzero(nodes.path == nodes.path[node])[-1])
-    ahead = np.arange(node, last + 1)
-    weights = discount ** np.arange(len(ahead))
-    weights[-1] /= 1.0 - discount
-    return float(nodes.cost(ahead, seen[None], True) @ weights)
+def rewarded(env: Any, nodes: Nodes, score: Score) -> Any:
+    """The environment with the reward of a score in place of its own."""
+    return _wrapper(import_gymnasium())(env, nodes, score)
 
 
 def _wrapper(gymnasium: Any) -> Any:
     """The wrapper class; made when asked for, because its base is in an optional package."""
 
     class BicausalRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
-        def __init__(self, env: Any, nodes: Nodes, discount: float, shift: int) -> None:
+        def __init__(self, env: Any, nodes: Nodes, score: Score) -> None:
             super().__init__(env)
-            self.nodes, self.discount, self.shift, self.node = nodes, discount, shift, 0
-            more = nodes.points.shape[1] + 1
-            low, high = (np.append(edge.ravel(), np.full(more, sign * np.inf)) for edge, sign in _edges(env))
-            self.observation_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32))
-            self.first = np.append(0, np.flatnonzero(np.diff(nodes.path)) + 1)
+            self.nodes, self.score = nodes, score
+            self.returns: list[tuple[int, float]] = []  # steps of each episode, and what the environment paid
+            edges = ((env.observation_space.low, -np.inf), (env.observation_space.high, np.inf))
+            low, high = (np.append(edge.ravel(), np.full(score.more, far)).astype(np.float32) for edge, far in edges)
+            self.observation_space = gymnasium.spaces.Box(low, high)
 
         def reset(self, **options: Any) -> Any:
             state, info = self.env.reset(**options)
-            self.node = int(self.first[self.nodes.cost(self.first, self._seen(state), False).argmin()])
-            return self._observed(state), info
+            self.returns.append((0, 0.0))
+            return _joined(state, self.score.reset(self._seen(state))), info
 
         def step(self, action: Any) -> Any:
             state, reward, ended, cut, info = self.env.step(action)
-            seen, clock = self._seen(state), int(self.nodes.after[self.node])
-            near = self.nodes.near(clock, self.shift)
-            costs = self.nodes.cost(near, seen, bool(ended))
-            self.node = int(near[shifted(costs, near - clock).argmin()])
-            own = ending(self.nodes, self.node, seen[0], self.discount) if ended else float(costs[near == self.node][0])
-            return self._observed(state), -own, ended, cut, {**info, "environment_reward": float(reward)}
+            steps, paid = self.returns[-1]
+            self.returns[-1] = (steps + 1, paid + float(reward))
+            own, added = self.score.step(self._seen(state), bool(ended))
+            return _joined(state, added), own, ended, cut, {**info, "environment_reward": float(reward)}
 
         def _seen(self, state: Any) -> Floats:
-            return self.nodes.seen(np.asarray(state, dtype=np.float64).reshape(1, -1))
-
-        def _observed(self, state: Any) -> Any:
-            following = int(self.nodes.after[self.node])
-            own = np.flatnonzero(self.nodes.path == self.nodes.path[following])
-            along = (following - own[0]) / len(own)
-            return np.concatenate([np.ravel(state), self.nodes.points[following], [along]]).astype(np.float32)
+            return self.nodes.seen(np.asarray(state, dtype=np.float64).reshape(-1))
 
     return BicausalRewardWrapper
 
 
-def _edges(env: Any) -> tuple[tuple[Any, float], tuple[Any, float]]:
-    return (env.observation_space.low, -1.0), (env.observation_space.high, 1.0)
+def _joined(state: Any, added: Floats) -> Any:
+    return np.append(np.ravel(state), added).astype(np.float32)
+
+
+# --- PPO -----------------------------------------------------------------------------------------------------------
+
+
+def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlResult:
+    """PPO on a reward, with the steps of a lesson; the actions are those of its list."""
+    try:
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.buffers import RolloutBuffer
+    except ImportError as error:
+        raise MissingExtra("PPO needs Stable-Baselines3: pip install 'diffbisim[rl]'") from error
+    gymnasium, options = import_gymnasium(), lesson.options
+    nodes = Nodes.of(lesson.shown, lesson.features)
+    score = score_of(nodes, lesson.discount)
+    numbered = gymnasium.wrappers.TransformAction(
+        lesson.env, lambda a: lesson.actions.raw[int(a)], gymnasium.spaces.Discrete(len(lesson.actions))
+    )
+    env = rewarded(numbered, nodes, score)
+
+    class Buffer(RolloutBuffer):
+        """Rewards that are known only when an episode is over are paid before the network learns."""
+
+        def compute_returns_and_advantage(self, *args: Any, **kwargs: Any) -> None:
+            if hasattr(score, "settle"):
+                self.rewards[:, 0] += score.settle()  # besides what a truncated episode is still worth
+            super().compute_returns_and_advantage(*args, **kwargs)
+
+    rollout = ROLLOUT if options.steps % ROLLOUT == 0 else options.steps
+    model = PPO(
+        "MlpPolicy", env, n_steps=rollout, batch_size=min(100, rollout), learning_rate=1e-3, gamma=lesson.discount,
+        rollout_buffer_class=Buffer, seed=int(lesson.rng.integers(2**31)), device="cpu",
+    )  # fmt: skip
+    model.learn(options.steps)
+    return ControlResult(NetworkAgent(model, nodes, score), lesson.actions, tuple(_history(env.returns, options.steps)))
+
+
+def _history(returns: list[tuple[int, float]], steps: int) -> list[dict[str, float]]:
+    """Mean returns of the episodes that were finished by each sixth of all steps."""
+    ends, paid = np.cumsum([n for n, _ in returns]), np.array([r for _, r in returns])
+    rows, low = [], 0
+    for high in np.linspace(steps / ROWS, steps, ROWS).astype(int):
+        own = (ends > low) & (ends <= high)
+        mean = float(paid[own].mean()) if own.any() else float("nan")
+        rows.append({"steps": int(high), "episode_return": mean})
+        low = high
+    return rows
+
+
+class NetworkAgent:
+    """A network of Stable-Baselines3 that acts; what its reward adds to observations is added again."""
+
+    def __init__(self, model: Any, nodes: Nodes, score: Score) -> None:
+        self.model, self.nodes, self.score = model, nodes, score
+        self.added, self.fresh = NOTHING, True
+
+    def reset(self, observation: Floats) -> None:
+        if self.score.more:
+            self.added = self.score.reset(self.nodes.seen(observation))
+        self.fresh = True
+
+    def act(self, observation: Floats) -> int:
+        if self.score.more and not self.fresh:
+            self.added = self.score.step(self.nodes.seen(observation), False)[1]
+        self.fresh = False
+        return int(self.model.predict(_joined(observation, self.added), deterministic=True)[0])

@@ -12,13 +12,15 @@ ten steps:
 
     blur = median of (E |S - s|²)^½ / median distance that was covered,     S on the cells, s in the environment
 
-Beyond `MOST_BLUR` the table knows little more of where the learner is than that it has moved, and the call is refused,
-with the number. On Gymnasium's tasks with 150 cells: Pendulum 0.4, MountainCar 0.7, CartPole 0.7.
+Every step spreads a little, so where cells are wider than a step, longer steps spread less: an action is then held for
+2, or 4, steps of the environment, which are one of the table (and γ², the expert's every second state). The first of 1,
+2, 4 that has a blur of at most `MOST_BLUR` is taken; if none has, the table knows little more of where the learner is
+than that it has moved, and the call is refused, with the number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,10 +35,11 @@ from diffbisim.imitate.control.learning import ControlResult, Lesson, Made
 from diffbisim.imitate.control.tracking import Interpolation, Nodes
 from diffbisim.imitate.control.walks import Walk
 from diffbisim.mdp import MDP
-from diffbisim.quantize import quantize
+from diffbisim.quantize import Cells, quantize
 
 MOST_BLUR = 0.6
 STEPS, WALKS = 10, 200  # compared
+HOLDS = (1, 2, 4)  # steps for which an action may be held
 
 #: Cells of the expert at most.
 EXPERT_CELLS = 40
@@ -47,7 +50,7 @@ CELLS = 150
 #: What it costs at most to be elsewhere, in standard deviations; and always where one has ended and the other not.
 FARTHEST = 2.0
 
-Solve = Callable[[MDP, MarkovChain, Floats], Any]
+Solve = Callable[[MDP, MarkovChain, Floats, float], Any]  # MDP, expert, cost, discount
 
 
 def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
@@ -56,37 +59,44 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
 
     def make(seen: Walk) -> Made:
         model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
-        mdp = table(model, centers, seen)
-        unsure = blur(seen, mdp, centers / model.scale, model.scale)
+        for hold in HOLDS:
+            mdp = table(model, centers, seen, hold)
+            unsure = blur(seen, mdp, centers / model.scale, model.scale, hold)
+            if unsure <= MOST_BLUR:
+                break
         if unsure > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # later on, steps would be lost
             raise InvalidArgument(
                 f'policy="markov": on {len(centers)} cells the learner is known to {unsure:.2f} of the way it goes '
                 f'in {STEPS} steps, sensible is {MOST_BLUR:g}; pass policy="tracking", more sampling.cells, or learn a '
                 "deep policy on diffbisim.imitate.sb3.BicausalReward"
             )
-        expert, where = expert_chain(nodes)
-        cost = np.full((expert.n_states, mdp.n_states), FARTHEST)  # one has ended and the other not
-        cost[:-1, :-1] = np.minimum(cdist(where, nodes.seen(centers)), FARTHEST)
-        cost[-1, -1] = 0.0
-        found = solve(mdp, expert, cost)
-        facts = {"model_error": model.error, "blur": unsure, "distance": found.distance.value, "table": found}
-        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale), facts)
+        expert, where = expert_chain(nodes, hold)
+        found = solve(mdp, expert, gaps(where, nodes.seen(centers)), lesson.discount**hold)
+        facts = {"model_error": model.error, "blur": unsure, "hold": hold, "distance": found.distance.value}
+        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale, hold), {**facts, "table": found})
 
     return lesson.learn(make)
 
 
-def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats) -> float:
-    """How badly the table foretells walks that were made (see the head); centers (K, d) are scaled."""
+def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats, hold: int = 1) -> float:
+    """How badly the table foretells walks that were made (see the head); centers (K, d) are scaled.
+
+    Where actions are held, walks in which they happened to be; infinite if there are none.
+    """
     lengths = np.diff(np.append(np.flatnonzero(seen.first), len(seen)))
-    steps = min(STEPS, max(1, int(np.median(lengths)) // 2))
+    steps = max(hold, min(STEPS, int(np.median(lengths)) // 2) // hold * hold)
     broken = np.append(seen.first[1:], True)  # after which steps another episode begins
     sums = np.append(0, np.cumsum(broken))
     whole = np.flatnonzero(sums[steps - 1 : -1] == sums[: len(sums) - steps])
+    taken = seen.actions[whole[:, None] + np.arange(steps)].reshape(len(whole), -1, hold)
+    whole = whole[(taken == taken[..., :1]).all(axis=(1, 2))]
+    if not len(whole):
+        return float("inf")
     start = whole[np.linspace(0, len(whole) - 1, min(WALKS, len(whole))).astype(int)]
     where, weights = Interpolation(centers, centers.shape[1] + 1)(seen.states[start] / scale)
     law = np.zeros((len(start), mdp.n_states))
     np.put_along_axis(law, where, weights, axis=1)
-    for t in range(steps):
+    for t in range(0, steps, hold):
         taken = seen.actions[start + t]
         for a, P in enumerate(mdp.transition):
             law[taken == a] = law[taken == a] @ P
@@ -97,16 +107,19 @@ def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats) -> float:
     return float(np.median(missed) / max(float(np.median(np.linalg.norm(end - moved, axis=1))), 1e-12))
 
 
-def table(model: ForwardModel, centers: Floats, seen: Walk) -> MDP:
-    """The MDP on the cells, and one state more, the last, in which everything has ended."""
+def table(model: ForwardModel, centers: Floats, seen: Walk, hold: int = 1) -> MDP:
+    """The MDP on the cells, and one state more, the last, in which everything has ended; actions are held so long."""
     K, n = len(centers), len(model.actions)
     grid = Interpolation(centers / model.scale, centers.shape[1] + 1)
     end = sp.csr_array(([1.0], ([0], [K])), shape=(1, K + 1))
     kernels = []
     for a in range(n):
-        step = model.step(centers, np.full(K, a))
-        where, weights = grid(step.states / model.scale)
-        weights = np.hstack([np.where(step.ended[:, None], 0.0, weights), step.ended[:, None]])
+        states, over = centers, np.zeros(K, dtype=bool)
+        for _ in range(hold):
+            states, ended = model.step(states, np.full(K, a))
+            over = over | ended
+        where, weights = grid(states / model.scale)
+        weights = np.hstack([np.where(over[:, None], 0.0, weights), over[:, None]])
         columns = np.hstack([where, np.full((K, 1), K)])
         rows = np.repeat(np.arange(K), columns.shape[1])
         P = sp.csr_array((weights.ravel(), (rows, columns.ravel())), shape=(K, K + 1))
@@ -117,35 +130,53 @@ def table(model: ForwardModel, centers: Floats, seen: Walk) -> MDP:
     return MDP(kernels, initial=np.bincount(where.ravel(), weights.ravel(), K + 1) / len(where))
 
 
-def expert_chain(nodes: Nodes) -> tuple[MarkovChain, Floats]:
+def expert_chain(nodes: Nodes, hold: int = 1) -> tuple[MarkovChain, Floats]:
     """The chain of the demonstrations on cells of what is seen, (k, d), and one state more, which has ended."""
-    lengths = np.bincount(nodes.path)
-    paths = np.split(nodes.points, np.cumsum(lengths)[:-1])
-    cells = quantize(paths, None, min(EXPERT_CELLS, len(nodes.points) // 2), scale=None)
-    code, k = cells.encode(nodes.points), cells.n_states
-    code[nodes.ended] = k
-    moves = nodes.after != np.arange(len(nodes))  # the last of a path is not known to stay, unless it has ended
-    counts = sp.csr_array(
-        (np.ones(moves.sum()), (code[moves], code[nodes.after[moves]])), shape=(k + 1, k + 1)
-    ).toarray()
-    still = counts.sum(axis=1) == 0
-    counts[still, still] = 1.0
-    first = np.append(0, np.cumsum(lengths)[:-1])
-    start = np.bincount(code[first], minlength=k + 1) / len(first)
-    chain = MarkovChain(counts / counts.sum(axis=1, keepdims=True), initial=start)
-    return chain, np.array(cells.centers)
+    paths = nodes.paths()
+    cells = quantize(paths, None, min(EXPERT_CELLS, len(nodes) // 2), scale=None)
+    ended = [bool(nodes.ended[own[-1]]) for own in nodes.numbers()]
+    return chain_on(cells, paths, ended, hold), np.array(cells.centers)
+
+
+def chain_on(cells: Cells, paths: Sequence[Floats], ended: Sequence[bool], hold: int = 1) -> MarkovChain:
+    """The chain of every ``hold``-th state of paths on cells, by counts, and one state more, which has ended.
+
+    A cell that was never left does as the nearest one that was: the last of a path is not known to stay.
+    """
+    k = cells.n_states
+    codes = [cells.encode(path, outside="nearest") for path in paths]
+    codes = [np.append(c[:-1], np.full(hold, k)) if over else c for c, over in zip(codes, ended, strict=True)]
+    counts = np.zeros((k + 1, k + 1))
+    np.add.at(counts, (np.concatenate([c[:-hold] for c in codes]), np.concatenate([c[hold:] for c in codes])), 1.0)
+    left = counts[:-1].sum(axis=1) > 0
+    like = np.flatnonzero(left)[cdist(cells.centers, cells.centers[left]).argmin(axis=1)]
+    counts[:-1] = counts[like]
+    counts[-1, -1] = 1.0
+    start = np.bincount([code[0] for code in codes], minlength=k + 1) / len(codes)
+    return MarkovChain(counts / counts.sum(axis=1, keepdims=True), initial=start)
+
+
+def gaps(expert: Floats, learner: Floats) -> Floats:
+    """Cost between cells, by what is seen at their centers, (m, k) and (n, k); the last state of both has ended."""
+    cost = np.full((len(expert) + 1, len(learner) + 1), FARTHEST)
+    cost[:-1, :-1] = np.minimum(cdist(expert, learner), FARTHEST)
+    cost[-1, -1] = 0.0
+    return cost
 
 
 class CellAgent:
-    """A policy per cell, mixed over the cells around a state."""
+    """A policy per cell, mixed over the cells around a state; what it does it does for ``hold`` steps."""
 
-    def __init__(self, policy: Floats, centers: Floats, scale: Floats) -> None:
-        self.policy, self.scale = policy, scale
+    def __init__(self, policy: Floats, centers: Floats, scale: Floats, hold: int = 1) -> None:
+        self.policy, self.scale, self.hold, self.time, self.last = policy, scale, hold, 0, 0
         self.grid = Interpolation(centers, centers.shape[1] + 1)
 
     def reset(self, observation: Floats) -> None:
-        """Nothing is carried along."""
+        self.time = 0
 
     def act(self, observation: Floats) -> int:
-        where, weights = self.grid(observation[None] / self.scale)
-        return int((weights[0] @ self.policy[where[0]]).argmax())
+        if self.time % self.hold == 0:
+            where, weights = self.grid(observation[None] / self.scale)
+            self.last = int((weights[0] @ self.policy[where[0]]).argmax())
+        self.time += 1
+        return self.last

@@ -178,9 +178,8 @@ def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> Made:
     model, options = lesson.model(seen), lesson.options
     table = options.planner == "table" or (options.planner == "auto" and seen.states.shape[1] <= TABLE_DIMENSIONS)
     if table:
-        agent: Agent = TableTracker(
-            nodes, model, lesson.centers(seen, options.cells or CELLS), lesson.discount, options.shift
-        )
+        centers, starts = lesson.centers(seen, options.cells or CELLS), seen.states[seen.first]
+        agent: Agent = TableTracker(nodes, model, centers, lesson.discount, options.shift, starts)
     else:
         agent = PlanTracker(nodes, model, options.horizon, lesson.discount, options.shift, lesson.rng)
     return Made(agent, {"model_error": model.error})

@@ -9,8 +9,13 @@ where f(s) is what is comparable of a state, a position alone, say, in standard 
 state s and its node x, so what is seen of the expert need not be Markov: time is in the node.
 
 **The clock.** A learner that is late or early would be compared with the wrong node for ever. So after every step the
-node may shift: of the nodes up to ``shift`` before and after x', the one with the least V(·, s') is taken. All nodes of
-all demonstrations are tried at the start of an episode. It is one rule for all environments.
+node may shift: of the nodes up to ``shift`` before and after x', the one with the least V(·, s') is taken. It is one
+rule for all environments.
+
+**The start** is coupled, too: every demonstration is followed from an equal share of the learner's starts, or an
+expert who is slow once in five times would be slow always, if that is the easiest to follow. So demonstrations have
+prices φ, the potentials of the transport between starts and demonstrations, and an episode begins at the node with the
+least V - φ.
 
 Two ways to V, both in the learned model (dynamics.py):
 
@@ -38,6 +43,10 @@ TOLL = 0.05
 
 #: Cost of one having ended and the other not, in standard deviations of what is seen.
 ENDED = 1.0
+
+#: Steps for which an action is tried in the model before the table is asked. What one step changes is less than a cell:
+#: asked at once, the table of MountainCar cannot tell the actions apart.
+LOOKS = (1, 2, 4, 8)
 
 #: Sweeps at most for the last node of a path, which stays.
 SWEEPS = 300
@@ -68,6 +77,14 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self.after)
+
+    def numbers(self) -> list[Integers]:
+        """The nodes of each demonstration."""
+        return [np.flatnonzero(self.path == k) for k in range(self.path[-1] + 1)]
+
+    def paths(self) -> list[Floats]:
+        """The demonstrations, scaled, each (T, k)."""
+        return [self.points[own] for own in self.numbers()]
 
     def seen(self, states: Floats) -> Floats:
         """What is comparable of states (…, d), scaled: (…, k)."""
@@ -100,11 +117,18 @@ def shifted(values: Floats, by: Integers) -> Floats:
 class TableTracker:
     """V as a table of nodes and cells, by one sweep backward along each path."""
 
-    def __init__(self, nodes: Nodes, model: ForwardModel, centers: Floats, discount: float, shift: int = 3) -> None:
+    def __init__(
+        self, nodes: Nodes, model: ForwardModel, centers: Floats, discount: float, shift: int = 3, starts: Any = None
+    ) -> None:
+        """``starts``: (m, d) states in which episodes began."""
         self.nodes, self.model, self.discount, self.shift = nodes, model, discount, shift
         self.cells = Interpolation(centers / model.scale)
         self.table = self._solve(centers)
         self.node: int | None = None
+        self.prices = np.zeros(len(nodes))
+        if starts is not None:
+            first = [np.array([self._everywhere(s)[own].min() for own in nodes.numbers()]) for s in starts]
+            self.prices = prices(np.stack(first))[nodes.path]
 
     def _solve(self, centers: Floats) -> Floats:
         """V (N, K); P (actions K, K): the cells around what follows, row a K + k."""
@@ -138,23 +162,39 @@ class TableTracker:
 
     def act(self, observation: Floats) -> int:
         following = int(self.nodes.after[self._match(observation)])
-        n, scale = len(self.model.actions), self.model.scale
-        step = self.model.step(np.repeat(observation[None], n, axis=0), np.arange(n))
-        where, weights = self.cells(step.states / scale)
-        future = (self.table[following][where] * weights).sum(axis=1)
-        if step.ended.any():
-            future = np.where(step.ended, self._stay(following, step.states), future)
         self.node = following
-        return int(future.argmin())
+        return int(self._values(following, observation).argmin())
+
+    def _values(self, x: int, observation: Floats) -> Floats:
+        """What each action costs, held for as many of `LOOKS` steps as is best, from the node on it leads to: (n,)."""
+        n, weight = len(self.model.actions), 1.0
+        best = np.full(n, np.inf)
+        states, over, values = np.repeat(observation[None], n, axis=0), np.zeros(n, dtype=bool), np.zeros(n)
+        for t in range(1, LOOKS[-1] + 1):
+            states, ended = self.model.step(states, np.arange(n))
+            if (ended & ~over).any():
+                values += np.where(ended & ~over, weight * self._stay(x, states), 0.0)
+            over = over | ended
+            if t in LOOKS:
+                where, weights = self.cells(states / self.model.scale)
+                left = weight * (self.table[x][where] * weights).sum(axis=1)
+                best = np.minimum(best, values + np.where(over, 0.0, left))
+            values += np.where(over, 0.0, weight * self.nodes.cost([x], self.nodes.seen(states), False))
+            x, weight = int(self.nodes.after[x]), weight * self.discount
+        return best
 
     def _match(self, observation: Floats) -> int:
         """The node to go on from: near the one that the clock shows, or anywhere."""
-        where, weights = self.cells(observation[None] / self.model.scale)
-        everywhere = self.table[:, where[0]] @ weights[0]
+        everywhere = self._everywhere(observation)
         if self.node is None:
-            return int(everywhere.argmin())
+            return int((everywhere - self.prices).argmin())
         near = self.nodes.near(self.node, self.shift)
         return int(near[shifted(everywhere[near], near - self.node).argmin()])
+
+    def _everywhere(self, observation: Floats) -> Floats:
+        """V of a state at all nodes."""
+        where, weights = self.cells(observation[None] / self.model.scale)
+        return np.asarray(self.table[:, where[0]] @ weights[0])
 
     def _stay(self, node: int, states: Floats) -> Floats:
         """The cost of having ended in states (m, d) from a node on."""
@@ -162,6 +202,20 @@ class TableTracker:
         nodes = np.append(node, self.nodes.ahead(np.array([node]), horizon)[0])
         weights = self.discount ** np.arange(len(nodes))
         return np.asarray(self.nodes.cost(nodes[None], self.nodes.seen(states)[:, None], True) @ weights)
+
+
+def prices(costs: Floats) -> Floats:
+    """What demonstrations pay, (n,), so that each is the cheapest for an equal share of m starts; costs (m, n).
+
+    Potentials of the transport between both, by Sinkhorn and Knopp's scaling.
+    """
+    n = costs.shape[1]
+    φ, blur = np.zeros(n), max(0.05 * float(costs.std()), 1e-9)
+    for _ in range(500):
+        wanted = np.exp((φ - costs - (φ - costs).max(axis=1, keepdims=True)) / blur)
+        share = (wanted / wanted.sum(axis=1, keepdims=True)).mean(axis=0)
+        φ = φ - blur * np.log(np.maximum(n * share, 1e-12))
+    return φ
 
 
 class Interpolation:

@@ -1,0 +1,156 @@
+"""What a step is worth to a reinforcement learner: the coupling with an expert, as a reward.
+
+A `Score` watches an episode by what is comparable of it, f(s) in standard deviations, and pays for every step. Two
+forms of the coupling:
+
+`Tracking`. Under a given policy the coupling of tracking.py costs Σ γ^t c(x_t, s_t), with x_t the node of a
+demonstration that the learner carries. Its negative is a return like any other, of an environment whose state is (s,
+x):
+
+    observation     s, what the expert shows at the next node, and how far along its path that is
+    reward          -c(x', s') at every step
+
+`Coupling`. Expert and learner as chains of what was seen, on cells that they share. Every thousand steps their distance
+is solved anew, and its implicit reward r(y, y') (gradient.py) is paid for going from cell to cell until the next time.
+It is the advantage of a transition at the policy that was, so its discounted sum is what the next policy gains on it.
+Rows that were never left do as the nearest one that was: the end of a demonstration that was cut off must not become a
+trap.
+
+**The end of an episode must not be a way out.** When the learner ends at s', the coupling goes on: the expert walks on,
+and is compared with s' for ever. Tracking charges all of that at once, r = -Σ_h γ^h c(x'_h, s'), which is zero if the
+expert ends there and then; r(y, y') contains it, because the end is a state of the chains. (Learners bootstrap nothing
+after a termination; at a truncation they do, and nothing is charged.)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from diffbisim.checks import Floats
+from diffbisim.distance import distance
+from diffbisim.imitate.control.cells import chain_on, gaps
+from diffbisim.imitate.control.tracking import Nodes, shifted
+from diffbisim.quantize import Cells, quantize
+
+#: Steps after which the coupling is solved again, and cells that expert and learner share.
+EVERY, CELLS = 1_000, 80
+
+NOTHING = np.zeros(0)
+
+
+class Score(Protocol):
+    """Pays for the steps of an episode; ``seen (k,)`` is what is comparable of a state, scaled as the nodes are."""
+
+    more: int  # numbers that it adds to the observation
+
+    def reset(self, seen: Floats) -> Floats:
+        """An episode begins; returns what is added to the observation."""
+        ...
+
+    def step(self, seen: Floats, ended: bool) -> tuple[float, Floats]:
+        """The reward for having come to a state, and what is added to its observation."""
+        ...
+
+
+class Tracking:
+    """The cost of the coupling with a demonstration, whose node the learner carries."""
+
+    def __init__(self, nodes: Nodes, discount: float, shift: int = 0) -> None:
+        self.nodes, self.discount, self.shift, self.node = nodes, discount, shift, 0
+        self.more = nodes.points.shape[1] + 1
+        self.first = np.append(0, np.flatnonzero(np.diff(nodes.path)) + 1)
+
+    def reset(self, seen: Floats) -> Floats:
+        self.node = int(self.first[self.nodes.cost(self.first, seen[None], False).argmin()])
+        return self._ahead()
+
+    def step(self, seen: Floats, ended: bool) -> tuple[float, Floats]:
+        clock = int(self.nodes.after[self.node])
+        near = self.nodes.near(clock, self.shift)
+        costs = self.nodes.cost(near, seen[None], ended)
+        self.node = int(near[shifted(costs, near - clock).argmin()])
+        own = ending(self.nodes, self.node, seen, self.discount) if ended else float(costs[near == self.node][0])
+        return -own, self._ahead()
+
+    def _ahead(self) -> Floats:
+        following = int(self.nodes.after[self.node])
+        own = np.flatnonzero(self.nodes.path == self.nodes.path[following])
+        return np.append(self.nodes.points[following], (following - own[0]) / len(own))
+
+
+def ending(nodes: Nodes, node: int, seen: Floats, discount: float) -> float:
+    """Σ_h γ^h c(x_h, s) for a learner that has ended where ``seen (k,)`` is what is seen, from a node on."""
+    last = int(np.flatnonzero(nodes.path == nodes.path[node])[-1])
+    ahead = np.arange(node, last + 1)
+    weights = discount ** np.arange(len(ahead))
+    weights[-1] /= 1.0 - discount
+    return float(nodes.cost(ahead, seen[None], True) @ weights)
+
+
+class Episodes:
+    """The episodes since it was last asked: paths (T, k), and whether they ended by themselves."""
+
+    def __init__(self) -> None:
+        self.paths: list[list[Floats]] = []
+        self.ended: list[bool] = []
+
+    def begin(self, seen: Floats) -> None:
+        self.paths.append([seen])
+        self.ended.append(False)
+
+    def add(self, seen: Floats, ended: bool) -> None:
+        self.paths[-1].append(seen)
+        self.ended[-1] = ended
+
+    @property
+    def steps(self) -> int:
+        return sum(map(len, self.paths)) - len(self.paths)
+
+    def taken(self) -> tuple[list[Floats], list[bool]]:
+        kept = [k for k, path in enumerate(self.paths) if len(path) > 1]
+        found = [np.stack(self.paths[k]) for k in kept], [self.ended[k] for k in kept]
+        self.paths, self.ended = [], []
+        return found
+
+
+class Coupling:
+    """The implicit reward of the coupling between the chains of expert and learner, in units of its own size."""
+
+    more = 0
+
+    def __init__(self, nodes: Nodes, discount: float, every: int = EVERY, n_cells: int = CELLS) -> None:
+        self.nodes, self.discount, self.every, self.n_cells = nodes, discount, every, n_cells
+        self.seen, self.cell, self.value = Episodes(), 0, float("nan")
+        self.cells: Cells | None = None
+        self.table = np.zeros((1, 1))
+
+    def reset(self, seen: Floats) -> Floats:
+        if self.seen.steps >= self.every:
+            self.solve(*self.seen.taken())
+        self.seen.begin(seen)
+        self.cell = self._cell(seen, False)
+        return NOTHING
+
+    def step(self, seen: Floats, ended: bool) -> tuple[float, Floats]:
+        self.seen.add(seen, ended)
+        before, self.cell = self.cell, self._cell(seen, ended)
+        return float(self.table[before, self.cell]), NOTHING
+
+    def solve(self, paths: list[Floats], ended: list[bool]) -> None:
+        """Cells, chains and reward anew, from the learner's episodes."""
+        shown = self.nodes.paths()
+        self.cells = quantize(shown, paths, self.n_cells, scale=None)
+        expert = chain_on(self.cells, shown, [bool(self.nodes.ended[own[-1]]) for own in self.nodes.numbers()])
+        learner = chain_on(self.cells, paths, ended)
+        found = distance(expert, learner, gaps(self.cells.centers, self.cells.centers), self.discount, tol=1e-3)
+        table = found.implicit_reward()
+        flow = learner.occupancy(self.discount)[:, None] * np.asarray(learner.transition)
+        self.value = found.value
+        self.table = table / max(float(np.sqrt((flow * table**2).sum())), 1e-9)
+
+    def _cell(self, seen: Floats, ended: bool) -> int:
+        if self.cells is None:
+            return 0
+        return self.cells.n_states if ended else int(self.cells.encode(seen[None], outside="nearest")[0])
