@@ -10,9 +10,10 @@ few     the same for groups of one, two or three episodes, where single steps ar
 power   on chains that were not looked at when the test was made: how often a planted difference is seen, against χ² and
         the likelihood ratio of all transitions and starts (by the same permutations), and how often the planted row is
         the first by z (all rows change with "drift"): of all datasets, of those that are rejected, and how often an
-        oracle names it, which knows the law of every row before and, were it the planted one, after the change, and
-        takes the row whose steps are the most likely by comparison. Where lengths differ, permutations do not keep the
-        level of the usual tests ("level" has it), so that these scenes are left out of the means
+        oracle names it, which knows the law of every row before the change and how laws are changed, though not to
+        which, and takes the row with the largest Bayes factor. If rows are equally likely to be planted, no score of
+        the data names more. Where lengths differ, permutations do not keep the level of the usual tests ("level" has
+        it), so that these scenes are left out of the means
 
 Chains are random, or ordered (near states are likely successors, rewards are positions); what is planted is another
 law that is mixed in, or a tilt toward high or low rewards. All tests of one dataset see the same permutations. A
@@ -112,11 +113,14 @@ def ordered_chain(n, rng):
     return db.MarkovChain(P, initial=rng.dirichlet(np.ones(n)), rewards=k)
 
 
+def standard(rewards):
+    return (rewards - rewards.mean()) / rewards.std()
+
+
 def tilted(chain, where, amount, rng):
     """Some rows, or the start, tilted toward high or low rewards."""
     n, laws = chain.n_states, np.vstack([chain.transition, chain.initial])
-    r = (chain.rewards - chain.rewards.mean()) / chain.rewards.std()
-    by = np.exp(rng.choice([-1, 1]) * 1.2 * amount * r)
+    by = np.exp(rng.choice([-1, 1]) * 1.2 * amount * standard(chain.rewards))
     for x in where:
         laws[x] = laws[x] * by / (laws[x] @ by)
     return db.MarkovChain(laws[:n], initial=laws[n], rewards=chain.rewards)
@@ -193,17 +197,22 @@ def any_pair(cell, seed, permutations):
     return [min(p for p, (_, k) in zip(found.p_values, found.pairs, strict=True) if not different or k < 9)]
 
 
-def oracle(design, before, after):
-    """The row whose steps in the second group are the most likely by comparison; laws (n + 1, n) before and after."""
-    cells, seen = design.counted.cells, design.counted.totals[1]
-    at = cells.states[cells.rows], cells.targets
-    with np.errstate(divide="ignore"):
-        gain = np.where(seen > 0, seen * np.log(np.maximum(after[at], 1e-300) / before[at]), 0.0)
-    return int(cells.states[np.add.reduceat(gain, cells.first).argmax()])
-
-
-def laws(chain):
-    return np.vstack([chain.transition, chain.initial])
+def oracle(design, chain, change, amount, rng, draws=1000):
+    """The row with the largest Bayes factor in the second group: mean likelihood of changed laws by that of its own."""
+    cells, seen, n = design.counted.cells, design.counted.totals[1], chain.n_states
+    laws, r = np.vstack([chain.transition, chain.initial]), standard(chain.rewards)
+    drawn = {kind: rng.dirichlet(np.full(n, kind), draws) for kind in (5.0 / n, 1.0)}
+    gains = []
+    for x, first, last in zip(cells.states, cells.first, [*cells.first[1:], seen.size], strict=True):
+        if change == "mixed":
+            other = (1 - amount) * laws[x] + amount * drawn[1.0 if x == n else 5.0 / n]
+        else:
+            other = laws[x] * np.exp(np.outer([-1.2 * amount, 1.2 * amount], r))
+            other /= other.sum(axis=1, keepdims=True)
+        at, times = cells.targets[first:last], seen[first:last]
+        likely = np.log(np.maximum(other[:, at], 1e-300)) @ times - np.log(laws[x][at]) @ times
+        gains.append(np.logaddexp.reduce(likely) - np.log(len(other)))
+    return int(cells.states[np.argmax(gains)])
 
 
 def planted(cell, seed, permutations):
@@ -212,13 +221,12 @@ def planted(cell, seed, permutations):
     rng = np.random.default_rng([seed, n, list(PLANTED).index(cell.planted)])
     chain = CHAINS[cell.chains](n, np.random.default_rng([FRESH + seed % 50, n, 1]))
     where, amounts = PLANTED[cell.planted](n, int(chain.stationary_distribution.argmax()))
-    amount, change = amounts["long" if cell.scene == "long" else "short"], CHANGES[cell.change]
-    other = change(chain, where, amount, rng)
+    amount = amounts["long" if cell.scene == "long" else "short"]
+    other = CHANGES[cell.change](chain, where, amount, rng)
     design = design_of([chain, other], SCENES[cell.scene], True, rng)
     p, first = two_groups(design, permutations, rng)
-    after = laws(change(chain, range(n + 1), amount, rng))  # what could have been planted elsewhere
-    after[where] = laws(other)[where]
-    return [*p, float(first == where[0]), float(oracle(design, laws(chain), after) == where[0])]
+    best = oracle(design, chain, cell.change, amount, rng)
+    return [*p, float(first == where[0]), float(best == where[0])]
 
 
 WORK = {"level": false_alarm, "few": false_alarm, "groups": any_pair, "power": planted}
