@@ -8,7 +8,7 @@
 #   make lint     ruff and mypy
 #   make docs     the documentation, with every example run: docs/_build/html/index.html
 #   make bench    speed against other libraries, as ratios
-#   make setup    only the environment, in .venv  (make setup PYTHON=python3.13 for another Python)
+#   make setup    only the environment, in .venv, and compiled kernels  (PYTHON=python3.13 for another Python)
 #   make clean    remove all that make has made
 
 SHELL := /bin/sh
@@ -36,12 +36,12 @@ test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
 help:
 	@sed -n 's/^#   //p' Makefile
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready-kernels
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/diffbisim reproduce --output results
 
-test: $(VENV)/.ready
+test: $(VENV)/.ready-kernels
 	$(RUN) $(PYTEST) $(ARGS)
 
 # Last digits as another processor rounds them, sets and tests in another order: what passes here leans on none of it.
@@ -49,7 +49,7 @@ test-portable: $(VENV)/.ready
 	env $$($(RUN) tests/portable.py) $(RUN) $(PYTEST) -p randomly --randomly-seed=$(SEED) \
 	    $(or $(ARGS),$(NUMERICAL))
 
-test-contract: $(VENV)/.ready
+test-contract: $(VENV)/.ready-kernels
 	DIFFBISIM_WHOLE_CONTRACT=1 $(RUN) $(PYTEST) tests/contract $(ARGS)
 
 test-oldest: $(OLDEST)/.ready
@@ -60,9 +60,9 @@ lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-# The data of two studies, without what their packages need; where they cannot be had, the pages say so.
+# The data of three studies, without what their packages need; where they cannot be had, the pages say so.
 docs: $(VENV)/.ready-docs
-	-$(PIP) --no-deps sequenzo ChannelAttribution
+	-$(PIP) --no-deps sequenzo ChannelAttribution pymsm
 	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(VENV)/.ready-bench
@@ -76,6 +76,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) -e ".[all,test]"
+	@touch $@
+
+# What kernels have changed since is compiled by the first test that needs it.
+$(VENV)/.ready-kernels: $(VENV)/.ready
+	-$(RUN) tests/kernels.py
 	@touch $@
 
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt

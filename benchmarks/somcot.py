@@ -4,11 +4,7 @@
 
 The peer is the literal NumPy implementation of the tests (the coupling as one array over x, y, x', y'), in CPU time of
 one thread. Two phases: *early*, where the marginals are matrix products with the shared kernel, and *late*, from
-<<<<<<< HEAD
 iterates of a longer run, where the entries that matter are visited one by one (solvers/somcot/kernels.py); the
-=======
-iterates of a longer run, where the entries that matter are visited one by one (solvers/somcot/); the
->>>>>>> main
 coupling concentrates with time, so the later the faster. The dense peer's iterations cost the same in all. Memory is
 the peak of a process of its own; a dense coupling is n^4 numbers.
 """

@@ -36,12 +36,13 @@ autodoc_member_order = "bysource"
 napoleon_custom_sections = [("Returns", "params_style")]
 default_role = "literal"
 
-#: Studies and the packages that hold their data; one that is not installed (extra ``studies``) is shown, but not run.
+#: Studies and the packages that hold their data; one whose package is not installed is shown, but not run.
 STUDIES = {
     "plot_life_courses": "sequenzo",
     "plot_paths_to_purchase": "ChannelAttribution",
     "plot_molecular_kinetics": "deeptime",
     "plot_storm_models": "stormpy",
+    "plot_hospital_stays": "pymsm",
 }
 
 
@@ -75,13 +76,16 @@ html_theme_options = {
     "logo": {"text": "diffbisim"},
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
+    "navbar_end": ["versions", "theme-switcher", "navbar-icon-links"],
     "show_nav_level": 2,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_context = {"default_mode": "auto"}
+CHANGES = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
+html_context = {"default_mode": "auto", "versions": re.findall(r"^## \[(\d[^\]]*)\]", CHANGES, re.MULTILINE)}
+templates_path = ["_templates"]
 html_sidebars = {"index": [], "quickstart": []}  # what stands alone needs no list of its neighbors
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
@@ -121,7 +125,7 @@ def say_what_was_left_out(app: Sphinx, docname: str, source: list[str]) -> None:
         return
     note = (
         f".. warning::\n\n   This page was built without ``{package}``, so that its code is shown, but was not run: "
-        'no numbers, no pictures. ``pip install "diffbisim[studies]"`` and build it again.\n'
+        "no numbers, no pictures. ``make docs`` takes it along where it can be had.\n"
     )
     source[0] = re.sub(r"(\n=+\n)", lambda found: f"{found[1]}\n{note}\n", source[0], count=1)
 

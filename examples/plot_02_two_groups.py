@@ -21,9 +21,9 @@ groups = [
 ]
 
 # %%
-# The estimate, its interval, and a p-value for equal groups. The plug-in value is never zero for finite data; the
-# interval and the p-value know that. A large p-value does not say that the groups are equal: only that there is no
-# evidence of a difference at this sample size.
+# The estimate, its interval, and a p-value for equal groups. The distance of what was counted (``plug_in``) is never
+# zero for finite data; the value has what chance adds taken off. A large p-value does not say that the groups are
+# equal: only that there is no evidence of a difference at this sample size.
 
 different = db.estimate(groups[0], groups[1], rewards=range(6), discount=0.9, rng=1)
 same = db.estimate(groups[0], groups[2], rewards=range(6), discount=0.9, rng=1)
@@ -40,7 +40,7 @@ print("truth:", [f"{value:.3f}" for value in truth])
 figure, ax = plt.subplots(figsize=(6.5, 3.2), layout="compressed")
 for y, (e, true) in enumerate(((different, truth[0]), (same, truth[1]))):
     ax.plot([e.lower, e.upper], [y, y], color="#0072B2", linewidth=6, alpha=0.35, solid_capstyle="butt")
-    ax.plot(e.value, y, "o", color="#0072B2", label="plug-in estimate and interval" if y == 0 else None)
+    ax.plot(e.value, y, "o", color="#0072B2", label="estimate and interval" if y == 0 else None)
     ax.plot(true, y, "x", color="black", markersize=9, mew=2, label="truth" if y == 0 else None)
     ax.plot(np.quantile(e.null, 0.95), y, "|", color="#D55E00", markersize=22, mew=2,
             label="95 % of what chance alone does" if y == 0 else None)  # fmt: skip

@@ -48,19 +48,22 @@ def nursery():
 
 
 def pytest_configure(config):
-    if hasattr(config, "workerinput") and fcntl and "NUMBA_CACHE_DIR" in os.environ:
-        folder = Path(os.environ["NUMBA_CACHE_DIR"])
-        folder.mkdir(parents=True, exist_ok=True)
-        compile_by_turns(os.open(folder / "compiling", os.O_RDWR | os.O_CREAT))
+    if hasattr(config, "workerinput"):
+        compile_by_turns()
 
 
-def compile_by_turns(file):
+def compile_by_turns():
     """What is not in numba's cache is compiled under a lock, a byte of the file for each kernel, and looked up again.
 
     All signatures of a kernel have one lock, because numba keeps them in one index, in which two writers lose entries.
     """
+    if not fcntl or "NUMBA_CACHE_DIR" not in os.environ:
+        return
     from diffbisim._compile import _KernelCache
 
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(folder / "compiling", os.O_RDWR | os.O_CREAT)
     load, save, held = _KernelCache.load_overload, _KernelCache.save_overload, set()
 
     def place(self):

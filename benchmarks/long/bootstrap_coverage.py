@@ -40,7 +40,7 @@ def one(job):
         for c in (X, Y)
     ]
     e = db.estimate(*data, rewards=(X.rewards, Y.rewards), discount=DISCOUNT, rng=seed, replicates=replicates)
-    return e.value, e.lower, e.upper
+    return e.value, e.plug_in, e.lower, e.upper
 
 
 def main() -> None:
@@ -48,14 +48,17 @@ def main() -> None:
     parser.add_argument("--datasets", type=int, default=200)
     parser.add_argument("--replicates", type=int, default=100)
     settings = parser.parse_args()
-    print(f"{'':24s} {'distance':>9s} {'mean estimate':>14s} {'coverage':>9s} {'too low':>8s} {'too high':>9s}")
+    head = f"{'coverage':>9s} {'too low':>8s} {'too high':>9s}"
+    print(f"{'':24s} {'distance':>9s} {'value':>16s} {'plug-in':>16s} {head}   (mean ± root mean square error)")
     with ProcessPoolExecutor(available_threads()) as pool:
         for name, (X, Y, *_) in cases().items():
             d = db.distance(X, Y, discount=DISCOUNT).value
             jobs = [(name, seed, settings.replicates) for seed in range(settings.datasets)]
-            value, lower, upper = np.array(list(pool.map(one, jobs, chunksize=4))).T
+            value, plug_in, lower, upper = np.array(list(pool.map(one, jobs, chunksize=4))).T
             low, high = (upper < d - 1e-9).mean(), (lower > d + 1e-9).mean()
-            print(f"{name:24s} {d:9.4f} {value.mean():14.4f} {1 - low - high:9.1%} {low:8.1%} {high:9.1%}", flush=True)
+            both = (f"{e.mean():7.4f} ± {np.sqrt(((e - d) ** 2).mean()):6.4f}" for e in (value, plug_in))
+            rates = f"{1 - low - high:9.1%} {low:8.1%} {high:9.1%}"
+            print(f"{name:24s} {d:9.4f} {' '.join(both)} {rates}", flush=True)
 
 
 if __name__ == "__main__":

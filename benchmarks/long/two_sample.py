@@ -1,24 +1,33 @@
 """Does the test of two sets of episodes keep its word? False alarms, power against the usual tests, and what is named.
 
-    python benchmarks/long/two_sample.py [level] [groups] [power] [few] [--datasets 600] [--permutations 199]
+    python benchmarks/long/two_sample.py [level] [groups] [few] [power] [--datasets 600] [--permutations 199]
+                                         [--states 5 20 50] [--kept two_sample.jsonl]
 
 level   how often it rejects at 5 % where there is no difference: short, long and unequal groups, episodes that differ
         among themselves, episodes of other lengths in the two groups; chains of 5, 20 and 50 states
 groups  the same for ten groups at once: how often any pair is said to differ
 few     the same for groups of one, two or three episodes, where single steps are dealt
 power   on chains that were not looked at when the test was made: how often a planted difference is seen, against χ² and
-        the likelihood ratio of all transitions and starts (both by the same permutations, so that all keep their
-        level), and how often the planted row is the first by z (all rows change with "drift")
+        the likelihood ratio of all transitions and starts (by the same permutations), and how often the planted row is
+        the first by z (all rows change with "drift"): of all datasets, of those that are rejected, and how often an
+        oracle names it, which knows the law of every row before and, were it the planted one, after the change, and
+        takes the row whose steps are the most likely by comparison. Where lengths differ, permutations do not keep the
+        level of the usual tests ("level" has it), so that these scenes are left out of the means
 
 Chains are random, or ordered (near states are likely successors, rewards are positions); what is planted is another
 law that is mixed in, or a tilt toward high or low rewards. All tests of one dataset see the same permutations. A
 standard error of a share p of n datasets is √(p(1-p)/n).
+
+Every cell of the tables gets its datasets in rounds of 50, by seeds 0, 1, …; a row is printed with all that it has
+after each. With ``--kept`` p-values are added to a file, and a run that was stopped goes on from there.
 """
 
 import argparse
+import json
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,15 +35,17 @@ import diffbisim as db
 from diffbisim.compare import simulate
 from diffbisim.evidence import Design, compare_pairs, compare_two, count_episodes, dealt, tail_shares
 
-DISCOUNT, LEVEL = 0.95, 0.05
+DISCOUNT, LEVEL, ROUND = 0.95, 0.05, 50
 FRESH = 1_000_000  # seeds of chains; those below were used while the test was made
+TESTS = "ours", "T1", "T2", "T3", "chi2", "LR"
+TABLES = "level", "groups", "few", "power"
 
 
 class Scene(NamedTuple):
     """Two groups: numbers of episodes, and the shortest and longest in each."""
 
-    episodes: tuple[int, int]
-    steps: tuple[tuple[int, int], tuple[int, int]]
+    episodes: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]
     mixed: bool = False  # every episode has a chain of its own
 
 
@@ -46,11 +57,30 @@ SCENES = {
     "lengths": Scene((40, 40), ((5, 5), (40, 40))),
 }
 FEW = {
-    "1 + 1 of 2000": Scene((1, 1), ((2000, 2000), (2000, 2000))),
-    "2 + 2 of 500": Scene((2, 2), ((500, 500), (500, 500))),
-    "3 + 3 of 30": Scene((3, 3), ((30, 30), (30, 30))),
-    "2 + 2 of 500, mixed": Scene((2, 2), ((500, 500), (500, 500)), mixed=True),
+    "1+1 of 2000": Scene((1, 1), ((2000, 2000), (2000, 2000))),
+    "2+2 of 500": Scene((2, 2), ((500, 500), (500, 500))),
+    "3+3 of 30": Scene((3, 3), ((30, 30), (30, 30))),
+    "2+2 of 500, mixed": Scene((2, 2), ((500, 500), (500, 500)), mixed=True),
 }
+TEN = Scene((20,) * 10, ((5, 20),) * 10)
+
+
+class Cell(NamedTuple):
+    """A row of a table."""
+
+    table: str
+    states: int
+    scene: str
+    planted: str = ""
+    chains: str = ""
+    change: str = ""
+
+    @property
+    def name(self) -> str:
+        return " ".join(f"{part:>2}" for part in self if part)
+
+
+# --- chains and data ----------------------------------------------------------------------------------------------
 
 
 def random_chain(n, rng):
@@ -92,45 +122,8 @@ def tilted(chain, where, amount, rng):
     return db.MarkovChain(laws[:n], initial=laws[n], rewards=chain.rewards)
 
 
-def group(chain, episodes, steps, mixed, rng):
-    lengths = rng.integers(steps[0], steps[1] + 1, size=episodes)
-    if not mixed:
-        return simulate(chain, lengths, rng)
-    return [simulate(changed(chain, range(chain.n_states), 0.5, rng), [k], rng)[0] for k in lengths]
-
-
-def data_of(chains, scene, rng):
-    parts = zip(chains, scene.episodes, scene.steps, strict=True)
-    paths = [group(chain, episodes, steps, scene.mixed, rng) for chain, episodes, steps in parts]
-    return [db.Transitions.from_trajectories(p, states=chains[0].n_states) for p in paths]
-
-
-def cost_of(chain):
-    return np.abs(np.subtract.outer(chain.rewards, chain.rewards))
-
-
-# --- one dataset, in a worker -------------------------------------------------------------------------------------
-
-
-def false_alarm(job):
-    scene, n, seed, permutations, permute = job
-    rng = np.random.default_rng([seed, n])
-    chain = random_chain(n, np.random.default_rng([FRESH + seed % 20, n]))
-    design = Design(count_episodes(data_of([chain, chain], scene, rng)), cost_of(chain), DISCOUNT, permute)
-    return compare_two(design, permutations, rng).p_value <= LEVEL + 1e-12
-
-
-def any_pair(job):
-    different, seed, permutations = job
-    rng = np.random.default_rng([seed, 10])
-    chain = random_chain(5, np.random.default_rng([FRESH + seed % 20, 5]))
-    chains = [chain] * 9 + [changed(chain, range(5), 0.5, rng) if different else chain]
-    scene = Scene((20,) * 10, ((5, 20),) * 10)
-    design = Design(count_episodes(data_of(chains, scene, rng)), cost_of(chain), DISCOUNT, True)
-    found = compare_pairs(design, permutations, rng)
-    alike = [p for p, (_, k) in zip(found.p_values, found.pairs, strict=True) if not different or k < 9]
-    return min(alike) <= LEVEL + 1e-12
-
+CHAINS = {"random": random_chain, "ordered": ordered_chain}
+CHANGES = {"mixed": changed, "tilted": tilted}
 
 #: What is planted: which rows, and how much of each is replaced, in short and in long episodes.
 PLANTED = {
@@ -141,10 +134,28 @@ PLANTED = {
 }
 
 
+def group(chain, episodes, steps, mixed, rng):
+    lengths = rng.integers(steps[0], steps[1] + 1, size=episodes)
+    if not mixed:
+        return simulate(chain, lengths, rng)
+    return [simulate(changed(chain, range(chain.n_states), 0.5, rng), [k], rng)[0] for k in lengths]
+
+
+def design_of(chains, scene, permute, rng):
+    """Data of a scene, and how they are compared."""
+    parts = zip(chains, scene.episodes, scene.steps, strict=True)
+    paths = [group(chain, episodes, steps, scene.mixed, rng) for chain, episodes, steps in parts]
+    data = [db.Transitions.from_trajectories(p, states=chains[0].n_states) for p in paths]
+    cost = np.abs(np.subtract.outer(chains[0].rewards, chains[0].rewards))
+    return Design(count_episodes(data), cost, DISCOUNT, permute)
+
+
+# --- one dataset, in a worker -------------------------------------------------------------------------------------
+
+
 def classical(design, permutations, rng):
     """p-values of χ² and of the likelihood ratio over all transitions and starts, by permutation."""
-    cells = design.counted.cells
-    parts = []
+    cells, parts = design.counted.cells, []
     for counts in dealt(design.counted, permutations + 1, rng):
         one, two = counts[0]
         N, M = (np.add.reduceat(part, cells.first, axis=1)[:, cells.rows] for part in (one, two))
@@ -158,71 +169,163 @@ def classical(design, permutations, rng):
     return [float(tail_shares(np.concatenate(column))[0]) for column in zip(*parts, strict=True)]
 
 
-CHAINS = {"random": random_chain, "ordered": ordered_chain}
-CHANGES = {"mixed": changed, "tilted": tilted}
-
-
-def seen(job):
-    kind, size, (chains, change), n, seed, permutations = job
-    rng = np.random.default_rng([seed, n, list(PLANTED).index(kind)])
-    chain = CHAINS[chains](n, np.random.default_rng([FRESH + seed % 50, n, 1]))
-    where, amounts = PLANTED[kind](n, int(chain.stationary_distribution.argmax()))
-    other = CHANGES[change](chain, where, amounts[size], rng)
-    design = Design(count_episodes(data_of([chain, other], SCENES[size], rng)), cost_of(chain), DISCOUNT, True)
+def two_groups(design, permutations, rng):
+    """p-values of all tests, and the row that is first by z."""
     found = compare_two(design, permutations, rng)
-    ours = found.p_value, found.p_distance, found.p_largest, found.p_total
-    p = np.array([*ours, *classical(design, permutations, rng)])
-    return [*(p <= LEVEL + 1e-12), design.counted.cells.states[int(np.argmax(found.rows.z))] == where[0]]
+    p = [found.p_value, found.p_distance, found.p_largest, found.p_total]
+    usual = classical(design, permutations, rng) if design.permute else []
+    return [*p, *usual], int(design.counted.cells.states[int(np.argmax(found.rows.z))])
+
+
+def false_alarm(cell, seed, permutations):
+    rng, n = np.random.default_rng([seed, cell.states]), cell.states
+    chain = random_chain(n, np.random.default_rng([FRESH + seed % 20, n]))
+    permute = cell.table == "level"
+    return two_groups(design_of([chain] * 2, (SCENES | FEW)[cell.scene], permute, rng), permutations, rng)[0]
+
+
+def any_pair(cell, seed, permutations):
+    """The least p-value of the pairs that do not differ."""
+    different, rng = cell.scene == "one differs", np.random.default_rng([seed, 10])
+    chain = random_chain(5, np.random.default_rng([FRESH + seed % 20, 5]))
+    chains = [chain] * 9 + [changed(chain, range(5), 0.5, rng) if different else chain]
+    found = compare_pairs(design_of(chains, TEN, True, rng), permutations, rng)
+    return [min(p for p, (_, k) in zip(found.p_values, found.pairs, strict=True) if not different or k < 9)]
+
+
+def oracle(design, before, after):
+    """The row whose steps in the second group are the most likely by comparison; laws (n + 1, n) before and after."""
+    cells, seen = design.counted.cells, design.counted.totals[1]
+    at = cells.states[cells.rows], cells.targets
+    with np.errstate(divide="ignore"):
+        gain = np.where(seen > 0, seen * np.log(np.maximum(after[at], 1e-300) / before[at]), 0.0)
+    return int(cells.states[np.add.reduceat(gain, cells.first).argmax()])
+
+
+def laws(chain):
+    return np.vstack([chain.transition, chain.initial])
+
+
+def planted(cell, seed, permutations):
+    """p-values of all tests; one if the planted row is the first, and one if the oracle finds it."""
+    n = cell.states
+    rng = np.random.default_rng([seed, n, list(PLANTED).index(cell.planted)])
+    chain = CHAINS[cell.chains](n, np.random.default_rng([FRESH + seed % 50, n, 1]))
+    where, amounts = PLANTED[cell.planted](n, int(chain.stationary_distribution.argmax()))
+    amount, change = amounts["long" if cell.scene == "long" else "short"], CHANGES[cell.change]
+    other = change(chain, where, amount, rng)
+    design = design_of([chain, other], SCENES[cell.scene], True, rng)
+    p, first = two_groups(design, permutations, rng)
+    after = laws(change(chain, range(n + 1), amount, rng))  # what could have been planted elsewhere
+    after[where] = laws(other)[where]
+    return [*p, float(first == where[0]), float(oracle(design, laws(chain), after) == where[0])]
+
+
+WORK = {"level": false_alarm, "few": false_alarm, "groups": any_pair, "power": planted}
+
+
+def work(job):
+    cell, seed, permutations = job
+    return [round(float(value), 6) for value in WORK[cell.table](cell, seed, permutations)]
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def share(results):
-    p = np.mean(results)
-    return f"{p:7.3f} ±{np.sqrt(p * (1 - p) / len(results)):.3f}"
+def cells_of(tables, states):
+    """The rows of these tables, the cheap ones first."""
+    for n in states:
+        parts = {
+            "level": [Cell("level", n, scene) for scene in SCENES],
+            "few": [Cell("few", n, scene) for scene in FEW],
+            "groups": [Cell("groups", n, scene) for scene in ("alike", "one differs")] if n == 5 else [],
+            "power": [
+                Cell("power", n, scene, kind, chains, change)
+                for chains, change, scene in product(CHAINS, CHANGES, ("short", "long", "lengths"))
+                for kind in PLANTED if kind != "starts" or scene == "short"
+            ],
+        }  # fmt: skip
+        for table in tables:
+            yield from parts[table]
+
+
+def share(p):
+    return float(np.mean(np.asarray(p) <= LEVEL + 1e-12))
+
+
+def row(cell, found):
+    """Shares of datasets that are rejected; how often a planted row is the first: of all, if rejected, at best."""
+    table = np.array(found)
+    shares = [share(column) for column in table.T[: len(TESTS)]]
+    if cell.table == "power" and cell.planted != "drift":
+        rejected = table[:, 0] <= LEVEL + 1e-12
+        first, best = table.T[-2:]
+        shares += [first.mean(), first[rejected].mean() if rejected.any() else np.nan, best.mean()]
+    return shares
+
+
+def show(cell, found):
+    print(f"{cell.name:38s}{len(found):5d} ", " ".join(f"{value:6.3f}" for value in row(cell, found)), flush=True)
+
+
+def means(kept, states):
+    """Mean power over the scenes in which all tests keep their level."""
+    for sizes in [[n] for n in states] + [states] * (len(states) > 1):
+        rows = [row(c, p)[: len(TESTS)] for c, p in kept.items()
+                if c.table == "power" and c.scene != "lengths" and c.states in sizes and p]  # fmt: skip
+        if rows:
+            name = f"mean power, {'/'.join(map(str, sizes))} states"
+            print(f"{name:38s}{len(rows):5d} ", " ".join(f"{value:6.3f}" for value in np.mean(rows, axis=0)))
+
+
+class Kept:
+    """p-values by cell, as many as there are, in a file that only grows: a line has a cell, its first seed and them."""
+
+    def __init__(self, path: Path | None, permutations: int) -> None:
+        self.path, self.permutations = path, permutations
+        self.found: dict[Cell, list[Any]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                entry = json.loads(line)
+                if entry["permutations"] == permutations:
+                    self._add(Cell(*entry["cell"]), entry["first"], entry["p"])
+
+    def _add(self, cell, first, p):
+        known = self.found.setdefault(cell, [])
+        assert len(known) == first, f"{cell.name}: seeds from {first} on, and {len(known)} are known"
+        known += p
+
+    def add(self, cell, p):
+        entry = {"cell": cell, "permutations": self.permutations, "first": len(self.found.get(cell, [])), "p": p}
+        self._add(cell, entry["first"], p)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", default=["level", "groups", "few", "power"])
+    parser.add_argument("tables", nargs="*", default=TABLES, metavar="table", help=", ".join(TABLES))
     parser.add_argument("--datasets", type=int, default=600)
     parser.add_argument("--permutations", type=int, default=199)
     parser.add_argument("--states", type=int, nargs="*", default=[5, 20, 50])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--kept", type=Path, help="a file that p-values are added to, and read from")
     s = parser.parse_args()
-    seeds = range(s.datasets)
-    print(f"{s.datasets} datasets a cell, {s.permutations} permutations, level {LEVEL}")
+    cells, kept = list(cells_of(s.tables, s.states)), Kept(s.kept, s.permutations)
+    print(f"{s.permutations} permutations, level {LEVEL}; datasets, and shares rejected by {', '.join(TESTS)};")
+    print("planted row first by z: of all, of those that our test rejects, and of all by the oracle")
     with ProcessPoolExecutor(s.workers) as pool:
-        for title, scenes, permute in (("level", SCENES, True), ("few", FEW, False)):
-            if title in s.what:
-                print(f"\nfalse alarms ({'whole episodes' if permute else 'single steps'})")
-                for name, scene in scenes.items():
-                    for n in s.states:
-                        jobs = [(scene, n, k, s.permutations, permute) for k in seeds]
-                        found = list(pool.map(false_alarm, jobs, chunksize=8))
-                        print(f"  {name:20s} {n:3d} states {share(found)}", flush=True)
-        if "groups" in s.what:
-            print("\nany of the pairs of ten groups that do not differ is said to differ")
-            for different in (False, True):
-                jobs = [(different, k, s.permutations) for k in seeds]
-                name = "one group differs" if different else "all alike"
-                print(f"  {name:20s} {share(list(pool.map(any_pair, jobs, chunksize=4)))}", flush=True)
-        if "power" in s.what:
-            print(
-                "\npower: our test; its T1, T2, T3 alone; chi-squared, likelihood ratio; "
-                "planted row first by z, of all datasets and of those that our test rejects"
-            )
-            means = []
-            for n, chains, change, size in product(s.states, CHAINS, CHANGES, ("short", "long")):
-                for kind in PLANTED if size == "short" else ("one", "rare", "drift"):
-                    jobs = [(kind, size, (chains, change), n, k, s.permutations) for k in seeds]
-                    found = np.array(list(pool.map(seen, jobs, chunksize=4)))
-                    means.append(found[:, :6].mean(axis=0))
-                    first = found[:, 6].mean(), found[found[:, 0], 6].mean() if found[:, 0].any() else np.nan
-                    shares = " ".join(f"{share:6.3f}" for share in (*means[-1], *(() if kind == "drift" else first)))
-                    print(f"  {n:3d} {chains:8s} {change:7s} {size:6s} {kind:7s} {shares}", flush=True)
-            print(f"{'  mean':37s}", " ".join(f"{share:6.3f}" for share in np.mean(means, axis=0)))
+        for end in range(min(ROUND, s.datasets), s.datasets + ROUND, ROUND):
+            for cell in cells:
+                seeds = range(len(kept.found.get(cell, [])), min(end, s.datasets))
+                if seeds:
+                    kept.add(cell, list(pool.map(work, [(cell, k, s.permutations) for k in seeds], chunksize=5)))
+                    show(cell, kept.found[cell])
+    print("\nall of it")
+    for cell in cells:
+        show(cell, kept.found[cell])
+    means({cell: kept.found[cell] for cell in cells}, s.states)
 
 
 if __name__ == "__main__":

@@ -62,14 +62,14 @@ questions = {
 
 found = {name: db.estimate(*pair, cost="indicator", discount=0.95, rng=0) for name, pair in questions.items()}
 for name, e in found.items():
-    interval = f"{e.corrected:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}"
+    interval = f"{e.value:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}"
     print(f"{name:26s} {interval}, p = {e.p_value:.3f}: {e.conclusion}")
 
 figure, ax = plt.subplots(figsize=(7.2, 3.8), layout="compressed")
 for y, e in enumerate(list(found.values())[::-1]):
     ax.plot([e.lower, e.upper], [y, y], color="#0072B2", linewidth=6, alpha=0.35, solid_capstyle="butt")
-    ax.plot(e.corrected, y, "o", color="#0072B2")
-    ax.plot(e.value, y, "o", color="#0072B2", fillstyle="none")
+    ax.plot(e.value, y, "o", color="#0072B2")
+    ax.plot(e.plug_in, y, "o", color="#0072B2", fillstyle="none")
     ax.plot(np.quantile(e.null, 0.95), y, "|", color="#D55E00", markersize=16, mew=2)
 ax.set(yticks=range(len(found)), yticklabels=list(found)[::-1], xlim=(0, None))
 ax.set_xlabel("share of time apart (hollow: uncorrected, to be held against orange, what chance alone reaches)")

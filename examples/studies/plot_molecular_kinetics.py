@@ -46,7 +46,7 @@ halves = [db.Transitions.from_trajectories(part, states=symbols.tolist()) for pa
 answer = db.estimate(
     *halves, rewards=symbols / 99, discount=0.9, initial="pooled", permutations=99, replicates=30, rng=0
 )  # fmt: skip
-interval = f"{answer.corrected:.4f}, interval {answer.lower:.4f} to {answer.upper:.4f}"
+interval = f"{answer.value:.4f}, interval {answer.lower:.4f} to {answer.upper:.4f}"
 print(f"distance of the halves, in widths of the landscape: {interval}")
 print(f"p = {answer.p_value:.3f}: {answer.conclusion}")
 

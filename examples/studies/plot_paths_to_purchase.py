@@ -40,7 +40,7 @@ print({name: len(found) for name, found in journeys.items()}, "journeys over", l
 
 bought, left = (db.Transitions.from_trajectories(found, states=[*channels, "(end)"]) for found in journeys.values())
 answer = db.estimate(bought, left, cost="indicator", discount=0.9, permutations=199, replicates=100, rng=0)
-print(f"distance {answer.corrected:.4f}, 95 % interval {answer.lower:.4f} to {answer.upper:.4f}")
+print(f"distance {answer.value:.4f}, 95 % interval {answer.lower:.4f} to {answer.upper:.4f}")
 print(f"p = {answer.p_value:.3f}: {answer.conclusion}")
 print(f"chance alone reaches {np.quantile(answer.null, 0.95):.4f} in one of twenty")
 

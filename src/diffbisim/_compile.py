@@ -167,3 +167,9 @@ def borrowed(typingctx: Any, value: Any) -> Any:
         return view._getvalue()
 
     return value(value), lambda context, builder, signature, args: uncounted(context, builder, value, args[0])
+
+
+@intrinsic
+def held(typingctx: Any, value: Any) -> Any:
+    """Does nothing; so what is named here lives until here, though only what was borrowed of it was used last."""
+    return types.none(value), lambda context, builder, signature, args: context.get_dummy_value()

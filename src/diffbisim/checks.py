@@ -51,6 +51,13 @@ def check_count(value: int, name: str) -> int:
     return int(value)
 
 
+def check_time(time: int, n_steps: int) -> int:
+    """A time from 0 to ``n_steps``, as int."""
+    if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= n_steps):
+        raise InvalidArgument(f"time is {time!r}; times run from 0 to {n_steps}")
+    return int(time)
+
+
 def is_sparse(value: Any) -> bool:
     """Whether ``value`` is a scipy.sparse matrix or array."""
     return bool(sp.issparse(value))

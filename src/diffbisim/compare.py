@@ -320,10 +320,13 @@ def _simulated(side: Any, n: int, lengths: Any, rng: np.random.Generator) -> Tra
 
 
 def simulate(chain: MarkovChain, lengths: Any, rng: np.random.Generator) -> list[Any]:
-    """Paths of so many steps, all drawn at once, step by step."""
-    s = rng.choice(chain.n_states, size=len(lengths), p=chain.initial)
-    paths = np.empty((len(lengths), int(max(lengths)) + 1), dtype=np.int64)
-    paths[:, 0] = s
-    for t in range(1, paths.shape[1]):
-        s = paths[:, t] = chain.successors.draw(s, rng.random(s.size))
-    return [path[: k + 1] for path, k in zip(paths, lengths, strict=True)]
+    """Paths of so many steps; number t of each is drawn by row t of one table of uniforms."""
+    starts = rng.choice(chain.n_states, size=len(lengths), p=chain.initial).tolist()
+    uniforms = rng.random((int(max(lengths)), len(lengths))).T.tolist()
+    step, paths = chain.successors.step(), []
+    for s, numbers, length in zip(starts, uniforms, lengths, strict=True):
+        path = [s]
+        for u in numbers[:length]:
+            path.append(step(path[-1], u))
+        paths.append(np.array(path, dtype=np.int64))
+    return paths

@@ -10,8 +10,9 @@ dataset, put on the same cells, and the error that the cells make there is taken
     t = d̂ - (d_cells(G_X, G_Y) - d(G_X, G_Y)).
 
 Where the processes are nearly linear this leaves little; elsewhere it is the error of their linear parts. It needs a
-closed form: discounted cost "sqeuclidean", or "euclidean" on the line with slopes ≥ 0. What is left is judged from
-cells twice as large: errors of order (diameter)² fall by 2^(2/d) as the number of cells doubles.
+closed form: cost "sqeuclidean", discounted or over a horizon, or "euclidean" on the line with slopes ≥ 0; and no
+terminal states. What is left is judged from cells twice as large: errors of order (diameter)² fall by 2^(2/d) as the
+number of cells doubles. What pruning of rows changes is found by leaving it out once.
 
 *Samples.* Noise makes equal things look different. Let u = t|t|: at zero distance u is of order 1/N, and so is its
 error far from zero. The datasets are halved at random in several ways, episodes staying whole; with u_½ their mean,
@@ -29,7 +30,7 @@ and u(Y', Y''). Halves are noisier than the whole, which makes this cautious.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument
 from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
-from diffbisim.quantize import Cells, LocalLaws, Steps, paths_of, quantize
+from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, paths_of, quantize
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
 
@@ -63,7 +64,7 @@ class Budget:
     sampling: float  # standard error: other data, of this size
     quantization: float  # other cells, judged from cells twice as large
     bias: float  # what the correction for noise may have left
-    pruned: float  # share of each row that was moved to a nearby cell
+    pruned: float  # what moving the smallest probabilities of each row to a near cell has changed
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +101,11 @@ def estimate_paths(
     solver: Any = "exact",
     *,
     criterion: str = "discounted",
+    horizon: int | None = None,
     weights: Any = None,
     n_states: Any = "auto",
     scale: Any = "std",
+    terminal: Terminal | None = None,
     prune: float = 0.001,
     confidence: float = 0.95,
     replicates: int = 200,
@@ -115,9 +118,11 @@ def estimate_paths(
     X, Y : lists of trajectories (T, d), which start as the processes do
     cost : "euclidean", "sqeuclidean", another metric of scipy's cdist, or a function of points (n, d) and (m, d) that
         returns (n, m) costs
-    discount, solver, criterion, weights : as for :func:`diffbisim.distance`; criterion "discounted" or "average".
-        ``weights`` of the times 0 … T are those of a finite horizon; the steps of all times are pooled
+    discount, solver, criterion, horizon, weights : as for :func:`diffbisim.distance`; criterion "discounted" or
+        "average". Over a finite horizon the steps of all times are pooled
     n_states, scale, rng : cells, as for :func:`diffbisim.quantize`
+    terminal : a function of points (n, d) that says which of them end a trajectory, (n,) booleans: a process stays
+        there for ever, and what follows in a trajectory does not count
     prune : share of each row whose smallest entries are moved to the nearest cell
     confidence : nominal probability that the interval covers the true distance
     replicates : distances that are solved for the interval, eight for each way of halving the data
@@ -134,56 +139,85 @@ def estimate_paths(
     y = paths_of(Y, "Y", x[0].shape[1], "X")
     generator = as_generator(rng)
     seed = int(generator.integers(2**31))
-    cells = quantize(x, y, n_states, scale, seed)
-    coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed)
-    whole = Steps.of(x), Steps.of(y)
-    task = Task(
-        cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), criterion, weights, float(prune)
-    )
+    cells = quantize(x, y, n_states, scale, seed, terminal=terminal)
+    coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
+    whole = cells.steps(x), cells.steps(y)
+    asked = {"criterion": criterion, "horizon": horizon, "weights": weights}
+    task = Task(cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), asked, float(prune))
     base = task.solve(*whole)
-    rows = []
-    for _ in range(n_splits):
-        (x1, x2), (y1, y2) = (halves_of(steps, generator) for steps in whole)
-        pairs = ((x1, y1), (x2, y2), (x1, x2), (y1, y2))
-        rows.append([task.solve(*pair, near=base).calibrated for pair in pairs])
-    table = np.array(rows)
-    halves, null = table[:, :2], table[:, 2:]
+    halves, null = _halved(task, whole, base, n_splits, generator)
     other = replace(task, cells=coarse).solve(*whole).calibrated
-    value, interval, budget = _judge(base.calibrated, halves, null, other, cells.dimension, float(confidence))
+    pruned = abs(replace(task, prune=0.0).solve(*whole).calibrated - base.calibrated) if prune else 0.0
+    found = Found(base.calibrated, halves, null, other, pruned, cells.dimension)
+    value, interval, budget = _judge(found, float(confidence))
     return PathEstimate(
-        value, *interval, float(confidence), base.result.value, base.calibrated, replace(budget, pruned=float(prune)),
-        base.result, cells, halves, null,
+        value, *interval, float(confidence), base.result.value, base.calibrated, budget, base.result, cells, halves,
+        null,
     )  # fmt: skip
 
 
-def _judge(
-    t: float, halves: Floats, null: Floats, coarse: float, d: int, confidence: float
-) -> tuple[float, tuple[float, float], Budget]:
-    """Value, interval and budget from the calibrated distances of the whole and its halves, in the scale u = t|t|."""
+def _halved(
+    task: Task, whole: tuple[Steps, Steps], base: Solved, n_splits: int, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Calibrated distances of halves of X and Y, (n, 2), and of the halves of X and of Y among themselves, (n, 2)."""
+    near, rows = [base] * 4, []
+    for _ in range(n_splits):
+        x1, x2, y1, y2 = (task.side(half) for steps in whole for half in halves_of(steps, rng))
+        pairs = ((x1, y1), (x2, y2), (x1, x2), (y1, y2))
+        near = [task.between(*pair, near=old) for pair, old in zip(pairs, near, strict=True)]
+        rows.append([solved.calibrated for solved in near])
+    table = np.array(rows)
+    return table[:, :2], table[:, 2:]
+
+
+class Found(NamedTuple):
+    """Calibrated distances of the whole and of its parts."""
+
+    whole: float  # t
+    halves: Floats  # (n, 2)
+    null: Floats  # (n, 2)
+    coarse: float  # on cells twice as large
+    pruned: float  # what pruning has changed
+    dimension: int
+
+
+def _judge(found: Found, confidence: float) -> tuple[float, tuple[float, float], Budget]:
+    """Value, interval and budget, in the scale u = t|t|."""
     from scipy.special import stdtrit
 
-    u, u_halves, u_null = (part * np.abs(part) for part in (np.array(t), halves, null))
+    t, halves, null, coarse, pruned, d = found
+    u, u_halves, u_null = (part * np.abs(part) for part in (t, halves, null))
     corrected = max(0.0, float(2 * u - u_halves.mean()))
     value = float(np.sqrt(corrected))
+    size = max(value, abs(t) / 2)  # the slope of u at zero would make errors of d infinite
+    slope = 2 * size or 1.0
     deviation = float(np.sqrt((((u_halves[:, 0] - u_halves[:, 1]) / 2) ** 2).mean()))
     cells = abs(t - coarse) / (2 ** (2 / d) - 1)
     left = abs(float(u_halves.mean() - u)) / 2
-    size = max(value, abs(t) / 2)  # the slope of u at zero would make errors of d infinite
-    wide = np.hypot(stdtrit(len(halves), (1 + confidence) / 2) * deviation, 2 * size * cells) + left
+    quantile = stdtrit(len(halves), (1 + confidence) / 2)
+    wide = float(np.hypot(quantile * deviation, slope * cells)) + left + slope * pruned
     noise = float(u_null.mean(axis=0).max())
-    lower = min(max(0.0, value - wide / (2 * size)) if size else 0.0, np.sqrt(max(0.0, float(u) - noise)))
-    upper = np.sqrt(corrected + wide)
-    budget = Budget(deviation / (2 * size) if size else 0.0, cells, left / (2 * size) if size else 0.0, 0.0)
-    return value, (float(lower), float(upper)), budget
+    lower = min(max(0.0, value - wide / slope), float(np.sqrt(max(0.0, float(u) - noise))))
+    upper = float(np.sqrt(corrected + wide))
+    return value, (lower, upper), Budget(deviation / slope, float(cells), left / slope, float(pruned))
 
 
 # --- one distance on cells -----------------------------------------------------------------------------------------
+
+
+class Side(NamedTuple):
+    """One dataset on the cells."""
+
+    chain: MarkovChain
+    process: LinearGaussian | None  # that fits best, where it can serve for calibration
+    on_cells: MarkovChain | None
 
 
 class Solved(NamedTuple):
     """A distance on cells, and less the error that cells make of linear-Gaussian processes."""
 
     result: DistanceResult
+    gaussian: DistanceResult | None  # of the linear-Gaussian processes on the same cells
     shift: float  # what calibration adds
 
     @property
@@ -199,31 +233,42 @@ class Task:
     cost: Any
     discount: float
     solver: Any
-    criterion: str
-    weights: Any
+    asked: dict[str, Any]  # criterion, horizon, weights
     prune: float
 
-    def solve(self, X: Steps, Y: Steps, near: Solved | None = None) -> Solved:
-        """The distance on the cells, from the solution of a near problem if there is one."""
-        x, y = (self.cells.smoothed(steps, self.prune) for steps in (X, Y))
-        result = self._distance(x, y, warm=near.result if near else None)
-        shift = self._shift(X, Y)
-        return Solved(result, near.shift if shift is None and near else shift or 0.0)
+    def solve(self, X: Steps, Y: Steps) -> Solved:
+        """The distance on the cells."""
+        return self.between(self.side(X), self.side(Y))
 
-    def _distance(self, X: MarkovChain, Y: MarkovChain, warm: DistanceResult | None = None) -> DistanceResult:
-        how: Any = {"criterion": self.criterion, "weights": self.weights, "warm": warm}
-        return distance(X, Y, self._table, self.discount, self.solver, **how)
+    def side(self, steps: Steps) -> Side:
+        """The chain of the steps on the cells, and of the linear-Gaussian process nearest to them."""
+        chain = self.cells.smoothed(steps, self.prune)
+        usual = self.asked["criterion"] == "discounted" and not self.cells.n_terminal
+        if not (usual and isinstance(self.cost, str) and self.cost in ("euclidean", "sqeuclidean")):
+            return Side(chain, None, None)
+        process = LinearGaussian.fit(steps.now, steps.after, steps.starts)
+        return Side(chain, process, on_cells(process, self.cells, self.prune))
 
-    def _shift(self, X: Steps, Y: Steps) -> float | None:
-        """d - d_cells of the linear-Gaussian processes that fit best; None where there is no closed form."""
-        if self.criterion != "discounted" or self.cost not in ("euclidean", "sqeuclidean"):
+    def between(self, x: Side, y: Side, near: Solved | None = None) -> Solved:
+        """The distance of two sides, from the solution of a near problem if there is one."""
+        result = self._distance(x.chain, y.chain, near.result if near else None)
+        exact = self._closed_form(x, y, getattr(result.problem, "weights", None))
+        if exact is None:
+            return Solved(result, None, near.shift if near else 0.0)
+        gaussian = self._distance(x.on_cells, y.on_cells, near.gaussian if near else None)
+        return Solved(result, gaussian, exact - gaussian.value)
+
+    def _closed_form(self, x: Side, y: Side, weights: Any) -> float | None:
+        """The distance of the linear-Gaussian processes themselves, where it is known."""
+        if x.process is None or y.process is None:
             return None
-        x, y = (LinearGaussian.fit(steps.now, steps.after, steps.starts) for steps in (X, Y))
         try:
-            exact = linear_gaussian_distance(x, y, self.discount, self.cost, weights=self.weights)
+            return linear_gaussian_distance(x.process, y.process, self.discount, self.cost, weights=weights)
         except InvalidArgument:
             return None
-        return exact - self._distance(on_cells(x, self.cells, self.prune), on_cells(y, self.cells, self.prune)).value
+
+    def _distance(self, X: Any, Y: Any, warm: DistanceResult | None) -> DistanceResult:
+        return distance(X, Y, self._table, self.discount, self.solver, warm=warm, **self.asked)
 
     @cached_property
     def _table(self) -> Any:
@@ -241,6 +286,7 @@ def on_cells(process: LinearGaussian, cells: Cells, prune: float = 0.0) -> Marko
     return MarkovChain(rows, initial=cells.law(process.start + normal @ process.spread.T))
 
 
+@cache
 def _normal_points(d: int) -> Floats:
     """Points (POINTS, d) that stand for the standard normal law."""
     from scipy.special import ndtri

@@ -11,14 +11,15 @@ d*; ``bias`` is mean(d*) - d̂.
 Near zero, where d has a kink, the quantiles of d* know nothing of it, and these do. Errors of chance and true
 differences add up like squares, so
 
-    corrected = √max(d̂² - mean(d₀)², 0),       lower = min(basic, √max(d̂² - q², 0)),   q the upper quantile of d₀.
+    value = √max(d̂² - mean(d₀)², 0),       lower = min(basic, √max(d̂² - q², 0)),   q the upper quantile of d₀.
 
 ``p_value`` is that of the test in evidence.py, which sees more than the distance: also a difference in a rare state.
 A large one says that there is no evidence at this size of data, never that the processes are the same.
 
 Without common states, or where equal states cost something, episodes of one group could not be those of the other.
-Then d̂ is held against ``noise``: by the triangle inequality |d̂ - d| ≤ d(X̂, X) + d(Ŷ, Y), with the cost max_y
-|c(x,y) - c(x',y)| within X (Y alike), and the bootstrap says how large that is. This test is conservative.
+Then ``value`` is d̂ - ``bias``, and d̂ is held against ``noise``: by the triangle inequality |d̂ - d| ≤ d(X̂, X) +
+d(Ŷ, Y), with the cost max_y |c(x,y) - c(x',y)| within X (Y alike), and the bootstrap says how large that is. This test
+is conservative.
 
 *The start* (``initial``) is part of what is compared, and a few first states say little of it: see :func:`estimate`.
 """
@@ -55,12 +56,13 @@ FEW_STARTS = 20
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The plug-in distance between two datasets, its interval, and the evidence that it is more than chance."""
+    """The distance between two datasets, its interval, and the evidence that it is more than chance."""
 
-    value: float  # of the empirical chains
+    value: float  # the best estimate: the plug-in without what chance adds to it, at least zero
     lower: float
     upper: float
     confidence: float
+    plug_in: float  # of the empirical chains
     bias: float  # estimated by the bootstrap; the plug-in value is too large by about this
     standard_error: float
     distance: DistanceResult = field(repr=False)  # of the empirical chains: plans, encoder, gradient
@@ -79,7 +81,7 @@ class Estimate:
         """How often chance alone does as much: if small, they differ; if not, there is no evidence of it."""
         if self.evidence is not None:
             return self.evidence.p_value
-        return float((1 + (self.noise >= self.value).sum()) / (1 + self.noise.size))
+        return float((1 + (self.noise >= self.plug_in).sum()) / (1 + self.noise.size))
 
     @property
     def conclusion(self) -> str:
@@ -97,10 +99,8 @@ class Estimate:
 
     @property
     def corrected(self) -> float:
-        """The value without what chance adds to it, at least zero."""
-        if self.null is None:
-            return max(0.0, self.value - self.bias)
-        return _corrected(self.value, self.null)
+        """The same as ``value``."""
+        return self.value
 
     def contributions(self, nodes: int = 8) -> Contributions:
         """Where the cost is paid and which rows and starts cause it, by size and by evidence (``z``, ``p_value``)."""
@@ -120,6 +120,7 @@ def estimate(
     rewards: Any = None,
     initial: Any = None,
     unseen: Unseen = "self-loop",
+    terminal: Any = None,
     strata: Any = None,
     confidence: float = 0.95,
     permutations: int = 999,
@@ -137,17 +138,19 @@ def estimate(
     cost, discount, solver : as for :func:`diffbisim.distance`
     criterion, horizon, weights : as for :func:`diffbisim.distance`, but for the total cost, which may be infinite in a
         replicate, and is refused. The test takes the discounted metric, whatever is asked
-    rewards : for chains made from data; one for both, or a tuple ``(for X, for Y)`` initial : where chains made from
-    data start; one for both, or a tuple. "first": as the episodes do (transitions without
-        episodes: in the first state seen, which is a guess; if the two sides then start differently, a warning says
-        so); "pooled": both as all episodes of both; "empirical": anywhere, as often as each was seen; "stationary":
-        in the long-run law of each; or a state, or a distribution. Default: "first", and "pooled" if a side has fewer
-        than 20 episodes (a warning says so, if it matters): the distance of long trajectories is not to hang on a few
-        first states
+    rewards : for chains made from data; one for both, or a tuple ``(for X, for Y)``
+    initial : where chains made from data start; one for both, or a tuple. "first": as the episodes do (transitions
+        without episodes: in the first state seen, which is a guess; if the two sides then start differently, a warning
+        says so); "pooled": both as all episodes of both; "empirical": anywhere, as often as each was seen;
+        "stationary": in the long-run law of each; or a state, or a distribution. Default: "first", and "pooled" if a
+        side has fewer than 20 episodes (a warning says so, if it matters): the distance of long trajectories is not to
+        hang on a few first states
     unseen : what follows a state that was never left ("self-loop", "uniform" or "error"); replicates lose states too
+    terminal : states that end an episode: they are absorbing, whatever ``unseen`` says, and steps out of them (into
+        the next episode of a stream, say) do not count. For trajectories a function of points (n, d) that says which
+        of them end one, (n,) booleans
     strata : for each episode of X and of Y what it shares with others, two sequences: episodes are compared and
-    permuted
-        within strata only. The value itself is that of the groups as they are
+        permuted within strata only. The value itself is that of the groups as they are
     confidence : nominal probability that the interval covers the true distance
     permutations : draws of the test; its p-value is at least 1 / (permutations + 1)
     replicates : bootstrap samples, and as many of the null; 200 for an interval, 1 000 for a fine one
@@ -164,11 +167,15 @@ def estimate(
     (True, 'evidence that they differ')
     """
     if is_paths(X) and is_paths(Y):
+        _refuse_for_paths(rewards=rewards, initial=initial, strata=strata, executor=executor)
         named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
-        how: Any = {"criterion": criterion, "confidence": confidence, "replicates": replicates, "rng": rng}
+        how: Any = {
+            "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
+            "confidence": confidence, "replicates": replicates, "rng": rng,
+        }  # fmt: skip
         return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     _check(criterion, confidence, permutations, replicates, unseen)
-    sources = make_sources({"X": as_process(X), "Y": as_process(Y)}, rewards, initial, unseen)
+    sources = make_sources({"X": as_process(X), "Y": as_process(Y)}, rewards, initial, unseen, terminal)
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there is nothing to resample: use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
@@ -188,10 +195,12 @@ def estimate(
         null = np.concatenate(executor_map(partial(work.null, design), without, executor, progress, "null"))
     elif strata is not None:
         raise InvalidArgument(f"strata is for episodes that could be of either group, and {NOT_EXCHANGEABLE}")
+    bias = float(stars.mean() - base.value)
+    value = max(0.0, base.value - bias) if null is None else _corrected(base.value, null)
     lower, upper = _interval(base.value, stars, null, partial(work.noise, kept), float(confidence))
     return Estimate(
-        base.value, lower, upper, float(confidence), float(stars.mean() - base.value), float(stars.std(ddof=1)), base,
-        stars, null, evidence, partial(work.noise, kept),
+        value, lower, max(value, upper), float(confidence), base.value, bias, float(stars.std(ddof=1)), base, stars,
+        null, evidence, partial(work.noise, kept),
     )  # fmt: skip
 
 
@@ -221,6 +230,12 @@ def check_unseen(unseen: str) -> None:
         )
 
 
+def _refuse_for_paths(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(f"{name} is for finitely many states; leave it out for trajectories in R^d")
+
+
 def _interval(value: float, stars: Array, null: Array | None, noise: Any, confidence: float) -> tuple[float, float]:
     """The basic bootstrap interval, its lower end held against the null, or against the noise where there is none."""
     tail = (1 - confidence) / 2
@@ -229,8 +244,7 @@ def _interval(value: float, stars: Array, null: Array | None, noise: Any, confid
     if null is not None:
         q = float(np.quantile(null, 1 - tail, method="weibull"))
         lower = min(lower, float(np.sqrt(max(0.0, value**2 - q**2))))
-        return lower, max(lower, _corrected(value, null), float(2 * value - low))
-    if value <= np.quantile(noise(), confidence, method="weibull"):
+    elif value <= np.quantile(noise(), confidence, method="weibull"):
         lower = 0.0
     return lower, max(lower, float(2 * value - low))
 
@@ -250,6 +264,7 @@ class Source:
     rewards: Any
     start: Any  # None: as the episodes do; "empirical", "stationary"; or a distribution
     unseen: Unseen
+    terminal: tuple[Any, ...] = ()  # names of states that are never left
 
     @property
     def known(self) -> bool:
@@ -262,15 +277,58 @@ class Source:
         data = (
             self.data if rng is None else self.data.take(rng.integers(self.data.n_episodes, size=self.data.n_episodes))
         )
-        return chain_from(data, self.rewards, self.start, self.unseen)
+        ends = _numbers_of(self.terminal, data.n_states, data.labels)
+        return chain_from(data, self.rewards, self.start, self.unseen, ends)
 
 
-def chain_from(data: Transitions, rewards: Any, start: Any, unseen: Unseen) -> MarkovChain:
-    """The empirical chain with a start by name, by distribution, or as the episodes do."""
-    if not isinstance(start, str):
-        return data.chain(rewards=rewards, initial=start, unseen=unseen)
-    chain: MarkovChain = data.chain(rewards=rewards, initial=visited(data), unseen=unseen)
-    return chain.with_initial(long_run(chain)) if start == "stationary" else chain
+def chain_from(
+    data: Transitions, rewards: Any, start: Any, unseen: Unseen, terminal: Sequence[int] = ()
+) -> MarkovChain:
+    """The empirical chain with a start by name, by distribution, or as the episodes do; terminal states stay."""
+    law = visited(data) if isinstance(start, str) else start
+    if len(terminal):
+        weights = None if data.weights is None else np.append(data.weights, np.ones(len(terminal)))
+        states, following = (np.append(part, terminal) for part in (data.states, data.next_states))
+        data = replace(data, states=states, next_states=following, weights=weights)
+    chain: MarkovChain = data.chain(rewards=rewards, initial=law, unseen=unseen)
+    return chain.with_initial(long_run(chain)) if isinstance(start, str) and start == "stationary" else chain
+
+
+def _numbers_of(names: Sequence[Any], n: int, labels: Any) -> Any:
+    """Those of the named states that are among these, by number."""
+    numbers = {label: k for k, label in enumerate(labels or ())}
+    found = (find_state(name, n, numbers) for name in names)
+    return np.array([k for k in found if k is not None], dtype=np.int64)
+
+
+def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
+    """A state, or several, that some of the data have."""
+
+    def known(name: Any) -> bool:
+        return any(len(_numbers_of([name], one.n_states, one.labels)) for one in data)
+
+    if terminal is None:
+        return ()
+    if callable(terminal):
+        raise InvalidArgument("terminal is a function, which is for trajectories in R^d; name the states that end")
+    names = (terminal,) if known(terminal) or isinstance(terminal, str) else tuple(terminal)
+    for name in names:
+        if not known(name):
+            raise InvalidArgument(f"terminal: {name!r} is no state of the data; name states by label or number")
+    return names
+
+
+def _without_exits(data: Any, terminal: Sequence[Any]) -> Any:
+    """The same episodes without the steps out of terminal states."""
+    if not terminal or not isinstance(data, Transitions):
+        return data
+    going = ~np.isin(data.states, _numbers_of(terminal, data.n_states, data.labels))
+    if not going.any():
+        raise InvalidArgument("terminal: no step is left; it must leave some states that episodes go on from")
+    columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
+    kept = {name: part[going] for name in columns if (part := getattr(data, name)) is not None}
+    first = data.first if data.first is not None or data.starts is not None else int(data.states[0])
+    return replace(data, first=first, **kept)
 
 
 def visited(data: Transitions) -> Array:
@@ -296,11 +354,15 @@ def long_run(chain: MarkovChain) -> Array:
     return np.asarray(np.array([late[states].sum() for states in chain.recurrent_classes]) @ laws)
 
 
-def make_sources(data: dict[str, Any], rewards: Any, initial: Any, unseen: Unseen) -> list[Source]:
+def make_sources(
+    data: dict[str, Any], rewards: Any, initial: Any, unseen: Unseen, terminal: Any = None
+) -> list[Source]:
     """Groups by name, with their starts resolved; what is guessed or decided of these is told."""
     for name, one in data.items():
         if not isinstance(one, (Transitions, MarkovChain)):
             raise InvalidArgument(f"{name} is a {type(one).__name__}; give Transitions or a MarkovChain")
+    ends = _names_of_ends(terminal, list(data.values()))
+    data = {name: _without_exits(one, ends) for name, one in data.items()}
     starts = [initial[k] if isinstance(initial, tuple) else initial for k in range(len(data))]
     few = [one for one in data.values() if isinstance(one, Transitions) and one.starts is not None]
     laws = [_named(one, first_states(one)) for one in few]
@@ -322,7 +384,7 @@ def make_sources(data: dict[str, Any], rewards: Any, initial: Any, unseen: Unsee
             law = long_run(one) if start in ("stationary", "empirical") else None
             sources.append(Source(one if law is None else one.with_initial(law), None, None, unseen))
         else:
-            sources.append(Source(one, own, _start(one, start, pool), unseen))
+            sources.append(Source(one, own, _start(one, start, pool), unseen, ends))
     _warn_of_guesses(data, starts, sources)
     return sources
 
@@ -550,7 +612,8 @@ class Work:
                 numbers = {name: k for k, name in enumerate(design.labels or range(n))}
                 for name, share in _named(own, own.initial).items():
                     start[numbers[name]] += share
-            chains.append(chain_from(data, None, start, "uniform" if source.unseen == "uniform" else "self-loop"))
+            unseen: Unseen = "uniform" if source.unseen == "uniform" else "self-loop"
+            chains.append(chain_from(data, None, start, unseen, _numbers_of(source.terminal, n, design.labels)))
         return chains
 
 

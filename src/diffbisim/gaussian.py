@@ -82,7 +82,7 @@ def linear_gaussian_distance(
 
     With ``weights`` of the times 0 … T it is that over finitely many steps, and the discount does not count.
     """
-    γ = check_discount(discount)
+    γ = check_discount(discount) if weights is None else 1.0
     if X.dimension != Y.dimension:
         raise InvalidArgument(f"X has {X.dimension} dimensions and Y {Y.dimension}; both need the same")
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -138,20 +138,21 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats |
         raise InvalidArgument(
             'cost "euclidean" has a closed form on the line only, for slopes that are not negative; use "sqeuclidean"'
         )
-    slopes, shifts = np.array([X.slope[0, 0], Y.slope[0, 0]]), np.array([X.shift[0], Y.shift[0]])
-    noises = np.abs([X.noise[0, 0], Y.noise[0, 0]])
-    mean = np.array([X.start[0], Y.start[0]])
-    spread = np.abs([X.spread[0, 0], Y.spread[0, 0]])
-    second = np.outer(spread, spread)  # covariance of (x_t, y_t), one noise for both
     if weights is None:
         weights = (1.0 - γ) * γ ** np.arange(np.ceil(np.log(NEGLIGIBLE) / np.log(γ)))
-    total = 0.0
-    for weight in weights:
-        μ = abs(mean[0] - mean[1])
-        s = np.sqrt(max(second[0, 0] + second[1, 1] - 2.0 * second[0, 1], 1e-300))
-        total += weight * float(s * np.sqrt(2 / np.pi) * np.exp(-0.5 * (μ / s) ** 2) + μ * (1 - 2 * ndtr(-μ / s)))
-        mean, second = slopes * mean + shifts, second * np.outer(slopes, slopes) + np.outer(noises, noises)
-    return total
+    a, b = (float(Z.slope[0, 0]) for Z in (X, Y))
+    σ, τ = (abs(float(Z.noise[0, 0])) for Z in (X, Y))
+    m, n = (float(Z.start[0]) for Z in (X, Y))
+    s, t = (abs(float(Z.spread[0, 0])) for Z in (X, Y))
+    xx, xy, yy = s * s, s * t, t * t  # covariance of (x_t, y_t), one noise for both
+    apart, variance = np.empty(len(weights)), np.empty(len(weights))
+    for k in range(len(weights)):
+        apart[k], variance[k] = abs(m - n), xx + yy - 2.0 * xy
+        m, n = a * m + float(X.shift[0]), b * n + float(Y.shift[0])
+        xx, xy, yy = a * a * xx + σ * σ, a * b * xy + σ * τ, b * b * yy + τ * τ
+    root = np.sqrt(np.maximum(variance, 1e-300))
+    z = apart / root
+    return float(weights @ (root * np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) + apart * (1 - 2 * ndtr(-z))))
 
 
 def _lyapunov(A: Floats, Q: Floats, γ: float) -> Floats:

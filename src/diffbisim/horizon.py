@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import as_number, check_count, freeze
+from diffbisim.checks import as_number, check_count, check_time, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.gradient import ReadOnly, centered_rows, centered_start
@@ -345,7 +345,7 @@ class HorizonResult(DistanceResult):
 
     def values_at(self, time: int) -> Array:
         """``V_t``, the least weighted cost from time t on, for all pairs of states; NaN where not solved."""
-        return read_only(self.coupling.values_at(self._time(time)))
+        return read_only(self.coupling.values_at(check_time(time, self.n_steps)))
 
     @property
     def values(self) -> Array:
@@ -354,7 +354,7 @@ class HorizonResult(DistanceResult):
 
     def occupancy_at(self, time: int) -> Array:
         """Law of the pair of states at a time under the optimal coupling; sums to one."""
-        return read_only(self.coupling.laws[self._time(time)])
+        return read_only(self.coupling.laws[check_time(time, self.n_steps)])
 
     @lazy
     def occupancy(self) -> Array:
@@ -399,13 +399,8 @@ class HorizonResult(DistanceResult):
             arrays |= {f"{side}.{k}": v for k, v in parts.items()}
         return arrays
 
-    def _time(self, time: int) -> int:
-        if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= self.n_steps):
-            raise InvalidArgument(f"time is {time!r}; times run from 0 to {self.n_steps}")
-        return int(time)
-
     def _step(self, time: int) -> int:
-        if self._time(time) == self.n_steps:
+        if check_time(time, self.n_steps) == self.n_steps:
             raise InvalidArgument(f"time {time} is the last: nothing follows; steps begin at 0 … {self.n_steps - 1}")
         return int(time)
 

@@ -117,7 +117,7 @@ class Cells:
 
     def transitions(self, X: Any) -> Transitions:
         """The trajectories as steps between cells."""
-        paths = paths_of(X, "X", self.dimension)
+        paths = _cut(paths_of(X, "X", self.dimension), self.terminal)
         ends = np.cumsum([len(path) for path in paths])[:-1]
         codes = np.split(self.encode(_stacked(paths)), ends)
         return Transitions.from_trajectories(codes, states=self.n_states)
@@ -135,7 +135,11 @@ class Cells:
             raise InvalidArgument(f'smoothing is {smoothing!r}; use "local-linear" or None')
         paths = paths_of(X, "X", self.dimension)
         self._check_range(_stacked(paths))
-        return self.smoothed(Steps.of(paths), prune)
+        return self.smoothed(self.steps(paths), prune)
+
+    def steps(self, paths: Any) -> Steps:
+        """The steps of trajectories that were checked, up to the first terminal point of each."""
+        return Steps.of(_cut(paths, self.terminal))
 
     def smoothed(self, steps: Steps, prune: float = 0.0) -> MarkovChain:
         """The chain of local-linear rows, from steps that were checked."""
@@ -190,9 +194,10 @@ class Cells:
         small = np.cumsum(np.take_along_axis(rows, order, axis=1), axis=1) <= share
         kept = np.ones(rows.shape, dtype=bool)
         np.put_along_axis(kept, order, ~small, axis=1)
-        nearest = np.where(kept[:, None, :], self.cost(), np.inf).argmin(axis=2)  # (k, k): to which cell of the row
+        row, cell = np.nonzero(~kept & (rows > 0))
+        nearest = np.where(kept[row], self.cost()[cell], np.inf).argmin(axis=1)  # to which cell of the row
         new = np.where(kept, rows, 0.0)
-        np.add.at(new, (np.arange(len(rows))[:, None], nearest), np.where(kept, 0.0, rows))
+        np.add.at(new, (row, nearest), rows[row, cell])
         return new
 
     def _check_range(self, points: Floats) -> None:
@@ -212,7 +217,11 @@ def _finder(centers: Floats) -> Callable[[Floats], Integers]:
     """The function from points (m, d) to the nearest centers, (m,)."""
     if centers.shape[1] == 1:
         order = np.argsort(centers[:, 0])
-        edges = (centers[order[1:], 0] + centers[order[:-1], 0]) / 2
+        line = centers[order, 0]
+        if len(line) > 1 and np.ptp(np.diff(line)) < 1e-9 * (line[1] - line[0]):  # a grid: nothing to search
+            first, width, last = line[0], (line[-1] - line[0]) / (len(line) - 1), len(line) - 1
+            return lambda points: order[np.clip(np.rint((points[:, 0] - first) / width), 0, last).astype(np.int64)]
+        edges = (line[1:] + line[:-1]) / 2
         return lambda points: order[np.searchsorted(edges, points[:, 0])]
     from scipy.spatial import cKDTree
 
@@ -252,6 +261,7 @@ def quantize(
     data = [paths_of(X, "X")]
     if Y is not None:
         data.append(paths_of(Y, "Y", data[0][0].shape[1], "X"))
+    data = [_cut(paths, terminal) for paths in data]
     sets = [_stacked(paths) for paths in data]
     points = np.concatenate(sets)
     share = np.concatenate([np.full(len(part), 1.0 / (len(sets) * len(part))) for part in sets])
@@ -303,25 +313,33 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
     """
     d = centers.shape[1]
     m = neighbors(len(steps.now), d)
-    scaled = steps.now / scale
-    index, square = np.empty((len(centers), m), dtype=np.int64), np.empty((len(centers), m))
-    for i, center in enumerate(centers / scale):  # a tree is slower for so large a share of the points
-        gaps = ((scaled - center) ** 2).sum(axis=1)
-        index[i] = np.argpartition(gaps, m - 1)[:m]
-        square[i] = gaps[index[i]]
+    index, square = _nearest_steps(steps.now / scale, centers / scale, m)
     w = 1.0 - square / np.maximum(1.002 * square.max(axis=1, keepdims=True), 1e-300)
     w /= w.sum(axis=1, keepdims=True)
     z = (steps.now[index] - centers[:, None]) / scale
     after = steps.after[index]
-    z_mean, after_mean = (np.einsum("km,kmd->kd", w, part)[:, None] for part in (z, after))
-    weighted = w[..., None] * (z - z_mean)
-    spread = np.einsum("kmi,kmj->kij", weighted, z - z_mean)
+    weighted = (w[..., None] * (z - w[:, None] @ z)).transpose(0, 2, 1)  # (k, d, m); its rows sum to zero
+    spread = weighted @ z
     ridge = 1e-6 * np.trace(spread, axis1=1, axis2=2) / d + 1e-300
-    slope = np.linalg.solve(
-        spread + ridge[:, None, None] * np.eye(d), np.einsum("kmi,kmj->kij", weighted, after - after_mean)
-    )
-    moved = after - np.einsum("kmi,kij->kmj", z, slope)
+    slope = np.linalg.solve(spread + ridge[:, None, None] * np.eye(d), weighted @ after)
+    moved = after - z @ slope
     return LocalLaws(moved, w, ends(after.reshape(-1, d)).reshape(w.shape))
+
+
+def _nearest_steps(points: Floats, centers: Floats, m: int) -> tuple[Integers, Floats]:
+    """The m points nearest to each of k centers, (k, m), and the squares of their distances."""
+    if points.shape[1] == 1:  # they lie side by side
+        order = np.argsort(points[:, 0])
+        line = points[order, 0]
+        first = np.searchsorted((line[:-m] + line[m:]) / 2, centers[:, 0])
+        at = first[:, None] + np.arange(m)
+        return order[at], (line[at] - centers) ** 2
+    index, square = np.empty((len(centers), m), dtype=np.int64), np.empty((len(centers), m))
+    for i, center in enumerate(centers):  # a tree is slower for so large a share of the points
+        gaps = ((points - center) ** 2).sum(axis=1)
+        index[i] = np.argpartition(gaps, m - 1)[:m]
+        square[i] = gaps[index[i]]
+    return index, square
 
 
 # --- the door ------------------------------------------------------------------------------------------------------
@@ -433,6 +451,14 @@ def _terminal_mask(terminal: Terminal | None, points: Floats) -> Any:
             f"terminal returned {mask.dtype} of shape {mask.shape} for {len(points)} points; give (n,) booleans"
         )
     return mask
+
+
+def _cut(paths: Any, terminal: Terminal | None) -> Any:
+    """Trajectories up to their first terminal points."""
+    if terminal is None:
+        return paths
+    masks = (_terminal_mask(terminal, path) for path in paths)
+    return [path[: int(ends.argmax()) + 1] if ends.any() else path for path, ends in zip(paths, masks, strict=True)]
 
 
 def _clusters(points: Floats, scale: Floats, share: Floats, k: int, rng: int | np.random.Generator) -> Floats:

@@ -88,8 +88,24 @@ class Row(dict[str, Any]):
         return Row, (dict(self),)
 
 
+class HasStatus:
+    """What has an ``outcome`` also says it in a sentence."""
+
+    outcome: Status
+
+    @property
+    def status(self) -> str:
+        """How the run ended, as a sentence."""
+        return self.outcome.value
+
+    @property
+    def converged(self) -> bool:
+        """Whether it found what it was asked for, or all that it can find: for a distance, a gap within ``tol``."""
+        return self.outcome.converged
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class DistanceResult:
+class DistanceResult(HasStatus):
     """The distance between two chains, its certified bounds, and what it was made of; nothing in it can be written to.
 
     Attributes:
@@ -147,16 +163,6 @@ class DistanceResult:
             "actions": f"optimal discounted reward (discount {self.discount:g})",
         }.get(self.problem.criterion, f"expected discounted reward (discount {self.discount:g})")
         return f"every {of} differs by at most {self.property_bound:.6g}, of rewards that differ by at most the cost"
-
-    @property
-    def converged(self) -> bool:
-        """Whether the certified gap reached the tolerance."""
-        return self.outcome.converged
-
-    @property
-    def status(self) -> str:
-        """How the run ended, as a sentence."""
-        return self.outcome.value
 
     @property
     def discount(self) -> float:

@@ -38,6 +38,7 @@ from diffbisim.checks import (
     Matrix,
     as_number,
     check_count,
+    check_time,
     finite_numbers,
     freeze,
     is_sparse,
@@ -169,7 +170,7 @@ class TimedChain:
 
     def index(self, label: Hashable, time: int) -> int:
         """The index of a state at a time, given by its label or by its index (label first)."""
-        t = self._time(time)
+        t = check_time(time, self.n_steps)
         numbers = {} if self.labels is None else {name: k for k, name in enumerate(self.labels[t])}
         found = find_state(label, self.n_states[t], numbers)
         if found is None:
@@ -226,11 +227,6 @@ class TimedChain:
         return new
 
     # --- how it is kept ------------------------------------------------------------------------------------
-
-    def _time(self, time: int) -> int:
-        if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= self.n_steps):
-            raise InvalidArgument(f"time is {time!r}; times run from 0 to {self.n_steps}")
-        return int(time)
 
     def _rewards(self, rewards: Any) -> tuple[Floats, ...] | None:
         if rewards is None:

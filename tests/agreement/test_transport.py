@@ -12,6 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from cases import each
+from diffbisim.checks import freeze
 from diffbisim.solvers.exact import simplex as kernel
 from diffbisim.solvers.exact.dense import Dense, make_tools, nearest_first, repair_dense
 from diffbisim.solvers.exact.pairs import begin_with
@@ -64,8 +65,8 @@ class Tree:
 
     def change_marginals(self, p, q):
         """Flows of the same tree for other marginals; returns the sum of the negative ones."""
-        self.p, self.q = p, q
-        return kernel.tree_flows(self.edges, p, q, np.empty(p.size + q.size))[0]
+        self.p, self.q = as_stored(p, self.child.dtype), as_stored(q, self.child.dtype)
+        return kernel.tree_flows(self.edges, self.p, self.q, np.empty(p.size + q.size))[0]
 
     def repair(self):
         a, b = self.C.shape
@@ -77,9 +78,15 @@ def scratch(nodes):
     return kernel.make_work(nodes, np.zeros(1, bool))
 
 
+def as_stored(p, index):
+    """Rows of chains, whose trees have narrow numbers, are read-only: other types would be compiled for the tests."""
+    return p if index == np.int32 else freeze(p.view())
+
+
 def first_tree(C, p, q, first, rng=None, index=np.int32):
     """A first basis; the northwest corner along random orders if ``rng`` is given."""
     a, b = C.shape
+    p, q = as_stored(p, index), as_stored(q, index)
     edges = np.empty(a + b - 1, index), np.empty(a + b - 1, index), np.empty(a + b - 1)
     if first == "greedy":
         kernel.greedy(kernel.Costs(C.ravel(), b, a, b), p, q, kernel.Tree(*edges), scratch(a + b))
@@ -414,7 +421,7 @@ def test_dense_repair_from_the_tree_of_other_marginals(seed):
     below = tree.change_marginals(p, q)
     common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
     tools = make_tools(common, np.zeros(1, bool))
-    pivots, feasible = repair_dense(tree.edges, p, q, tree.costs, common, tools)
+    pivots, feasible = repair_dense(tree.edges, tree.p, tree.q, tree.costs, common, tools)
     assert feasible
     assert (pivots > 0) == (below < 0)
     check_tree(tree)

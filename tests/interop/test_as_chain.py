@@ -194,7 +194,7 @@ def test_every_function_takes_them():
     assert db.lump(frame, key=NAMES).n_states == 3
     assert db.compress(frame, 3, target_rewards=[0, 1, 2]).distance.value < 1e-8
     data = db.Transitions.from_trajectories([X.sample(40, rng=k).tolist() for k in range(8)], states=3)
-    assert db.estimate(data, P, "indicator", replicates=20).value > 0
+    assert db.estimate(data, P, "indicator", replicates=20).plug_in > 0
 
 
 # --- stormvogel, whose objects are told by their module; its own package brings notebooks and games along ----------

@@ -1,6 +1,8 @@
 """Storm reads its explicit files as we do: the same kernels, starts, propositions and rewards."""
 
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,10 @@ from diffbisim.lumping import lump
 from diffbisim.mdp import MDP
 from oracles.bisimilarity import blown_up_mdp, floats
 from oracles.kernels import dense
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "long"))
+
+import storm_lumping
 
 FILES = {
     "m.tra": "dtmc\n0 1 0.75\n0 2 0.25\n1 0 1\n2 2 1\n",
@@ -65,35 +71,11 @@ def test_mdps_of_storm(tmp_path):
     assert np.array_equal(read_mdp(path, rewards="time").rewards, [1, 0])
 
 
-def storm_classes(folder, kernels, rewards):
-    """How many states Storm's quotient has of an MDP whose actions are matched by name.
-
-    Storm compares sets of distributions, whatever the names of actions. So that it sees the names, an action leads to a
-    state of its own, labeled by it, from which chance moves on; and states are labeled by their rewards.
-    """
-    n, m = len(kernels[0]), len(kernels)
-    lines, seen = ["mdp"], sorted({tuple(row) for row in rewards})
-    for s in range(n):
-        lines += [f"{s} {a} {n + a * n + s} 1" for a in range(m)]
-    for a, P in enumerate(kernels):
-        for s in range(n):
-            lines += [f"{n + a * n + s} 0 {t} {float(P[s][t])!r}" for t in range(n) if P[s][t] != 0]
-    labels = [f"{s} looks{seen.index(tuple(rewards[s]))}{' init' * (s == 0)}" for s in range(n)]
-    labels += [f"{n + a * n + s} action{a}" for a in range(m) for s in range(n)]
-    names = [*(f"looks{k}" for k in range(len(seen))), *(f"action{a}" for a in range(m))]
-    path = file(folder, "q.tra", "\n".join(lines) + "\n")
-    file(folder, "q.lab", "\n".join(["#DECLARATION", " ".join(["init", *names]), "#END", *labels]) + "\n")
-    model = stormpy.build_model_from_explicit(path, folder / "q.lab")
-    asked = stormpy.parse_properties(";".join(f'Pmax=? [F "{name}"]' for name in names))
-    quotient = stormpy.transformations.perform_bisimulation(model, asked)
-    looks = [set(quotient.labeling.get_states(name)) for name in names if name.startswith("looks")]
-    return len(set().union(*looks))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_storm_finds_as_many_classes_of_an_mdp(tmp_path, seed):
     rng = np.random.default_rng([7, seed])
     kernels, classes = blown_up_mdp(rng, 5, 1 + seed % 3, zeros=0.4)
     rewards = rng.integers(0, 2, (5, len(kernels)))[classes]
-    found = lump(MDP([floats(P) for P in kernels], rewards=rewards))
-    assert storm_classes(tmp_path, kernels, rewards.tolist()) == found.n_states
+    P = [floats(kernel) for kernel in kernels]
+    looks = np.unique(rewards, axis=0, return_inverse=True)[1]
+    assert storm_lumping.storm_classes(tmp_path, P, looks) == lump(MDP(P, rewards=rewards)).n_states

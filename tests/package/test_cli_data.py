@@ -127,7 +127,7 @@ def test_estimate_is_that_of_the_library(folder, walks, options):
     data = [db.Transitions.from_trajectories(walks[name], states=5) for name in ("before", "after")]
     cost = "indicator" if "indicator" in options else "reward"
     known = db.estimate(*data, cost, rewards=np.arange(5.0), replicates=40, rng=5)
-    for name in ("value", "lower", "upper", "bias", "p_value", "corrected"):
+    for name in ("value", "lower", "upper", "bias", "p_value", "plug_in"):
         assert report[name] == pytest.approx(getattr(known, name), abs=1e-12)
     assert report["lower"] <= report["upper"]
 
@@ -156,7 +156,30 @@ def test_estimate_on_labels_joins_the_states(folder):
     (folder / "y.csv").write_text("state,next_state\na,c\nc,a\n", encoding="utf-8")
     out, _ = run("estimate", "x.csv", "y.csv", "--cost", "indicator", "--discount", 0.5, "--replicates", 20, "--json")
     # a b a b … against a c a c …: every second step differs, (1-γ) (γ + γ³ + …) = γ/(1+γ)
-    assert json.loads(out)["value"] == pytest.approx(0.5 / 1.5, abs=1e-8)
+    assert json.loads(out)["plug_in"] == pytest.approx(0.5 / 1.5, abs=1e-8)
+
+
+PROGRAM = """dtmc
+const double p;
+module blink
+  s : [0..1] init 0;
+  [] s=0 -> p : (s'=1) + 1-p : (s'=0);
+  [] s=1 -> (s'=0);
+endmodule
+label "on" = s=1;
+"""
+
+
+@pytest.mark.parametrize("command", ["estimate", "compare"])
+def test_a_program_with_constants_is_a_known_chain(folder, command):
+    (folder / "blink.pm").write_text(PROGRAM, encoding="utf-8")
+    (folder / "seen.csv").write_text("state,next_state\n0,1\n1,0\n", encoding="utf-8")
+    np.save(folder / "on.npy", [0.0, 1.0])
+    rewards = ("--rewards-a", "on.npy", "--rewards-b", "on") if command == "estimate" else ("--rewards", "on.npy")
+    options = (*rewards, "--const", "p=0.25", "--discount", 0.5, "--replicates", 20, "--permutations", 19)
+    value = json.loads(run(command, "seen.csv", "blink.pm", *options, "--json")[0])["plug_in"]
+    seen, program = (db.MarkovChain([[1 - p, p], [1, 0]], rewards=[0, 1]) for p in (1, 0.25))
+    assert value == pytest.approx(db.distance(seen, program, discount=0.5).value)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +394,7 @@ def test_compare_of_two_says_what_the_library_says(folder, walks):
     report = json.loads(run(*arguments, "--json")[0])
     data = [db.Transitions.from_trajectories(walks[name], states=5) for name in ("before", "after")]
     known = db.estimate(*data, "indicator", replicates=20, rng=5)
-    for name in ("value", "lower", "upper", "p_value", "corrected"):
+    for name in ("value", "lower", "upper", "p_value", "plug_in"):
         assert report[name] == pytest.approx(getattr(known, name), abs=1e-12)
     rows = known.contributions().records("rows", 8)
     assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]

@@ -49,7 +49,7 @@ def dense(packed, n_columns):
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [10, 250])
+@pytest.mark.parametrize("n", [10, 170])
 def test_what_is_shown_adds_up(n):
     """Whether by state or by group: costs sum to the distance, visits and rows of kernels and encoders to one."""
     d = stand_in(examples.random_chain(n, 0), examples.random_chain(n - 1, 1))
@@ -72,8 +72,8 @@ def test_what_is_shown_adds_up(n):
 
 
 def test_groups_are_of_states_that_behave_alike():
-    """Three hundred states of three behaviors fall into groups that do not mix them, in any order of the states."""
-    kind = np.random.default_rng(0).integers(3, size=300)
+    """Two hundred states of three behaviors fall into groups that do not mix them, in any order of the states."""
+    kind = np.random.default_rng(0).integers(3, size=200)
     P = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.3, 0.3, 0.4]])[kind][:, kind]
     X = db.MarkovChain(P / P.sum(axis=1, keepdims=True), rewards=kind.astype(float))
     x = page_data(stand_in(X, examples.random_chain(4, 0)), ("X", "Y"))["sides"][0]

@@ -77,6 +77,15 @@ def fresh(python, code, tmp_path, expected=0):
     return done.stdout.strip(), done.stderr.strip()
 
 
+def test_wheel_holds_what_it_should(wheel):
+    assert f"-{diffbisim.__version__}-" in wheel.name
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    assert modules | {"diffbisim/py.typed"} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "benchmarks", "docs")) for name in names)
+
+
 def test_bare_install_is_this_version_and_light(bare, tmp_path):
     code = """
 import sys

@@ -97,7 +97,7 @@ def test_long_trajectories_do_not_hang_on_few_first_states():
     with pytest.warns(UserWarning, match="fewer than 20 episodes say little of where a process starts"):
         found = db.estimate(A, B, **how)
     assert found.distance.problem.x.initial.tolist() == [0.5, 0, 0, 0.5] == found.distance.problem.y.initial.tolist()
-    assert found.value < db.estimate(A, B, initial="first", **how).value
+    assert found.plug_in < db.estimate(A, B, initial="first", **how).plug_in
 
 
 def test_long_run_of_several_classes():
@@ -142,7 +142,7 @@ def test_labels_of_one_group_may_be_missing_in_the_other():
 def test_without_common_states_the_noise_decides():
     found = db.estimate(data(0.0, 1), data(0.0, 2), rewards=(REWARDS, REWARDS + 1), replicates=20)
     assert found.evidence is None
-    assert found.p_value == pytest.approx((1 + (found.noise >= found.value).sum()) / 21)
+    assert found.p_value == pytest.approx((1 + (found.noise >= found.plug_in).sum()) / 21)
     with pytest.raises(db.InvalidArgument, match="strata is for episodes"):
         db.estimate(data(0.0, 1), data(0.0, 2), rewards=(REWARDS, REWARDS + 1), strata=[[0] * 24] * 2, replicates=20)
 

@@ -113,10 +113,11 @@ def test_history_falls_and_result_is_its_least():
 
 def test_same_answer_with_any_number_of_workers():
     X = db.examples.random_chain(8, 5)
-    alone = db.compress(X, 3, restarts=4, rng=7)
+    how = {"restarts": 4, "rng": 7, "max_steps": 6}
+    alone = db.compress(X, 3, **how)
     for workers in (1, 4):
         with ThreadPoolExecutor(workers) as executor:
-            other = db.compress(X, 3, restarts=4, rng=7, executor=executor)
+            other = db.compress(X, 3, **how, executor=executor)
         assert np.array_equal(alone.chain.transition, other.chain.transition)
         assert alone.history == other.history
 

@@ -37,7 +37,7 @@ def test_the_interval_covers_the_closed_form(cost):
 
 def test_the_plug_in_is_the_distance_of_the_chains_on_cells():
     e = far()
-    X, Y = (e.cells.chain(p.sample(100, 20, s), prune=e.budget.pruned) for s, p in enumerate(FAR))
+    X, Y = (e.cells.chain(p.sample(100, 20, s), prune=0.001) for s, p in enumerate(FAR))
     expected = db.distance(X, Y, discount=0.9)
     assert e.plug_in == pytest.approx(expected.value, abs=1e-5 * e.cells.cost().max())
     assert e.distance.value == e.plug_in
@@ -59,7 +59,7 @@ def test_calibration_is_exact_for_the_process_on_its_own_cells():
     for s, process in enumerate(FAR):
         X = process.sample(100, 20, s)
         fitted.append(db.LinearGaussian.fit(X[:, :-1].reshape(-1, 1), X[:, 1:].reshape(-1, 1), X[:, 0]))
-    chains = [on_cells(process, e.cells, e.budget.pruned) for process in fitted]
+    chains = [on_cells(process, e.cells, 0.001) for process in fitted]
     on_them = db.distance(*chains, e.cells.cost("sqeuclidean"), discount=0.9).value
     exact = linear_gaussian_distance(*fitted, 0.9)
     assert e.calibrated - e.plug_in == pytest.approx(exact - on_them, abs=1e-5 * e.cells.cost("sqeuclidean").max())
@@ -96,6 +96,54 @@ def test_finite_horizons_pool_the_steps_of_all_times():
     exact = linear_gaussian_distance(*FAR, weights=w)
     assert e.lower <= exact <= e.upper
     assert abs(e.value - exact) < 4 * e.standard_error
+    mean = db.estimate(X, Y, "sqeuclidean", discount=1.0, horizon=5, replicates=40)  # weights that add up to one
+    assert (mean.value, mean.upper) == pytest.approx((e.value / 6, e.upper / 6), rel=1e-3)
+
+
+def test_pruning_is_in_the_budget():
+    """What it has changed is found by leaving it out; the interval is wider by that."""
+    X, Y = FAR[0].sample(30, 10, 0), FAR[1].sample(30, 10, 1)
+    pruned, full = (estimate_paths(X, Y, discount=0.8, replicates=24, prune=p) for p in (0.2, 0.0))
+    assert full.budget.pruned == 0.0
+    assert pruned.budget.pruned == pytest.approx(abs(pruned.calibrated - full.calibrated), abs=1e-4)
+    assert pruned.budget.pruned > 1e-3
+    assert pruned.upper > pruned.value + pruned.budget.pruned / 2
+
+
+def test_terminal_states_are_never_left():
+    """One walk is always ahead of the other, so what is paid while one has ended is d = |E γ^τ - E γ^σ|."""
+
+    def walks(seed, speed, after):
+        rng = np.random.default_rng(seed)
+        paths = []
+        for _ in range(60):
+            path = [0.001 * rng.random()]
+            while path[-1] < 1:
+                path.append(path[-1] + speed * rng.random())
+            paths.append(np.array([*path, *[0.3] * after])[:, None])  # whatever follows
+        return paths
+
+    def ended(s):
+        return s[:, 0] >= 1
+
+    def one_has(a, b):
+        return np.not_equal.outer(ended(a), ended(b)).astype(float)
+
+    how = {"cost": one_has, "terminal": ended, "discount": 0.8, "replicates": 24}
+    X, Y = walks(0, 1.0, 0), walks(1, 0.5, 0)
+    e = db.estimate(X, Y, **how)
+    assert e.cells.n_terminal > 0
+    assert e.calibrated == e.plug_in  # no closed form knows of ends
+    times = [np.mean([0.8 ** (len(path) - 1) for path in paths]) for paths in (X, Y)]
+    assert e.lower <= abs(times[0] - times[1]) <= e.upper
+    again = db.estimate(walks(0, 1.0, 3), walks(1, 0.5, 3), **how)
+    assert (again.value, again.plug_in) == (e.value, e.plug_in)  # what follows does not count
+
+
+@pytest.mark.parametrize("given", [{"rewards": [0, 1]}, {"initial": "pooled"}, {"strata": [[0], [0]]}], ids=str)
+def test_options_for_finite_states_are_refused(given):
+    with pytest.raises(InvalidArgument, match=f"{next(iter(given))} is for finitely many states"):
+        db.estimate(short(0), short(1), **given)
 
 
 def test_one_long_trajectory_is_cut_into_pieces():

@@ -1,7 +1,8 @@
-"""Plug-in estimates: the number is the exact distance of the empirical chains, the interval a seeded bootstrap."""
+"""Estimates: the plug-in is the exact distance of the empirical chains, the interval a seeded bootstrap."""
 
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 
 import numpy as np
@@ -25,18 +26,19 @@ def far():
     return db.estimate(walks(0.0, 1), walks(1.5, 2), rewards=REWARDS, discount=0.9, rng=3, replicates=60)
 
 
-def test_value_is_the_distance_of_the_empirical_chains(far):
+def test_the_plug_in_is_the_distance_of_the_empirical_chains(far):
     X, Y = (walks(f, s).chain(rewards=REWARDS, unseen="self-loop") for f, s in ((0.0, 1), (1.5, 2)))
-    assert far.value == pytest.approx(db.distance(X, Y, discount=0.9).value, abs=1e-9)
-    assert far.distance.value == far.value
+    assert far.plug_in == pytest.approx(db.distance(X, Y, discount=0.9).value, abs=1e-9)
+    assert far.distance.value == far.plug_in
 
 
 def test_interval_is_the_basic_one(far):
     low, high = np.quantile(far.replicates, [0.025, 0.975], method="weibull")
-    assert far.lower == pytest.approx(2 * far.value - high)
-    assert far.upper == pytest.approx(2 * far.value - low)
-    assert far.bias == pytest.approx(far.replicates.mean() - far.value)
-    assert far.corrected == pytest.approx(np.sqrt(far.value**2 - far.null.mean() ** 2))
+    assert far.lower == pytest.approx(2 * far.plug_in - high)
+    assert far.upper == pytest.approx(2 * far.plug_in - low)
+    assert far.bias == pytest.approx(far.replicates.mean() - far.plug_in)
+    assert far.value == pytest.approx(np.sqrt(far.plug_in**2 - far.null.mean() ** 2))
+    assert far.corrected == far.value
     assert far.p_value == pytest.approx(1 / 1000)
     assert far.conclusion == "evidence that they differ"
 
@@ -57,7 +59,7 @@ def test_replicates_are_distances_of_resampled_episodes(far):
 def test_equal_processes_are_not_told_apart():
     e = db.estimate(walks(0.5, 4), walks(0.5, 5), rewards=REWARDS, discount=0.9, replicates=60)
     assert e.lower == 0.0
-    assert e.value > 0
+    assert 0 <= e.value < e.plug_in
     assert e.p_value > 0.05
     assert e.conclusion == "no evidence of a difference at this sample size"
 
@@ -66,7 +68,8 @@ def test_noise_bounds_the_error():
     """|d(X*,Y*) - d(X̂,Ŷ)| ≤ d(X*,X̂) + d(Y*,Ŷ) for every replicate, also with a cost that is no metric."""
     cost = np.random.default_rng(0).random((6, 6))
     e = db.estimate(walks(0.0, 1), walks(0.3, 2), cost, discount=0.9, replicates=40)
-    assert (np.abs(e.replicates - e.value) <= e.noise + 1e-7).all()
+    assert (np.abs(e.replicates - e.plug_in) <= e.noise + 1e-7).all()
+    assert e.value == pytest.approx(e.plug_in - e.bias)  # there is no null
 
 
 @pytest.mark.parametrize(
@@ -79,8 +82,8 @@ def test_other_distances(asked):
     cost = list(costs) if "weights" in asked else costs[0]
     e = db.estimate(*data, cost, replicates=20, **asked)
     X, Y = (d.chain(unseen="self-loop") for d in data)
-    assert e.value == pytest.approx(db.distance(X, Y, cost, **asked).value, abs=1e-7)
-    assert (np.abs(e.replicates - e.value) <= e.noise + 1e-7).all()
+    assert e.plug_in == pytest.approx(db.distance(X, Y, cost, **asked).value, abs=1e-7)
+    assert (np.abs(e.replicates - e.plug_in) <= e.noise + 1e-7).all()
 
 
 def test_workers_do_not_change_the_answer(far):
@@ -147,8 +150,49 @@ def test_a_guessed_start_that_matters_is_told():
     how = {"cost": "indicator", "discount": 0.5, "replicates": 20}
     with pytest.warns(UserWarning, match=r"X starts in \{'a'\} and Y in \{'b'\}, by the first states seen"):
         apart = db.estimate(a, b, **how)
-    assert apart.value == pytest.approx(1.0)  # a b a b … against b a b a …
+    assert apart.plug_in == pytest.approx(1.0)  # a b a b … against b a b a …
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert db.estimate(a, b, initial="a", **how).value == pytest.approx(0.0, abs=1e-12)
-        assert db.estimate(a, a, **how).value == pytest.approx(0.0, abs=1e-12)
+        assert db.estimate(a, b, initial="a", **how).plug_in == pytest.approx(0.0, abs=1e-12)
+        assert db.estimate(a, a, **how).plug_in == pytest.approx(0.0, abs=1e-12)
+
+
+# --- states that end an episode -----------------------------------------------------------------------------------
+
+
+def streams(leave, seed, sessions=40):
+    """Sessions of visits to "shop" that end in "bought" or "gone", one after the other in four streams."""
+    rng = np.random.default_rng(seed)
+    paths = [[] for _ in range(4)]
+    for k in range(sessions):
+        paths[k % 4] += ["shop"] * int(rng.geometric(leave)) + [("bought", "gone")[int(rng.random() < 0.5)]]
+    return paths
+
+
+@pytest.mark.parametrize("unseen", ["self-loop", "uniform", "error"])
+def test_terminal_states_stay_whatever_follows_them(unseen):
+    """The same as if the sessions had been cut by hand."""
+    ends, states = ("bought", "gone"), ("shop", "bought", "gone")
+    joined, cut = [], []
+    for leave, seed in ((0.3, 1), (0.6, 2)):
+        paths = streams(leave, seed)
+        joined.append(db.Transitions.from_trajectories(paths, states=states))
+        steps = [(a, b) for path in paths for a, b in pairwise(path) if a not in ends]
+        cut.append(db.Transitions.from_pairs(*zip(*steps, strict=True), states=states).chain(unseen="self-loop"))
+    how = {"cost": "indicator", "initial": "shop", "replicates": 20, "permutations": 19}
+    e = db.estimate(*joined, unseen=unseen, terminal=ends, **how)
+    assert e.plug_in == pytest.approx(db.distance(*cut, "indicator").value, abs=1e-8)
+    for side in (e.distance.problem.x, e.distance.problem.y):
+        np.testing.assert_array_equal(side.absorbing_states, [1, 2])
+    assert db.estimate(*joined, **how).plug_in != pytest.approx(e.plug_in, abs=1e-3)  # without, they go on
+
+
+@pytest.mark.parametrize(
+    ("terminal", "message"),
+    [("sold", "'sold' is no state"), (["gone", 7], "7 is no state"), (lambda s: s, "name the states"),
+     (["shop", "gone", "bought"], "no step is left")],
+)  # fmt: skip
+def test_bad_terminal_states_are_named(terminal, message):
+    data = [db.Transitions.from_trajectories(streams(0.3, k), states=("shop", "bought", "gone")) for k in (1, 2)]
+    with pytest.raises(InvalidArgument, match=message):
+        db.estimate(*data, "indicator", terminal=terminal)

@@ -33,6 +33,7 @@ MDP = db.examples.imitation_chain()
         (lambda: db.estimate(SEEN, SEEN, rewards=[0, 1], confidence="high"), "confidence is 'high'"),
         (lambda: db.compress(X, 1, time_limit="long"), "time_limit is 'long'; give seconds"),
         (lambda: db.compress_sweep(X, 5), "sizes is 5; give numbers of states"),
+        (lambda: db.compress_sweep(X, [1], restart=2), "compress_sweep has no option 'restart'; it has: .* restarts"),
         (lambda: db.fit(X, db.kernels.Softmax(2), steps=-1), "steps is -1"),
         (lambda: db.fit(X, db.kernels.Softmax(2), every=0), "every is 0"),
         (lambda: db.fit(X, db.kernels.Softmax(2), inner_gap=-1), "inner_gap = -1 at least 0"),

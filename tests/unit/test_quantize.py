@@ -5,7 +5,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.quantize import Steps, local_laws
+from diffbisim.quantize import Steps, _nearest_steps, local_laws
 
 
 def cloud(n, T, d, seed, width=1.0):
@@ -69,6 +69,16 @@ def test_local_laws_of_a_linear_map_are_exact():
     expected = np.broadcast_to((centers @ A.T + b)[:, None], laws.points.shape)
     np.testing.assert_allclose(laws.points, expected, atol=1e-4)  # the ridge is 1e-6 of the spread
     np.testing.assert_allclose(laws.weights.sum(axis=1), 1.0)
+
+
+def test_the_nearest_steps_on_the_line_are_those_of_a_search():
+    rng = np.random.default_rng(7)
+    points, centers = rng.normal(size=(60, 1)), np.append(3 * rng.normal(size=8), rng.normal())[:, None]
+    for m in (1, 15, 60):
+        index, square = _nearest_steps(points, centers, m)
+        expected = np.sort((points - centers[:, 0]) ** 2, axis=0)[:m].T
+        np.testing.assert_allclose(np.sort(square), expected)
+        np.testing.assert_allclose((points[index, 0] - centers) ** 2, square)
 
 
 def test_local_rows_have_the_means_of_the_process():

@@ -351,7 +351,9 @@ class Events:
         return list(found.values()), [f"{path}, {self.group} = {name}" for name in found]
 
 
-def read_observed(path: Path, rewards: Any = None, events: Events | None = None) -> Transitions | MarkovChain:
+def read_observed(
+    path: Path, rewards: Any = None, events: Events | None = None, const: str | None = None
+) -> Transitions | MarkovChain:
     """What was observed, if the file holds observations, else the chain in it."""
     from diffbisim.io.chains import read_chain, read_transitions
     from diffbisim.io.files import extension
@@ -362,7 +364,7 @@ def read_observed(path: Path, rewards: Any = None, events: Events | None = None)
         return events.read(path)  # type: ignore[no-any-return]
     if extension(path) in (".csv", ".tsv") and holds_observations(path):
         return read_transitions(path)  # type: ignore[no-any-return]
-    return read_chain(path, rewards=rewards)
+    return read_chain(path, rewards=rewards, constants=const)
 
 
 @contextmanager

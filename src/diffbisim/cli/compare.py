@@ -34,6 +34,7 @@ def compare(
     ] = None,
     rewards: cli.Rewards = None,
     unseen: cli.UnseenOfData = "self-loop",
+    constants: cli.Const = None,
     id_column: cli.Id = None,
     time_column: cli.Time = None,
     state_column: cli.State = None,
@@ -56,7 +57,7 @@ def compare(
         "rng": rng, "progress": cli.somebody_watches(),
     }  # fmt: skip
     if len(files) <= 2:
-        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None))
+        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None), constants)
         (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
         with cli.warnings_as_notes(initial="--initial"):
             found = db.estimate(
@@ -92,7 +93,7 @@ def _two(report: cli.Report) -> Table:
     return cli.sheet({
         "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "from": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
-        "distance": f"{report['value']:.6g}; without what chance adds {report['corrected']:.6g}",
+        "distance": f"{report['value']:.6g}; between the empirical chains {report['plug_in']:.6g}",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
         **cli.asked_line(report),
         **cli.side_lines(report, "different transitions"),

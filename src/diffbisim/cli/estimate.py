@@ -39,6 +39,7 @@ def estimate(
         Path | None, typer.Option(help="Rewards of B (default: those of A)", show_default=False)
     ] = None,
     unseen: cli.UnseenOfData = "self-loop",
+    constants: cli.Const = None,
     id_column: cli.Id = None,
     time_column: cli.Time = None,
     state_column: cli.State = None,
@@ -50,15 +51,15 @@ def estimate(
     output: cli.JsonOutput = None,
 ) -> None:
     """Distance between two processes of which only data are known, with a confidence interval."""
-    from diffbisim import estimate as plug_in
+    from diffbisim import estimate as estimated
 
     cli.check_output(output, ".json")
     events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
-    files, sides = read_sides(a, b, events, (rewards_a, rewards_b))
+    files, sides = read_sides(a, b, events, (rewards_a, rewards_b), constants)
     (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
     with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
-        found = plug_in(
+        found = estimated(
             x, y, cli.read_cost(cost), discount, criterion=criterion, horizon=horizon, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
             progress=cli.somebody_watches(),
@@ -74,7 +75,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
         "lower": found.lower,
         "upper": found.upper,
         "confidence": found.confidence,
-        "corrected": found.corrected,
+        "plug_in": found.plug_in,
         "bias": found.bias,
         "standard_error": found.standard_error,
         "p_value": found.p_value,
@@ -93,9 +94,9 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
 
 def _table(report: cli.Report) -> Table:
     return cli.sheet({
-        "distance": f"{report['value']:.6g} between the empirical chains",
+        "distance": f"{report['value']:.6g}, without what chance adds",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
-        "corrected": f"{report['corrected']:.6g}, without what chance adds; bias of the bootstrap {report['bias']:.3g}",
+        "plug-in": f"{report['plug_in']:.6g} between the empirical chains; bias of the bootstrap {report['bias']:.3g}",
         "equal?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "test": report["method"],
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
@@ -105,7 +106,7 @@ def _table(report: cli.Report) -> Table:
 
 
 def read_sides(
-    a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None]
+    a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None], const: str | None = None
 ) -> tuple[tuple[Path, Path], list[Any]]:
     """The two sides, each as observed transitions or as a known chain, and what they are called."""
     if b is None:
@@ -116,7 +117,7 @@ def read_sides(
     found = []
     for path, own, letter in zip((a, b), (rewards[0], rewards[1] or rewards[0]), "ab", strict=True):
         with cli.naming_options(rewards=f"--rewards-{letter}"):
-            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events))
+            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events, const))
     return (a, b), found
 
 

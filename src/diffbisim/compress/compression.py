@@ -670,6 +670,9 @@ def compress_sweep(
     if not ordered:
         raise InvalidArgument(f"sizes is {sizes!r}; give numbers of states, e.g. sizes=range(2, 11)")
     chain = _chain(target, options.pop("target_rewards", None), options.pop("unseen", "error"))
+    for name in options.keys() - set(Options._fields):
+        known = ", ".join(sorted({*Options._fields, "target_rewards", "unseen"}))
+        raise InvalidArgument(f"compress_sweep has no option {name!r}; it has: {known}")
     same = Options(rewards=rewards, **options)
     shared = Shared(chain, check_lag(same.lag))
     learned = isinstance(rewards, str) and rewards == "learn" and isinstance(same.cost, str)

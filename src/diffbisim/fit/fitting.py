@@ -26,6 +26,7 @@ The loop itself is optimize/loop.py; what is evaluated, objectives.py; how the p
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,14 @@ from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.result import FitResult
+from diffbisim.fit.simulators import SimulatorFit, fit_simulator
+from diffbisim.gaussian import LinearGaussian
 from diffbisim.optimize.checkpoint import Session
 from diffbisim.optimize.loop import Callback, Run, Watch
 from diffbisim.optimize.steps import Annealed, PolyakLevel
 from diffbisim.process import as_process
 from diffbisim.progress import Progress
+from diffbisim.quantize import is_paths
 from diffbisim.questions import Question
 from diffbisim.solvers import Exact, Somcot
 
@@ -79,8 +83,10 @@ def fit(
 
     Parameters
     ----------
-    target : a MarkovChain, Transitions (then its empirical chain), or a Stream, known by its samples only
-    kernel : a torch module whose output is a row-stochastic matrix, e.g. from :mod:`diffbisim.fit.kernels`
+    target : a MarkovChain, Transitions (then its empirical chain), or a Stream, known by its samples only. For a list
+        of (T, d) arrays, trajectories with continuous states, this is :func:`diffbisim.fit_simulator`
+    kernel : a torch module whose output is a row-stochastic matrix, e.g. from :mod:`diffbisim.fit.kernels`; for
+        trajectories a :class:`diffbisim.LinearGaussian` to start from, or ``(simulate, parameters to start from)``
     cost : "reward", "indicator", an (n_X, n_Y) array, or a torch module that returns one (learned)
     discount : weight γ of the next step
     initial : start of the model: a state, a distribution, or a module (learned); default that of the target
@@ -116,6 +122,8 @@ def fit(
     >>> round(float(result.parameters["drift"]), 6)
     1.5
     """
+    if is_paths(target):
+        return _fit_to_paths(dict(locals()))  # type: ignore[return-value]
     from diffbisim.fit.objectives import Model, few_threads, fitted_chain
 
     if loop not in ("double", "single"):
@@ -150,6 +158,23 @@ def fit(
         chain = fitted_chain(objective, result)
         best = {name: p.detach().numpy().copy() for name, p in zip(model.names, objective.best(), strict=True)}
         return FitResult(chain, result, best, kernel, status, tuple(run.history), dict(objective.work))
+
+
+def _fit_to_paths(given: dict[str, Any]) -> SimulatorFit:
+    """Of the arguments of :func:`fit`, by :func:`fit_simulator`, which has other options."""
+    kernel, cost = given["kernel"], given["cost"]
+    for name, parameter in signature(fit).parameters.items():
+        if name not in ("target", "kernel", "cost", "discount") and given[name] is not parameter.default:
+            raise InvalidArgument(f"{name} is not for trajectories; fit_simulator has other options for them")
+    if isinstance(kernel, LinearGaussian):
+        kernel = (kernel, None)
+    if not (isinstance(kernel, tuple) and len(kernel) == 2):
+        raise InvalidArgument(
+            f"kernel is a {type(kernel).__name__}; trajectories are fitted by a LinearGaussian to start from, or by "
+            "(simulate, parameters to start from)"
+        )
+    named = "sqeuclidean" if isinstance(cost, str) and cost == "reward" else cost
+    return fit_simulator(given["target"], *kernel, cost=named, discount=given["discount"])
 
 
 def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:

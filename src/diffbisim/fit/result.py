@@ -13,13 +13,13 @@ from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import entry, is_row, part
 from diffbisim.io.npz import chain_arrays
 from diffbisim.io.results import fitting_chain, read_built, write_built
-from diffbisim.results import DistanceResult, Status
+from diffbisim.results import DistanceResult, HasStatus, Status
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FitResult:
+class FitResult(HasStatus):
     """The best model found, and how it was found.
 
     Attributes:
@@ -48,16 +48,6 @@ class FitResult:
     @property
     def steps(self) -> int:
         return len(self.history)
-
-    @property
-    def status(self) -> str:
-        """How it ended, in a sentence."""
-        return self.outcome.value
-
-    @property
-    def converged(self) -> bool:
-        """Whether the run ended by itself."""
-        return self.outcome.converged
 
     def curve(self, name: str = "value") -> Array:
         """One column of the history, (steps,)."""

@@ -1,11 +1,12 @@
-"""Parameters of a simulator with continuous states, by the distance of its trajectories to data.
+"""Parameters of a model with continuous states, by the distance of its trajectories to data.
 
     θ̂ = argmin_θ d(X̂, Ŷ_θ)
 
 X̂ and Ŷ_θ are the chains of the data and of simulated trajectories on the cells of the data, with local-linear rows
 (quantize.py), and d is their exact distance. The simulator is any function of parameters and a generator: a formula, an
 environment, a program. It is given the same seed every time, so that d moves with θ only; few parameters are sought, by
-Nelder and Mead's simplex, which needs no derivative of the program.
+Nelder and Mead's simplex, which needs no derivative of the program. A linear-Gaussian process need not be simulated:
+its law at each center is known, and θ are its coefficients, or what it is a function of.
 
 *Interval.* The data are halved at random in several ways, trajectories staying whole, and each half is fitted from θ̂,
 with trajectories simulated from a seed of its own. Two halves differ by twice what the whole is uncertain by.
@@ -17,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, as_number, check_count, finite_numbers
-from diffbisim.continuous import TOLERANCE, halves_of
+from diffbisim.continuous import TOLERANCE, halves_of, on_cells
 from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument
+from diffbisim.gaussian import LinearGaussian
 from diffbisim.quantize import Cells, Steps, paths_of, quantize
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
@@ -45,12 +48,13 @@ class SimulatorFit:
     cells: Cells = field(repr=False)
     halves: Floats = field(repr=False)  # (n, 2, p) parameters of both halves of n splits
     evaluations: int = 0  # simulations of the fit to all data
+    process: LinearGaussian | None = field(default=None, repr=False)  # with these parameters, where the model is one
 
 
 def fit_simulator(
     target: Any,
-    simulate: Simulate,
-    start: Any,
+    simulate: Simulate | LinearGaussian,
+    start: Any = None,
     *,
     cost: str = "sqeuclidean",
     discount: float = 0.9,
@@ -60,12 +64,15 @@ def fit_simulator(
     confidence: float = 0.95,
     rng: int | np.random.Generator = 0,
 ) -> SimulatorFit:
-    """Fit the parameters of a simulator to trajectories (T, d), with intervals.
+    """Fit the parameters of a simulator to trajectories (T, d), with intervals; ``db.fit(target, …)`` comes here, too.
 
     Parameters
     ----------
     target : list of trajectories
-    simulate : ``simulate(parameters, generator)`` returns trajectories that start as the data do; many have less noise
+    simulate : ``simulate(parameters, generator)`` returns trajectories that start as the data do; many have less noise.
+        Or it returns a :class:`diffbisim.LinearGaussian`, whose law is taken as it is. Or it is one: then all of its
+        coefficients are sought from there (slope by rows, shift, lower triangle of the noise by rows), and it starts as
+        the data do
     start : (p,) parameters to start from, of the right order of magnitude
     cost, discount, n_states : as for :func:`diffbisim.estimate` and :func:`diffbisim.quantize`
     tol : parameters are found to this share of ``start``
@@ -74,13 +81,15 @@ def fit_simulator(
     """
     from scipy.special import stdtrit
 
+    paths, generator = paths_of(target, "target"), as_generator(rng)
+    data = Steps.of(paths)
+    if isinstance(simulate, LinearGaussian):
+        simulate, start = _with_coefficients(simulate, data)
     first = np.atleast_1d(np.asarray(start, dtype=np.float64))
     first = finite_numbers(first, (first.size,), name="start", per="parameter", error=InvalidArgument)
     if check_count(splits, "splits") < 2 or not 0 < as_number(confidence) < 1:
         raise InvalidArgument(f"splits is {splits}, confidence {confidence}; give at least 2, and a probability")
-    paths, generator = paths_of(target, "target"), as_generator(rng)
     cells = quantize(paths, n_states=n_states, rng=int(generator.integers(2**31)))
-    data = Steps.of(paths)
     search = _Search(cells, simulate, feature_cost(cells.centers, cells.centers, cost), discount)
     size = np.where(first == 0.0, 1.0, np.abs(first))
     seeds = generator.integers(2**31, size=(splits + 1, 2))
@@ -92,7 +101,27 @@ def fit_simulator(
     halves = np.array(found)
     error = np.sqrt((((halves[:, 0] - halves[:, 1]) / 2) ** 2).mean(axis=0))
     wide = stdtrit(splits, (1 + confidence) / 2) * error
-    return SimulatorFit(best, best - wide, best + wide, error, float(confidence), result, cells, halves, n)
+    made = simulate(best, np.random.default_rng(0))
+    process = made if isinstance(made, LinearGaussian) else None
+    return SimulatorFit(best, best - wide, best + wide, error, float(confidence), result, cells, halves, n, process)
+
+
+def _with_coefficients(process: LinearGaussian, data: Steps) -> tuple[Simulate, Floats]:
+    """The process as a function of slope, shift and noise, which starts as the data do; and its own coefficients."""
+    d = process.dimension
+    if data.now.shape[1] != d:
+        raise InvalidArgument(f"the process has {d} dimensions and target {data.now.shape[1]}; both need the same")
+    lower = np.tril_indices(d)
+    seen = LinearGaussian.fit(data.now, data.after, data.starts)
+
+    def model(parameters: Floats, rng: np.random.Generator) -> LinearGaussian:
+        slope, shift, entries = np.split(parameters, [d * d, d * d + d])
+        noise = np.zeros((d, d))
+        noise[lower] = entries
+        return LinearGaussian(slope.reshape(d, d), noise, shift=shift, start=seen.start, spread=seen.spread)
+
+    root = np.linalg.cholesky(process.noise @ process.noise.T)
+    return model, np.concatenate([process.slope.ravel(), process.shift, root[lower]])
 
 
 class _Search:
@@ -112,10 +141,7 @@ class _Search:
         known: list[DistanceResult] = []
 
         def result(z: Floats) -> DistanceResult:
-            made = paths_of(
-                self.simulate(start + z * tol, np.random.default_rng(seed)), "simulate(…)", self.cells.dimension
-            )
-            model = self.cells.smoothed(Steps.of(made))
+            model = self._on_cells(self.simulate(start + z * tol, np.random.default_rng(seed)))
             warm = known[-1] if known else None
             known[:] = [distance(chain, model, self.table, self.discount, self.solver, warm=warm)]
             return known[-1]
@@ -126,3 +152,8 @@ class _Search:
         least: Any = minimize  # its stubs know no options of the simplex
         found = least(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
         return start + found.x * tol, result(found.x), int(found.nfev)
+
+    def _on_cells(self, made: Any) -> MarkovChain:
+        if isinstance(made, LinearGaussian):
+            return on_cells(made, self.cells)
+        return self.cells.smoothed(Steps.of(paths_of(made, "simulate(…)", self.cells.dimension)))

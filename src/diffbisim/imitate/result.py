@@ -29,14 +29,14 @@ from diffbisim.io.results import read_built, write_built
 from diffbisim.mdp import MDP
 from diffbisim.names import Labels
 from diffbisim.problem import lazy
-from diffbisim.results import DistanceResult, Status
+from diffbisim.results import DistanceResult, HasStatus, Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImitationResult:
+class ImitationResult(HasStatus):
     """The best policy that was found.
 
     Attributes:
@@ -52,16 +52,6 @@ class ImitationResult:
     history: tuple[Mapping[str, float], ...]
     mdp: MDP
     outcome: Status
-
-    @property
-    def status(self) -> str:
-        """How the run ended, as a sentence."""
-        return self.outcome.value
-
-    @property
-    def converged(self) -> bool:
-        """Whether the run ended by itself."""
-        return self.outcome.converged
 
     @property
     def iterations(self) -> int:

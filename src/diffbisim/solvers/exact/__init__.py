@@ -8,7 +8,7 @@
     batch.py        many small problems in one call
     cluster.py      one problem on many machines
     checkpoint.py   the file that a killed run goes on from
-    games.py        strategy iteration for MDPs with actions; game_kernels.py, game_coupling.py: its parts
+    games.py        strategy iteration for MDPs with actions; game_kernels.py, game_staying.py, game_coupling.py
     tracking.py     one step at a time along a chain that moves (single loops)
     undiscounted.py what recurs, and Newton's steps without a discount
     average.py      the least average cost, by closed classes of pairs

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim._compile import borrowed, njit
+from diffbisim.checks import freeze
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.solvers.exact.simplex import (
     NODE,
@@ -390,7 +391,7 @@ def solve_rows(lo, hi, items, trees, W, common, effort, values):
     return total, failed, clipped
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")  # what is borrowed is held: tools are needed for the next row too
 def _solve_row(i, items, trees, W, common, effort, values, tools):
     """One row of X with all rows of Y. An item that turns out to be far from its tree begins with a similar one's."""
     items, trees, effort, common = borrowed(items), borrowed(trees), borrowed(effort), borrowed(common)
@@ -479,11 +480,11 @@ class Dense:
 
     def __init__(self, y: Successors, a: int, b: int, index: Any) -> None:
         Q, edges = y.probabilities.reshape(-1, b), a + b - 1
-        mean, (A, B) = Q.mean(axis=0), (_padded(a), _padded(b))
+        mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
         lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
         self._common = Common(*lines, np.empty(a + b), center, mean, *_interruptible(nearest_first, Q, mean))
-        self._uniform, self._fresh = np.full(a, 1.0 / a), True
+        self._uniform, self._fresh = freeze(np.full(a, 1.0 / a)), True
 
     @staticmethod
     def fits(items: Any, shape: tuple[int, int]) -> bool:
@@ -491,7 +492,8 @@ class Dense:
         x, y = items.x, items.y
         rows = (x.indptr.size - 1) * (y.indptr.size - 1)
         full = x.indices.size == (x.indptr.size - 1) * shape[0] and y.indices.size == (y.indptr.size - 1) * shape[1]
-        in_order = not items.listed.size or np.array_equal(items.listed, np.arange(rows))
+        every = items.listed.size == rows and np.array_equal(items.listed, np.arange(rows))
+        in_order = every or not items.listed.size
         return full and in_order and min(shape) >= THIN and LEAST <= sum(shape) < PLACE - 2 * LANES
 
     def common(self, W: NDArray[np.float64]) -> Common:

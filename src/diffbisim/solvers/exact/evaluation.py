@@ -86,11 +86,29 @@ def sweep_plans(lo, hi, plans, discount, source, v, out):
     return low, high
 
 
+class Sweep(NamedTuple):
+    """out = source + γ Π v, in single precision."""
+
+    discount: Any
+    source: Any  # (N,)
+    v: Any
+    out: Any
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _store(sweep, z, total, low, high):
+    """out[z], for (Π v)[z] = ``total``; the least and the largest change so far."""
+    new = sweep.source[z] + sweep.discount * total
+    change = new - sweep.v[z]
+    sweep.out[z] = new
+    return min(low, change), max(high, change)
+
+
 @njit(cache=True, nogil=True)
-def sweep_light(lo, hi, items, trees, light, discount, source, v, out):
+def sweep_light(lo, hi, items, trees, light, sweep):
     """:func:`sweep_plans` for narrow trees, all in single precision."""
-    items, light, source, v, out = borrowed(items), borrowed(light), borrowed(source), borrowed(v), borrowed(out)
-    x, y, m_y, factor = items.x.indptr, items.y.indptr, items.y.indptr.size - 1, np.float32(discount)
+    items, light, sweep = borrowed(items), borrowed(light), borrowed(sweep)
+    x, y, m_y, v = items.x.indptr, items.y.indptr, items.y.indptr.size - 1, sweep.v
     low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
     e = np.uintp(first_edge(items, trees, lo))
     for i in range(lo // m_y, -(-hi // m_y)):
@@ -99,20 +117,17 @@ def sweep_light(lo, hi, items, trees, light, discount, source, v, out):
             n, total = np.uintp(a + y[np.uintp(j + 1)] - y[np.uintp(j)] - 1), np.float32(0.0)
             for k in range(n):
                 total += light.flow[e + k] * v[np.uintp(light.target[e + k])]
-            new = source[z] + factor * total
-            change = new - v[z]
-            out[z] = new
-            low, high = min(low, change), max(high, change)
+            low, high = _store(sweep, z, total, low, high)
             e += n
             z += np.uintp(1)
     return low, high
 
 
 @njit(cache=True, nogil=True)
-def sweep_trees(lo, hi, items, trees, light, discount, source, v, out):
+def sweep_trees(lo, hi, items, trees, light, sweep):
     """:func:`sweep_light` with targets read from the trees: a node has a place, a cell is at the sum of two of them."""
-    items, trees, source, v, out = borrowed(items), borrowed(trees), borrowed(source), borrowed(v), borrowed(out)
-    flow, x, y, m_y, factor = borrowed(light.flow), items.x, items.y, items.y.indptr.size - 1, np.float32(discount)
+    items, trees, flow, sweep = borrowed(items), borrowed(trees), borrowed(light.flow), borrowed(sweep)
+    x, y, m_y, v = items.x, items.y, items.y.indptr.size - 1, sweep.v
     place = np.empty(longest(x) + longest(y), np.uintp)
     low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
     e = np.uintp(first_edge(items, trees, lo))
@@ -129,10 +144,7 @@ def sweep_trees(lo, hi, items, trees, light, discount, source, v, out):
             for k in range(n):
                 c, p = np.uintp(trees.child[e + k]), np.uintp(trees.parent[e + k])
                 total += flow[e + k] * v[place[c] + place[p]]
-            new = source[z] + factor * total
-            change = new - v[z]
-            out[z] = new
-            low, high = min(low, change), max(high, change)
+            low, high = _store(sweep, z, total, low, high)
             e += n
             z += np.uintp(1)
     return low, high
@@ -394,10 +406,10 @@ class Correction:
 
     def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
         t = self.transports
-        kernel = sweep_light if t.light.target.size else sweep_trees
+        kernel, sweep = sweep_light if t.light.target.size else sweep_trees, Sweep(np.float32(discount), source, v, out)
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return kernel(lo, hi, t.items, t.trees, t.light, discount, source, v, out)
+            return kernel(lo, hi, t.items, t.trees, t.light, sweep)
 
         self.products += 1
         ends = np.array(split(run, t.size, float(t.edges), t.threads))

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim._compile import borrowed, njit
-from diffbisim.solvers.exact.simplex import Costs, make_work, northwest_corner, tree_value
+from diffbisim.solvers.exact.game_staying import CELLS, Whole, make_rest, solve_rest, staying_basis, staying_full
+from diffbisim.solvers.exact.simplex import Costs, greedy, is_priced_out, make_work, northwest_corner, tree_value
 from diffbisim.solvers.exact.transports import Effort, _edges, _rows_of, _solve_items
 from diffbisim.solvers.successors import gather, longest
+
+EPS = float(np.finfo(float).eps)
 
 
 class Game(NamedTuple):
@@ -22,6 +25,8 @@ class Game(NamedTuple):
     members: Any  # the choices of the lines, one after the other
     discount: float
     same: bool  # whether the states of both sides are the same, and at no cost
+    full: bool  # whether all rows have all states
+    nearest: Any  # (n*n,) if both: the states by their distance from each, for first bases; else empty
 
 
 class Moves(NamedTuple):
@@ -43,78 +48,59 @@ def _least(game, delta, first, line):
     return delta[at], at
 
 
-@njit(cache=True, nogil=True)
-def staying_basis(costs, p, q, rows, cols, tree, work):
-    """First basis for a metric: what two distributions have in common stays, the rest goes row by row to the nearest.
-
-    As :func:`diffbisim.solvers.exact.simplex.greedy`, which continues here after the common mass: of the two nodes of a
-    state the one with less mass hangs under the other. The last row is the root and waits, and so does the last column,
-    so that no column is left with an empty edge.
-    """
-    C, stride, a, b = costs
-    child, parent, flow = tree
-    left, open_cols, mass_of = work.net[:b], work.block, work.net[b : b + a]
-    left[:], mass_of[:] = q, p
-    k, n_open, j = a + b - 2, b, 0
-    for i in range(a - 1):
-        while j < b and cols[j] < rows[i]:
-            j += 1
-        if j == b or cols[j] != rows[i]:
-            continue
-        if p[i] < q[j]:
-            child[k], parent[k], flow[k] = i, a + j, p[i]
-            left[j], mass_of[i] = q[j] - p[i], -1.0
-            k -= 1
-        elif n_open > 1:
-            child[k], parent[k], flow[k] = a + j, i, q[j]
-            left[j], mass_of[i] = -1.0, p[i] - q[j]
-            k, n_open = k - 1, n_open - 1
-    n_open = 0
-    for j in range(b):
-        if left[j] >= 0.0:
-            open_cols[n_open] = j
-            n_open += 1
-    for i in range(a - 1):
-        mass, base = mass_of[i], i * stride
-        while mass >= 0.0:
-            at, least = 0, np.inf
-            for o in range(n_open):
-                if C[base + open_cols[o]] < least:
-                    at, least = o, C[base + open_cols[o]]
-            j = open_cols[at]
-            if mass < left[j] or n_open == 1:
-                child[k], parent[k], flow[k] = i, a + j, mass
-                left[j] = max(left[j] - mass, 0.0)
-                mass = -1.0
-            else:
-                child[k], parent[k], flow[k] = a + j, i, left[j]
-                mass -= left[j]
-                n_open -= 1
-                open_cols[at] = open_cols[n_open]
-            k -= 1
-    for o in range(n_open):
-        j = open_cols[o]
-        child[o], parent[o], flow[o] = a + j, a - 1, left[j]
-    if n_open == 1:
-        flow[0] = p[a - 1]  # the same but for rounding, and not zero
-
-
-@njit(cache=True, nogil=True)
-def _first_basis(k, items, trees, W, work, scratch):
-    """The better of two first bases of item k, where both sides have the same states."""
+@njit(cache=True, nogil=True, inline="always")
+def _whole(k, items, trees):
+    """The transport of item k."""
     x, y = items.x, items.y
     i, j = _rows_of(items, k)
     px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
-    rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
-    tree, costs = _edges(items, trees, k, rows.size + cols.size, trees.flow), Costs(W, items.n_y, rows.size, cols.size)
-    if rows.size < items.n_y or cols.size < items.n_y:
-        gather(W, items.n_y, rows, cols, scratch)
-        costs = Costs(scratch, cols.size, rows.size, cols.size)
-    northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
-    value = tree_value(tree, costs)
-    staying_basis(costs, p, q, rows, cols, tree, work)
-    if value <= tree_value(tree, costs):
-        northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
+    rows, cols = x.indices[px], y.indices[py]
+    tree = _edges(items, trees, k, rows.size + cols.size, trees.flow)
+    return Whole(rows, cols, x.probabilities[px], y.probabilities[py], tree)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _costs(whole, W, n_y, scratch):
+    """Its costs, where they are if both rows are full."""
+    a, b = whole.rows.size, whole.cols.size
+    if b == n_y and a * n_y == W.size:
+        return Costs(W, n_y, a, b)
+    gather(W, n_y, whole.rows, whole.cols, scratch)
+    return Costs(scratch, b, a, b)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _first_basis(k, items, trees, W, game, tools):
+    """A first basis of item k, or the better of two; returns its value."""
+    whole, work = _whole(k, items, trees), tools.work
+    if game.nearest.size:
+        value = staying_full(whole, W, game.nearest, work)
+        if value < np.inf:
+            return value
+    costs, (i, j) = _costs(whole, W, items.n_y, tools.scratch), _rows_of(items, k)
+    order_x = items.order_x[items.x.indptr[i] : items.x.indptr[i + 1]]
+    order_y = items.order_y[items.y.indptr[j] : items.y.indptr[j + 1]]
+    northwest_corner(whole.p, whole.q, order_x, order_y, whole.tree)
+    value = tree_value(whole.tree, costs)
+    if game.same:
+        made = staying_basis(whole, W, items.n_y, tools.rest, work)
+    else:
+        made = True
+        greedy(costs, whole.p, whole.q, whole.tree, work)
+    other = tree_value(whole.tree, costs) if made else np.inf
+    if value <= other:
+        northwest_corner(whole.p, whole.q, order_x, order_y, whole.tree)
+    return min(value, other)
+
+
+class Tools(NamedTuple):
+    """Scratch of one thread."""
+
+    work: Any  # of the simplex
+    scratch: Any  # for costs
+    rest: Any  # for what is left of a transport
+    solved: Any  # (C,) which choices of a pair are solved
+    closed: Any  # (L,) which lines
 
 
 @njit(cache=True, nogil=True)
@@ -127,47 +113,82 @@ def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
     work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
     n_lines, n_choices = game.lines.size - 1, moves.delta.size // TU.size
     solved, closed = np.empty(n_choices, np.bool_), np.empty(n_lines, np.bool_)
-    return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scratch, solved, closed)
+    tools = Tools(work, scratch, make_rest(a, b, trees), solved, closed)
+    return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _solve_choice(k, items, trees, W, effort, game, delta, tools):
+    """δ of choice k with an optimal plan; returns as ``_solve_items``."""
+    work, pivots, cut = tools.work, 0, 0.0
+    if game.same and effort.basis == 2:
+        whole = _whole(k, items, trees)
+        if whole.p.size * whole.q.size >= CELLS:
+            costs = _costs(whole, W, items.n_y, tools.scratch)
+            if is_priced_out(costs, whole.tree, work.pot, effort.price):
+                delta[k] = game.base[k] + game.discount * tree_value(whole.tree, costs)
+                return 0, 0, 0.0
+            pivots, cut = solve_rest(whole, W, items.n_y, tools.rest, work, effort.price)
+    more, left, clipped = _solve_items(k, k + 1, items, trees, W, effort, delta, work, tools.scratch)
+    delta[k] = game.base[k] + game.discount * delta[k]
+    return pivots + more, left, max(cut, clipped)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _at_least(k, items, game, pot, price):
+    """A lower bound on δ of choice k between full rows, by the potentials of any other."""
+    i, j = _rows_of(items, k)
+    a, b = items.x.indptr[i + 1] - items.x.indptr[i], items.n_y
+    p, q, total, size = items.x.probabilities, items.y.probabilities, 0.0, 0.0
+    for s in range(a):
+        part = p[np.uintp(i * a + s)] * pot[np.uintp(s)]
+        total, size = total + part, size + abs(part)
+    for t in range(b):
+        part = q[np.uintp(j * b + t)] * pot[np.uintp(a + t)]
+        total, size = total + part, size + abs(part)
+    return game.base[k] + game.discount * (total - price - (a + b) * EPS * size)
 
 
 @njit(cache=True, nogil=True)
-def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, work, scratch, solved, closed):
+def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools):
     """The loop; apart, because what is borrowed has to be held by the caller."""
-    game, moves, TU = borrowed(game), borrowed(moves), borrowed(TU)
-    solved, closed = borrowed(solved), borrowed(closed)
-    delta, C = moves.delta, solved.size
-    fresh, ready = effort.basis == 0 and game.same, Effort(2, effort.price, effort.slack, effort.stop)
+    items, trees, W, game, moves, TU = (
+        borrowed(items), borrowed(trees), borrowed(W), borrowed(game), borrowed(moves), borrowed(TU)
+    )  # fmt: skip
+    tools, effort, delta = borrowed(tools), borrowed(effort), moves.delta
+    solved, closed, C = tools.solved, tools.closed, tools.solved.size
+    fresh, known = effort.basis == 0, effort.basis != 1
+    how = Effort(2 if known else effort.basis, effort.price, effort.slack, effort.stop)
     pivots, failed, clipped, count = 0, 0, 0.0, 0
     for p in range(lo, hi):
         first = p * C
-        lazy = effort.basis == 2  # else there are no plans that would bound anything
-        for c in range(C):
-            solved[c] = False
-            if not lazy:
-                delta[first + c] = np.inf
-        closed[:] = False
+        for k in range(first, first + C):
+            if fresh:
+                value = _first_basis(k, items, trees, W, game, tools)
+                delta[k] = game.base[k] + game.discount * value
+            elif not known:
+                delta[k] = np.inf  # there are no plans that would bound anything
+        solved[:], closed[:] = effort.price == np.inf, False
         best, line, at = -np.inf, -1, -1
         while True:
-            top, candidate = -np.inf, -1
+            top, candidate, nearest = -np.inf, -1, -1
             for n in range(closed.size):
                 if not closed[n]:
-                    bound, _ = _least(game, delta, first, n)
+                    bound, k = _least(game, delta, first, n)
                     if bound > top:
-                        top, candidate = bound, n
+                        top, candidate, nearest = bound, n, k
             if candidate < 0 or top <= best:
                 break
-            for e in range(game.lines[candidate], game.lines[candidate + 1]):
-                c = game.members[e]
-                if not solved[c]:
-                    k = first + c
-                    if fresh:
-                        _first_basis(k, items, trees, W, work, scratch)
-                    more, left, cut = _solve_items(
-                        k, k + 1, items, trees, W, ready if fresh else effort, delta, work, scratch
-                    )
-                    delta[k] = game.base[k] + game.discount * delta[k]
-                    solved[c] = True
-                    pivots, failed, clipped, count = pivots + more, failed + left, max(clipped, cut), count + 1
+            least = np.inf
+            for e in range(game.lines[candidate] - 1, game.lines[candidate + 1]):  # the one with the least bound first
+                k = first + game.members[e] if e >= game.lines[candidate] else nearest
+                if solved[k - first] or (
+                    least < np.inf and _at_least(k, items, game, tools.work.pot, effort.price) >= least
+                ):
+                    continue
+                more, left, cut = _solve_choice(k, items, trees, W, how, game, delta, tools)
+                solved[k - first], least = True, min(least, delta[k]) if game.full and known else np.inf
+                pivots, failed, clipped, count = pivots + more, failed + left, max(clipped, cut), count + 1
             closed[candidate] = True
             value, k = _least(game, delta, first, candidate)
             if value > best:

@@ -19,6 +19,8 @@ lines at once (Newton's method) is not done: it cycles, already on 12 states.
 *The lazy maximum.* The old plans bound every δ_c from above, and evaluating has computed all these bounds. So per pair
 lines are solved in the order of their bounds, until the next bound is below the best line that is solved: that is T U
 still, and L U = T U. Most transports are never solved again.
+Within a line, the potentials of one transport between full rows bound all others from below: choices that cannot be the
+least are passed by. The first table is worth no pivots at all: first bases are its plans, and nothing is certified yet.
 
 *One MDP with itself.* U is symmetric and zero on the diagonal, so pairs s < t are solved and the others follow. The
 diagonal is a pair whose change is zero: it counts in min Δ ≤ 0 ≤ max Δ.
@@ -46,7 +48,7 @@ from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, plans_of
 from diffbisim.solvers.exact.game_kernels import Game, Moves, improve_choices, improve_lines, improve_pairs
 from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
 from diffbisim.solvers.exact.solver import Discounted
-from diffbisim.solvers.exact.transports import EPS, LARGE, NOTHING, Basis, Effort
+from diffbisim.solvers.exact.transports import EPS, LARGE, NO_NUMBERS, NOTHING, Basis, Effort
 
 Integers = NDArray[np.int64]
 
@@ -56,7 +58,8 @@ SHARE, LEAST = 0.02, 1e-3
 #: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
 LOOSE = 0.003
 
-#: Pivots of the first sweep that gain less than this share of the largest cost wait: most choices are never needed.
+#: Pivots of the first sweep that gain less than this share of the largest cost wait: most choices are never needed. Of
+#: one MDP with itself none is made.
 FIRST = 0.4
 
 #: Rounds of the adversary, and of the other side in each, after which plans are improved anyway.
@@ -88,11 +91,12 @@ class StrategyIteration(Discounted):
         self.u, self.TU = np.zeros(N + 1), np.empty(N)
         self.u[:N] = self.pairs.table(first_table(problem, None if warm is None else warm.values))
         self.U = self.u[self.pairs.numbers]
-        self.game = make_game(problem, self.pairs.listed, scale, same=is_hollow(self.U, problem.shape))
+        self.game = make_game(problem, self.pairs.listed, scale, self.U)
         self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), np.append(np.arange(N) * C, N * C))
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
-        self.price, self.share, self.gap = FIRST if warm is None else PRICE, SHARE, np.inf
+        first = np.inf if self.game.same else FIRST
+        self.price, self.share, self.gap = first if warm is None else PRICE, SHARE, np.inf
 
     @property
     def work(self) -> dict[str, int]:
@@ -111,12 +115,13 @@ class StrategyIteration(Discounted):
         if self.pairs.folded:  # the diagonal does not change
             low, high = min(low, 0.0), max(high, 0.0)
         u[:] = self.TU
-        u += γ / (1 - γ) * (high + low - self.price) / 2
+        if solved := solved and self.price < np.inf:
+            u += γ / (1 - γ) * (high + low - self.price) / 2
         self.U = self.u[self.pairs.numbers]
         self.change, before = high - low, self.gap
         self.floor = 2 * rounding(self.transports, size, γ)
         self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
-        if not self.gap < before:
+        if before < np.inf and not self.gap < before:
             self.share = max(self.share / 5, LEAST)
 
     def _sweep(self) -> bool:
@@ -139,9 +144,12 @@ class StrategyIteration(Discounted):
 
     def evaluate(self) -> None:
         """The value of the game with the present plans, as exact as the last change deserves."""
-        least = 0.1 * self.tol * (1 - self.discount)
-        accuracy = max(self.share * self.change, least, 20 * EPS)
-        self.price = max(PRICE, LOOSE * self.change)
+        γ = self.discount
+        change = min(self.change, 1 - γ)  # what one step costs: tables differ by as much, however far off the first is
+        accuracy = max(self.share * change, 0.1 * self.tol * (1 - γ), 20 * EPS)
+        self.price = max(PRICE, LOOSE * change)
+        if self.pairs.folded:  # the middle of the band is nowhere near: the diagonal does not move with it
+            self.u[:-1] = self.TU
         plans = plans_of(self.transports, self.pairs, self.moves.chosen)
         chain = PairChain(plans, self.u.size, self.discount, self.transports.threads)
         for _ in range(ROUNDS):
@@ -187,13 +195,17 @@ def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
     return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
 
 
-def make_game(problem: ActionProblem, listed: Integers, scale: float, same: bool) -> Game:
-    """Costs and lines at the listed pairs."""
+def make_game(problem: ActionProblem, listed: Integers, scale: float, U: Array) -> Game:
+    """Costs and lines at the listed pairs, for iterations from the table U."""
     cost = problem.cost.reshape(len(problem.choices), -1)[:, listed].T / scale
     sizes = [len(line) for line in problem.lines]
     lines = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     base = np.ascontiguousarray((1 - problem.discount) * cost).ravel()
-    return Game(base, lines, np.concatenate(problem.lines).astype(np.int64), problem.discount, same)
+    members, same = np.concatenate(problem.lines).astype(np.int64), is_hollow(U, problem.shape)
+    sides = zip((problem.x._stacked, problem.y._stacked), problem.shape, strict=True)
+    full = all(rows.indices.size == (rows.indptr.size - 1) * n for rows, n in sides)
+    nearest = np.argsort(U.reshape(problem.shape), axis=1).ravel() if same and full else NO_NUMBERS
+    return Game(base, lines, members, problem.discount, same, full, nearest)
 
 
 def first_table(problem: ActionProblem, values: Array | None) -> Array:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim._compile import borrowed, njit
+from diffbisim._compile import borrowed, held, njit
 from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
@@ -195,7 +195,9 @@ def solve_items(lo, hi, items, trees, W, effort, values):
     """
     a, b = longest(items.x), longest(items.y)
     work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
-    return _solve_items(lo, hi, items, trees, W, effort, values, work, scratch)
+    done = _solve_items(lo, hi, items, trees, W, effort, values, work, scratch)
+    held((work, scratch))
+    return done
 
 
 @njit(cache=True, nogil=True)
@@ -206,7 +208,7 @@ def _turn_over(costs, columns):
             columns.entries[j * costs.a + i] = costs.entries[i * costs.stride + j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")  # to compile it once, not also by itself
 def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
     """The loop; apart, because what is borrowed has to be held by the caller."""
     items, trees, work, effort = borrowed(items), borrowed(trees), borrowed(work), borrowed(effort)

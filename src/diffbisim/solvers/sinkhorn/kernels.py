@@ -141,7 +141,7 @@ def _transposed_costs(at, pairs, W, room):
     return T
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def make_room(pairs, copies):
     """Room for ``copies`` matrices and three vectors."""
     a, b = longest(pairs.x), longest(pairs.y)
@@ -276,7 +276,7 @@ def _farthest(w):
     return far
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def _scale_one(C, K, pair, beta, most, target, omega, room):
     """Sinkhorn on one pair until its columns are wrong by ``target``; returns iterations, that error and ω."""
     p, q, f, g = pair.p, pair.q, pair.f, pair.g
@@ -382,7 +382,7 @@ def _cholesky_solve(H, v):
             v[k] -= H[j, k] * v[j]
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def _dual_value(C, K, pair, beta, t):
     """Plan, column sums t and error for g; f is made from it. Returns φ and the error."""
     _absorb(C, pair, beta, K)
@@ -400,7 +400,7 @@ def _dual_value(C, K, pair, beta, t):
     return value, error
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def _direction(K, p, q, room):
     """v = Newton's step for β g, without its mean, which does nothing; returns its length. Uses up t."""
     t, v = room.t, room.v
@@ -419,7 +419,7 @@ def _direction(K, p, q, room):
     return size
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def _newton_one(C, K, pair, beta, target, room):
     """Newton on one pair; returns the error that is left. φ never falls by more than its rounding."""
     g, v, old = pair.g, room.v, room.old
@@ -471,7 +471,7 @@ def newton(lo, hi, gibbs, target, error):
 # Plans that are *stored* stand pair after pair, each (a, b) by rows.
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def pair_plan(at, gibbs, rounded, room):
     """The plan of the pair at a place, (a, b), in scratch, for its potentials as they are; rounded or not."""
     C = costs(at, gibbs.pairs, gibbs.W, room.matrices[0])
@@ -627,7 +627,7 @@ def means(lo, hi, pairs, columns, potential, out):
         out[k] = total
 
 
-@njit(**STRICT)
+@njit(inline="always", **STRICT)
 def _own_potentials(at, pairs, U, epsilon, G, room):
     """Potentials of a pair on its successors, f (a,) and g (b,): two transforms, from the g that is in G."""
     f, g, C = np.empty(at.rows.stop - at.rows.start), G[at.g].copy(), costs(at, pairs, U, room)
