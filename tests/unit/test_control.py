@@ -235,7 +235,7 @@ def test_imitation_on_cells_climbs():
     found = db.imitate(Line(limit=8), climb, discount=0.8, policy="markov", sampling=options)
     last = np.array([path[-1, 0] for path in found.walk(Line(limit=8), 3, 1).paths()])
     assert (last > 0.3).all()
-    assert found.history[-1]["blur"] < 0.6
+    assert found.history[-1]["blur"] <= 0.5
     assert found.history[-1]["distance"] >= 0
 
 

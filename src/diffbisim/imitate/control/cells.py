@@ -12,9 +12,9 @@ ten steps:
 
     blur = median of (E |S - s|²)^½ / median distance that was covered,     S on the cells, s in the environment
 
-Every step spreads a little, so where cells are wider than a step, longer steps spread less: an action is then held for
-2, or 4, steps of the environment, which are one of the table (and γ², the expert's every second state). The first of 1,
-2, 4 that has a blur of at most `MOST_BLUR` is taken; if none has, the table knows little more of where the learner is
+Every step spreads a little, so where cells are wider than a step, longer steps spread less: an action may be held for
+2, or 4, steps of the environment, which are one of the table (and γ², the expert's every second state). That of 1, 2,
+4 with the least blur is taken; if it is more than `MOST_BLUR`, the table knows little more of where the learner is
 than that it has moved, and the call is refused, with the number.
 """
 
@@ -37,7 +37,7 @@ from diffbisim.imitate.control.walks import Walk
 from diffbisim.mdp import MDP
 from diffbisim.quantize import Cells, quantize
 
-MOST_BLUR = 0.6
+MOST_BLUR = 0.5
 STEPS, WALKS = 10, 200  # compared
 HOLDS = (1, 2, 4)  # steps for which an action may be held
 
@@ -59,11 +59,10 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
 
     def make(seen: Walk) -> Made:
         model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
-        for hold in HOLDS:
-            mdp = table(model, centers, seen, hold)
-            unsure = blur(seen, mdp, centers / model.scale, model.scale, hold)
-            if unsure <= MOST_BLUR:
-                break
+        tables = [table(model, centers, seen, hold) for hold in HOLDS]
+        blurs = [blur(seen, each, centers / model.scale, model.scale, k) for k, each in zip(HOLDS, tables, strict=True)]
+        best = int(np.argmin(blurs))
+        hold, mdp, unsure = HOLDS[best], tables[best], blurs[best]
         if unsure > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # later on, steps would be lost
             raise InvalidArgument(
                 f'policy="markov": on {len(centers)} cells the learner is known to {unsure:.2f} of the way it goes '
