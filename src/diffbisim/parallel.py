@@ -158,7 +158,10 @@ def broadcast(client: Any, what: list[Any]) -> Any:
 
 def is_lost(client: Any, sent: Any) -> bool:
     """Whether the last copy of something went with its worker. Tasks that need it would wait for ever."""
-    return not all(client.who_has(sent).values())
+    try:
+        return not all(client.who_has(sent).values())
+    except CancelledError:  # the client knows already
+        return True
 
 
 def _submitted(

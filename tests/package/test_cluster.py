@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import diffbisim as db
 import fatal
 from diffbisim.cli import app
-from diffbisim.parallel import tasks
+from diffbisim.parallel import broadcast, is_lost, tasks
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import cluster as on_cluster
 
@@ -135,6 +135,13 @@ def test_a_worker_killed_in_mid_sweep_costs_its_blocks_only(client, chains, alon
     found = db.distance(*chains, discount=0.5, solver=Exact(cluster=client))
     agree(found, alone)
     assert (tmp_path / "killed").exists()
+
+
+def test_what_the_client_has_given_up_is_lost(client):
+    sent = broadcast(client, ["a table", "another"])
+    assert not is_lost(client, sent)
+    sent[1].cancel()
+    assert is_lost(client, sent)
 
 
 def test_tasks_survive_a_kill(client, tmp_path):
