@@ -85,7 +85,7 @@ def evaluation_sweep(coupling: Any, pairs: int) -> tuple[Callable[[], Any], int]
         transports.basis = 0
         transports.solve(coupling.U, np.empty(pairs), 1e-14)
         spare, r = np.empty((2, pairs), np.float32), np.ones(pairs, np.float32)
-        correction = evaluation.Correction(transports, DISCOUNT, spare)
+        correction = evaluation.TreeCorrection(transports, DISCOUNT, spare)
         plans = transports.light if transports.light.target.size else (*transports.trees[1:3], transports.light.flow)
         moved = sum(part.nbytes for part in plans) + 3 * r.nbytes
         return lambda: correction._swept(DISCOUNT, r, spare[0], spare[1]), moved

@@ -362,16 +362,17 @@ class PairChain:
 
 
 class Correction:
-    """(I - γ Π) δ = r for the plans of narrow transports, in single precision: what to add to a table.
+    """(I - γ Π) δ = r in single precision: what to add to a table whose residual is r.
 
-    Two tables of N numbers, ``spare (2, N)``, are overwritten; the solution is one of them.
+    Two tables of N numbers, ``spare (2, N)``, are overwritten; the solution is one of them. Where Π is stochastic, it is
+    known up to a constant only; ``constant`` is what to add to it.
     """
 
-    def __init__(self, transports: Transports, discount: float, spare: Any) -> None:
-        self.transports, self.discount, self.spare, self.products = transports, discount, spare, 0
+    def __init__(self, discount: float, spare: Any) -> None:
+        self.discount, self.spare, self.products, self.constant = discount, spare, 0, 0.0
 
     def solve(self, r: Any, target: float) -> Any:
-        """δ (N,), up to a constant: residual below ``target`` where that can be had. Sweeps first, then BiCGStab."""
+        """δ (N,): residual below ``target`` where that is possible. Plain sweeps first, then BiCGStab."""
         v, spread, before = r, np.inf, np.inf
         for k in range(SWEEPS):
             out = self.spare[k % 2]
@@ -379,18 +380,20 @@ class Correction:
             v, spread, before = out, high - low, spread
             if not _pays(spread, before, target):
                 break
+        self.constant = self.discount / (1 - self.discount) * (low + high) / 2
         if spread <= 2 * target:
             return v
+        self.constant = 0.0
         if bicgstab(self._applied, r, v, target, max_iterations=150) <= 2 * target:
             return v
-        return self._slowly(r, v, target)
+        return self._solve_slowly(r, v, target)
 
-    def _slowly(self, r: Any, v: Any, target: float) -> Any:
+    def _solve_slowly(self, r: Any, v: Any, target: float) -> Any:
         """Where BiCGStab stagnates: with a preconditioner or, where that would be too large, by plain sweeps."""
-        if self.transports.edges <= FACTORIZE:
-            plans = Plans(self.transports.at, self.transports.targets(), self.transports.flow, np.empty(0, np.int64))
+        if self._entries <= FACTORIZE:
             solution = np.zeros(r.size)
-            if PairChain(plans, r.size, self.discount).preconditioned(r.astype(np.float64), solution, target, False):
+            chain = PairChain(self._plans(), r.size, self.discount)
+            if chain.preconditioned(r.astype(np.float64), solution, target, False):
                 v[:] = solution
                 return v
         if not float(np.abs(v).max()) <= 2.0 * float(np.abs(r).max()) / (1 - self.discount):
@@ -404,6 +407,35 @@ class Correction:
     def _applied(self, v: Any, out: Any) -> None:
         self._swept(-self.discount, v, v, out)
 
+    @property
+    def _entries(self) -> int:
+        """Stored entries of Π."""
+        raise NotImplementedError
+
+    def _plans(self) -> Plans:
+        """Π in double precision."""
+        raise NotImplementedError
+
+    def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
+        """out = source + discount Π v; returns the least and the largest change from v."""
+        raise NotImplementedError
+
+
+class TreeCorrection(Correction):
+    """For the plans of narrow transports, one per pair."""
+
+    def __init__(self, transports: Transports, discount: float, spare: Any) -> None:
+        super().__init__(discount, spare)
+        self.transports = transports
+
+    @property
+    def _entries(self) -> int:
+        return self.transports.edges
+
+    def _plans(self) -> Plans:
+        t = self.transports
+        return Plans(t.at, t.targets(), t.flow, np.empty(0, np.int64))
+
     def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
         t = self.transports
         kernel, sweep = sweep_light if t.light.target.size else sweep_trees, Sweep(np.float32(discount), source, v, out)
@@ -413,4 +445,27 @@ class Correction:
 
         self.products += 1
         ends = np.array(split(run, t.size, float(t.edges), t.threads))
+        return float(ends[:, 0].min()), float(ends[:, 1].max())
+
+
+class PlanCorrection(Correction):
+    """For plans with flows in single precision, one row per pair in order."""
+
+    def __init__(self, plans: Plans, discount: float, spare: Any, threads: int) -> None:
+        super().__init__(discount, spare)
+        self.plans, self.threads = plans, threads
+
+    @property
+    def _entries(self) -> int:
+        return int(self.plans.flow.size)
+
+    def _plans(self) -> Plans:
+        return self.plans._replace(flow=self.plans.flow.astype(np.float64))
+
+    def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return sweep_plans(lo, hi, self.plans, discount, source, v, out)
+
+        self.products += 1
+        ends = np.array(split(run, v.size, float(self._entries), self.threads))
         return float(ends[:, 0].min()), float(ends[:, 1].max())

@@ -115,6 +115,12 @@ def plans_of(transports: Transports, pairs: Pairs, chosen: Integers) -> Plans:
     return Plans(np.append(at, at[-1]), transports.targets(pairs.numbers), flow, chosen)
 
 
+def longest_plans(transports: Transports, pairs: Pairs) -> Integers:
+    """Where the rows of a matrix begin that has space for the longest plan of every pair; its last one is empty."""
+    sizes = np.diff(transports.trees.at).reshape(pairs.size, -1).max(axis=1)
+    return np.concatenate([[0], np.cumsum(sizes), [sizes.sum()]]).astype(np.int64)
+
+
 class GameCoupling(Coupling):
     """Plans, potentials and occupancies of the moves that were selected; the table ``U`` is flat and scaled.
 

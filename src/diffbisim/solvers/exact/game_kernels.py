@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim._compile import borrowed, njit
+from diffbisim.solvers.exact.evaluation import Plans
 from diffbisim.solvers.exact.game_staying import CELLS, Whole, make_rest, solve_rest, staying_basis, staying_full
 from diffbisim.solvers.exact.simplex import Costs, greedy, is_priced_out, make_work, northwest_corner, tree_value
-from diffbisim.solvers.exact.transports import Effort, _edges, _rows_of, _solve_items
+from diffbisim.solvers.exact.transports import Effort, _edges, _rows_of, _solve_items, edge_targets
 from diffbisim.solvers.successors import gather, longest
 
 EPS = float(np.finfo(float).eps)
@@ -30,11 +31,38 @@ class Game(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Where the game stands."""
+    """The state of the game."""
 
-    delta: Any  # (N*C,) δ of every choice, or a bound on it
+    delta: Any  # (N*C,) δ of every choice, or an upper bound on it
     line: Any  # (N,) the adversary's line
     chosen: Any  # (N + 1,) the plan that a pair uses, p C + c; last the empty plan
+    value: Any  # (N,) T U, as the last improvement found it
+
+
+class Targets(NamedTuple):
+    """Where the edges of all trees lead, kept up to date by every improvement; empty where nobody needs that."""
+
+    numbers: Any  # (n_X*n_Y,) the number of every pair of states
+    target: Any  # (E,) the number of the pair that each edge leads to
+
+
+class Selected(NamedTuple):
+    """Of many pairs, the plans in use, in single precision and in one piece, and what they lack; else empty.
+
+    The row of a pair has space for the longest of its plans, and no flow in what is left of it.
+    """
+
+    plans: Plans  # one row per pair; a last empty one if the problem is folded
+    residual: Any  # (N,), or (N + 1,) if folded: L u - u, less any constant if it is not folded
+
+
+class Position(NamedTuple):
+    """A game with the plans of all choices and the moves of both sides."""
+
+    game: Game
+    plans: Plans  # one row per choice
+    moves: Moves
+    selected: Selected
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -104,17 +132,17 @@ class Tools(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
+def improve_pairs(lo, hi, items, trees, W, effort, game, moves, targets):
     """T U at the pairs lo…hi-1, with optimal plans of all lines that can be the worst, and the moves that attain it.
 
     Returns (pivots, transports left unsolved, most mass by which a plan was changed, transports solved).
     """
     a, b = longest(items.x), longest(items.y)
     work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
-    n_lines, n_choices = game.lines.size - 1, moves.delta.size // TU.size
+    n_lines, n_choices = game.lines.size - 1, moves.delta.size // moves.value.size
     solved, closed = np.empty(n_choices, np.bool_), np.empty(n_lines, np.bool_)
     tools = Tools(work, scratch, make_rest(a, b, trees), solved, closed)
-    return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools)
+    return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, targets, tools)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -150,10 +178,10 @@ def _at_least(k, items, game, pot, price):
 
 
 @njit(cache=True, nogil=True)
-def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools):
+def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, targets, tools):
     """The loop; apart, because what is borrowed has to be held by the caller."""
-    items, trees, W, game, moves, TU = (
-        borrowed(items), borrowed(trees), borrowed(W), borrowed(game), borrowed(moves), borrowed(TU)
+    items, trees, W, game, moves, targets = (
+        borrowed(items), borrowed(trees), borrowed(W), borrowed(game), borrowed(moves), borrowed(targets)
     )  # fmt: skip
     tools, effort, delta = borrowed(tools), borrowed(effort), moves.delta
     solved, closed, C = tools.solved, tools.closed, tools.solved.size
@@ -166,6 +194,8 @@ def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools):
             if fresh:
                 value = _first_basis(k, items, trees, W, game, tools)
                 delta[k] = game.base[k] + game.discount * value
+                if targets.target.size:
+                    edge_targets(k, k + 1, items, trees, targets.numbers, targets.target)
             elif not known:
                 delta[k] = np.inf  # there are no plans that would bound anything
         solved[:], closed[:] = effort.price == np.inf, False
@@ -188,12 +218,14 @@ def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools):
                     continue
                 more, left, cut = _solve_choice(k, items, trees, W, how, game, delta, tools)
                 solved[k - first], least = True, min(least, delta[k]) if game.full and known else np.inf
+                if targets.target.size and (more > 0 or not known):
+                    edge_targets(k, k + 1, items, trees, targets.numbers, targets.target)
                 pivots, failed, clipped, count = pivots + more, failed + left, max(clipped, cut), count + 1
             closed[candidate] = True
             value, k = _least(game, delta, first, candidate)
             if value > best:
                 best, line, at = value, candidate, k
-        TU[p], moves.line[p], moves.chosen[p] = best, line, at
+        moves.value[p], moves.line[p], moves.chosen[p] = best, line, at
     return pivots, failed, clipped, count
 
 
@@ -206,21 +238,42 @@ def _delta(k, game, plans, u):
     return game.base[k] + game.discount * total
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _select(p, plans, chosen, selected):
+    """Copy the plan that pair p uses."""
+    rows, first = selected.plans, plans.indptr[chosen[p]]
+    n = plans.indptr[chosen[p] + 1] - first
+    for e in range(rows.indptr[p], rows.indptr[p + 1]):
+        at = e - rows.indptr[p]
+        rows.target[e] = plans.target[first + at] if at < n else p
+        rows.flow[e] = plans.flow[first + at] if at < n else 0.0
+
+
 @njit(cache=True, nogil=True)
-def improve_lines(lo, hi, game, plans, u, moves, tie):
+def select_plans(lo, hi, position):
+    """Copy the plans that the pairs lo…hi-1 use."""
+    position = borrowed(position)
+    for p in range(lo, hi):
+        _select(p, position.plans, position.moves.chosen, position.selected)
+
+
+@njit(cache=True, nogil=True)
+def improve_lines(lo, hi, position, u, tie):
     """The best moves of both sides for the table u and the present plans; those that are as good but for ``tie`` stay.
 
-    Returns the smallest and the largest entry of L u - u. Leaves δ of every choice in ``moves``.
+    Returns the smallest and the largest entry of L u - u. Leaves δ of every choice in the moves, and plans that came
+    into use with all residuals in ``selected``, if that is not empty.
     """
-    game, moves, plans, u = borrowed(game), borrowed(moves), borrowed(plans), borrowed(u)
+    position, u = borrowed(position), borrowed(u)
+    game, plans, moves, selected = position
     delta, C = moves.delta, moves.delta.size // moves.line.size
     low, high = np.inf, -np.inf
     for p in range(lo, hi):
-        first = p * C
+        first, before = p * C, moves.chosen[p]
         for k in range(first, first + C):
             delta[k] = _delta(k, game, plans, u)
         present, at = _least(game, delta, first, moves.line[p])
-        if delta[moves.chosen[p]] > present + tie:
+        if delta[before] > present + tie:
             moves.chosen[p] = at
         best, line = present, moves.line[p]
         for n in range(game.lines.size - 1):
@@ -230,13 +283,21 @@ def improve_lines(lo, hi, game, plans, u, moves, tie):
         if best > present + tie:
             moves.line[p], moves.chosen[p] = line, at
         low, high = min(low, best - u[p]), max(high, best - u[p])
+        if selected.residual.size:
+            selected.residual[p] = delta[moves.chosen[p]] - u[p]
+            if moves.chosen[p] != before:
+                _select(p, plans, moves.chosen, selected)
     return low, high
 
 
 @njit(cache=True, nogil=True)
-def improve_choices(lo, hi, game, plans, u, moves, tie):
-    """The best choices within the present lines for the table u; returns how much the best of them gains."""
-    game, moves, plans, u = borrowed(game), borrowed(moves), borrowed(plans), borrowed(u)
+def improve_choices(lo, hi, position, u, tie):
+    """The best choices within the present lines for the table u; returns how much the best of them gains.
+
+    Updates ``selected`` as :func:`improve_lines` does.
+    """
+    position, u = borrowed(position), borrowed(u)
+    game, plans, moves, selected = position
     C, most = moves.delta.size // moves.line.size, 0.0
     for p in range(lo, hi):
         n, present, least, at = moves.line[p], np.inf, np.inf, moves.chosen[p]
@@ -247,7 +308,12 @@ def improve_choices(lo, hi, game, plans, u, moves, tie):
                 present = value
             if value < least:
                 least, at = value, k
-        if present > least + tie:
+        better = present > least + tie
+        if better:
             moves.chosen[p] = at
             most = max(most, present - least)
+        if selected.residual.size:
+            selected.residual[p] = (least if better else present) - u[p]
+            if better:
+                _select(p, plans, moves.chosen, selected)
     return most

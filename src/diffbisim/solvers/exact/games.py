@@ -31,6 +31,7 @@ which that of the best line itself pays for: T U is within the same [−γ p −
 Memory: about 10 (a + b) + 70 bytes per pair of states and of actions with a, b successors.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,27 @@ from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
-from diffbisim.solvers.exact.evaluation import PairChain
-from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, plans_of
-from diffbisim.solvers.exact.game_kernels import Game, Moves, improve_choices, improve_lines, improve_pairs
+from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
+from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, longest_plans, plans_of
+from diffbisim.solvers.exact.game_kernels import (
+    Game,
+    Moves,
+    Position,
+    Selected,
+    Targets,
+    improve_choices,
+    improve_lines,
+    improve_pairs,
+    select_plans,
+)
 from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
 from diffbisim.solvers.exact.solver import Discounted
-from diffbisim.solvers.exact.transports import EPS, LARGE, NO_NUMBERS, NOTHING, Basis, Effort
+from diffbisim.solvers.exact.transports import EPS, LARGE, MANY, NO_NUMBERS, NOTHING, Basis, Effort
 
 Integers = NDArray[np.int64]
+ImproveTable = Callable[[float], None]  # (target): the table u of the moves in use, to this residual
+
+NOT_SELECTED = Selected(Plans(ALL, np.empty(0, np.int32), np.empty(0, np.float32), ALL), np.empty(0, np.float32))
 
 #: The game inside is solved to this share of the last change; if the gap does not fall, to a smaller one.
 SHARE, LEAST = 0.02, 1e-3
@@ -88,11 +102,16 @@ class StrategyIteration(Discounted):
         known = warm.coupling if warm is not None and isinstance(warm.coupling, GameCoupling) else None
         self.pairs, self.transports = begin(problem, options.reachable, options.threads, known)
         N, C, scale = self.pairs.size, len(problem.choices), problem.scale or 1.0
-        self.u, self.TU = np.zeros(N + 1), np.empty(N)
+        self.u, self._spare = np.zeros(N + 1), np.empty(N + 1)
+        self.TU = self._spare[:N]
         self.u[:N] = self.pairs.table(first_table(problem, None if warm is None else warm.values))
         self.U = self.u[self.pairs.numbers]
         self.game = make_game(problem, self.pairs.listed, scale, self.U)
-        self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), np.append(np.arange(N) * C, N * C))
+        chosen = np.append(np.arange(N) * C, N * C)
+        self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), chosen, self.TU)
+        self.many = self.transports.edges >= MANY
+        self.targets = Targets(self.pairs.numbers, np.empty(self.transports.edges if self.many else 0, np.int32))
+        self.selected = self._selected() if self.many else NOT_SELECTED
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
         first = np.inf if self.game.same else FIRST
@@ -107,6 +126,12 @@ class StrategyIteration(Discounted):
             "pivots": t.pivots, "improvements": t.sweeps, "evaluations": self.evaluations, "sweeps": self.products,
         }  # fmt: skip
 
+    def _selected(self) -> Selected:
+        """Space for the plans in use, and for their residuals."""
+        indptr, rows = longest_plans(self.transports, self.pairs), self.pairs.size + self.pairs.folded
+        plans = Plans(indptr[: rows + 1], np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32), ALL)
+        return Selected(plans, np.zeros(rows, np.float32))
+
     def improve(self, iteration: int) -> None:
         """T U with optimal plans; U becomes the middle of the band that this certifies."""
         γ, u = self.discount, self.u[:-1]
@@ -114,6 +139,9 @@ class StrategyIteration(Discounted):
         low, high, size = extremes(ALL, self.TU, u)
         if self.pairs.folded:  # the diagonal does not change
             low, high = min(low, 0.0), max(high, 0.0)
+        if self.many:
+            middle = 0.0 if self.pairs.folded else (low + high) / 2
+            self.selected.residual[: u.size] = self.TU - u - middle
         u[:] = self.TU
         if solved := solved and self.price < np.inf:
             u += γ / (1 - γ) * (high + low - self.price) / 2
@@ -131,7 +159,7 @@ class StrategyIteration(Discounted):
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
             effort = Effort(int(basis), self.price, NOTHING, stop)
-            return improve_pairs(lo, hi, t.items, t.trees, self.U, effort, self.game, self.moves, self.TU)
+            return improve_pairs(lo, hi, t.items, t.trees, self.U, effort, self.game, self.moves, self.targets)
 
         done = split(run, self.pairs.size, t.cells, t.threads, wait=t.nodes**2 > 4 * LARGE)
         t.basis = Basis.FEASIBLE
@@ -150,38 +178,73 @@ class StrategyIteration(Discounted):
         self.price = max(PRICE, LOOSE * change)
         if self.pairs.folded:  # the middle of the band is nowhere near: the diagonal does not move with it
             self.u[:-1] = self.TU
-        plans = plans_of(self.transports, self.pairs, self.moves.chosen)
-        chain = PairChain(plans, self.u.size, self.discount, self.transports.threads)
+        improve_table = self._begin_correction() if self.many else self._begin_chain()
         for _ in range(ROUNDS):
-            self._best_choices(chain, accuracy / 5)
-            low, high = self._respond(improve_lines, chain, accuracy / 100)
+            self._best_choices(improve_table, accuracy / 5)
+            low, high = self._respond(improve_lines, accuracy / 100)
             if high - low <= accuracy:
                 break
         self.U = self.u[self.pairs.numbers]
-        self.products += chain.products
 
-    def _best_choices(self, chain: PairChain, target: float) -> None:
+    def _begin_chain(self) -> ImproveTable:
+        """The table of the plans in use, in double precision."""
+        self.plans = plans_of(self.transports, self.pairs, self.moves.chosen)
+        chain = PairChain(self.plans, self.u.size, self.discount, self.transports.threads)
+
+        def improve_table(target: float) -> None:
+            source, before = np.append(self.game.base[self.moves.chosen[:-1]], 0.0), chain.products
+            chain.evaluate(source, self.u, target)
+            self.products += chain.products - before
+
+        return improve_table
+
+    def _begin_correction(self) -> ImproveTable:
+        """The same for many pairs: what to add to the table u that was improved last, in single precision."""
+        trees, (selected, residual) = self.transports.trees, self.selected
+        self.plans = Plans(trees.at, self.targets.target, trees.flow, self.moves.chosen)
+        self._by_pairs(select_plans, self._position)
+        self.u[: residual.size] -= residual
+        spare = self._spare.view(np.float32).reshape(2, -1)[:, : residual.size]  # T U is not needed any more
+        correction = PlanCorrection(selected, self.discount, spare, self.transports.threads)
+
+        def improve_table(target: float) -> None:
+            before = correction.products
+            self.u[: residual.size] += correction.solve(residual, target)
+            if not self.pairs.folded:
+                self.u[: residual.size] += correction.constant
+            self.products += correction.products - before
+
+        return improve_table
+
+    def _best_choices(self, improve_table: ImproveTable, target: float) -> None:
         """The table of the best choices within the present lines."""
         for _ in range(ROUNDS):
-            source = np.append(self.game.base[self.moves.chosen[:-1]], 0.0)
-            chain.evaluate(source, self.u, target)
+            improve_table(target)
             self.evaluations += 1
             if self.problem.actions == "matched":
                 return
-            if self._respond(improve_choices, chain, target / 20) <= target:
+            if self._respond(improve_choices, target / 20) <= target:
                 return
 
-    def _respond(self, kernel: Any, chain: PairChain, tie: float) -> Any:
+    def _respond(self, kernel: Any, tie: float) -> Any:
         """Better moves for the table u: what the kernel returns, over all pairs."""
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return kernel(lo, hi, self.game, chain.plans, self.u, self.moves, tie)
-
-        chain.count += 1
-        done = split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
+        done = self._by_pairs(kernel, self._position, self.u, tie)
+        self.products += 1
         if kernel is improve_choices:
             return max(done)
         return min(low for low, _ in done), max(high for _, high in done)
+
+    @property
+    def _position(self) -> Position:
+        return Position(self.game, self.plans, self.moves, self.selected)
+
+    def _by_pairs(self, kernel: Any, *given: Any) -> list[Any]:
+        """``kernel(lo, hi, *given)`` over all pairs by all threads."""
+
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return kernel(lo, hi, *given)
+
+        return split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
 
     def coupling(self) -> GameCoupling:
         """What is known at the end."""
