@@ -27,9 +27,9 @@ from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
+    PairSuccessors,
     Transports,
     Trees,
-    Ways,
     item_potentials,
 )
 
@@ -74,7 +74,8 @@ def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
 
 def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
     seen = np.zeros(problem.shape[0] * problem.shape[1], np.bool_)
-    reached(Ways(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices), seen, first_pairs(problem))
+    successors = PairSuccessors(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices)
+    reached(successors, seen, first_pairs(problem))
     return seen
 
 

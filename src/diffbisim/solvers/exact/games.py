@@ -59,7 +59,7 @@ from diffbisim.solvers.exact.game_kernels import (
 )
 from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
 from diffbisim.solvers.exact.solver import Discounted
-from diffbisim.solvers.exact.transports import EPS, LARGE, MANY, NO_NUMBERS, NOTHING, Basis, Effort
+from diffbisim.solvers.exact.transports import EPS, LARGE, MANY, NO_NUMBERS, NOTHING, Basis, Effort, Sweep
 
 Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): the table u of the moves in use, to this residual
@@ -159,7 +159,8 @@ class StrategyIteration(Discounted):
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
             effort = Effort(int(basis), self.price, NOTHING, stop)
-            return improve_pairs(lo, hi, t.items, t.trees, self.U, effort, self.game, self.moves, self.targets)
+            sweep = Sweep(t.items, t.trees, self.U, effort)
+            return improve_pairs(lo, hi, sweep, self.game, self.moves, self.targets)
 
         done = split(run, self.pairs.size, t.cells, t.threads, wait=t.nodes**2 > 4 * LARGE)
         t.basis = Basis.FEASIBLE

@@ -72,7 +72,7 @@ from diffbisim.solvers.exact.pairs import (
     rounding,
     settle,
 )
-from diffbisim.solvers.exact.transports import EPS, NO_LIGHT
+from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact
@@ -138,7 +138,7 @@ class PolicyIteration(Discounted):
         self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
         self.TU = np.empty(self.transports.size)
         if self.transports.narrow:
-            self.transports.lighten()
+            self.transports.keep_single_plans()
             self.residual = np.empty(self.transports.size, np.float32)
         self.start = StartTransport(problem)
         self.products, self.price = 0, PRICE
@@ -184,7 +184,7 @@ class PolicyIteration(Discounted):
         self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
 
     def _settle_narrow(self) -> tuple[float, float, float]:
-        """The same by all threads; what the new plans lack (:class:`TreeCorrection`) is kept before U is overwritten."""
+        """The same by all threads; keeps the residual (:class:`TreeCorrection`) before U is overwritten."""
         γ, cost, scale = self.discount, self.problem.cost.ravel(), self.problem.scale or 1.0
         ends = np.array(self._by_all(settle, cost, scale, γ, self.U, self.TU))
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
@@ -229,5 +229,5 @@ class PolicyIteration(Discounted):
 
     def coupling(self) -> ExactCoupling:
         """What is known at the end."""
-        self.transports.light = NO_LIGHT
+        self.transports.single = NO_SINGLE_PLANS
         return ExactCoupling(self.problem, self.transports, self.U, self.start, self.accuracy)
