@@ -6,9 +6,9 @@
 
 The peer is the method of google-research's ``rl_metrics_aaai2021``: value iteration from zero with one ``ot.emd2`` per
 pair of states and action, for both orders of a pair. To reach the same certified gap, it stops when
-γ/(1-γ) ‖TU - U‖ ≤ gap. All its sweeps cost the same, so its time is the number of sweeps (counted with our kernel) times
-the time of one (from a sample of its calls in this run); running it in full would take hours. Ours starts from scratch
-with default options.
+γ/(1-γ) ‖TU - U‖ ≤ gap. All its sweeps cost the same, so its time is the number of sweeps (counted with our kernel)
+times the time of one (from a sample of its calls in this run); running it in full would take hours. Ours starts from
+scratch with default options.
 
 The large MDP has no peer. Its time is compared with that of a chain with as many states and successors, and its memory
 is given per pair of states and action. Each runs in its own process, because peak memory never falls. A smaller problem
