@@ -30,20 +30,24 @@ from diffbisim.checks import freeze
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.solvers.exact.simplex import (
     NODE,
-    PATIENCE,
     PRICED,
     STALE,
     TINY,
     Costs,
     Tree,
+    _any_below,
+    _cycle,
     _end_with,
     _join,
+    _pack,
+    _pivot,
     _shift_flow,
     _turn,
+    _unpack,
     is_priced_out,
     make_work,
     northwest_corner,
-    simplex,
+    optimize,
     tree_flows,
     tree_potentials,
     tree_value,
@@ -62,6 +66,9 @@ PLACE = 0xFFFF
 #: An item that takes more primal pivots than this many per node is far from its tree, and so are those that follow.
 FAR = 1
 
+#: A listed cell is worth a pivot while its reduced cost is at least this share of that of the first one.
+WORTH = 0.1
+
 #: How exact the center is: any tree that is nearly optimal does.
 ROUGH = 1e-9
 
@@ -69,9 +76,13 @@ ROUGH = 1e-9
 LEAST, THIN = 65, 8
 
 
+NO_TABLE = np.empty(0)
+
+
 class Common(NamedTuple):
     """What all items of a sweep have in common."""
 
+    table: Any  # (a*b,) W, flat
     by_rows: Any  # (a*B,) reduced costs for the potentials of the center, in single precision
     by_columns: Any  # (b*A,) their transpose
     base: Any  # (a + b,) those potentials
@@ -96,10 +107,21 @@ class Dual(NamedTuple):
     inverse: Any  # (a + b + 1,) the share by size
 
 
+class Cells(NamedTuple):
+    """Scratch of the primal simplex: a list of cells that may enter, at most one of every row."""
+
+    row: Any  # (a,) nodes
+    column: Any  # (a,)
+    cost: Any  # (a,)
+    pot: Any  # (a + b,) potentials relative to the base, in single precision
+    best: Any  # (A,) the least reduced cost of each row, up to its potential
+
+
 class Tools(NamedTuple):
     """Scratch of one thread."""
 
     work: Any  # of the primal simplex
+    cells: Cells
     dual: Dual
     hub: Tree  # of a row of X with the mean row of Y
 
@@ -161,7 +183,11 @@ def make_tools(common, stop):
     """Scratch for the transports that have this in common."""
     nodes, b, center = common.base.size, common.mean.size, common.center
     hub = Tree(np.empty_like(center.child), np.empty_like(center.parent), np.empty_like(center.flow))
-    return Tools(make_work(nodes, stop), make_dual(nodes - b, b), hub)
+    a = nodes - b
+    nodes_of_cells, cost = np.empty((2, a), np.uint32), np.empty(a)
+    near, best = np.empty(nodes, np.float32), np.empty(_padded(a), np.float32)
+    cells = Cells(nodes_of_cells[0], nodes_of_cells[1], cost, near, best)
+    return Tools(make_work(nodes, stop), cells, make_dual(a, b), hub)
 
 
 @njit(cache=True, nogil=True)
@@ -359,17 +385,124 @@ def repair_dense(tree, p, q, costs, common, tools):
     return 3 * nodes, False
 
 
-# --- items -------------------------------------------------------------------------------------------------
+# --- the primal simplex ------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_row(i, at, costs, pot, tol, cells):
+    """Put the cell of least reduced cost in row i on the list, at position ``at``; returns the position after it.
+
+    If no reduced cost of the row is below -tol, nothing is listed and ``at`` is returned.
+    """
+    C, stride, a, b = costs
+    first, level, most = i * stride, pot[i] - tol, np.int64(0)
+    for j in range(b):
+        excess = np.float64(max(level - (C[np.uintp(first + j)] - pot[np.uintp(a + j)]), 0.0))
+        most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(j))
+    if most <= PLACE:
+        return at
+    j = most & PLACE
+    cells.row[at], cells.column[at], cells.cost[at] = i, a + j, C[first + j]
+    return at + 1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_all(costs, pot, tol, cells):
+    """List the best cell of every row that has a reduced cost below -tol; returns how many there are."""
+    C, stride, a, b = costs
+    listed = 0
+    for i in range(a):
+        if _any_below(C, i * stride, pot, a, b, pot[i] - tol):
+            listed = _list_row(i, listed, costs, pot, tol, cells)
+    return listed
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_roughly(costs, common, pot, tol, cells):
+    """The same in half the time: rows are picked in single precision, so some may be missed."""
+    C, base, near, best = common.by_columns, common.base, cells.pot, cells.best
+    a, b, width, listed = costs.a, costs.b, cells.best.size, 0
+    for v in range(a + b):
+        near[v] = np.float32(pot[v] - base[v])
+    best[:] = FORBIDDEN
+    for j in range(0, b, 4):
+        k, m, n = min(j + 1, b - 1), min(j + 2, b - 1), min(j + 3, b - 1)
+        at = np.uintp(j * width), np.uintp(k * width), np.uintp(m * width), np.uintp(n * width)
+        _least_of_four(C, at, (near[a + j], near[a + k], near[a + m], near[a + n]), best, width)
+    for i in range(a):
+        if best[i] < near[i] - np.float32(tol):
+            listed = _list_row(i, listed, costs, pot, tol, cells)
+    return listed
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _best_listed(listed, pot, tol, cells):
+    """Position of the listed cell whose reduced cost is now least, and by how much it is below -tol; (-1, 0) if none."""
+    row, column, cost, most = cells.row, cells.column, cells.cost, np.int64(0)
+    for k in range(np.uintp(listed)):
+        excess = np.float64(max((pot[row[k]] - tol) - (cost[k] - pot[column[k]]), 0.0))
+        most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(k))
+    if most <= PLACE:
+        return -1, 0.0
+    k = most & PLACE
+    return k, (pot[row[k]] - tol) - (cost[k] - pot[column[k]])
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _use_list(listed, costs, tol, most, tools):
+    """Pivot on listed cells, best first, while they are worth it; returns the number of pivots.
+
+    The row of a cell that was used is listed anew. Cells whose reduced costs are no longer far below zero, compared with
+    the first, are left: others, not listed, may be better.
+    """
+    work, cells, pot = tools.work, tools.cells, tools.work.pot
+    pivots, enough = 0, 0.0
+    while listed > 0 and pivots < most and not work.stop[0]:
+        k, excess = _best_listed(listed, pot, tol, cells)
+        if k < 0 or excess < enough:
+            break
+        enough = max(enough, WORTH * excess)
+        row = cells.row[k]
+        cycle = _cycle(row, cells.column[k], costs.a, work)
+        _pivot(cycle, work.flow[cycle.out], costs, work)
+        pivots += 1
+        if _list_row(np.int64(row), k, costs, pot, tol, cells) == k:
+            listed -= 1
+            cells.row[k], cells.column[k], cells.cost[k] = cells.row[listed], cells.column[listed], cells.cost[listed]
+    return pivots
 
 
 @njit(cache=True, nogil=True)
-def _optimize(costs, tree, work, price, most):
-    """The primal simplex with at most about so many pivots, or until told to stop; returns (pivots, optimal)."""
-    pivots, optimal = 0, False
-    while not optimal and pivots < most and not work.stop[0]:
-        more, optimal = simplex(costs, tree, work, price, min(most - pivots, PATIENCE // work.pot.size + 1))
-        pivots += more
-    return pivots, optimal
+def optimize_dense(costs, tree, common, tools, tol, most):
+    """Primal simplex from a feasible tree, with about ``most`` pivots at most; returns (pivots, optimal).
+
+    As ``simplex`` of simplex.py, with better cells to enter: the best of all rows are listed, and the list is used up
+    before it is made again. ``optimal`` is found in double precision, for potentials computed afresh; they are left in
+    ``tools.work.pot``.
+    """
+    costs, common, tools, tree = borrowed(costs), borrowed(common), borrowed(tools), borrowed(tree)
+    work, cells = tools.work, tools.cells
+    tree_potentials(tree, costs, work.pot)
+    pivots, root = 0, np.uint32(0)
+    listed = _list_all(costs, work.pot, tol, cells)
+    if listed == 0:
+        return 0, True
+    root = _unpack(tree, work)
+    while pivots < most and not work.stop[0]:
+        pivots += _use_list(listed, costs, tol, most - pivots, tools)
+        listed = _list_roughly(costs, common, work.pot, tol, cells)
+        if listed == 0:
+            _pack(tree, work, root)
+            tree_potentials(tree, costs, work.pot)  # the rounding of many updates is removed
+            listed = _list_all(costs, work.pot, tol, cells)
+            if listed == 0:
+                return pivots, True
+    _pack(tree, work, root)
+    tree_potentials(tree, costs, work.pot)
+    return pivots, False
+
+
+# --- items -------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -379,26 +512,26 @@ def _tree_at(trees, k, edges):
 
 
 @njit(cache=True, nogil=True)
-def solve_rows(lo, hi, items, trees, W, common, effort, values):
+def solve_rows(lo, hi, items, trees, common, effort, values):
     """values = OT_W and the optimal basis of all items of the rows lo…hi-1 of X.
 
     Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
     """
     tools, (total, failed, clipped) = make_tools(common, effort.stop), (0, 0, 0.0)
     for i in range(lo, hi):
-        pivots, left, cut = _solve_row(i, items, trees, W, common, effort, values, tools)
+        pivots, left, cut = _solve_row(i, items, trees, common, effort, values, tools)
         total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
     return total, failed, clipped
 
 
 @njit(cache=True, nogil=True, inline="always")  # what is borrowed is held: tools are needed for the next row too
-def _solve_row(i, items, trees, W, common, effort, values, tools):
+def _solve_row(i, items, trees, common, effort, values, tools):
     """One row of X with all rows of Y. An item that turns out to be far from its tree begins with a similar one's."""
     items, trees, effort, common = borrowed(items), borrowed(trees), borrowed(effort), borrowed(common)
-    W, values, work, hub = borrowed(W), borrowed(values), borrowed(tools.work), borrowed(tools.hub)
+    values, work, hub = borrowed(values), borrowed(tools.work), borrowed(tools.hub)
     b, m_y, nodes = items.n_y, items.y.indptr.size - 1, common.base.size
     a = nodes - b
-    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(W, b, a, b), False, False
+    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(common.table, b, a, b), False, False
     p, (total, failed, clipped) = items.x.probabilities[px], (0, 0, 0.0)
     for j in common.order:
         k, py = i * m_y + j, slice(j * b, (j + 1) * b)
@@ -421,7 +554,7 @@ def _solve_row(i, items, trees, W, common, effort, values, tools):
             northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
             own = True
         if own:
-            pivots, optimal = _optimize(costs, tree, work, price, FAR * nodes)
+            pivots, optimal = optimize_dense(costs, tree, common, tools, price, FAR * nodes)
             total, moved = total + pivots, moved or pivots > 0
         if not optimal:
             to_mean = Ends(p, common.mean, items.order_x[px], items.order_y[py])
@@ -447,7 +580,7 @@ def _solve_from(source, tree, ends, costs, common, tools, price):
     pivots, feasible = repair_dense(tree, p, q, costs, common, tools)
     if not feasible:
         northwest_corner(p, q, order_p, order_q, tree)
-    more, optimal = _optimize(costs, tree, tools.work, price, 50 * tools.work.pot.size**2)
+    more, optimal = optimize_dense(costs, tree, common, tools, price, 50 * tools.work.pot.size**2)
     return pivots + more, optimal
 
 
@@ -455,21 +588,21 @@ def _solve_from(source, tree, ends, costs, common, tools, price):
 
 
 @njit(cache=True, nogil=True)
-def prepare(W, common, p, fresh, stop):
-    """The center's tree for the table W, from its last one unless there is none, and the reduced costs."""
+def prepare(common, p, fresh, stop):
+    """The center's tree for the table, from its last one unless there is none, and the reduced costs."""
     a, b, nodes = p.size, common.mean.size, common.base.size
-    costs, work = Costs(W, b, a, b), make_work(nodes, stop)
+    costs, work = Costs(common.table, b, a, b), make_work(nodes, stop)
     if fresh:
         northwest_corner(p, common.mean, np.arange(a), np.arange(b), common.center)
-    _optimize(costs, common.center, work, ROUGH, 50 * nodes**2)
+    optimize(costs, common.center, work, ROUGH)
     common.base[:] = work.pot
     reduced_costs(costs, common.base, common.by_rows, common.by_columns)
 
 
-def _interruptible(kernel: Any, *given: Any) -> Any:
+def _interruptible(kernel: Any, cells: int, *given: Any) -> Any:
     """``kernel(*given, stop)`` by a thread that can be told to stop: with thousands of states it takes seconds."""
     stop = stop_flag()
-    return thread_map(kernel, [(*given, stop)], 1, stop, wait=given[0].size > CHUNK)[0]
+    return thread_map(kernel, [(*given, stop)], 1, stop, wait=cells > CHUNK)[0]
 
 
 class Dense:
@@ -483,7 +616,8 @@ class Dense:
         mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
         lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
-        self._common = Common(*lines, np.empty(a + b), center, mean, *_interruptible(nearest_first, Q, mean))
+        ways = _interruptible(nearest_first, Q.size, Q, mean)
+        self._common = Common(NO_TABLE, *lines, np.empty(a + b), center, mean, *ways)
         self._uniform, self._fresh = freeze(np.full(a, 1.0 / a)), True
 
     @staticmethod
@@ -498,6 +632,7 @@ class Dense:
 
     def common(self, W: NDArray[np.float64]) -> Common:
         """For a sweep over the table W."""
-        _interruptible(prepare, W, self._common, self._uniform, self._fresh)
+        common = self._common._replace(table=W)
+        _interruptible(prepare, W.size, common, self._uniform, self._fresh)
         self._fresh = False
-        return self._common
+        return common
