@@ -1,23 +1,29 @@
 """Transports between full rows: hundreds of states, every one a successor of every other.
 
 All items share one table W, and every row has all states as successors. So an optimal tree of one item is dual feasible
-for any other, whatever its marginals: from the tree of a *similar* item the dual simplex takes a few pivots where the
-primal one, from a first basis, takes a multiple. Items of one row p of X are solved one after the other, each from
+for any other, whatever its marginals. Starting from the tree of a *similar* item, the dual simplex needs far fewer
+pivots than the primal simplex needs from a first basis. The items of one row p of X are solved one after the other,
+each starting from
 
-    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub*, if that is nearer,
+    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub* if that is nearer,
 
-where the hub is p with the mean row of Y. Random rows are all as far from each other, and nearer to their mean by √2.
-The way through the rows of Y is a minimum spanning tree from the mean (:func:`nearest_first`). An item that has a tree
-from the last sweep begins with that, and leaves it only if it proves to be far.
+where the hub is p with the mean row of Y. Random rows are all about equally far apart, and nearer to their mean by a
+factor of √2. The order of the rows of Y is that of a minimum spanning tree grown from the mean (:func:`nearest_first`).
+An item that has a tree from the last sweep starts from that tree, and abandons it only if it turns out to be far from
+optimal.
 
-*The dual pivot.* An edge of negative flow leaves; it cuts the tree in two, and of all cells that carry flow back over
-the cut the one of least reduced cost enters. Looked at are the lines (rows or columns) of the smaller side, in single
-precision, relative to the potentials of one common tree (the *center*), so that the digits go where they matter: 32
-bits are enough to choose a cell. What is chosen wrongly costs a primal pivot, never correctness: flows are in double
-precision, and the primal simplex, which follows, prices all cells by the table itself.
+*The dual pivot.* An edge with negative flow leaves and cuts the tree in two. Among the cells that carry flow back
+across the cut, the one with the least reduced cost enters. Only the lines (rows or columns) of the smaller side are
+scanned. Memory limits the speed of the scan, so reduced costs are stored as 16-bit integers. They are relative to the
+potentials of one common tree (the *center*), which makes them small. A wrong choice costs a primal pivot, never
+correctness: flows are in double precision, and the primal simplex that follows prices every cell with the table itself.
 
-For compiled loops over whole vectors, lines have multiples of LANES cells. Nodes are numbered accordingly: rows from 0,
-columns from A = a rounded up. Nodes in the gap have no flow; their cells cost FORBIDDEN.
+*The primal pivot.* The cell with the least reduced cost of every row goes on a list. Cells on the list enter, best
+first, until those left are not worth a pivot; then the list is made again. A transport is solved when a list made in
+double precision, from freshly computed potentials, is empty.
+
+So that compiled loops run over whole vectors, the length of a line is a multiple of LANES cells. Nodes are numbered
+accordingly: rows from 0, columns from A = a rounded up. The nodes in between have no flow; their cells cost FORBIDDEN.
 """
 
 from typing import Any, NamedTuple
@@ -60,19 +66,26 @@ LANES = 16
 #: A reduced cost that no cell has.
 FORBIDDEN = np.float32(1e30)
 
-#: Of a number that is compared as an integer: the bits that say where it was found.
+#: Numbers that are compared as integers keep the position at which they were found in these low bits.
 PLACE = 0xFFFF
 
-#: An item that takes more primal pivots than this many per node is far from its tree, and so are those that follow.
+#: The least unit, for tables that are constant.
+SMALL = 1e-30
+
+#: The largest reduced cost in 16 bits, in units; potentials get half as much, so that no difference overflows.
+SHORT = 16000
+
+#: An item that takes more primal pivots per node than this is far from its old tree. The items after it are assumed to
+#: be far from theirs, too.
 FAR = 1
 
 #: A listed cell is worth a pivot while its reduced cost is at least this share of that of the first one.
 WORTH = 0.1
 
-#: How exact the center is: any tree that is nearly optimal does.
+#: Tolerance for the center: any nearly optimal tree will do.
 ROUGH = 1e-9
 
-#: With fewer states together, or with so few on one side, the usual ways are as fast.
+#: With fewer states than this in total, or on one side, the general kernels of transports.py are as fast.
 LEAST, THIN = 65, 8
 
 
@@ -85,6 +98,9 @@ class Common(NamedTuple):
     table: Any  # (a*b,) W, flat
     by_rows: Any  # (a*B,) reduced costs for the potentials of the center, in single precision
     by_columns: Any  # (b*A,) their transpose
+    short_rows: Any  # by_rows as 16-bit integers, in units
+    short_columns: Any  # by_columns likewise
+    unit: Any  # (1,) so that the largest reduced cost is SHORT units
     base: Any  # (a + b,) those potentials
     center: Tree  # an optimal tree for W
     mean: Any  # (b,) the mean row of Y
@@ -100,10 +116,10 @@ class Dual(NamedTuple):
     share: Any  # 1 / nodes on the smaller side of the cut above
     flow: Any
     pot: Any  # potentials relative to the base, in single precision
-    free: Any  # the same; of nodes on the side that is looked at -FORBIDDEN
+    free: Any  # the same, but -FORBIDDEN for nodes on the side of the cut that is scanned
     side: Any  # the nodes of that side
-    lines: Any  # those of them whose lines are looked at
-    best: Any  # (max(A, B),) the least reduced cost of each cell across
+    lines: Any  # those of them whose lines are scanned
+    best: Any  # (max(A, B),) the least reduced cost of each cell across, in units
     inverse: Any  # (a + b + 1,) the share by size
 
 
@@ -175,7 +191,7 @@ def make_dual(a, b):
     t, size, share, flow = np.zeros(A + B, NODE), np.zeros(A + B, np.int32), np.zeros(A + B), np.zeros(A + B)
     pot, free = np.zeros(A + B, np.float32), np.full(A + B, -FORBIDDEN)
     side, lines = np.zeros(A + B, np.uint32), np.zeros(A + B + 3, np.uint32)
-    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.float32), inverse)
+    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.int16), inverse)
 
 
 @njit(cache=True, nogil=True)
@@ -191,15 +207,20 @@ def make_tools(common, stop):
 
 
 @njit(cache=True, nogil=True)
-def reduced_costs(costs, base, by_rows, by_columns):
-    """The costs less the potentials, by rows and by columns, in single precision."""
+def reduced_costs(costs, common):
+    """The costs less the potentials, by rows and by columns, in single precision and in 16 bits."""
     C, stride, a, b = costs
-    A, B = _padded(a), _padded(b)
-    by_rows[:], by_columns[:] = FORBIDDEN, FORBIDDEN
+    A, B, base, most = _padded(a), _padded(b), common.base, 0.0
+    common.by_rows[:], common.by_columns[:] = FORBIDDEN, FORBIDDEN
     for i in range(a):
         for j in range(b):
-            value = np.float32(C[i * stride + j] - base[i] - base[a + j])
-            by_rows[i * B + j], by_columns[j * A + i] = value, value
+            value = C[i * stride + j] - base[i] - base[a + j]
+            most = max(most, value)
+            common.by_rows[i * B + j], common.by_columns[j * A + i] = np.float32(value), np.float32(value)
+    common.unit[0] = max(most / SHORT, SMALL)
+    for lines, short in ((common.by_rows, common.short_rows), (common.by_columns, common.short_columns)):
+        for k in range(lines.size):
+            short[k] = np.int16(min(max(lines[k] / common.unit[0], -SHORT // 2), SHORT))
 
 
 # --- the dual simplex --------------------------------------------------------------------------------------
@@ -265,19 +286,29 @@ def _leaving(w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _least_of_four(C, first, pot, best, width):
-    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``."""
-    (i, j, k, m), (f, g, h, e) = first, pot
+    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``; all of one type."""
+    (i, j, k, m), (f, g, h, e), kind = first, pot, best.dtype.type
     for c in range(np.uintp(width)):
-        one, other = min(C[i + c] - f, C[j + c] - g), min(C[k + c] - h, C[m + c] - e)
+        one, other = min(kind(C[i + c] - f), kind(C[j + c] - g)), min(kind(C[k + c] - h), kind(C[m + c] - e))
         best[c] = min(best[c], min(one, other))
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _place_of_least(best, free, first, width):
-    """The cell of least best - free; single precision leaves bits for its place."""
-    least = np.int64(0x7FFFFFFFFFFFFFFF)
+def _in_units(value, per_unit):
+    """A potential as a 16-bit integer, cut off where it would overflow."""
+    return np.int16(min(max(value * per_unit, np.float32(-SHORT // 2)), np.float32(SHORT // 2)))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _place_of_least(best, unit, free, first, width):
+    """The cell of least best * unit - free; single precision leaves bits for its place.
+
+    Rounding to units may make it negative, by less than two units; these are added.
+    """
+    least, zero, two = np.int64(0x7FFFFFFFFFFFFFFF), np.float32(0.0), np.float32(2.0)
     for c in range(width):
-        value = np.float64(max(best[np.uintp(c)] - free[np.uintp(first + c)], np.float32(0.0)))
+        cost = (np.float32(best[np.uintp(c)]) + two) * unit - free[np.uintp(first + c)]
+        value = np.float64(max(cost, zero))
         least = min(least, value.view(np.int64) | np.int64(c))
     return least & PLACE
 
@@ -304,19 +335,25 @@ def _side(out, A, nodes, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _entering(m, rows, common, A, B, w):
-    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost)."""
+    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost).
+
+    Its end is found in 16 bits, so it may not be quite the least; the line and the cost are those of 32 bits.
+    """
     C, width, first, across = (common.by_rows, B, 0, A) if rows else (common.by_columns, A, A, 0)
-    lines, pot, best = w.lines, w.pot, w.best
+    short = common.short_rows if rows else common.short_columns
+    lines, pot, best, unit = w.lines, w.pot, w.best, np.float32(common.unit[0])
+    per = np.float32(1.0) / unit
     lines[m : m + 3] = lines[m - 1]  # to a multiple of four
-    best[:width] = FORBIDDEN
+    best[:width] = np.int16(2 * SHORT)
     for k in range(np.uintp(0), np.uintp(m), np.uintp(4)):
         i, j, h, e = lines[k], lines[k + np.uintp(1)], lines[k + np.uintp(2)], lines[k + np.uintp(3)]
         at = (
             np.uintp((i - first) * width), np.uintp((j - first) * width), np.uintp((h - first) * width),
             np.uintp((e - first) * width),
         )  # fmt: skip
-        _least_of_four(C, at, (pot[i], pot[j], pot[h], pot[e]), best, width)
-    place = np.uintp(_place_of_least(best, w.free, across, width))
+        shift = _in_units(pot[i], per), _in_units(pot[j], per), _in_units(pot[h], per), _in_units(pot[e], per)
+        _least_of_four(short, at, shift, best, width)
+    place = np.uintp(_place_of_least(best, unit, w.free, across, width))
     line, least, end = lines[0], FORBIDDEN, np.uint32(place + np.uintp(across))
     for k in range(np.uintp(m)):
         value = C[np.uintp((lines[k] - first) * width) + place] - pot[lines[k]]
@@ -437,7 +474,7 @@ def _list_roughly(costs, common, pot, tol, cells):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _best_listed(listed, pot, tol, cells):
-    """Position of the listed cell whose reduced cost is now least, and by how much it is below -tol; (-1, 0) if none."""
+    """Position of the listed cell of least reduced cost, and how far below -tol that is; (-1, 0) if none is below."""
     row, column, cost, most = cells.row, cells.column, cells.cost, np.int64(0)
     for k in range(np.uintp(listed)):
         excess = np.float64(max((pot[row[k]] - tol) - (cost[k] - pot[column[k]]), 0.0))
@@ -452,8 +489,8 @@ def _best_listed(listed, pot, tol, cells):
 def _use_list(listed, costs, tol, most, tools):
     """Pivot on listed cells, best first, while they are worth it; returns the number of pivots.
 
-    The row of a cell that was used is listed anew. Cells whose reduced costs are no longer far below zero, compared with
-    the first, are left: others, not listed, may be better.
+    After a pivot the row of the cell gets a new entry. It stops when the best cell left gains much less than the first
+    one did, because cells that are not listed may now be better.
     """
     work, cells, pot = tools.work, tools.cells, tools.work.pot
     pivots, enough = 0, 0.0
@@ -596,7 +633,7 @@ def prepare(common, p, fresh, stop):
         northwest_corner(p, common.mean, np.arange(a), np.arange(b), common.center)
     optimize(costs, common.center, work, ROUGH)
     common.base[:] = work.pot
-    reduced_costs(costs, common.base, common.by_rows, common.by_columns)
+    reduced_costs(costs, common)
 
 
 def _interruptible(kernel: Any, cells: int, *given: Any) -> Any:
@@ -616,6 +653,7 @@ class Dense:
         mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
         lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
+        lines += np.empty(a * B, np.int16), np.empty(b * A, np.int16), np.empty(1)
         ways = _interruptible(nearest_first, Q.size, Q, mean)
         self._common = Common(NO_TABLE, *lines, np.empty(a + b), center, mean, *ways)
         self._uniform, self._fresh = freeze(np.full(a, 1.0 / a)), True
