@@ -687,7 +687,7 @@ class Transports:
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
             effort, end = Effort(int(basis), price, slack, stop), min(hi * block, self.size)
             if common is not None:
-                return solve_rows(lo, hi, self.items, self.trees, W, common, effort, values)
+                return solve_rows(lo, hi, self.items, self.trees, common, effort, values)
             sweep = Sweep(self.items, self.trees, W, effort)
             if self.narrow:
                 return solve_narrow(lo * block, end, sweep, self.single, values)
