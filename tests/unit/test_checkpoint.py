@@ -240,7 +240,7 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
         run_fit(path)
     mdp = db.examples.imitation_chain()
     db.imitate(mdp, mdp.induced_chain(mdp.uniform_policy()), checkpoint=(other := tmp_path / "other.npz"))
-    with pytest.raises(db.InvalidData, match="is of imitate, not of fit"):
+    with pytest.raises(db.InvalidData, match="belongs to imitate, not to fit"):
         run_fit(other)
 
 
