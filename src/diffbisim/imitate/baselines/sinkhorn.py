@@ -1,4 +1,4 @@
-"""The Sinkhorn trajectory reward (Dadashi et al. 2021; Cohen et al. 2022): steps pay their cost in a transport of paths.
+"""The Sinkhorn trajectory reward (Dadashi et al. 2021; Cohen et al. 2022): steps pay their transport cost.
 
 An episode s_1 … s_T and the demonstration with the nearest start are point clouds with uniform weights. With the
 entropic plan π between them (Sinkhorn scaling, the distance as cost c, regularization ε times its mean)
