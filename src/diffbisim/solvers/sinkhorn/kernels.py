@@ -767,7 +767,7 @@ def _law(block, r):
 
 @njit(**LOOSE)
 def relax_block(block, scaling, sums, weighted, omega, error):
-    """Apply a half-step and write the error before it; `sums` is the kernel times the other side's weighted scalings."""
+    """Apply a half-step and write its previous error; `sums` is the kernel times the other side's weighted scalings."""
     for r in range(scaling.shape[0]):
         p, total = _law(block, r), 0.0
         for j in range(p.size):
