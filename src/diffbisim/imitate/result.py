@@ -192,6 +192,8 @@ def _wrapper(gymnasium: Any) -> Any:
     """Return the wrapper class, created on demand because its base class is in an optional package."""
 
     class ImplicitRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
+        """Pays the implicit reward instead of the environment's own."""
+
         def __init__(self, env: Any, table: Floats) -> None:
             super().__init__(env)
             self.table, self.state = table, 0

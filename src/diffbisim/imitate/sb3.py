@@ -88,6 +88,8 @@ def _wrapper(gymnasium: Any) -> Any:
     """Return the wrapper class, created on demand because its base class is in an optional package."""
 
     class BicausalRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
+        """Pays the reward of a score instead of the environment's own, and appends its numbers to observations."""
+
         def __init__(self, env: Any, nodes: Nodes, score: Score) -> None:
             super().__init__(env)
             self.nodes, self.score = nodes, score

@@ -79,12 +79,8 @@ def iostom_style(
 
     Parameters
     ----------
-    offline : OfflineData or MDP
-        Offline data; an MDP stands for infinitely many transitions of a uniformly random policy.
-    expert : MarkovChain, tuple (s, s_next), Transitions or array of shape (n, n)
-        The expert; an array is an occupancy table.
-    discount : float
-        Discount γ.
+    offline, expert, discount
+        As in :func:`behavioral_cloning`.
     kappa : float, default=0.5
         Inverse scale κ of the rewards.
     temperature : float, default=1.0

@@ -243,12 +243,8 @@ def smodice(
 
     Parameters
     ----------
-    offline : OfflineData or MDP
-        Offline data; an MDP stands for known dynamics and infinitely many transitions.
-    expert : MarkovChain, tuple (s, s_next), Transitions or array of shape (n, n)
-        The expert; an array is an occupancy table.
-    discount : float
-        Discount γ.
+    offline, expert, discount
+        As in :func:`pw_dice`.
     regularization : float, default=0.01
         Weight α of KL(ρ ‖ ρ_I).
     smoothing : float, default=1e-3
@@ -274,12 +270,8 @@ def lobs_dice(
 
     Parameters
     ----------
-    offline : OfflineData or MDP
-        Offline data; an MDP stands for known dynamics and infinitely many transitions.
-    expert : MarkovChain, tuple (s, s_next), Transitions or array of shape (n, n)
-        The expert; an array is an occupancy table.
-    discount : float
-        Discount γ.
+    offline, expert, discount
+        As in :func:`pw_dice`.
     regularization : float, default=0.01
         Weight α of KL(ρ ‖ ρ_I).
     smoothing : float, default=1e-3

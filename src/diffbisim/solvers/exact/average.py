@@ -43,9 +43,9 @@ from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, la
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
-from diffbisim.solvers.exact.transports import Basis, Items, Transports
+from diffbisim.solvers.exact.transports import Items, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -57,6 +57,8 @@ from diffbisim.solvers.exact.undiscounted import (
     known_by,
     leaving_chain,
     pair_classes,
+    restored_start,
+    restored_trees,
     scaled_cost,
     settled,
 )
@@ -406,16 +408,8 @@ class AverageCoupling(Coupling):
         numbers(arrays, "g", (problem.cost.size,), least=0.0, most=1.0)
         split = Split.of(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
         items, transient = split.items(problem)
-        solved = Solved(Transports(items), None if transient is None else Transports(transient))
-        for transports, prefix in zip(solved, ("", "transient."), strict=True):
-            if transports is not None:
-                check_trees(transports, arrays, prefix, problem.shape[1])
-                for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-                    part[:] = arrays[prefix + name]
-                transports.basis = Basis.FEASIBLE
-        check_start(problem, arrays)
-        start = StartTransport(problem)
-        for part, name in zip(start.transport.tree, ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[f"start.{name}"]
+        n_y, start = problem.shape[1], restored_start(problem, arrays)
+        others = None if transient is None else restored_trees(transient, arrays, "transient.", n_y)
+        solved = Solved(restored_trees(items, arrays, "", n_y), others)
         start.solve(arrays["g"], 0.0)
         return cls(problem, split, solved, np.array(arrays["W"]), np.array(arrays["g"]), start)

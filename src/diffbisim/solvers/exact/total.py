@@ -49,9 +49,9 @@ from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
 from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, reached, row_ways
-from diffbisim.solvers.exact.transports import EPS, Basis, Transports
+from diffbisim.solvers.exact.transports import EPS, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -62,6 +62,8 @@ from diffbisim.solvers.exact.undiscounted import (
     first_bias,
     known_by,
     leaving_chain,
+    restored_start,
+    restored_trees,
     scaled_cost,
     settled,
 )
@@ -298,15 +300,8 @@ class TotalCoupling(ExactCoupling):
         pairs = arrays.get("pair")
         if pairs is None or not any(np.array_equal(pairs, costly_pairs(problem, within)) for within in (False, True)):
             raise InvalidData("array 'pair' does not list the pairs that are not terminal; the file is damaged")
-        transports = Transports(pair_items(problem, False)._replace(listed=np.array(pairs, np.int64)))
-        check_trees(transports, arrays, "", problem.shape[1])
-        check_start(problem, arrays)
-        for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[name]
-        transports.basis = Basis.FEASIBLE
-        start = StartTransport(problem)
-        for part, name in zip(start.transport.tree, ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[f"start.{name}"]
+        items = pair_items(problem, False)._replace(listed=np.array(pairs, np.int64))
+        transports, start = restored_trees(items, arrays, "", problem.shape[1]), restored_start(problem, arrays)
         start.transport.solve(V[start.cells], PRICE * max(1.0, float(V.max())))
         return cls(problem, transports, np.array(V), start, 0.0)
 

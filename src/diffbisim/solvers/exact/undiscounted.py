@@ -36,10 +36,12 @@ from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import krylov
-from diffbisim.solvers.exact.coupling import PRICE
+from diffbisim.solvers.base import Arrays
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, check_trees
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
-from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
+from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, transport_rounding
 from diffbisim.stochastic import fewest_steps
 
 Integers = NDArray[np.int64]
@@ -246,6 +248,25 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
 def scaled_cost(problem: Problem) -> Array:
     """Return the cost (n_X*n_Y,), scaled to at most one."""
     return problem.cost.ravel() / (problem.scale or 1.0)
+
+
+def restored_trees(items: Items, arrays: Arrays, prefix: str, n_y: int) -> Transports:
+    """Return transports with the trees of a file, checked."""
+    transports = Transports(items)
+    check_trees(transports, arrays, prefix, n_y)
+    for part, name in zip(transports.trees[1:], Tree._fields, strict=True):
+        part[:] = arrays[prefix + name]
+    transports.basis = Basis.FEASIBLE
+    return transports
+
+
+def restored_start(problem: Problem, arrays: Arrays) -> StartTransport:
+    """Return the transport of the starts with the tree of a file, checked."""
+    check_start(problem, arrays)
+    start = StartTransport(problem)
+    for part, name in zip(start.transport.tree, Tree._fields, strict=True):
+        part[:] = arrays[f"start.{name}"]
+    return start
 
 
 def known_by(coupling: Coupling) -> DistanceResult:
