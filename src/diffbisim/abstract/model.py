@@ -88,6 +88,7 @@ class Ground:
 
     @classmethod
     def of(cls, mdp: MDP, discount: float, weight: Floats | None = None) -> "Ground":
+        """Solve the MDP; states have equal weights by default."""
         r = (1 - discount) * action_rewards(mdp)
         v = improve(mdp.transition, r, discount).values
         return cls(mdp, discount, r, v, np.ones(mdp.n_states) if weight is None else weight)

@@ -253,7 +253,7 @@ class AbstractionResult:
 
     @property
     def bound(self) -> float:
-        """The encoder bound in the worst state, for every reward of the family for which this policy is optimal."""
+        """The encoder bound in the worst state, for rewards of the family with this optimal abstract policy."""
         return float(self.bounds.max())
 
     @property

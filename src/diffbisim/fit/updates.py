@@ -115,6 +115,7 @@ class OptimizerSteps:
         return False
 
     def facts(self) -> dict[str, Any]:
+        """Return the options that identify this update."""
         optimizer, scheduler = self.optimizer, self.scheduler
         return {
             "attainable": getattr(self.rule, "attainable", None),

@@ -85,6 +85,7 @@ class PolicyRun(Resumable):
     def begin(
         cls, update: Update, objective: PolicyObjective, rng: np.random.Generator, attainable: bool | None
     ) -> PolicyRun:
+        """Start with a fresh step rule."""
         return cls(update, objective, rng, PolyakLevel(attainable=attainable, patience=PATIENCE))
 
     @property

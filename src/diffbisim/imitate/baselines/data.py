@@ -128,10 +128,12 @@ class OfflineData:
 
     @property
     def n_states(self) -> int:
+        """Number of states."""
         return self.mdp.n_states
 
     @property
     def n_actions(self) -> int:
+        """Number of actions."""
         return self.mdp.n_actions
 
     @property

@@ -53,6 +53,7 @@ class Adversary:
         self.staying = self.reward(self.end, self.end)
 
     def reward(self, before: Floats, after: Floats) -> float:
+        """Return -log(1 - D) of a step, zero before the first training."""
         if self.network is None:
             return 0.0
         return -float(np.log(max(self.network.predict_proba([np.append(before, after)])[0, 0], 1e-3)))

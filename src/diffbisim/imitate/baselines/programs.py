@@ -323,6 +323,7 @@ class Program:
 
     @classmethod
     def make(cls, data: OfflineData, discount: float) -> Program:
+        """Build the variables and constraints from offline data."""
         modeling()  # raises early if cvxpy is missing
         rho_i = data.occupancy(discount)
         states, actions = np.nonzero(rho_i > 0.0)

@@ -45,6 +45,7 @@ class Sinkhorn:
         return 0.0, NOTHING
 
     def settle(self) -> Floats:
+        """Return the rewards of all steps since the last call."""
         rewards = [self.rewards(np.stack(path)) if len(path) > 1 else np.zeros(0) for path in self.open]
         found = np.concatenate(rewards)[self.paid :]
         self.open, self.paid = self.open[-1:], len(rewards[-1])

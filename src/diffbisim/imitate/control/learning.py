@@ -118,6 +118,7 @@ class Lesson:
 
     @classmethod
     def of(cls, env: Any, expert: Any, features: Any, options: Control, discount: float, rng: Any) -> Lesson:
+        """Record or convert the demonstrations, and enumerate the actions."""
         dimension = observed(env)
         seen = feature_map(features, dimension)
         shown = demonstrations(expert, env, seen, options.demonstrations, rng)

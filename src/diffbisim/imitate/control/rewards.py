@@ -99,18 +99,22 @@ class Episodes:
         self.ended: list[bool] = []
 
     def begin(self, seen: Floats) -> None:
+        """Start an episode."""
         self.paths.append([seen])
         self.ended.append(False)
 
     def add(self, seen: Floats, ended: bool) -> None:
+        """Add a step to the current episode."""
         self.paths[-1].append(seen)
         self.ended[-1] = ended
 
     @property
     def steps(self) -> int:
+        """Number of steps."""
         return sum(map(len, self.paths)) - len(self.paths)
 
     def taken(self) -> tuple[list[Floats], list[bool]]:
+        """Return and forget the episodes with at least one step."""
         kept = [k for k, path in enumerate(self.paths) if len(path) > 1]
         found = [np.stack(self.paths[k]) for k in kept], [self.ended[k] for k in kept]
         self.paths, self.ended = [], []

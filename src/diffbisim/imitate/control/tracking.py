@@ -67,6 +67,7 @@ class Nodes:
 
     @classmethod
     def of(cls, shown: Demonstrations, features: Features) -> Nodes:
+        """Build the nodes of demonstrations, scaled by their standard deviations."""
         lengths = [len(path) for path in shown.paths]
         points, last = shown.points, np.cumsum(lengths) - 1
         after, ended = np.arange(1, len(points) + 1), np.zeros(len(points), dtype=bool)

@@ -48,6 +48,7 @@ class Actions:
 
     @classmethod
     def of(cls, env: Any, grid: int = GRID) -> Actions:
+        """Enumerate the actions of an environment, with `grid` values per dimension of a Box."""
         spaces, space = import_gymnasium().spaces, env.action_space
         if isinstance(space, spaces.Discrete):
             return cls(tuple(range(int(space.start), int(space.start + space.n))), np.eye(int(space.n)))
@@ -81,6 +82,7 @@ class Walk:
 
     @classmethod
     def joined(cls, walks: Sequence[Walk]) -> Walk:
+        """Concatenate walks."""
         names = ("states", "actions", "following", "ended", "first", "rewards")
         return cls(*(np.concatenate([getattr(walk, name) for walk in walks]) for name in names))
 
@@ -170,6 +172,7 @@ class Demonstrations(NamedTuple):
 
     @property
     def points(self) -> Floats:
+        """All observed features, one demonstration after the other."""
         return np.concatenate(self.paths)
 
 
