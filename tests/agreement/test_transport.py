@@ -15,7 +15,7 @@ from cases import each
 from diffbisim.checks import freeze
 from diffbisim.solvers.exact import simplex as kernel
 from diffbisim.solvers.exact import transports
-from diffbisim.solvers.exact.dense import Dense, make_tools, nearest_first, repair_dense
+from diffbisim.solvers.exact.dense import Dense, make_tools, nearest_first, optimize_dense, repair_dense
 from diffbisim.solvers.exact.pairs import begin_with
 from diffbisim.solvers.exact.transports import Items, Transports, first_unfit, item_potentials
 from diffbisim.stochastic import Successors
@@ -413,7 +413,7 @@ def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
 
 @each(seed=range(60))
 def test_dense_repair_from_the_tree_of_other_marginals(seed):
-    """In single precision, lines of 16 cells: feasible, and all but optimal, for any marginals."""
+    """In 16 bits, lines of 16 cells: feasible, and all but optimal, for any marginals."""
     rng = np.random.default_rng([29, seed])
     a, b = rng.integers(2, 40, 2)
     C, p, q = cost(rng, a, b, seed), marginal(rng, a, MARGINALS[seed % 4]), marginal(rng, b, MARGINALS[seed // 4 % 4])
@@ -426,11 +426,31 @@ def test_dense_repair_from_the_tree_of_other_marginals(seed):
     assert feasible
     assert (pivots > 0) == (below < 0)
     check_tree(tree)
-    if seed % 3 == 0:  # no ties: the potentials are as good as 32 bits can say
+    if seed % 3 == 0:  # no ties: 16 bits tell the cells apart, and potentials have 32
         assert tree.simplex(tol=1e-6)[:2] == (0, True)
     _, optimal, f, g = tree.simplex()
     assert optimal
     check_optimal(tree, f, g)
+
+
+@each(seed=range(60))
+def test_dense_primal_simplex_from_a_first_basis(seed):
+    """Optimal by duality, with and without ties; again it has nothing to do; with few pivots allowed it says so."""
+    rng = np.random.default_rng([31, seed])
+    a, b = rng.integers(2, 40, 2)
+    C, p, q = cost(rng, a, b, seed), marginal(rng, a, MARGINALS[seed % 4]), marginal(rng, b, MARGINALS[seed // 4 % 4])
+    tree = first_tree(C, p, q, "northwest", rng, np.int8)
+    common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
+    tools = make_tools(common, np.zeros(1, bool))
+    given = tree.costs, tree.edges, common, tools, PRICE
+    first, optimal = optimize_dense(*given, 1)
+    check_tree(tree)
+    assert first <= 1
+    if not optimal:
+        assert optimize_dense(*given, 10**6)[1]
+    check_tree(tree)
+    check_optimal(tree, tools.work.pot[:a].copy(), tools.work.pot[a : a + b].copy())
+    assert optimize_dense(*given, 10**6) == (0, True)
 
 
 def test_dense_repair_gives_up_when_told_to_and_where_nothing_can_enter():

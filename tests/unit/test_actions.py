@@ -143,7 +143,7 @@ def test_common_mass_stays_in_a_first_basis(seed):
 
     Over a metric, what is left of the mass is all that has to be solved.
     """
-    from diffbisim.solvers.exact.game_staying import Whole, make_rest, solve_rest, staying_basis, staying_full
+    from diffbisim.solvers.exact.game_staying import Original, make_reduced, solve_reduced, staying_basis, staying_full
     from diffbisim.solvers.exact.simplex import Costs, Tree, is_priced_out, make_work, tree_value
 
     rng = np.random.default_rng(seed)
@@ -157,10 +157,11 @@ def test_common_mass_stays_in_a_first_basis(seed):
     a, b = p.size, q.size
     metric = np.linalg.norm(points[:, None] - points, axis=2)
     tree = Tree(np.full(a + b - 1, -1, np.int8), np.full(a + b - 1, -1, np.int8), np.empty(a + b - 1))
-    whole, rest, work = Whole(rows, cols, p, q, tree), make_rest(a, b, tree), make_work(a + b, np.zeros(1, bool))
+    original, reduced = Original(rows, cols, p, q, tree), make_reduced(a, b, tree)
+    work = make_work(a + b, np.zeros(1, bool))
     nearest = np.argsort(metric, axis=1).ravel()
-    value = staying_full(whole, metric.ravel(), nearest, work) if a == b == n else np.inf
-    assert value < np.inf or staying_basis(whole, metric.ravel(), n, rest, work)
+    value = staying_full(original, metric.ravel(), nearest, work) if a == b == n else np.inf
+    assert value < np.inf or staying_basis(original, metric.ravel(), n, reduced, work)
     child, parent, flow = tree
     assert sorted([*child, parent[0]]) == list(range(a + b))
     seen, plan = {parent[0]}, np.zeros((a, b))
@@ -177,7 +178,7 @@ def test_common_mass_stays_in_a_first_basis(seed):
 
     costs = Costs(np.ascontiguousarray(metric[np.ix_(rows, cols)]).ravel(), b, a, b)
     assert value == np.inf or value == pytest.approx(tree_value(tree, costs), abs=1e-14)
-    pivots, _ = solve_rest(whole, metric.ravel(), n, rest, work, 1e-14)
+    pivots, _ = solve_reduced(original, metric.ravel(), n, reduced, work, 1e-14)
     if pivots:
         P, Q = np.zeros((1, n)), np.zeros((1, n))
         P[0, rows], Q[0, cols] = p, q
