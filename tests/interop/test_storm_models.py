@@ -66,7 +66,7 @@ def test_programs_objects_and_files_are_the_same_model(tmp_path, name, constants
 def test_choices_that_a_state_lacks_are_not_invented():
     """The least and the greatest discounted reward of the MDP with repeated choices are Storm's of the MDP as it is."""
     model = read_storm(FILES / "mdp/two_dice.nm")
-    with pytest.raises(InvalidData, match=re.escape("has no choice 1 (84 such gaps)")):
+    with pytest.raises(InvalidData, match=re.escape("has no choice 1 (missing choices: 84)")):
         db.as_chain(model)
     mdp = db.as_chain(model, unseen="repeat")
     checked = storm_bounds.written(model, storm_bounds.paid(model, "coinflips"))
@@ -123,9 +123,9 @@ def test_what_a_drn_file_says(tmp_path):
     assert mdp.rewards.tolist() == [[0.5, 0], [0, 0]]
     assert read_model(path, rewards="steps", unseen="self-loop").rewards.tolist() == [1, 0]
     assert read_model(path, rewards="goal", unseen="uniform").rewards.tolist() == [0, 1]
-    with pytest.raises(InvalidData, match=re.escape("state 1 has no action 'go' (1 such gaps)")):
+    with pytest.raises(InvalidData, match=re.escape("state 1 has no action 'go' (missing choices: 1)")):
         db.read_mdp(path, rewards="goal")
-    with pytest.raises(InvalidData, match="has 2 reward structures; choose by name"):
+    with pytest.raises(InvalidData, match="has 2 reward structures; choose one by name"):
         db.read_mdp(path, unseen="repeat")
     with pytest.raises(db.InvalidChain, match="holds an MDP"):
         db.read_chain(path, rewards="goal")

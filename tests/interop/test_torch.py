@@ -239,7 +239,7 @@ def test_a_name_is_the_same_solver_as_everywhere():
     named, made, usual = (distance_and_result(X, P, cost, 0.9, solver=s)[1] for s in ("exact", Exact(), None))
     assert (named.value, named.upper, named.work) == (made.value, made.upper, made.work)
     assert usual.gap <= 1e-10 * cost.max()
-    with pytest.raises(db.InvalidArgument, match="criterion 'mean' is not known"):
+    with pytest.raises(db.InvalidArgument, match="criterion 'mean' is unknown"):
         distance(X, P, cost, criterion="mean")
 
 

@@ -166,13 +166,13 @@ def test_mdps_are_compared(games):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("m.tra", "n.tra"), "A has 2 actions and B has 3; matched actions come in pairs"),
-        (("m.tra", "n.tra", "--actions", "strict"), "--actions 'strict' is not known; choose one of 'matched', 'lax'"),
+        (("m.tra", "n.tra"), "A has 2 actions and B has 3, so they cannot be matched"),
+        (("m.tra", "n.tra", "--actions", "strict"), "--actions 'strict' is unknown; choose one of 'matched', 'lax'"),
         (("m.tra", "a.npz", "--cost", "indicator"), "B is a MarkovChain and the other one an MDP: give two MDPs"),
         (("a.npz", "b.npz", "--actions", "lax"), "--actions is for two MDPs; chains have none"),
         (("m.tra", "m.tra", "--criterion", "average"), "MDPs are compared by the discounted criterion"),
         (("m.tra", "m.tra", "--horizon", "3"), "MDPs are compared by the discounted criterion"),
-        (("m.tra", "m.tra", "--solver", "lp"), "--solver 'lp' does not solve problems of the kind 'actions'"),
+        (("m.tra", "m.tra", "--solver", "lp"), "--solver 'lp' does not support 'actions' problems"),
         (("m.tra", "m.tra", "--initial-a", "7"), "m.tra: --initial-a 7 is no state"),
         (("a.npz", "b.npz", "--horizon", "0"), "--horizon is 0; it must be at least one step, e.g. --horizon 10"),
         (("a.npz", "b.npz", "--horizon", "3", "--weights", "1,1"), "--weights has 2 entries, --horizon 3 asks for 4"),
@@ -285,7 +285,7 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
             ("distance", "a.npz", "b.npz", "--discount", "1"),
             ("--discount is 1.0", "between 0 and 1, e.g. --discount 0.95"),
         ),
-        (("distance", "a.npz", "b.npz", "--solver", "magic"), ("--solver 'magic' is not known", "'exact', 'lp'")),
+        (("distance", "a.npz", "b.npz", "--solver", "magic"), ("--solver 'magic' is unknown", "'exact', 'lp'")),
         (("distance", "a.npz", "b.npz", "--tol", "-1"), ("--tol is -1.0", "e.g. --tol 1e-8")),
         (("distance", "a.npz", "b.npz", "--cost", "distance"), ("--cost distance", "indicator")),
         (("distance", "a.npz", "b.npz", "--initial-a", "99"), ("a.npz: --initial-a 99 is no state",)),
@@ -373,7 +373,7 @@ ENDS = "state,next_state\na,b\nb,c\n"
             ("info", "ends.csv"),
             "ends.csv: 1 of 3 states have no outgoing transition: 'c'; pass --unseen self-loop (they are absorbing), "
             '"uniform" (anything can follow) or "drop" (leave them out), or states=[...] in Python if the numbers are '
-            "names",
+            "labels",
         ),
         (
             ("info", "ends.csv", "--unseen", "drop"),
@@ -388,16 +388,16 @@ ENDS = "state,next_state\na,b\nb,c\n"
         (("info", "unseen=x.csv"), "unseen=x.csv, line 1: the file is empty; it needs a header line"),
         (
             ("info", "a.npz", "--rewards", "rewards.csv"),
-            "a.npz: --rewards names 'sunny', which is no state (they have no labels); correct the name, or give a .npy "
-            "vector to go by position",
+            "a.npz: --rewards names 'sunny', which is not a known state (there are no labels); correct the name, or "
+            "pass a .npy vector to match by position",
         ),
         (
             ("distance", "weather.csv", "weather.csv", "--rewards-a", "rewards.csv", "--rewards-b", "half.csv"),
-            "weather.csv: --rewards-b has no entry for state 'rainy'; give every state one",
+            "weather.csv: --rewards-b has no entry for state 'rainy'; add one",
         ),
         (
             ("distance", "a.npz", "b.npz", "--initial-b", "99"),
-            "b.npz: --initial-b 99 is no state; give an index from 0 to 15, or a distribution",
+            "b.npz: --initial-b 99 is not a state; give an index from 0 to 15, or a distribution",
         ),
         (
             ("distance", "a.npz", "b.npz", "--cost", "cost.csv"),
@@ -420,12 +420,12 @@ ENDS = "state,next_state\na,b\nb,c\n"
         (("info", "x.foo"), "x.foo: the extension is not known; use .csv, .tsv, .npz or .tra"),
         (
             ("estimate", "walk.csv", "walk.csv", "--rewards-a", "rewards.csv"),
-            "walk.csv: --rewards-a names 'sunny', which is no state (they are 'a', 'b'); correct the name, or give a "
-            ".npy vector to go by position",
+            "walk.csv: --rewards-a names 'sunny', which is not a known state (the labels are 'a', 'b'); correct the "
+            "name, or pass a .npy vector to match by position",
         ),
         (
             ("estimate", "walk.csv", "walk.csv", "--cost", "indicator", "--initial-b", "z"),
-            "walk.csv: --initial-b 'z' is no state; give a label, an index from 0 to 1, or a distribution",
+            "walk.csv: --initial-b 'z' is not a state; give a label, an index from 0 to 1, or a distribution",
         ),
     ],
 )

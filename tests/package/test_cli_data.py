@@ -399,7 +399,7 @@ def test_compare_of_two_says_what_the_library_says(folder, walks):
     rows = known.contributions().records("rows", 8)
     assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]
     out, _ = run(*arguments)
-    assert "which rows cause it" in out
+    assert "which rows cause the distance" in out
     assert known.conclusion in out
 
 

@@ -182,5 +182,5 @@ def test_bad_options_are_named(options, message):
 
 
 def test_different_dimensions_are_refused():
-    with pytest.raises(InvalidData, match=r"Y\[0\] has 2 coordinates and X 1"):
+    with pytest.raises(InvalidData, match=r"Y\[0\] has 2 coordinates, but X has 1"):
         db.estimate(short(0), [np.zeros((5, 2))])

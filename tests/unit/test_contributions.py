@@ -115,8 +115,8 @@ def test_tables_for_people_and_for_programs():
     X, Y = pair(4)
     parts = db.distance(X, Y).contributions()
     text = str(parts)
-    assert "which rows cause it" in text
-    assert "where it is paid" in text
+    assert "which rows cause the distance" in text
+    assert "where the cost is paid" in text
     json.dumps([parts.records(what) for what in ("rows", "pairs", "x", "y", "transitions")])
     assert len(parts.records("pairs", 2)) == 2
     ax = db.plot.contributions(parts)

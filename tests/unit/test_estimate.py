@@ -127,7 +127,7 @@ def test_more_data_narrow_the_interval():
         ({"rng": -1}, "rng"),
         ({"criterion": "total"}, "criterion is 'total'"),
         ({"horizon": 0}, "horizon is 0"),
-        ({"criterion": "average", "horizon": 3}, "has no end"),
+        ({"criterion": "average", "horizon": 3}, "has an infinite horizon"),
     ],
 )
 def test_bad_options_are_named(arguments, message):
@@ -141,7 +141,7 @@ def test_bad_sources_are_named():
         db.estimate(chain, chain)
     with pytest.raises(InvalidArgument, match="Y is a list"):
         db.estimate(chain, [(0, 1)])
-    with pytest.raises(InvalidArgument, match=r"known by samples only.*diffbisim\.estimate"):
+    with pytest.raises(InvalidArgument, match=r"which provides samples only.*diffbisim\.estimate"):
         db.distance(walks(0.0, 1), chain)
 
 

@@ -77,7 +77,7 @@ def test_unseen_states_of_a_file(tmp_path):
     edges = file(tmp_path, "e.csv", "from,to,probability\na,b,1\n")
     refused(edges, "1 of 2 states have no outgoing transition: 'b'")
     assert np.array_equal(dense(read_chain(edges, unseen="self-loop")), [[0, 1], [0, 1]])
-    with pytest.raises(InvalidChain, match=re.escape(f"{edges}: initial = 'z' is no state")):
+    with pytest.raises(InvalidChain, match=re.escape(f"{edges}: initial = 'z' is not a state")):
         read_chain(edges, unseen="self-loop", initial="z")
 
 

@@ -165,12 +165,12 @@ MDP = examples.imitation_chain()
     [
         (MDP, {"criterion": "average", "update": "sampled"}, 'update "sampled" is for the discounted distance'),
         (MDP, {"horizon": 3, "update": "best-response"}, 'update "best-response" is for the discounted distance'),
-        (MDP, {"criterion": "long-run"}, "criterion 'long-run' is not known"),
-        (MDP, {"criterion": "average", "horizon": 3}, "has no end, horizon and weights have one"),
-        (MDP, {"criterion": "total"}, "criterion='total' needs an end"),
+        (MDP, {"criterion": "long-run"}, "criterion 'long-run' is unknown"),
+        (MDP, {"criterion": "average", "horizon": 3}, "has an infinite horizon"),
+        (MDP, {"criterion": "total"}, "criterion='total' needs terminal pairs"),
         (MDP, {"horizon": 0}, "horizon is 0; it must be at least one step"),
         (MDP, {"criterion": "total", "simplest": True}, "simplest=True: a deterministic policy may never end"),
-        (MDP, {"criterion": "average", "solver": "lp"}, "solver 'lp' does not solve problems of the kind 'average'"),
+        (MDP, {"criterion": "average", "solver": "lp"}, "solver 'lp' does not support 'average' problems"),
         (gymnasium.make("FrozenLake-v1"), {"criterion": "average"}, "mdp is an environment.* give its table"),
     ],
 )

@@ -18,7 +18,7 @@ MDP = db.examples.imitation_chain()
         (lambda: db.distance(X, Y, discount=None), "discount is None"),
         (lambda: db.distance(X, Y, discount=np.array([0.9, 0.8])), "discount is array"),
         (lambda: db.distance(X, Y, tol="small"), "tol is 'small'; it must be positive"),
-        (lambda: db.distance(SEEN, Y), "X is a Transitions, known by samples only"),
+        (lambda: db.distance(SEEN, Y), "X is a Transitions, which provides samples only"),
         (lambda: db.distance(X, SEEN, solver="somcot", lump=True), "Y is a Transitions.*without lump"),
         (lambda: db.distance(X, Y, solver=db.solvers.Exact), "solver is the class Exact; give a name"),
         (lambda: db.distance(X, Y, warm=0.3), "warm is a float; give the result of a previous distance"),
@@ -55,7 +55,7 @@ def test_arguments_are_refused_by_name(call, part):
     ("error", "call", "part"),
     [
         (db.InvalidChain, lambda: db.MDP(None), "one .* matrix per action"),
-        (db.InvalidChain, lambda: X.label("home"), "'home' is no state"),
+        (db.InvalidChain, lambda: X.label("home"), "'home' is not a state"),
         (db.InvalidCost, lambda: db.feature_cost([["a"]], [["b"]]), "features_x is not an array of numbers"),
         (db.InvalidCost, lambda: db.feature_cost([[1.0]], [[2.0]], metric=3), "metric 3"),
         (db.InvalidData, lambda: db.Transitions.from_trajectories(None), "trajectories is None; pass a list"),

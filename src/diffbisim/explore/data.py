@@ -24,7 +24,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.contributions import Contributions
 from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.ordering import Order, alike, by_barycenter
+from diffbisim.ordering import Order, by_barycenter, cluster_order
 
 if TYPE_CHECKING:
     from diffbisim.results import DistanceResult
@@ -92,12 +92,12 @@ def _same_states(d: DistanceResult) -> bool:
 
 
 def _groups_of_x(d: DistanceResult) -> Groups:
-    return _groups(alike(_known(d), MOST)[1], d.occupancy.sum(axis=1))
+    return _groups(cluster_order(_known(d), MOST)[1], d.occupancy.sum(axis=1))
 
 
 def _groups_of_y(d: DistanceResult, x: Groups) -> Groups:
     """Those of Y in the order of their partners in X."""
-    group = alike(_known(d).T, MOST)[1]
+    group = cluster_order(_known(d).T, MOST)[1]
     sums = _indicator(group)
     order = by_barycenter(np.asarray((x.sums @ d.decoder.T @ sums.T).T))
     return _groups(order.argsort()[group], d.occupancy.sum(axis=0))

@@ -20,7 +20,7 @@ import numpy as np
 
 from diffbisim.chain import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
-from diffbisim.events import Coded, Numbers, Ticks, texts_to_ticks
+from diffbisim.events import CodeBook, Coded, Times, parse_times
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
 from diffbisim.io.tables import Rows, csv_line, csv_rows
@@ -75,7 +75,7 @@ def _read_csv(path: Path, names: set[Any], time: Any) -> dict[Any, Any]:
     with open_text(path) as file:
         rows = csv_rows(path, file)
         place = {name: _place(rows, name) for name in (*names, *([] if time is None else [time]))}
-        numbers = {name: Numbers() for name in names}
+        numbers = {name: CodeBook() for name in names}
         codes = {name: array("i") for name in names}
         times = _Times(path)
         for part in rows.columns():
@@ -95,14 +95,14 @@ def _place(rows: Rows, name: Any) -> int:
     return rows.names.index(wanted)
 
 
-def _column(codes: array[int], numbers: Numbers) -> Coded:
+def _column(codes: array[int], numbers: CodeBook) -> Coded:
     """A column of texts: state numbers where all are whole numbers, as in other tables; "" is missing."""
     texts = [text.strip() for text in numbers]
-    kept = Numbers()
+    kept = CodeBook()
     new = np.array([kept[text] if text else -1 for text in texts], dtype=np.int32)
     names: list[Any] = list(kept)
     if all(text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= 18 for text in names):
-        values = Numbers()
+        values = CodeBook()
         again = np.array([values[int(text)] for text in names] or [0], dtype=np.int32)
         new, names = np.where(new < 0, -1, again[new]).astype(np.int32), list(values)
     return Coded(new[np.frombuffer(codes, dtype=np.int32)], names)
@@ -114,25 +114,23 @@ class _Times:
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
         self.texts: list[str] = []
-        self.parts: list[Ticks] = []
+        self.parts: list[Times] = []
 
     def add(self, texts: tuple[str, ...]) -> None:
         self.texts.extend(texts)
         if len(self.texts) >= BATCH:
             self._convert()
 
-    def done(self) -> Ticks:
+    def done(self) -> Times:
         self._convert()
         kinds = {part.dates for part in self.parts if not part.missing.all()}
         values = np.concatenate([part.values for part in self.parts])
-        return Ticks(values, np.concatenate([part.missing for part in self.parts]), kinds == {True})
+        return Times(values, np.concatenate([part.missing for part in self.parts]), kinds == {True})
 
     def _convert(self) -> None:
         there = np.array([bool(text and not text.isspace()) for text in self.texts], dtype=bool)
-        found = texts_to_ticks(
-            self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use]
-        )
-        if isinstance(found, Ticks) and there.any():
+        found = parse_times(self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use])
+        if isinstance(found, Times) and there.any():
             before = next((part.dates for part in self.parts if not part.missing.all()), found.dates)
             found = found if before == found.dates else 0
         if isinstance(found, int):
@@ -141,7 +139,7 @@ class _Times:
             raise broken(self.path, csv_line(self.path, self.rows + k), self.texts[k], why)
         values = np.zeros(len(self.texts), dtype=found.values.dtype)
         values[there] = found.values
-        self.parts.append(Ticks(values, ~there, found.dates))
+        self.parts.append(Times(values, ~there, found.dates))
         self.rows += len(self.texts)
         self.texts = []
 

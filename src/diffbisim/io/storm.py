@@ -31,7 +31,7 @@ from diffbisim.explicit import ExplicitModel, variables
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, open_text
 from diffbisim.io.tables import ROUNDED_TEXT
-from diffbisim.recognize import recognized
+from diffbisim.recognize import recognize
 
 PROGRAMS = (".pm", ".nm", ".prism", ".jani")
 MODELS = (".drn", *PROGRAMS)
@@ -68,7 +68,7 @@ def _built(path: Path, constants: Any) -> ExplicitModel:
     except Exception as error:  # stormpy raises what it likes
         said = " ".join(str(error).split())[:300]
         raise InvalidData(f"{path}: Storm cannot build it ({said}); constants are given as constants='N=16'") from None
-    found = recognized(model)
+    found = recognize(model)
     if not isinstance(found, ExplicitModel):
         raise InvalidData(f"{path}: Storm builds a {type(model).__name__} of it, which is no DTMC or MDP")
     return ExplicitModel(**{**found.__dict__, "name": str(path)})
