@@ -11,8 +11,8 @@ and the metric U is the worst case over actions:
     "directed"   U = max_a min_b δ_ab, c_ab = (r - r̂)⁺        one direction: Y can do nearly as well as X
 
 All three are zero-sum games: an adversary picks a *line*, that is, a set of action pairs, and the other player picks a
-pair (a, b) from it and a coupling of the successors. For "matched" the lines are the single pairs (a, a), for "directed"
-the rows of the table of all pairs, and for "lax" its rows and columns.
+pair (a, b) from it and a coupling of the successors. For "matched" the lines are the single pairs (a, a), for
+"directed" the rows of the table of all pairs, and for "lax" its rows and columns.
 
 *Value bounds.* Let v* = (1-γ) V* be the normalized optimal values. For "matched" and "lax",
 |v*(s) - v̂*(t)| ≤ U(s,t), since |max_a q_a - max_a q̂_a| ≤ max_a |q_a - q̂_a| and a best response to the best action loses
@@ -227,8 +227,8 @@ class MDPGradient(ReadOnly):
 
     Derivatives with respect to kernels are ``(n_actions, n, n)`` arrays or, if an MDP is sparse or only reachable pairs
     were solved, one CSR matrix per action on the possible transitions; rows are centered. Derivatives with respect to
-    rewards have the shape of the MDP's rewards, and are None unless the cost is "reward". Where several actions or plans
-    are optimal, this is the gradient for one of them, not a directional derivative.
+    rewards have the shape of the MDP's rewards, and are None unless the cost is "reward". Where several actions or
+    plans are optimal, this is the gradient for one of them, not a directional derivative.
     """
 
     transition_x: Array | tuple[sparse.csr_array, ...]

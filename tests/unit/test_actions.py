@@ -120,7 +120,7 @@ def test_single_states():
         (lambda: db.bisimulation(mdp(), actions="lax").plan(0, 1, 1), "give a pair"),
         (lambda: db.bisimulation(mdp()).duals, "potentials"),
         (lambda: db.bisimulation(mdp()).implicit_reward(), "induced_chain"),
-        (lambda: db.bisimulation(mdp(rewards=None), cost="indicator").value_bound(0, 1), "needs the rewards"),
+        (lambda: db.bisimulation(mdp(rewards=None), cost="indicator").value_bound(0, 1), "needs rewards"),
         (lambda: db.bisimulation(mdp(), cost=np.zeros((3, 3))).value_bound(0, 1), "at least"),
         (lambda: db.bisimulation(mdp(), actions="directed").value_bound(0, 1), "bounds .* from above only"),
         (lambda: db.bisimulation(mdp(transition=np.eye(3)), solver=REACHABLE).value_bound(0, 2), "was not solved"),

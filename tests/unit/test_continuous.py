@@ -173,7 +173,7 @@ def test_what_are_trajectories():
         ({"replicates": 8}, "replicates is 8"),
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"criterion": "total"}, "criterion is 'total'"),
-        ({"cost": np.ones((2, 2))}, "no name and no function"),
+        ({"cost": np.ones((2, 2))}, "cost is a ndarray"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -50,7 +50,7 @@ def test_chains_of_other_sizes_are_paid_for_too_and_have_no_rows():
         parts.records("cells")
     with pytest.raises(db.InvalidArgument, match="no metric"):
         db.distance(X, X, np.ones((4, 4)) + np.eye(4)).contributions().records()
-    with pytest.raises(db.InvalidArgument, match="for chains and one cost"):
+    with pytest.raises(db.InvalidArgument, match="contributions are not available"):
         db.bisimulation(db.examples.imitation_chain(), cost="indicator", discount=0.9).contributions()
 
 

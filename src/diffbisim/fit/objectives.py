@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from diffbisim._bridge import Asked
+from diffbisim._bridge import Settings
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
@@ -211,7 +211,7 @@ class ModelObjective(Resumable, ABC):
         return result.value
 
     def _solve(self, made: Made, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult]:
-        asked = Asked(self.discount, solver, warm=warm, question=self.question, warn=False)
+        asked = Settings(self.discount, solver, warm=warm, question=self.question, warn=False)
         return evaluate(self.target, made.transition, made.cost, asked, initial=made.initial, rewards=made.rewards)
 
     def _count(self, result: DistanceResult) -> None:
