@@ -137,12 +137,12 @@ def test_what_a_drn_file_says(tmp_path):
         ("@type: MDP", "@type: CTMC", 2, "only DTMC and MDP"),
         ("@parameters\n", "@parameters\np", 4, "the model has parameters"),
         ("1/4", "0.3", 13, "sum to 1.05"),
-        ("1/4", "p", 14, "'p' is no number"),
+        ("1/4", "p", 14, "'p' is not a number"),
         ("1/4", "[0.1, 0.2]", 14, 'expected "state"'),
         ("\t\t1 : 0.75", "\t\t7 : 0.75", 15, "a state from 0 to 1"),
         ("state 1", "state 2", 18, "expected state 1 of 2"),
         ("@nr_states\n2", "@nr_states\n3", 20, "promises 3 states, 2 follow"),
-        ("[1, 0]", "[1, 0, 2]", 12, "3 rewards, and 2 reward structures"),
+        ("[1, 0]", "[1, 0, 2]", 12, "3 rewards for 2 reward structures"),
         ("@model", "@moddel", 20, "there is no @model"),
     ],
 )
@@ -153,7 +153,7 @@ def test_lines_of_drn_files_are_named(tmp_path, old, new, line, why):
 
 
 def test_programs_that_storm_cannot_build(tmp_path):
-    with pytest.raises(InvalidData, match=r"Storm cannot build it \(.*constants are given as constants='N=16'"):
+    with pytest.raises(InvalidData, match=r"Storm cannot build it \(.*pass constants as constants='N=16'"):
         db.read_chain(FILES / "dtmc/brp.pm")
     with pytest.raises(FileNotFoundError):
         db.read_chain(tmp_path / "no.pm")

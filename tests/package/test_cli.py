@@ -173,12 +173,12 @@ def test_mdps_are_compared(games):
             "B is a MarkovChain, but the other process is an MDP; give two MDPs",
         ),
         (("a.npz", "b.npz", "--actions", "lax"), "--actions is for two MDPs, but A and B are chains"),
-        (("m.tra", "m.tra", "--criterion", "average"), "MDPs are compared by the discounted criterion"),
-        (("m.tra", "m.tra", "--horizon", "3"), "MDPs are compared by the discounted criterion"),
+        (("m.tra", "m.tra", "--criterion", "average"), "MDPs can only be compared with --criterion"),
+        (("m.tra", "m.tra", "--horizon", "3"), "MDPs can only be compared with --criterion"),
         (("m.tra", "m.tra", "--solver", "lp"), "--solver 'lp' does not support 'actions' problems"),
         (("m.tra", "m.tra", "--initial-a", "7"), "m.tra: --initial-a 7 is not a state"),
         (("a.npz", "b.npz", "--horizon", "0"), "--horizon is 0; it must be at least one step, e.g. --horizon 10"),
-        (("a.npz", "b.npz", "--horizon", "3", "--weights", "1,1"), "--weights has 2 entries, --horizon 3 asks for 4"),
+        (("a.npz", "b.npz", "--horizon", "3", "--weights", "1,1"), "--weights has 2 entries, but --horizon 3 needs 4"),
         (("a.npz", "b.npz", "--weights", "1,-1"), "--weights[1] is -1"),
         (("a.npz", "b.npz", "--weights", "0,0"), "all 0"),
         (("a.npz", "b.npz", "--weights", "1"), "--weights has shape (1,)"),
@@ -186,7 +186,7 @@ def test_mdps_are_compared(games):
         (("a.npz", "b.npz", "--weights", "no.csv"), "no.csv: No such file"),
         (("a.npz", "b.npz", "--horizon", "3", "--criterion", "average"), "has an infinite horizon"),
         (("a.npz", "b.npz", "--horizon", "3", "--discount", "2"), "--discount is 2.0; with a horizon it must lie in"),
-        (("a.npz", "b.npz", "--criterion", "total"), "name the pairs where it ends by terminal= in Python"),
+        (("a.npz", "b.npz", "--criterion", "total"), "list the terminal pairs in terminal= in Python"),
     ],
 )
 def test_what_does_not_go_together_is_refused(games, arguments, message):
@@ -420,7 +420,7 @@ ENDS = "state,next_state\na,b\nb,c\n"
             ("info", "mdp.tra"),
             "mdp.tra holds an MDP (states have several choices); diffbisim distance, lump and imitate --mdp read it",
         ),
-        (("info", "x.foo"), "x.foo: the extension is not known; use .csv, .tsv, .npz or .tra"),
+        (("info", "x.foo"), "x.foo: the extension is unknown; use .csv, .tsv, .npz or .tra"),
         (
             ("estimate", "walk.csv", "walk.csv", "--rewards-a", "rewards.csv"),
             "walk.csv: --rewards-a names 'sunny', which is not a known state (the labels are 'a', 'b'); correct the "
@@ -462,11 +462,11 @@ def test_every_option_is_known_by_the_argument_it_sets():
 
 def test_a_table_starts_in_its_first_row_and_info_says_so(folder):
     report = json.loads(run("info", "weather.csv", "--json")[0])
-    assert report["start"] == {"n_states": 1, "states": ["sunny"], "from": "the first row; --initial names another"}
-    assert "sunny (the first row; --initial names another)" in run("info", "weather.csv")[0]
+    assert report["start"] == {"n_states": 1, "states": ["sunny"], "from": "the first row; set another with --initial"}
+    assert "sunny (the first row; set another with --initial)" in run("info", "weather.csv")[0]
     assert "rainy (--initial)" in run("info", "weather.csv", "--initial", "rainy")[0]
     (folder / "walk.csv").write_text("episode,t,state\n0,0,b\n0,1,a\n0,2,b\n", encoding="utf-8")
-    assert "b (where the episodes begin)" in run("info", "walk.csv")[0]
+    assert "b (starts of episodes)" in run("info", "walk.csv")[0]
 
 
 def test_a_guess_that_matters_is_a_note(folder):
@@ -474,7 +474,7 @@ def test_a_guess_that_matters_is_a_note(folder):
     (folder / "turned.csv").write_text(turned, encoding="utf-8")
     arguments = ("distance", "weather.csv", "turned.csv", "--cost", "indicator", "--json")
     out, err = run(*arguments)
-    assert err.startswith("diffbisim: note: no start is named in weather.csv and turned.csv")
+    assert err.startswith("diffbisim: note: no initial state is given in weather.csv and turned.csv")
     assert [chain["start"] for chain in json.loads(out)["chains"]] == [["sunny"], ["rainy"]]
     out, err = run(*arguments, "--initial-b", "sunny")
     assert (json.loads(out)["value"], err) == (0, "")
@@ -508,7 +508,7 @@ def test_info_tells_what_stands_beside_a_model(folder):
         assert part in out
     (folder / "m2.srew").write_text("2 1\n1 7\n", encoding="utf-8")
     message = refused("info", "m.tra")
-    assert 'choose by name or number, such as --rewards time, among 1 "time" (m1.srew); 2 (m2.srew)' in message
+    assert 'choose by name or number, such as --rewards time, from 1 "time" (m1.srew); 2 (m2.srew)' in message
     for chosen, most in (("time", 5), ("2", 7), ("target", 1)):
         assert json.loads(run("info", "m.tra", "--rewards", chosen, "--json")[0])["rewards"]["most"] == most
 
@@ -555,7 +555,7 @@ def test_lump_of_an_mdp(games):
     report = json.loads(run("lump", "m.tra", "--json")[0])
     assert report["labels"] == [0, 1, 1]
     assert "3 states in 2 classes" in run("lump", "m.tra")[0]
-    assert "m.tra holds an MDP, and there is no format for its quotient" in refused("lump", "m.tra", "-o", "q.npz")
+    assert "m.tra holds an MDP, whose quotient cannot be written" in refused("lump", "m.tra", "-o", "q.npz")
 
 
 def test_lump_without_rewards_says_so(folder):
@@ -571,10 +571,10 @@ def test_convert_keeps_the_kernel_and_tells_what_is_lost(folder):
     assert chain.rewards.tolist() == [0, 1]
     assert chain.initial.tolist() == [0, 1]
     _, err = run("convert", "w.npz", "w.csv")
-    assert "cannot hold the rewards and the start" in err
+    assert "cannot store the rewards and the start" in err
     assert np.array_equal(db.read_chain("w.csv").transition, chain.transition)
     _, err = run("convert", "w.npz", "w.tra")
-    assert "cannot hold the labels" in err
+    assert "cannot store the labels" in err
     assert np.array_equal(db.read_chain("w.tra").rewards, chain.rewards)
 
 

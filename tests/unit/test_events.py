@@ -205,7 +205,7 @@ def test_parquet_and_arrow(tmp_path):
     for name in ("clicks.parquet", "clicks.arrow"):
         same(db.read_transitions(tmp_path / name, **NAMES), VISITS.values())
         with pytest.raises(
-            InvalidData, match=re.escape(f"{tmp_path / name}: there is no column 'who'; name one of 'us")
+            InvalidData, match=re.escape(f"{tmp_path / name}: there is no column 'who'; use one of 'us")
         ):
             db.read_transitions(tmp_path / name, id="who", state="page")
     with pytest.raises(InvalidData, match="cannot be read by pyarrow"):
@@ -240,15 +240,15 @@ def test_lines_of_texts_are_named(tmp_path):
     good = "user,at,page\n1,0,a\n\n1,1,b\n"
     for more, line, why in (
         ("1,2\n", 5, "expected 3 fields"),
-        ("1,later,c\n", 5, "the time is no number and no date"),
-        ("1,2026-11-16,c\n", 5, "the time is no number and no date"),
+        ("1,later,c\n", 5, "the time is neither a number nor"),
+        ("1,2026-11-16,c\n", 5, "the time is neither a number nor"),
         ("1,2,\n", 5, "1 of state"),
         ("1,,c\n", 5, "1 of time"),
     ):
         with pytest.raises(InvalidData, match=why) as caught:
             db.read_transitions(file(tmp_path, "c.csv", good + more), **NAMES)
         assert (caught.value.line, f"line {line}" in str(caught.value)) == (line, True), more
-    with pytest.raises(InvalidData, match="there is no column 'who'; name one of these"):
+    with pytest.raises(InvalidData, match="there is no column 'who'; use one of these"):
         db.read_transitions(file(tmp_path, "c.csv", good), id="who", state="page")
     with pytest.raises(InvalidArgument, match="state is not given"):
         db.read_transitions(file(tmp_path, "c.csv", good), id="user")
@@ -293,11 +293,11 @@ def test_logs_of_process_mining(tmp_path):
 def test_logs_that_are_none(tmp_path):
     laughs = '<?xml version="1.0"?><!DOCTYPE log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>\n'
     for text, why in (
-        (xes(LOG, laughs), "line 1.*a log declares nothing"),
-        (xes(LOG)[:-40], "line 5.*this is no XML"),
+        (xes(LOG, laughs), "line 1.*declarations"),
+        (xes(LOG)[:-40], "line 5.*this is not XML"),
         ("<trace/>", "the document is a <trace>, not a <log>"),
-        ("<log/>", "holds no <event>"),
-        ("<log>" + "<a>" * 200 + "</a>" * 200 + "</log>", "more than 100 elements within each other"),
+        ("<log/>", "contains no <event>"),
+        ("<log>" + "<a>" * 200 + "</a>" * 200 + "</log>", "elements are nested more than 100 deep"),
         (xes([({}, [{"concept:name": "a"}, {"other": "b"}])]), r"1 of state \('state'\)"),
     ):
         with pytest.raises(InvalidData, match=why):

@@ -140,6 +140,6 @@ def test_a_table_must_be_text(tmp_path):
 
 @pytest.mark.parametrize("labels", [[("a",), "b"], ["1", "2"], ["a", 1], ["", "b"], [" a", "b"], [True, False]])
 def test_labels_a_table_would_not_give_back_are_refused(tmp_path, labels):
-    with pytest.raises(InvalidData, match=r"label .* would not come back from a table .* write .npz instead"):
+    with pytest.raises(InvalidData, match=r"label .* cannot be stored in a table .* write .npz instead"):
         write_chain(MarkovChain(np.eye(2), labels=labels), tmp_path / "c.csv")
     assert os.listdir(tmp_path) == []

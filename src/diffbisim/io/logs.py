@@ -1,11 +1,11 @@
-"""Files of events: who did what, and when, in any order (events.py makes sequences of them).
+"""Files of events, from which events.py extracts state sequences.
 
-    .csv, .tsv, .gz of these, "-"     read row by row, so that only codes of the columns that are asked for are kept
-    .parquet, .arrow, .feather        by pyarrow, only the columns that are asked for
-    .xes, .xes.gz                     event logs of process mining: <trace> by <trace>, each <event> with its attributes
+    .csv, .tsv, .gz of these, "-"     read row by row, keeping only codes of the requested columns
+    .parquet, .arrow, .feather        the requested columns, read by pyarrow
+    .xes, .xes.gz                     event logs of process mining: <trace> elements with <event> elements
 
-XES is XML, and XML can name other files and grow without end: a document that declares anything (<!DOCTYPE …>) is
-refused, and so is what is nested deeper than a log can be. Events of a trace stand in the order of the file.
+XES is XML, which can refer to other files and expand without bound: documents with declarations (<!DOCTYPE …>) or
+excessive nesting are rejected. The events of a trace are in the order of the file.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from diffbisim.io.tables import Rows, csv_line, csv_rows
 
 ARROW = (".parquet", ".arrow", ".feather")
 LOGS = (".xes", *ARROW)
-BATCH = 2**16  # times that are read at once
-ACTIVITY = "concept:name"  # of an event, and the name of a trace
+BATCH = 2**16  # number of times that are parsed at once
+ACTIVITY = "concept:name"  # attribute with the activity of an event
 
 
 def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: Any = None, **options: Any) -> Any:
-    """Transitions (with ``group`` a dictionary of them) of the events in a file: `Transitions.from_frame`.
+    """Read the events in a file as Transitions, or a dict of them with ``group``; see `Transitions.from_frame`.
 
-    Of a log in XES the id is the trace, ``state`` and ``time`` name attributes of the events (default: concept:name,
-    and time:timestamp if there is a ``gap``), ``group`` one of the traces.
+    In an XES log the id is the trace; ``state`` and ``time`` are attributes of the events (by default concept:name, and
+    time:timestamp if there is a ``gap``), and ``group`` is an attribute of the traces.
     """
     path, kind, group = Path(path), extension(path), options.get("group")
     if kind == ".xes":
@@ -45,7 +45,7 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
         options |= {"group": group and "group"}
         table: Any = log
     elif state is None:
-        raise InvalidArgument(f"{path}: state is not given; name the column that says what happened")
+        raise InvalidArgument(f"{path}: state is not given; name the column with the states")
     elif kind in ARROW:
         table = _read_arrow(path, [name for name in (id, time, state, group) if name is not None])
     else:
@@ -57,7 +57,7 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
 
 
 def _located(path: Path, error: InvalidData) -> InvalidData:
-    """The error with the name of the file and, of a text, the line in place of the row."""
+    """Add the name of the file to an error and, for text files, replace the row by the line."""
     row = re.search(r"\brow (\d+)", str(error))
     if row is None or extension(path) in LOGS:
         return InvalidData(f"{path}: {error}")
@@ -71,7 +71,7 @@ def _located(path: Path, error: InvalidData) -> InvalidData:
 
 
 def _read_csv(path: Path, names: set[Any], time: Any) -> dict[Any, Any]:
-    """Columns of names in codes, and one of times in numbers; an empty cell is a missing value."""
+    """Read columns of names as codes and a column of times as numbers; empty cells are missing values."""
     with open_text(path) as file:
         rows = csv_rows(path, file)
         place = {name: _place(rows, name) for name in (*names, *([] if time is None else [time]))}
@@ -91,12 +91,12 @@ def _place(rows: Rows, name: Any) -> int:
     wanted = str(name).strip().lower()
     if wanted not in rows.names:
         text = rows.delimiter.join(rows.names)
-        raise broken(rows.path, 1, text, f"there is no column {name!r}; name one of these")
+        raise broken(rows.path, 1, text, f"there is no column {name!r}; use one of these")
     return rows.names.index(wanted)
 
 
 def _column(codes: array[int], numbers: CodeBook) -> Coded:
-    """A column of texts: state numbers where all are whole numbers, as in other tables; "" is missing."""
+    """Encode a column of strings; if all are integers, they become state indices. "" is missing."""
     texts = [text.strip() for text in numbers]
     kept = CodeBook()
     new = np.array([kept[text] if text else -1 for text in texts], dtype=np.int32)
@@ -109,7 +109,7 @@ def _column(codes: array[int], numbers: CodeBook) -> Coded:
 
 
 class _Times:
-    """A column of times, read in batches; all are numbers, or all are dates."""
+    """A column of times, parsed in batches; all must be numbers, or all dates."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
@@ -135,7 +135,7 @@ class _Times:
             found = found if before == found.dates else 0
         if isinstance(found, int):
             k = int(np.flatnonzero(there)[found])
-            why = "the time is no number and no date in ISO 8601, such as 2026-11-16 15:30; or they are mixed"
+            why = "the time is neither a number nor an ISO 8601 date such as 2026-11-16 15:30, or the column mixes both"
             raise broken(self.path, csv_line(self.path, self.rows + k), self.texts[k], why)
         values = np.zeros(len(self.texts), dtype=found.values.dtype)
         values[there] = found.values
@@ -148,13 +148,13 @@ class _Times:
 
 
 def _read_arrow(path: Path, names: list[Any]) -> Any:
-    """Columns of a file that pyarrow reads, as a table of its own; the sizes that it states are checked first."""
+    """Read columns with pyarrow, after checking the sizes that the file states."""
     try:
         import pyarrow as pa
         import pyarrow.feather
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtra(f'{path}: {extension(path)} is read by pyarrow; pip install "diffbisim[data]"') from None
+        raise MissingExtra(f'{path}: {extension(path)} files need pyarrow; pip install "diffbisim[data]"') from None
     with open_file(path, limits.BYTES) as (file, _):
         try:
             if extension(path) == ".parquet":
@@ -177,27 +177,27 @@ def _read_arrow(path: Path, names: list[Any]) -> Any:
 def _check_columns(path: Path, known: list[str], names: list[Any]) -> None:
     for name in names:
         if name not in known:
-            raise InvalidData(f"{path}: there is no column {name!r}; name one of {', '.join(map(repr, known[:20]))}")
+            raise InvalidData(f"{path}: there is no column {name!r}; use one of {', '.join(map(repr, known[:20]))}")
 
 
 # --- XES ----------------------------------------------------------------------------------------------------------
 
 
 def _read_xes(path: Path, wanted: dict[str, Any], group: Any) -> dict[str, Any]:
-    """The events of a log: the number of its trace, the attributes that are wanted, and one of its trace."""
+    """Read the events of a log: the trace, the ``wanted`` attributes, and the group of the trace."""
     log = _Log(path, wanted, group)
     with open_bytes(path) as file, naming(path):
         try:
             log.parser.ParseFile(file)
         except expat.ExpatError as error:
-            raise broken(path, error.lineno, "", f"this is no XML ({expat.ErrorString(error.code)})") from None
+            raise broken(path, error.lineno, "", f"this is not XML ({expat.ErrorString(error.code)})") from None
         except (UnicodeError, LookupError, ValueError) as error:
-            raise InvalidData(f"{path} is no XML ({error})") from None
+            raise InvalidData(f"{path} is not XML ({error})") from None
     return log.table()
 
 
 class _Log:
-    """What a parser of XML has seen of a log so far."""
+    """A log while it is being parsed."""
 
     def __init__(self, path: Path, wanted: dict[str, Any], group: Any) -> None:
         self.path, self.group, self.keys = path, group, {what: key for what, key in wanted.items() if key is not None}
@@ -213,7 +213,7 @@ class _Log:
         self.parser.StartDoctypeDeclHandler = self._declared
 
     def _declared(self, *_: Any) -> None:
-        raise self._broken("a log declares nothing (<!DOCTYPE …>), and what does is not read")
+        raise self._broken("declarations (<!DOCTYPE …>) are not allowed in a log")
 
     def _broken(self, why: str) -> InvalidData:
         return broken(self.path, self.parser.CurrentLineNumber, "", why)
@@ -221,7 +221,7 @@ class _Log:
     def _begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = tag.rpartition(":")[2]
         if len(self.open) >= limits.DEPTH:
-            raise self._broken(f"more than {limits.DEPTH} elements within each other; raise diffbisim.io.limits.DEPTH")
+            raise self._broken(f"elements are nested more than {limits.DEPTH} deep; raise diffbisim.io.limits.DEPTH")
         parent = self.open[-1] if self.open else ""
         if not self.open and name != "log":
             raise self._broken(f"the document is a <{name}>, not a <log>")
@@ -242,7 +242,7 @@ class _Log:
 
     def table(self) -> dict[str, Any]:
         if not self.traces:
-            raise InvalidData(f"{self.path} holds no <event>")
+            raise InvalidData(f"{self.path} contains no <event>")
         traces = np.frombuffer(self.traces, dtype=np.int32)
         found: dict[str, Any] = {"trace": Coded(traces, range(self.n_traces))}
         found["state"] = [text or None for text in self.values["state"]]
