@@ -125,7 +125,9 @@ def solve(
 ) -> DistanceResult:
     """Solve a problem after checking that the solver supports its criterion."""
     if problem.criterion not in solver.criteria:
-        raise InvalidArgument(f"solver {solver.name!r} does not support {problem.criterion!r} problems; use 'exact'")
+        raise InvalidArgument(
+            f"solver {solver.name!r} does not support {problem.criterion!r} problems; use solver='exact'"
+        )
     result: DistanceResult = solver.solve(problem, warm=warm, callback=callback)
     return result
 

@@ -169,7 +169,7 @@ def test_plans_potentials_and_laws():
     assert r.value == pytest.approx(mean, abs=1e-12)
     with pytest.raises(db.InvalidArgument, match="occupancy_at"):
         r.occupancy  # noqa: B018
-    with pytest.raises(db.InvalidArgument, match="time 2 is the last"):
+    with pytest.raises(db.InvalidArgument, match="time is 2, after the last step"):
         r.plan(0, 0, time=2)
 
 
@@ -365,7 +365,7 @@ def test_pairwise_asks_the_same_question():
         ({"horizon": 2.5}, "horizon is 2.5"),
         ({"horizon": 3, "discount": 0}, "discount is 0"),
         ({"horizon": 3, "discount": 1.5}, "discount is 1.5"),
-        ({"weights": [0.0, 0.0]}, "nothing counts"),
+        ({"weights": [0.0, 0.0]}, "positive weight"),
         ({"weights": [1.0, -1.0]}, r"weights\[1\] is -1"),
         ({"weights": [1.0, np.inf]}, r"weights\[1\] is inf"),
         ({"weights": [1.0]}, "weights has shape"),
@@ -414,7 +414,7 @@ def test_processes_and_costs_that_do_not_fit():
     with pytest.raises(db.InvalidArgument, match="y = 2 is not a state at time 1"):
         r.potentials(0, 2, time=1)
     for unknown in ("duals", "implicit_reward"):
-        with pytest.raises(db.InvalidArgument, match="discounted criterion"):
+        with pytest.raises(db.InvalidArgument, match="criterion='discounted'"):
             getattr(r, unknown)() if unknown == "implicit_reward" else getattr(r, unknown)
 
 

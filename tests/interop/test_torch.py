@@ -332,7 +332,7 @@ def test_a_constant_process_over_steps_against_one_kernel():
         (lambda P: distance([P[0], P[1]], P, np.eye(2)), "X is a list, but not of dense two-dimensional tables"),
         (lambda P: distance([P, 2 * P], P, np.eye(2)), r"row 0 of X\[1\] sums to 2"),
         (lambda P: distance([P, P], P, [np.eye(2)] * 2), "cost has 2 tables; give one for each of the 3 times"),
-        (lambda P: distance([P, P], P, np.eye(2), criterion="average"), "a TimedChain has one"),
+        (lambda P: distance([P, P], P, np.eye(2), criterion="average"), "a TimedChain is finite"),
     ],
 )
 def test_errors_of_kernels_for_every_step(call, message):

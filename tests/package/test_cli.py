@@ -128,7 +128,7 @@ def test_timed_chains_in_files(folder):
     out, _ = run("distance", "x.npz", "y.npz", "--discount", 1)
     assert "2 steps, 1 to 2 states" in out
     assert "start now" in out
-    assert "holds a TimedChain" in refused("distance", "x.npz", "y.npz", "--rewards-a", "rewards.csv")
+    assert "contains a TimedChain" in refused("distance", "x.npz", "y.npz", "--rewards-a", "rewards.csv")
     assert "MarkovChain" in refused("lump", "x.npz")
 
 
@@ -293,7 +293,7 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
         (("distance", "a.npz", "b.npz", "--cost", "distance"), ("--cost distance", "indicator")),
         (("distance", "a.npz", "b.npz", "--initial-a", "99"), ("a.npz: --initial-a 99 is not a state",)),
         (("distance", "a.npz", "b.npz", "--output", "r.xlsx"), ("r.xlsx", ".npz, .json")),
-        (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "no folder")),
+        (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "does not exist")),
         (
             ("distance", "a.npz", "weather.csv", "--cost", "indicator"),
             ('--cost "indicator": B has labels and A has none; label both',),

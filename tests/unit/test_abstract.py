@@ -394,7 +394,7 @@ def test_actions_never_seen():
         (
             lambda M: db.abstract(db.Transitions.from_pairs([0], [0], actions=[0]), 1),
             InvalidData,
-            "nothing is known of rewards",
+            "data has no rewards",
         ),
         (
             lambda M: db.Transitions.from_trajectories([[0, 1], [1, 0, 1]], actions=[[0], [1]]),

@@ -126,7 +126,7 @@ def test_single_states():
         (lambda: db.bisimulation(mdp(transition=np.eye(3)), solver=REACHABLE).value_bound(0, 2), "was not solved"),
         (lambda: db.policy_similarity(mdp(), mdp(1), policy_x=[0, 0, 0]), "policy_y is missing"),
         (lambda: db.mico(mdp(), mdp(1), policy_x=[0, 0, 0]), "policy_y is missing"),
-        (lambda: db.policy_similarity(mdp(), mdp(n_actions=3), policy_x=[0] * 3, policy_y=[2] * 3), "give cost"),
+        (lambda: db.policy_similarity(mdp(), mdp(n_actions=3), policy_x=[0] * 3, policy_y=[2] * 3), "pass cost"),
     ],
 )
 def test_bad_input_is_refused_with_a_remedy(call, message):

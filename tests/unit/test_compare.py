@@ -82,7 +82,7 @@ def test_starts():
     assert starts(initial="empirical") == pytest.approx([4 / 7, 3 / 7, 3 / 7, 4 / 7])
     laws = [d.chain(unseen="self-loop").stationary_distribution for d in (A, B)]
     assert starts(initial="stationary") == pytest.approx([*laws[0], *laws[1]])
-    with pytest.raises(db.InvalidArgument, match="initial is 'last', no state"):
+    with pytest.raises(db.InvalidArgument, match="initial is 'last', which is not a state"):
         starts(initial="last")
 
 

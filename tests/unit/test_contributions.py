@@ -48,7 +48,7 @@ def test_chains_of_other_sizes_are_paid_for_too_and_have_no_rows():
         parts.records("rows")
     with pytest.raises(db.InvalidArgument, match="what is 'cells'"):
         parts.records("cells")
-    with pytest.raises(db.InvalidArgument, match="no metric"):
+    with pytest.raises(db.InvalidArgument, match="not a metric"):
         db.distance(X, X, np.ones((4, 4)) + np.eye(4)).contributions().records()
     with pytest.raises(db.InvalidArgument, match="contributions are not available"):
         db.bisimulation(db.examples.imitation_chain(), cost="indicator", discount=0.9).contributions()

@@ -39,10 +39,10 @@ def test_a_timed_chain_comes_back_whole(name, tmp_path):
 
 def test_where_a_timed_chain_does_not_belong(tmp_path):
     chain = TIMED["bare"]
-    with pytest.raises(db.InvalidArgument, match=r"only \.npz holds"):
+    with pytest.raises(db.InvalidArgument, match=r"only be written as \.npz"):
         db.write_chain(chain, tmp_path / "chain.csv")
     db.write_chain(chain, tmp_path / "chain.npz")
-    with pytest.raises(db.InvalidData, match=r"holds a TimedChain.*diffbisim\.load"):
+    with pytest.raises(db.InvalidData, match=r"contains a TimedChain.*diffbisim\.load"):
         db.read_chain(tmp_path / "chain.npz")
 
 

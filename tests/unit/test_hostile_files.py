@@ -242,7 +242,7 @@ def test_a_file_names_no_function_of_numpy(tmp_path, name):
         told["generators"][0]["bit_generator"] = name
         arrays["state.run"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
 
-    refused(saved(result, tmp_path / "r.npz", change), "is not known; use one of PCG64")
+    refused(saved(result, tmp_path / "r.npz", change), "is unknown; use one of PCG64")
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 

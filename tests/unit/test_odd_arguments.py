@@ -21,7 +21,7 @@ MDP = db.examples.imitation_chain()
         (lambda: db.distance(SEEN, Y), "X is a Transitions, which provides samples only"),
         (lambda: db.distance(X, SEEN, solver="somcot", lump=True), "Y is a Transitions.*without lump"),
         (lambda: db.distance(X, Y, solver=db.solvers.Exact), "solver is the class Exact; give a name"),
-        (lambda: db.distance(X, Y, warm=0.3), "warm is a float; give the result of a previous distance"),
+        (lambda: db.distance(X, Y, warm=0.3), "warm is a float; give a previous result of distance"),
         (lambda: db.distance(X, Y).plan("home", 0), "x = 'home' is not a state: give an index"),
         (lambda: db.solvers.Exact(threads="all"), "threads is 'all'"),
         (lambda: db.solvers.SinkhornPolicy(epsilon="warm"), "epsilon is 'warm'"),

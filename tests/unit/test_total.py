@@ -275,7 +275,7 @@ def test_terminal_pairs_that_are_none_are_refused():
     for message, terminal in cases.items():
         with pytest.raises(InvalidArgument, match=message):
             total(X, X, "indicator", terminal=terminal)
-    with pytest.raises(InvalidChain, match="no state"):
+    with pytest.raises(InvalidChain, match="not a state"):
         total(X, X, "indicator", terminal=[("a", "z")])
     named = total(X, X.with_initial(2), "indicator", terminal=[("a", "a"), ("b", "b"), ("c", "c")])
     assert named.value == pytest.approx(
