@@ -350,7 +350,7 @@ def test_two_files_with_the_same_rewards(tmp_path):
     path = file(tmp_path, "m.tra", WALK)
     file(tmp_path, "m.srew", "3 1\n0 1\n")
     file(tmp_path, "m.rews", "3 1\n0 2\n")
-    with pytest.raises(InvalidData, match=r"m.rews and m.srew both hold state rewards of m.tra; remove one"):
+    with pytest.raises(InvalidData, match=r"m.rews and m.srew both contain state rewards of m.tra; remove one"):
         read_chain(path)
 
 
