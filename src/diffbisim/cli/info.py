@@ -90,7 +90,7 @@ def _table(report: cli.Report) -> Table:
         "labels": "none" if report["labels"] is None else cli.listed(report["labels"], n),
         **_companion_lines(report),
         "absorbing": cli.listed(absorbing["states"], absorbing["n_states"]) or "none",
-        "classes": f"{classes['total']:,} communicating, {classes['closed']:,} closed, with periods "
+        "classes": f"{classes['total']:,} communicating, {classes['closed']:,} closed, of period "
         + cli.listed(classes["periods"]),
         "lumps to": f"{lumps['n_classes']:,} of {n:,} states{bare}",
     })  # fmt: skip
