@@ -48,7 +48,7 @@ class Status(Enum):
     ENDED = "A stream ended early: estimated from the samples so far; continue with warm=result and more data."
 
     # any run
-    ITERATIONS = "Stopped at max_iterations: the bounds are valid but wide; raise max_iterations or tol."
+    ITERATIONS = "Stopped after max_iterations: the bounds are valid but wide; raise max_iterations or tol."
     INTERRUPTED = "Interrupted: the bounds are valid but wide; continue with warm=result or a checkpoint."
 
     # fits and imitations
