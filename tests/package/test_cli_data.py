@@ -379,9 +379,9 @@ def test_groups_and_columns_that_are_not_there(folder, walks):
     (folder / "events.csv").write_text(events_of({"before": walks["before"]}), encoding="utf-8")
     columns = ["--id", "who", "--state", "what"]
     _, said = run("estimate", "events.csv", *columns, code=2)
-    assert "events.csv is one file: give another one, or --group COLUMN" in said
+    assert "only events.csv is given; give a second file, or --group COLUMN" in said
     _, said = run("estimate", "events.csv", *columns, "--group", "arm", code=2)
-    assert "events.csv: arm has 1 groups, before (10); two are compared" in said
+    assert "events.csv: arm has 1 groups, before (10); it must have two" in said
     _, said = run("estimate", "events.csv", "events.csv", "--id", "nobody", "--state", "what", code=2)
     assert "there is no column 'nobody'" in said
 
@@ -399,7 +399,7 @@ def test_compare_of_two_says_what_the_library_says(folder, walks):
     rows = known.contributions().records("rows", 8)
     assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]
     out, _ = run(*arguments)
-    assert "which rows cause it" in out
+    assert "which rows cause the distance" in out
     assert known.conclusion in out
 
 
@@ -410,6 +410,6 @@ def test_compare_of_several(folder):
     differ = {(pair["a"], pair["b"]): pair["differ"] for pair in report["pairs"]}
     assert differ == {("before", "after"): True, ("after", "third"): True, ("before", "third"): False}
     assert "evidence that they differ for 2 of 3 pairs" in run(*arguments)[0]
-    assert "is one file: give another one" in run("compare", "before.csv", code=2)[1]
+    assert "is given; give a second file" in run("compare", "before.csv", code=2)[1]
     assert "give --rewards" in run("compare", "before.csv", "after.csv", "third.csv", code=2)[1]
     assert "a.npz is a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]

@@ -373,7 +373,7 @@ def test_where_the_expert_is_out_of_reach_nothing_is_claimed_beyond_what_was_tri
     assert found.outcome.name == "SETTLED"
     for word in ("cannot", "can not", "can probably", "impossible"):
         assert word not in found.status
-    assert "nothing closer was found" in found.status
+    assert "no further improvement was found" in found.status
 
 
 def test_settled_at_the_limit_is_settled():

@@ -1,4 +1,4 @@
-"""``diffbisim explore``: a page to look at, about two chains or about the compressions of one."""
+"""``diffbisim explore``: write an interactive page about two chains or about the compressions of one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from diffbisim.errors import InvalidArgument
 @cli.reports_errors
 def explore(
     a: Annotated[Path, typer.Argument(metavar="A", help=f"{cli.CHAIN}; or a result (.npz)", show_default=False)],
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another one", show_default=False)] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another chain", show_default=False)] = None,
     states: Annotated[
         str | None,
-        typer.Option(help="Instead of B: A compressed to these sizes, with a slider: 2,3,5 or 2:8", show_default=False),
+        typer.Option(help="Instead of B: compress A to these sizes, such as 2,3,5 or 2:8", show_default=False),
     ] = None,
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
@@ -34,7 +34,7 @@ def explore(
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page")] = Path("explore.html"),
 ) -> None:
-    """One interactive page about two chains: graphs, coupling, where the cost is paid. No server, no network."""
+    """Write an interactive page about two chains: graphs, coupling, where the cost is paid. It needs no network."""
     import diffbisim
     from diffbisim.errors import quietly
     from diffbisim.explore import explore as write
@@ -51,13 +51,13 @@ def explore(
         if cost == "reward" or b is None:
             cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator" if b else "")
         if b is None:
-            options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.somebody_watches()}
+            options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.is_interactive()}
             result = diffbisim.compress_sweep(x, _sizes(str(states)), discount, **options)
         else:
             y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants)
             if cost == "reward":
                 cli.need_rewards(y, b, "--rewards-b")
-            with quietly():  # the page says how it ended
+            with quietly():  # the page shows the status
                 solver = diffbisim.solvers.Exact(time_limit=time_limit)
                 result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)
     page = write(result, output, names=names)
@@ -70,7 +70,7 @@ def explore(
 
 
 def _sizes(text: str) -> list[int]:
-    """ "2,3,5" and "2:8", which includes both ends."""
+    """Parse "2,3,5", or "2:8", which includes both ends."""
     try:
         first, colon, last = text.partition(":")
         return list(range(int(first), int(last) + 1)) if colon else [int(word) for word in text.split(",")]
