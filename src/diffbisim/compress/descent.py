@@ -70,9 +70,9 @@ COARSELY, FINELY = Care(0.95, 2.0, 1e-2), Care(0.99, 4.0, 1e-3)
 #: Chains of up to so many states have all their pairs taken, and exactly.
 SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8)
 
-#: Cells of the plans at most, in all rows together, so that barycenters take no longer than a distance does. The states
-#: that are left out are those of least weight; the others stand for them.
-MOST_CELLS = 2e6
+#: Work of an iteration at most, k² for every successor of a state, in all rows together: barycenters should not take
+#: much longer than a distance does. The states that are left out are those of least weight; the others stand for them.
+MOST_WORK = 3e7
 
 #: The share of the present row in the positive row that the search for a barycenter begins with.
 PRESENT = 0.5
@@ -324,7 +324,7 @@ class Barycenters:
 
         Q, k = self.P.copy(), len(self.P)
         visited = np.flatnonzero(self.m.sum(axis=0) > NEGLIGIBLE)
-        pairs = len(self.m) * min(self.care.pairs, MOST_CELLS / (k * self.chain.n_transitions))
+        pairs = len(self.m) * min(self.care.pairs, MOST_WORK / (k**2 * self.chain.n_transitions))
         most = int(min(pairs / max(visited.size, 1), len(self.m))) + 1
         for y in visited:
             if time.monotonic() > self.deadline:
