@@ -182,7 +182,7 @@ def _factor(plans: Plans, q: Array, M: Array) -> float:
                 M[j, i] += A[j, i]
         for j in range(last + 1):
             off += abs(into[j] - q[j])
-    return off / s
+    return float(off / s)
 
 
 @njit(**FAST)
