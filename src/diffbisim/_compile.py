@@ -146,7 +146,7 @@ def _remove_old_folders(parent: Path) -> None:
 
 
 @intrinsic
-def borrowed(typingctx: Any, value: Any) -> Any:
+def uncounted(typingctx: Any, value: Any) -> Any:
     """Return the same array (or tuple of arrays) without reference counting, for use while the caller keeps it alive.
 
     numba updates a reference count atomically whenever an array is sliced, unpacked from a tuple or passed to a
@@ -154,10 +154,10 @@ def borrowed(typingctx: Any, value: Any) -> Any:
     4 × 4 transports takes a third less time. Use it for function arguments only.
     """
 
-    def uncounted(context: Any, builder: Any, kind: Any, llvm: Any) -> Any:
+    def strip(context: Any, builder: Any, kind: Any, llvm: Any) -> Any:
         if isinstance(kind, types.BaseTuple):
             parts = cgutils.unpack_tuple(builder, llvm, kind.count)
-            parts = [uncounted(context, builder, *part) for part in zip(kind.types, parts, strict=True)]
+            parts = [strip(context, builder, *part) for part in zip(kind.types, parts, strict=True)]
             return context.make_tuple(builder, kind, parts)
         if not isinstance(kind, types.Array):
             return llvm
@@ -165,10 +165,10 @@ def borrowed(typingctx: Any, value: Any) -> Any:
         view.meminfo = cgutils.get_null_value(view.meminfo.type)
         return view._getvalue()
 
-    return value(value), lambda context, builder, signature, args: uncounted(context, builder, value, args[0])
+    return value(value), lambda context, builder, signature, args: strip(context, builder, value, args[0])
 
 
 @intrinsic
-def held(typingctx: Any, value: Any) -> Any:
-    """Keep ``value`` alive up to this point; a no-op that prevents numba from releasing it after :func:`borrowed`."""
+def keep_alive(typingctx: Any, value: Any) -> Any:
+    """Keep ``value`` alive up to this point; a no-op that prevents numba from releasing it after :func:`uncounted`."""
     return types.none(value), lambda context, builder, signature, args: context.get_dummy_value()

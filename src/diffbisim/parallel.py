@@ -19,7 +19,7 @@ process pool is replaced by a new one. After three failures in a row without pro
 never stays in compiled code for long: it works in small pieces, or waits while other threads do a large one. On an
 interrupt, pending tasks are dropped, a flag tells running compiled code to stop, and all threads are joined before the
 exception propagates, so that no array is written to afterwards. Factorizations and linear programs of other libraries
-cannot be stopped; they run in a thread that is abandoned (:func:`left_behind`).
+cannot be stopped; they run in a thread that is abandoned (:func:`run_abandonable`).
 """
 
 import os
@@ -380,7 +380,7 @@ def thread_map(
     return results
 
 
-def left_behind(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def run_abandonable(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Run ``work(*args, **options)`` in its own thread, for code of other libraries that cannot be interrupted.
 
     An interrupt takes effect immediately and abandons the thread, so ``work`` must not write to shared data.
@@ -416,7 +416,7 @@ def _await(ends: Sequence[threading.Event]) -> None:
 CHUNK = 200_000
 
 #: Amount of work between two checks for an interrupt: at most 0.1 s.
-STRETCH = 25 * CHUNK
+WORK_BETWEEN_CHECKS = 25 * CHUNK
 
 Stop = NDArray[np.bool_]
 
@@ -428,24 +428,24 @@ def split(
     """Call ``run(piece, lo, hi, stop)`` on consecutive pieces of 0 … size-1 and return the results in order.
 
     The number of pieces depends on the amount of ``work``. If it is given, pieces may be long, and ``run`` should use
-    :func:`stretches` to check ``stop``. ``wait`` is as for :func:`thread_map`.
+    :func:`interruptible_parts` to check ``stop``. ``wait`` is as for :func:`thread_map`.
     """
     stop = stop_flag()
     if pieces is None:
         worth = 1.0 if threads == 1 else min(8.0 * threads, work // CHUNK)
-        pieces = int(min(max(worth, work // STRETCH, 1.0), size))
+        pieces = int(min(max(worth, work // WORK_BETWEEN_CHECKS, 1.0), size))
     if pieces == 1 and not wait and not stop[0]:
         return [run(0, 0, size, stop)]
     cuts = np.linspace(0, size, pieces + 1).astype(np.int64).tolist()
     return thread_map(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
 
 
-def stretch(size: int, work: float) -> int:
+def part_size(size: int, work: float) -> int:
     """Return how many of ``size`` items with a total of ``work`` to process between two checks for an interrupt."""
-    return max(1, int(size * min(1.0, STRETCH / work)))
+    return max(1, int(size * min(1.0, WORK_BETWEEN_CHECKS / work)))
 
 
-def stretches(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def interruptible_parts(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield consecutive parts of ``lo … hi`` of at most ``step`` items, until ``stop`` is set."""
     for first in range(lo, hi, step):
         if stop[0]:

@@ -1,4 +1,4 @@
-"""Transports between full rows: hundreds of states, every one a successor of every other.
+"""Transports between full rows: hundreds of states, each a successor of every other.
 
 All items share one table W, and every row has all states as successors. So an optimal tree of one item is dual feasible
 for any other, whatever its marginals. Starting from the tree of a *similar* item, the dual simplex needs far fewer
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim._compile import borrowed, njit
+from diffbisim._compile import njit, uncounted
 from diffbisim.checks import freeze
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.solvers.exact.simplex import (
@@ -63,29 +63,29 @@ from diffbisim.stochastic import Successors
 
 LANES = 16
 
-#: A reduced cost that no cell has.
+#: A reduced cost larger than that of any cell.
 FORBIDDEN = np.float32(1e30)
 
-#: Numbers that are compared as integers keep the position at which they were found in these low bits.
+#: Numbers that are compared as integers store their position in these low bits.
 PLACE = 0xFFFF
 
-#: The least unit, for tables that are constant.
+#: The smallest unit of 16-bit costs, for constant tables.
 SMALL = 1e-30
 
 #: The largest reduced cost in 16 bits, in units; potentials get half as much, so that no difference overflows.
 SHORT = 16000
 
-#: An item that takes more primal pivots per node than this is far from its old tree. The items after it are assumed to
-#: be far from theirs, too.
+#: An item that takes more primal pivots per node than this is far from its old tree. The later items of the row are
+#: then assumed to be far from theirs, too.
 FAR = 1
 
-#: A listed cell is worth a pivot while its reduced cost is at least this share of that of the first one.
+#: A listed cell is worth a pivot while its reduced cost is at least this fraction of that of the first one.
 WORTH = 0.1
 
 #: Tolerance for the center: any nearly optimal tree will do.
 ROUGH = 1e-9
 
-#: With fewer states than this in total, or on one side, the general kernels of transports.py are as fast.
+#: With fewer states than LEAST in total or THIN in one chain, the general kernels of transports.py are as fast.
 LEAST, THIN = 65, 8
 
 
@@ -93,57 +93,57 @@ NO_TABLE = np.empty(0)
 
 
 class Common(NamedTuple):
-    """What all items of a sweep have in common."""
+    """Data shared by all items of a sweep."""
 
     table: Any  # (a*b,) W, flat
-    by_rows: Any  # (a*B,) reduced costs for the potentials of the center, in single precision
+    by_rows: Any  # (a*B,) reduced costs with respect to the center's potentials, in single precision
     by_columns: Any  # (b*A,) their transpose
     short_rows: Any  # by_rows as 16-bit integers, in units
     short_columns: Any  # by_columns likewise
-    unit: Any  # (1,) so that the largest reduced cost is SHORT units
-    base: Any  # (a + b,) those potentials
+    unit: Any  # (1,) chosen so that the largest reduced cost is SHORT units
+    base: Any  # (a + b,) potentials of the center
     center: Tree  # an optimal tree for W
     mean: Any  # (b,) the mean row of Y
-    order: Any  # (m_Y,) the rows of Y, each after the one that it begins with
-    near: Any  # (m_Y,) which that is; -1 for the mean
+    order: Any  # (m_Y,) the rows of Y, each after the row that it starts from
+    near: Any  # (m_Y,) the row that each row starts from; -1 for the mean
 
 
 class Dual(NamedTuple):
-    """Scratch of the dual simplex; arrays over nodes (A + B,), but for the last two."""
+    """Working memory of the dual simplex; arrays over nodes (A + B,), except for the last two."""
 
     t: Any  # the threaded tree (simplex.py)
-    size: Any  # of subtrees
-    share: Any  # 1 / nodes on the smaller side of the cut above
-    flow: Any
+    size: Any  # number of nodes in the subtree
+    share: Any  # 1 / (number of nodes on the smaller side of the cut above the node)
+    flow: Any  # on the edge to the parent
     pot: Any  # potentials relative to the base, in single precision
-    free: Any  # the same, but -FORBIDDEN for nodes on the side of the cut that is scanned
+    free: Any  # the same, but -FORBIDDEN for nodes on the scanned side of the cut
     side: Any  # the nodes of that side
     lines: Any  # those of them whose lines are scanned
-    best: Any  # (max(A, B),) the least reduced cost of each cell across, in units
-    inverse: Any  # (a + b + 1,) the share by size
+    best: Any  # (max(A, B),) the least reduced cost at each node across the cut, in units
+    inverse: Any  # (a + b + 1,) the share for each size of a subtree
 
 
 class Cells(NamedTuple):
-    """Scratch of the primal simplex: a list of cells that may enter, at most one of every row."""
+    """Working memory of the primal simplex: a list of cells that may enter, at most one of each row."""
 
-    row: Any  # (a,) nodes
-    column: Any  # (a,)
-    cost: Any  # (a,)
+    row: Any  # (a,) node of the row
+    column: Any  # (a,) node of the column
+    cost: Any  # (a,) entry of the table
     pot: Any  # (a + b,) potentials relative to the base, in single precision
     best: Any  # (A,) the least reduced cost of each row, up to its potential
 
 
 class Tools(NamedTuple):
-    """Scratch of one thread."""
+    """Working memory of one thread."""
 
-    work: Any  # of the primal simplex
+    work: Any  # Work of simplex.py
     cells: Cells
     dual: Dual
-    hub: Tree  # of a row of X with the mean row of Y
+    hub: Tree  # for the present row of X and the mean row of Y
 
 
 class Ends(NamedTuple):
-    """The marginals of a transport, and in what order a first basis takes them."""
+    """The marginals of a transport, and the orders in which a first basis takes their states."""
 
     p: Any
     q: Any
@@ -153,9 +153,9 @@ class Ends(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def nearest_first(Q, mean, stop):
-    """The rows in an order in which each is near an earlier one or the mean: a spanning tree of least length (Prim).
+    """Order the rows so that each is near an earlier one or the mean: a minimum spanning tree (Prim).
 
-    Returns the order and, of every row, which one it is near; -1 for the mean. Gives up when ``stop`` is set.
+    Returns the order and, for each row, the row that it is near, or -1 for the mean. Gives up when ``stop`` is set.
     """
     m, b = Q.shape
     order, near, distance = np.empty(m, np.int64), np.full(m, -1), np.empty(m)
@@ -178,12 +178,13 @@ def nearest_first(Q, mean, stop):
 
 @njit(cache=True, nogil=True)
 def _padded(n):
+    """Round n up to a multiple of LANES."""
     return -(-n // LANES) * LANES
 
 
 @njit(cache=True, nogil=True)
 def make_dual(a, b):
-    """Scratch for transports of a rows and b columns."""
+    """Allocate working memory for transports with a rows and b columns."""
     nodes, A, B = a + b, _padded(a), _padded(b)
     inverse = np.empty(nodes + 1)
     for n in range(nodes + 1):
@@ -196,7 +197,7 @@ def make_dual(a, b):
 
 @njit(cache=True, nogil=True)
 def make_tools(common, stop):
-    """Scratch for the transports that have this in common."""
+    """Allocate working memory for the transports of a sweep."""
     nodes, b, center = common.base.size, common.mean.size, common.center
     hub = Tree(np.empty_like(center.child), np.empty_like(center.parent), np.empty_like(center.flow))
     a = nodes - b
@@ -208,7 +209,7 @@ def make_tools(common, stop):
 
 @njit(cache=True, nogil=True)
 def reduced_costs(costs, common):
-    """The costs less the potentials, by rows and by columns, in single precision and in 16 bits."""
+    """Compute the costs minus the base potentials, by rows and by columns, in single precision and in 16 bits."""
     C, stride, a, b = costs
     A, B, base, most = _padded(a), _padded(b), common.base, 0.0
     common.by_rows[:], common.by_columns[:] = FORBIDDEN, FORBIDDEN
@@ -228,7 +229,7 @@ def reduced_costs(costs, common):
 
 @njit(cache=True, nogil=True)
 def _load(tree, p, q, pot, base, w):
-    """Edge list -> threaded tree with the flows of p and q, which may be negative; returns the root."""
+    """Convert an edge list to a threaded tree with the flows of p and q, which may be negative; return the root."""
     child, parent, _ = tree
     a, nodes = p.size, p.size + q.size
     A = _padded(a)
@@ -260,7 +261,7 @@ def _load(tree, p, q, pot, base, w):
 
 @njit(cache=True, nogil=True)
 def _unload(tree, a, root, w):
-    """Threaded tree -> edge list in preorder."""
+    """Convert the threaded tree to an edge list in preorder."""
     gap, v = _padded(a) - a, root
     for k in range(tree.child.size):
         v = w.t[v].next
@@ -271,10 +272,11 @@ def _unload(tree, a, root, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _leaving(w):
-    """The node below the edge to leave, the steepest: flow² over nodes of the smaller side; -1 if none is negative.
+    """Return the node below the edge that leaves, or -1 if no flow is negative.
 
-    Numbers that are not negative are ordered as their bits are. So where the largest is stands in the bits of least
-    weight, and one pass finds both.
+    The edge is the steepest one: that with the largest flow² / (number of nodes on the smaller side). Nonnegative
+    floating-point numbers have the same order as their bits read as integers. The position is therefore stored in the
+    lowest bits, and one pass finds the maximum and its position.
     """
     flow, share, most = w.flow, w.share, np.int64(0)
     for v in range(flow.size):
@@ -286,7 +288,7 @@ def _leaving(w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _least_of_four(C, first, pot, best, width):
-    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``; all of one type."""
+    """Set best = min(best, C - pot) cell by cell, over the four lines starting at ``first``; all of one type."""
     (i, j, k, m), (f, g, h, e), kind = first, pot, best.dtype.type
     for c in range(np.uintp(width)):
         one, other = min(kind(C[i + c] - f), kind(C[j + c] - g)), min(kind(C[k + c] - h), kind(C[m + c] - e))
@@ -295,15 +297,15 @@ def _least_of_four(C, first, pot, best, width):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _in_units(value, per_unit):
-    """A potential as a 16-bit integer, cut off where it would overflow."""
+    """Return a potential as a 16-bit integer, clipped so that differences cannot overflow."""
     return np.int16(min(max(value * per_unit, np.float32(-SHORT // 2)), np.float32(SHORT // 2)))
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _place_of_least(best, unit, free, first, width):
-    """The cell of least best * unit - free; single precision leaves bits for its place.
+    """Return the position with the least best * unit - free; single precision leaves low bits for the position.
 
-    Rounding to units may make it negative, by less than two units; these are added.
+    Rounding to units may make this negative by less than two units, so two units are added.
     """
     least, zero, two = np.int64(0x7FFFFFFFFFFFFFFF), np.float32(0.0), np.float32(2.0)
     for c in range(width):
@@ -315,10 +317,10 @@ def _place_of_least(best, unit, free, first, width):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _side(out, A, nodes, w):
-    """Lists the nodes of the smaller side of the cut above ``out``, and those of them whose lines can relieve it.
+    """List the nodes on the smaller side of the cut above ``out``, and those whose lines can carry flow back across it.
 
-    These are rows if the subtree is that of a column, and the other way round on the other side. Returns (nodes of the
-    side, lines, are they rows?).
+    Within the subtree of ``out`` these are rows if ``out`` is a column and columns otherwise; on the other side it is
+    the reverse. Returns (number of nodes, number of lines, whether the lines are rows).
     """
     t, side, lines, free = w.t, w.side, w.lines, w.free
     n, v, rows = w.size[out], out, out >= A
@@ -335,15 +337,16 @@ def _side(out, A, nodes, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _entering(m, rows, common, A, B, w):
-    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost).
+    """Find the cell of least reduced cost between m lines and the other side of the cut.
 
-    Its end is found in 16 bits, so it may not be quite the least; the line and the cost are those of 32 bits.
+    Returns (node of the line, node at the other end, reduced cost). The other end is found with 16-bit costs, so the
+    cell may not be exactly the least one; the line and the reduced cost are then computed in single precision.
     """
     C, width, first, across = (common.by_rows, B, 0, A) if rows else (common.by_columns, A, A, 0)
     short = common.short_rows if rows else common.short_columns
     lines, pot, best, unit = w.lines, w.pot, w.best, np.float32(common.unit[0])
     per = np.float32(1.0) / unit
-    lines[m : m + 3] = lines[m - 1]  # to a multiple of four
+    lines[m : m + 3] = lines[m - 1]  # pad to a multiple of four
     best[:width] = np.int16(2 * SHORT)
     for k in range(np.uintp(0), np.uintp(m), np.uintp(4)):
         i, j, h, e = lines[k], lines[k + np.uintp(1)], lines[k + np.uintp(2)], lines[k + np.uintp(3)]
@@ -364,10 +367,10 @@ def _entering(m, rows, common, A, B, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _move(out, bottom, new_parent, A, w):
-    """The edge above ``out`` leaves; its subtree hangs by ``bottom`` under a new parent.
+    """Remove the edge above ``out`` and attach its subtree by the node ``bottom`` to a new parent.
 
-    As ``_pivot`` of simplex.py, but flows and sizes above both parents change in one walk, whose branches, which no
-    processor could foresee, are selections.
+    Like ``_pivot`` of simplex.py, but flows and sizes above both parents are updated in one walk. It uses selections
+    instead of branches, which would be unpredictable.
     """
     t, flow, size, share, n, amount = w.t, w.flow, w.size, w.share, w.size[out], -w.flow[out]
     before, last, rows_lose = t[out].prev, t[out].last, out >= A
@@ -393,11 +396,11 @@ def _move(out, bottom, new_parent, A, w):
 
 @njit(cache=True, nogil=True)
 def repair_dense(tree, p, q, costs, common, tools):
-    """Dual simplex: make a tree feasible for p and q, keeping its potentials near optimal.
+    """Make a tree feasible for p and q by the dual simplex, keeping its potentials nearly optimal.
 
-    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``stop`` is set.
+    Returns (pivots, feasible). It gives up when a fresh start would be faster, or when ``stop`` is set.
     """
-    common, w, work = borrowed(common), borrowed(tools.dual), borrowed(tools.work)
+    common, w, work = uncounted(common), uncounted(tools.dual), uncounted(tools.work)
     a, nodes, A, B = p.size, p.size + q.size, _padded(p.size), _padded(q.size)
     tree_potentials(tree, costs, work.pot)
     root = _load(tree, p, q, work.pot, common.base, w)
@@ -456,7 +459,7 @@ def _list_all(costs, pot, tol, cells):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _list_roughly(costs, common, pot, tol, cells):
-    """The same in half the time: rows are picked in single precision, so some may be missed."""
+    """Do the same in half the time; rows are selected in single precision, so some may be missed."""
     C, base, near, best = common.by_columns, common.base, cells.pot, cells.best
     a, b, width, listed = costs.a, costs.b, cells.best.size, 0
     for v in range(a + b):
@@ -474,7 +477,7 @@ def _list_roughly(costs, common, pot, tol, cells):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _best_listed(listed, pot, tol, cells):
-    """Position of the listed cell of least reduced cost, and how far below -tol that is; (-1, 0) if none is below."""
+    """Return the position of the listed cell of least reduced cost and how far it is below -tol; (-1, 0) if none is."""
     row, column, cost, most = cells.row, cells.column, cells.cost, np.int64(0)
     for k in range(np.uintp(listed)):
         excess = np.float64(max((pot[row[k]] - tol) - (cost[k] - pot[column[k]]), 0.0))
@@ -487,10 +490,10 @@ def _best_listed(listed, pot, tol, cells):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _use_list(listed, costs, tol, most, tools):
-    """Pivot on listed cells, best first, while they are worth it; returns the number of pivots.
+    """Pivot on listed cells, best first, while they are worth it; return the number of pivots.
 
-    After a pivot the row of the cell gets a new entry. It stops when the best cell left gains much less than the first
-    one did, because cells that are not listed may now be better.
+    After a pivot the row of the cell gets a new entry. The function returns when the best remaining cell gains much
+    less than the first one did, because cells that are not listed may now be better.
     """
     work, cells, pot = tools.work, tools.cells, tools.work.pot
     pivots, enough = 0, 0.0
@@ -511,13 +514,13 @@ def _use_list(listed, costs, tol, most, tools):
 
 @njit(cache=True, nogil=True)
 def optimize_dense(costs, tree, common, tools, tol, most):
-    """Primal simplex from a feasible tree, with about ``most`` pivots at most; returns (pivots, optimal).
+    """Run the primal simplex from a feasible tree, with at most about ``most`` pivots; return (pivots, optimal).
 
-    As ``simplex`` of simplex.py, with better cells to enter: the best of all rows are listed, and the list is used up
-    before it is made again. ``optimal`` is found in double precision, for potentials computed afresh; they are left in
-    ``tools.work.pot``.
+    Like ``simplex`` of simplex.py, but with better entering cells: the best cell of each row is listed, and the list is
+    used up before it is made again. Optimality is checked in double precision with freshly computed potentials, which
+    are left in ``tools.work.pot``.
     """
-    costs, common, tools, tree = borrowed(costs), borrowed(common), borrowed(tools), borrowed(tree)
+    costs, common, tools, tree = uncounted(costs), uncounted(common), uncounted(tools), uncounted(tree)
     work, cells = tools.work, tools.cells
     tree_potentials(tree, costs, work.pot)
     pivots, root = 0, np.uint32(0)
@@ -530,7 +533,7 @@ def optimize_dense(costs, tree, common, tools, tol, most):
         listed = _list_roughly(costs, common, work.pot, tol, cells)
         if listed == 0:
             _pack(tree, work, root)
-            tree_potentials(tree, costs, work.pot)  # the rounding of many updates is removed
+            tree_potentials(tree, costs, work.pot)  # removes the rounding errors of many updates
             listed = _list_all(costs, work.pot, tol, cells)
             if listed == 0:
                 return pivots, True
@@ -544,15 +547,16 @@ def optimize_dense(costs, tree, common, tools, tol, most):
 
 @njit(cache=True, nogil=True, inline="always")
 def _tree_at(trees, k, edges):
+    """Return the tree of item k, as views."""
     at = slice(k * edges, (k + 1) * edges)
     return Tree(trees.child[at], trees.parent[at], trees.flow[at])
 
 
 @njit(cache=True, nogil=True)
 def solve_rows(lo, hi, items, trees, common, effort, values):
-    """values = OT_W and the optimal basis of all items of the rows lo…hi-1 of X.
+    """Set values = OT_W and the trees to optimal ones, for all items of the rows lo … hi-1 of X.
 
-    Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
+    Returns (pivots, number of unsolved items, largest mass that was moved to keep a plan nonnegative).
     """
     tools, (total, failed, clipped) = make_tools(common, effort.stop), (0, 0, 0.0)
     for i in range(lo, hi):
@@ -561,11 +565,12 @@ def solve_rows(lo, hi, items, trees, common, effort, values):
     return total, failed, clipped
 
 
-@njit(cache=True, nogil=True, inline="always")  # what is borrowed is held: tools are needed for the next row too
+# The caller keeps the uncounted arrays alive, since it needs the tools for the next row, too.
+@njit(cache=True, nogil=True, inline="always")
 def _solve_row(i, items, trees, common, effort, values, tools):
-    """One row of X with all rows of Y. An item that turns out to be far from its tree begins with a similar one's."""
-    items, trees, effort, common = borrowed(items), borrowed(trees), borrowed(effort), borrowed(common)
-    values, work, hub = borrowed(values), borrowed(tools.work), borrowed(tools.hub)
+    """Solve one row of X with all rows of Y. An item far from its own tree starts from that of a similar item."""
+    items, trees, effort, common = uncounted(items), uncounted(trees), uncounted(effort), uncounted(common)
+    values, work, hub = uncounted(values), uncounted(tools.work), uncounted(tools.hub)
     b, m_y, nodes = items.n_y, items.y.indptr.size - 1, common.base.size
     a = nodes - b
     px, costs, known, far = slice(i * a, (i + 1) * a), Costs(common.table, b, a, b), False, False
@@ -611,7 +616,7 @@ def _solve_row(i, items, trees, common, effort, values, tools):
 
 @njit(cache=True, nogil=True)
 def _solve_from(source, tree, ends, costs, common, tools, price):
-    """The optimal tree between two ``ends`` from that of another item, or from a first basis; (pivots, optimal)."""
+    """Find the optimal tree between two ``ends``, starting from ``source`` if possible; return (pivots, optimal)."""
     p, q, order_p, order_q = ends
     tree.child[:], tree.parent[:] = source.child, source.parent
     pivots, feasible = repair_dense(tree, p, q, costs, common, tools)
@@ -621,12 +626,12 @@ def _solve_from(source, tree, ends, costs, common, tools, price):
     return pivots + more, optimal
 
 
-# --- what items have in common ---------------------------------------------------------------------------------
+# --- shared data -------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
 def prepare(common, p, fresh, stop):
-    """The center's tree for the table, from its last one unless there is none, and the reduced costs."""
+    """Compute the center for the table, starting from the last one unless ``fresh``, and the reduced costs."""
     a, b, nodes = p.size, common.mean.size, common.base.size
     costs, work = Costs(common.table, b, a, b), make_work(nodes, stop)
     if fresh:
@@ -637,20 +642,28 @@ def prepare(common, p, fresh, stop):
 
 
 def _interruptible(kernel: Any, cells: int, *given: Any) -> Any:
-    """``kernel(*given, stop)`` by a thread that can be told to stop: with thousands of states it takes seconds."""
+    """Run ``kernel(*given, stop)`` in a thread that can be stopped; it takes seconds for thousands of states."""
     stop = stop_flag()
     return thread_map(kernel, [(*given, stop)], 1, stop, wait=cells > CHUNK)[0]
 
 
 class Dense:
-    """Keeps what items of full rows have in common, from sweep to sweep.
+    """Data shared by the transports between full rows, kept from sweep to sweep.
 
-    ``a``, ``b``: states of X and of Y; ``index``: the type of nodes in trees.
+    Parameters
+    ----------
+    y : Successors
+        The rows of Y, each with all b states.
+    a, b : int
+        Numbers of states of X and Y.
+    index : dtype
+        Integer type of the nodes in trees.
     """
 
     def __init__(self, y: Successors, a: int, b: int, index: Any) -> None:
         Q, edges = y.probabilities.reshape(-1, b), a + b - 1
-        mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
+        mean = freeze(Q.mean(axis=0))  # read-only like the rows, so that kernels see one type
+        A, B = _padded(a), _padded(b)
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
         single = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
         short = np.empty(a * B, np.int16), np.empty(b * A, np.int16)
@@ -661,7 +674,7 @@ class Dense:
 
     @staticmethod
     def fits(items: Any, shape: tuple[int, int]) -> bool:
-        """Whether all rows are full, and all pairs of them items, in their order, for tables of this shape."""
+        """Return whether all rows are full and the items are all pairs of rows, in order, for tables of this shape."""
         x, y = items.x, items.y
         rows = (x.indptr.size - 1) * (y.indptr.size - 1)
         full = x.indices.size == (x.indptr.size - 1) * shape[0] and y.indices.size == (y.indptr.size - 1) * shape[1]
@@ -670,7 +683,7 @@ class Dense:
         return full and in_order and min(shape) >= THIN and LEAST <= sum(shape) < PLACE - 2 * LANES
 
     def common(self, W: NDArray[np.float64]) -> Common:
-        """For a sweep over the table W."""
+        """Return the shared data for a sweep with the table W."""
         common = self._common._replace(table=W)
         _interruptible(prepare, W.size, common, self._uniform, self._fresh)
         self._fresh = False

@@ -24,8 +24,8 @@ from numba.extending import overload
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import CHUNK, STRETCH, Stop, left_behind, split, stretch, stretches
+from diffbisim._compile import njit, uncounted
+from diffbisim.parallel import CHUNK, WORK_BETWEEN_CHECKS, Stop, interruptible_parts, part_size, run_abandonable, split
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.transports import Transports, first_edge
@@ -63,7 +63,7 @@ class System(NamedTuple):
 @njit(cache=True, nogil=True)
 def apply_system(lo, hi, plans, discount, v, out):
     """out = (I - γ Π) v at the pairs lo…hi-1."""
-    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = uncounted(plans), uncounted(v), uncounted(out)
     for z in range(lo, hi):
         k = plans.chosen[z] if plans.chosen.size else z
         total = 0.0
@@ -75,7 +75,7 @@ def apply_system(lo, hi, plans, discount, v, out):
 @njit(cache=True, nogil=True)
 def sweep_plans(lo, hi, plans, discount, source, v, out):
     """out = source + γ Π v at the pairs lo…hi-1; returns the least and the largest change."""
-    plans, source, v, out = borrowed(plans), borrowed(source), borrowed(v), borrowed(out)
+    plans, source, v, out = uncounted(plans), uncounted(source), uncounted(v), uncounted(out)
     low, high = np.inf, -np.inf
     for z in range(lo, hi):
         total = 0.0
@@ -108,7 +108,7 @@ def _store(sweep, z, total, low, high):
 @njit(cache=True, nogil=True)
 def sweep_single(lo, hi, items, trees, plans, sweep):
     """:func:`sweep_plans` for narrow trees, all in single precision."""
-    items, plans, sweep = borrowed(items), borrowed(plans), borrowed(sweep)
+    items, plans, sweep = uncounted(items), uncounted(plans), uncounted(sweep)
     x, y, m_y, v = items.x.indptr, items.y.indptr, items.y.indptr.size - 1, sweep.v
     low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
     e = np.uintp(first_edge(items, trees, lo))
@@ -127,7 +127,7 @@ def sweep_single(lo, hi, items, trees, plans, sweep):
 @njit(cache=True, nogil=True)
 def sweep_trees(lo, hi, items, trees, plans, sweep):
     """:func:`sweep_single` with targets from the trees: the cell of two nodes is at the sum of their places."""
-    items, trees, flow, sweep = borrowed(items), borrowed(trees), borrowed(plans.flow), borrowed(sweep)
+    items, trees, flow, sweep = uncounted(items), uncounted(trees), uncounted(plans.flow), uncounted(sweep)
     x, y, m_y, v = items.x, items.y, items.y.indptr.size - 1, sweep.v
     place = np.empty(longest(x) + longest(y), np.uintp)
     low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
@@ -154,7 +154,7 @@ def sweep_trees(lo, hi, items, trees, plans, sweep):
 @njit(cache=True, nogil=True)
 def push_system(lo, hi, plans, discount, v, out):
     """out += the part of (I - γ Π)ᵀ v that comes from the pairs lo…hi-1; every thread needs its own ``out``."""
-    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = uncounted(plans), uncounted(v), uncounted(out)
     for z in range(lo, hi):
         if v[z] == 0.0:
             continue
@@ -245,13 +245,13 @@ class PairChain:
     def _pushed(self) -> Operator:
         """The transposed system. Every thread sums into its own table; these are added in a fixed order."""
         tables = [np.empty(self.size) for _ in range(self.threads - 1)]
-        step = stretch(self.size, float(self._entries))
+        step = part_size(self.size, float(self._entries))
 
         def product(v: Array, out: Array) -> None:
             def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
                 part = tables[piece - 1] if piece else out
                 part.fill(0.0)
-                for first, last in stretches(lo, hi, step, stop):
+                for first, last in interruptible_parts(lo, hi, step, stop):
                     push_system(first, last, self.plans, self.discount, v, part)
 
             split(run, self.size, float(self._entries), self.threads, pieces=self.threads)
@@ -331,7 +331,7 @@ class PairChain:
         queue[: first.size] = first
         head, tail = 0, first.size
         while head < tail:
-            head, tail = mark_visited(self.plans, seen, queue, head, tail, STRETCH)
+            head, tail = mark_visited(self.plans, seen, queue, head, tail, WORK_BETWEEN_CHECKS)
         return seen
 
     def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
@@ -347,7 +347,7 @@ class PairChain:
         system = (sparse.eye_array(self.size) - self.discount * self.matrix()).tocsc()
         system = system.T.tocsc() if transposed else system
         try:
-            factors = left_behind(spilu, system, drop_tol=1e-6, fill_factor=20)
+            factors = run_abandonable(spilu, system, drop_tol=1e-6, fill_factor=20)
         except RuntimeError:  # exactly singular after dropping
             return False
         inverse = LinearOperator(system.shape, matvec=factors.solve, dtype=np.float64)

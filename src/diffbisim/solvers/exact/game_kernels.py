@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffbisim._compile import borrowed, held, njit
+from diffbisim._compile import keep_alive, njit, uncounted
 from diffbisim.solvers.exact.evaluation import Plans
 from diffbisim.solvers.exact.game_staying import (
     CELLS,
@@ -192,7 +192,7 @@ def improve_pairs(lo, hi, sweep, game, moves, targets):
     closed = np.empty(game.lines.size - 1, np.bool_)
     scratch = GameScratch(make_scratch(sweep), make_reduced(a, b, sweep.trees), solved, closed)
     done = _improve_pairs(lo, hi, sweep, game, moves, targets, scratch)
-    held(scratch)
+    keep_alive(scratch)
     return done
 
 
@@ -219,9 +219,9 @@ def _worst_line(first, game, delta, closed):
 
 @njit(cache=True, nogil=True)
 def _improve_pairs(lo, hi, sweep, game, moves, targets, scratch):
-    """The loop of :func:`improve_pairs`, a function of its own because the caller has to hold what is borrowed."""
-    sweep, game, moves, targets = borrowed(sweep), borrowed(game), borrowed(moves), borrowed(targets)
-    scratch, (items, trees, W, effort), delta = borrowed(scratch), sweep, moves.delta
+    """The loop of :func:`improve_pairs`, separate because the caller must keep uncounted arrays alive."""
+    sweep, game, moves, targets = uncounted(sweep), uncounted(game), uncounted(moves), uncounted(targets)
+    scratch, (items, trees, W, effort), delta = uncounted(scratch), sweep, moves.delta
     solved, closed, C = scratch.solved, scratch.closed, scratch.solved.size
     known = effort.basis != 1  # whether the present plans bound anything
     warm = Sweep(items, trees, W, Effort(2 if known else effort.basis, effort.price, effort.slack, effort.stop))
@@ -281,7 +281,7 @@ def _select(p, plans, chosen, selected):
 @njit(cache=True, nogil=True)
 def select_plans(lo, hi, position):
     """Copy the plans that the pairs lo…hi-1 use."""
-    position = borrowed(position)
+    position = uncounted(position)
     for p in range(lo, hi):
         _select(p, position.plans, position.moves.chosen, position.selected)
 
@@ -293,7 +293,7 @@ def improve_lines(lo, hi, position, u, tie):
     Returns the smallest and the largest entry of L u - u. Writes δ of every choice to the moves; updates ``selected``
     unless that is empty.
     """
-    position, u = borrowed(position), borrowed(u)
+    position, u = uncounted(position), uncounted(u)
     game, plans, moves, selected = position
     delta, C = moves.delta, moves.delta.size // moves.line.size
     low, high = np.inf, -np.inf
@@ -325,7 +325,7 @@ def improve_choices(lo, hi, position, u, tie):
 
     Updates ``selected`` as :func:`improve_lines` does.
     """
-    position, u = borrowed(position), borrowed(u)
+    position, u = uncounted(position), uncounted(u)
     game, plans, moves, selected = position
     C, most = moves.delta.size // moves.line.size, 0.0
     for p in range(lo, hi):

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import STRETCH
+from diffbisim._compile import njit, uncounted
+from diffbisim.parallel import WORK_BETWEEN_CHECKS
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
 from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, reach, transport_rounding
@@ -60,7 +60,7 @@ def reached(successors: PairSuccessors, seen: NDArray[np.bool_], first: Integers
     seen[first] = True
     head, tail = 0, first.size
     while head < tail:
-        head, tail = reach(successors, seen, queue, head, tail, STRETCH)
+        head, tail = reach(successors, seen, queue, head, tail, WORK_BETWEEN_CHECKS)
     return np.sort(queue[:tail])
 
 
@@ -199,7 +199,7 @@ def extremes(listed: Any, TU: Any, U: Any) -> Any:
     smallest is below zero. No entry, no difference of two entries and no potential of a transport with such costs (zero
     at some node) is larger.
     """
-    listed, TU, U = borrowed(listed), borrowed(TU), borrowed(U)
+    listed, TU, U = uncounted(listed), uncounted(TU), uncounted(U)
     low, high, least, largest = np.inf, -np.inf, 0.0, 1.0
     for k in range(TU.size):
         old = U[listed[k] if listed.size else k]
@@ -214,7 +214,7 @@ def extremes(listed: Any, TU: Any, U: Any) -> Any:
 @njit(cache=True, nogil=True)
 def settle(lo: Any, hi: Any, cost: Any, scale: Any, discount: Any, U: Any, TU: Any) -> Any:
     """TU = (1-γ) c + γ TU at the pairs lo…hi-1 of all pairs; returns :func:`extremes` with the size in two parts."""
-    cost, U, TU = borrowed(cost), borrowed(U), borrowed(TU)
+    cost, U, TU = uncounted(cost), uncounted(U), uncounted(TU)
     low, high, least, largest, unknown = np.inf, -np.inf, 0.0, 1.0, False
     for z in range(lo, hi):
         TU[z] = (1 - discount) * (cost[z] / scale) + discount * TU[z]
@@ -230,7 +230,7 @@ def settle(lo: Any, hi: Any, cost: Any, scale: Any, discount: Any, U: Any, TU: A
 @njit(cache=True, nogil=True)
 def exchange(lo: Any, hi: Any, middle: Any, shift: Any, U: Any, TU: Any, r: Any) -> None:
     """r = TU - U - middle, in single precision, and U = TU + shift, at the pairs lo…hi-1."""
-    U, TU, r = borrowed(U), borrowed(TU), borrowed(r)
+    U, TU, r = uncounted(U), uncounted(TU), uncounted(r)
     for z in range(lo, hi):
         r[z] = TU[z] - U[z] - middle
         U[z] = TU[z] + shift
@@ -239,7 +239,7 @@ def exchange(lo: Any, hi: Any, middle: Any, shift: Any, U: Any, TU: Any, r: Any)
 @njit(cache=True, nogil=True)
 def add_difference(lo: Any, hi: Any, new: Any, old: Any, U: Any) -> None:
     """U += new - old at the pairs lo…hi-1."""
-    new, old, U = borrowed(new), borrowed(old), borrowed(U)
+    new, old, U = uncounted(new), uncounted(old), uncounted(U)
     for z in range(lo, hi):
         U[z] += np.float64(new[z]) - np.float64(old[z])
 

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim._compile import borrowed, held, njit
-from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
+from diffbisim._compile import keep_alive, njit, uncounted
+from diffbisim.parallel import CHUNK, Stop, interruptible_parts, part_size, split, stop_flag, thread_map
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import (
@@ -240,7 +240,7 @@ def solve_items(lo, hi, sweep, values):
     """
     scratch = make_scratch(sweep)
     done = _solve_items(lo, hi, sweep, values, scratch)
-    held(scratch)
+    keep_alive(scratch)
     return done
 
 
@@ -254,8 +254,8 @@ def _transpose(costs, columns):
 
 @njit(cache=True, nogil=True, inline="always")  # inlined, so that it is not compiled separately as well
 def _solve_items(lo, hi, sweep, values, scratch):
-    """The loop of :func:`solve_items`, a function of its own because the caller has to hold what is borrowed."""
-    sweep, values, scratch = borrowed(sweep), borrowed(values), borrowed(scratch)
+    """The loop of :func:`solve_items`, separate because the caller must keep uncounted arrays alive."""
+    sweep, values, scratch = uncounted(sweep), uncounted(values), uncounted(scratch)
     (items, trees, W, effort), (work, memory) = sweep, scratch
     half = memory.size // 2
     spare, transposed = memory[half - work.pot.size : half], memory[half:]
@@ -327,7 +327,7 @@ def solve_narrow(lo, hi, sweep, plans, values):
         total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
         if plans.flow.size:
             read_plans(first, last, sweep.items, sweep.trees, stale, plans.target, plans.flow)
-    held(scratch)
+    keep_alive(scratch)
     return total, failed, clipped
 
 
@@ -338,7 +338,7 @@ def _check_trees(lo, hi, sweep, values):
     Most sweeps change few trees and do little more than this, so the loop goes by rows of pairs and makes no slices.
     Every node has a ``place`` in the table such that the cell of a row and a column is at the sum of their places.
     """
-    sweep, values = borrowed(sweep), borrowed(values)
+    sweep, values = uncounted(sweep), uncounted(values)
     (items, trees, W, _), price = sweep, sweep.effort.price
     x, y, m_y = items.x, items.y, items.y.indptr.size - 1
     nodes = longest(x) + longest(y)
@@ -377,7 +377,7 @@ def _place_row(place, mass, first, side, i, stride):
 @njit(cache=True, nogil=True)
 def read_plans(lo, hi, items, trees, stale, target, flow):
     """The plans of narrow trees, all or the ``stale`` ones: the flow and, unless empty, the target of every edge."""
-    items, trees, target, flow = borrowed(items), borrowed(trees), borrowed(target), borrowed(flow)
+    items, trees, target, flow = uncounted(items), uncounted(trees), uncounted(target), uncounted(flow)
     x, y, m_y = items.x, items.y, items.y.indptr.size - 1
     nodes = longest(x) + longest(y)
     place, left = np.empty(nodes, np.uintp), np.empty(nodes)
@@ -425,7 +425,7 @@ def reach(successors, seen, queue, head, tail, cells):
 @njit(cache=True, nogil=True)
 def edge_targets(lo, hi, items, trees, numbers, out):
     """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
-    items, trees, numbers, out = borrowed(items), borrowed(trees), borrowed(numbers), borrowed(out)
+    items, trees, numbers, out = uncounted(items), uncounted(trees), uncounted(numbers), uncounted(out)
     x, y = items.x, items.y
     for k in range(lo, hi):
         i, j = _rows_of(items, k)
@@ -723,7 +723,7 @@ class Transports:
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> tuple[Array, Array]:
             sums = np.zeros(sizes[0]), np.zeros(sizes[1])
-            for first, last in stretches(lo, hi, stretch(self.size, self.cells), stop):
+            for first, last in interruptible_parts(lo, hi, part_size(self.size, self.cells), stop):
                 kernel(first, last, self.items, self.trees, W, m, sums)
             return sums
 
