@@ -5,18 +5,18 @@ For states x with weights w_x and a table of costs U, the row q of k probabiliti
     min Σ_x w_x <U, Π_x>     over Π_x ≥ 0 and q ≥ 0     s.t.  Π_x 1 = P(·|x)  and  Π_xᵀ 1 = q  for every x.
 
 Mehrotra's predictor-corrector method takes ten to thirty iterations for this linear program, whatever its size. Its
-Newton system falls apart into one small system per state, which are tied together by the k entries of q alone:
+Newton system decomposes into one small system per state; they are coupled only by the k entries of q:
 
-    1. the duals f of the equations Π_x 1 = P(·|x) are eliminated, since their block is diagonal
-    2. what is left of a state is the Laplacian of a graph on its k columns, grounded at the last one: it is summed from
-       positive terms, so nothing cancels, and inverted
-    3. the sum of these inverses, with the barrier of q on its diagonal, is a k x k system for the step of q
+    1. The duals f of the equations Π_x 1 = P(·|x) are eliminated, since their block is diagonal.
+    2. The remaining system of a state is the Laplacian of a graph on its k columns, grounded at the last one. It is
+       a sum of positive terms, so there is no cancellation, and it is inverted.
+    3. The sum of these inverses, plus the barrier of q on the diagonal, is a k x k system for the step of q.
 
-Time per iteration: about k² for every edge (a successor of one of the states) and k³ for every state. The first point
-is feasible (Π = P(·|x) q'), and so are all others up to rounding; where that takes over, the last good row is returned.
-Nothing is certified here: the distance of the chain that is made of these rows is computed afterwards.
+An iteration takes time proportional to k² for every edge (a successor of one of the states) and k³ for every state. The
+first point is feasible (Π = P(·|x) q'), and so are all others up to rounding. If rounding errors become too large, the
+last good row is returned. Nothing is certified here: the distance of the chain made of these rows is computed later.
 
-Letters: s states, e edges, k columns; the last of the equations Π_xᵀ 1 = q follows from the others and is left out.
+Notation: s states, e edges, k columns. The last of the equations Π_xᵀ 1 = q follows from the others and is omitted.
 """
 
 from typing import NamedTuple
@@ -30,36 +30,53 @@ from diffbisim.stochastic import Successors
 
 FAST = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
 
-#: Iterations at most, and the share of the way to the boundary that a step goes.
+#: Maximum number of iterations, and length of a step as a fraction of the distance to the boundary.
 ITERATIONS, SHARE = 40, 0.99
 
-#: By how much the columns of the plans may miss q, on average; more says that rounding has taken over.
+#: Largest average error of the column sums of the plans; a larger one means that rounding errors have taken over.
 FEASIBLE = 1e-7
 
-#: A pivot below this is zero: the column that it belongs to does not move.
+#: A pivot below this counts as zero, and its column does not move.
 NO_PIVOT = 1e-200
 
 
 class Plans(NamedTuple):
     """The plans of all states, their duals, and the workspace of an iteration."""
 
-    first: NDArray[np.int64]  # (s + 1,) the edges of a state are those from its first to that of the next
-    cost: Array  # (e, k) w U, less its least entry in every row
+    first: NDArray[np.int64]  # (s + 1,) state x has the edges first[x] … first[x + 1] - 1
+    cost: Array  # (e, k) w U, minus the least entry of every row
     plan: Array  # (e, k) Π
     slack: Array  # (e, k) reduced costs w U - f - g
     inverse: Array  # (e, k) 1 / slack
     d_plan: Array  # (e, k) step of the plans
     d_slack: Array  # (e, k) step of the slacks
     scale: Array  # (e,) 1 / Σ_j plan / slack
-    lacking: Array  # (e,) what the right side of an edge lacks
+    lacking: Array  # (e,) residual of the equation of an edge
     systems: Array  # (s, k - 1, k - 1) inverse of the Laplacian of every state
-    d_g: Array  # (s, k - 1) step of the duals of the columns while q stays
+    d_g: Array  # (s, k - 1) step of the duals of the columns for fixed q
 
 
 def barycenter(rows: Successors, U: Array, states: NDArray[np.int64], w: Array, start: Array, tol: float) -> Array:
-    """The barycenter (k,) of the rows of ``states (s,)`` with weights ``w (s,)``, for costs ``U (n, k)``.
+    """Return the Wasserstein barycenter of some rows of a kernel.
 
-    ``start (k,)`` is a positive row near which it is looked for. The cost is optimal to the share ``tol``.
+    Parameters
+    ----------
+    rows : Successors
+        The rows P(·|x) of the large kernel.
+    U : array, shape (n, k)
+        Transport costs.
+    states : array of int, shape (s,)
+        The states whose rows are averaged.
+    w : array, shape (s,)
+        Their weights.
+    start : array, shape (k,)
+        A positive row to start from.
+    tol : float
+        Relative duality gap at which the iteration stops.
+
+    Returns
+    -------
+    array, shape (k,)
     """
     degree = rows.indptr[states + 1] - rows.indptr[states]
     first = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
@@ -88,7 +105,7 @@ def _interior_point(plans: Plans, q: Array, z: Array, tol: float) -> Array:
     gap, cost = _move(plans, 0.0, 0.0)
     gap += (q * z).sum()
     for _ in range(ITERATIONS):
-        if not _factor(plans, q, M) <= FEASIBLE:  # rounding has spoiled the last step
+        if not _factor(plans, q, M) <= FEASIBLE:  # rounding errors have spoiled the last step
             return best
         best[:] = q
         if gap <= tol * cost:
@@ -96,7 +113,7 @@ def _interior_point(plans: Plans, q: Array, z: Array, tol: float) -> Array:
         for j in range(k):
             M[j, j] += z[j] / q[j]
         _invert(M)
-        ones = M.sum(axis=1)  # keeps the sum of q
+        ones = M.sum(axis=1)  # the direction that corrects the sum of q
         centering, primal, dual = 0.0, 1.0, 1.0
         for corrected in (False, True):
             _right_side(plans, corrected, centering, v)
@@ -120,7 +137,7 @@ def _interior_point(plans: Plans, q: Array, z: Array, tol: float) -> Array:
 
 @njit(**FAST)
 def _farthest(a: Array, d: Array) -> float:
-    """The longest step, up to a full one, for which a + step d stays positive."""
+    """Return the longest step, up to 1 / SHARE, for which a + step d stays positive."""
     step = 1 / SHARE
     for j in range(a.size):
         if a[j] + step * d[j] < 0:
@@ -130,7 +147,7 @@ def _farthest(a: Array, d: Array) -> float:
 
 @njit(**FAST)
 def _invert(A: Array) -> None:
-    """A symmetric positive matrix becomes its inverse, by Gauss-Jordan elimination in place."""
+    """Replace a symmetric positive definite matrix by its inverse (Gauss-Jordan elimination)."""
     n = len(A)
     for p in range(n):
         d = 1 / A[p, p] if A[p, p] > NO_PIVOT else 0.0
@@ -147,9 +164,9 @@ def _invert(A: Array) -> None:
 
 @njit(**FAST)
 def _factor(plans: Plans, q: Array, M: Array) -> float:
-    """The system of every state, inverted, and the sum of all in the leading part of ``M (k, k)``.
+    """Invert the system of every state, and write the sum of the inverses to the leading part of ``M (k, k)``.
 
-    Returns by how much the columns of the plans miss ``q (k,)``.
+    Returns the average absolute error of the column sums of the plans, which should be ``q (k,)``.
     """
     s, last = plans.d_g.shape
     θ, into, off = np.empty(last + 1), np.empty(last + 1), 0.0
@@ -187,9 +204,9 @@ def _factor(plans: Plans, q: Array, M: Array) -> float:
 
 @njit(**FAST)
 def _right_side(plans: Plans, corrected: bool, centering: float, v: Array) -> None:
-    """What complementarity asks for, reduced to the duals of the columns; their sum over all states is ``v (k,)``.
+    """Reduce the complementarity equations to the duals of the columns; ``v (k,)`` is their sum over all states.
 
-    The predictor aims at zero; the corrector at ``centering``, less the second-order term of the predictor's step.
+    The predictor aims at zero, the corrector at ``centering`` minus the second-order term of the predictor's step.
     """
     s, last = plans.d_g.shape
     t = np.empty(last)
@@ -218,7 +235,7 @@ def _right_side(plans: Plans, corrected: bool, centering: float, v: Array) -> No
 
 @njit(**FAST)
 def _direction(plans: Plans, dq: Array, primal: float, dual: float) -> tuple[float, float]:
-    """Steps of all plans and slacks that go with ``dq (k,)``; the longest steps that keep them positive."""
+    """Compute the steps of plans and slacks for ``dq (k,)``; return the longest ones that keep them positive."""
     s, last = plans.d_g.shape
     g = np.zeros(last + 1)
     for x in range(s):
@@ -245,7 +262,7 @@ def _direction(plans: Plans, dq: Array, primal: float, dual: float) -> tuple[flo
 
 @njit(**FAST)
 def _gap(plans: Plans, primal: float, dual: float) -> float:
-    """The duality gap of the plans after steps of these lengths."""
+    """Return the duality gap of the plans after steps of these lengths."""
     plan, slack, d_plan, d_slack = _flat(plans)
     gap = 0.0
     for c in range(plan.size):
@@ -255,7 +272,7 @@ def _gap(plans: Plans, primal: float, dual: float) -> float:
 
 @njit(**FAST)
 def _move(plans: Plans, primal: float, dual: float) -> tuple[float, float]:
-    """Take steps of these lengths; the duality gap of the plans, and their cost."""
+    """Take steps of these lengths; return the duality gap of the plans and their cost."""
     plan, slack, d_plan, d_slack = _flat(plans)
     inverse, price = plans.inverse.reshape(-1), plans.cost.reshape(-1)
     gap, cost = 0.0, 0.0
@@ -270,7 +287,7 @@ def _move(plans: Plans, primal: float, dual: float) -> tuple[float, float]:
 
 @njit(**FAST)
 def _flat(plans: Plans) -> tuple[Array, Array, Array, Array]:
-    """Plans, slacks and their steps as vectors, which the processor goes through fastest."""
+    """Return plans, slacks and their steps as flat vectors, which are the fastest to loop over."""
     return (
         plans.plan.reshape(-1), plans.slack.reshape(-1), plans.d_plan.reshape(-1), plans.d_slack.reshape(-1)
     )  # fmt: skip

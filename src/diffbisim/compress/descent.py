@@ -1,27 +1,27 @@
 """Descent on the distance d(X, Y) over the chains Y with k states.
 
-With the optimal coupling at hand (table U, joint occupancy m) every part of Y has a best answer:
+Given the optimal coupling (table U, joint occupancy m), each part of Y has a best update:
 
-    start      ν_Y sends every x to its nearest y, argmin_y U(x,y): optimal for any ν_Y
-    rewards    r_Y(y) = weighted median of r_X with weights m(·,y): optimal for the coupling, so d cannot rise
-    kernel     P_Y(·|y) = barycenter of P_X(·|x) with weights m(·,y), see below: downhill, with a line search
+    start      ν_Y sends every x to its nearest y, argmin_y U(x,y); this is optimal
+    rewards    r_Y(y) = weighted median of r_X with weights m(·,y); optimal for the coupling, so d cannot increase
+    kernel     P_Y(·|y) = barycenter of P_X(·|x) with weights m(·,y), see below; a descent direction with a line search
 
-These three in turn, each kept only if the distance falls, are :func:`descend`. Two moves go between local minima:
-:func:`lloyd` replaces Y by the chain averaged over the nearest-state classes, and a state of Y that nobody visits,
-which costs nothing, is placed where the coupling pays most (:func:`reseed`).
+:func:`descend` makes these updates in turn and keeps each one only if the distance decreases. Two moves escape local
+minima: :func:`lloyd` replaces Y by the chain averaged over the classes of the nearest state, and :func:`reseed` moves
+states of Y that are never visited, which costs nothing, to where the coupling is most expensive.
 
-Barycenters: the best rows of a small kernel for a given table are Wasserstein barycenters of the rows of the large one.
-
-Hold the table U and the joint occupancy m of an optimal coupling fixed. To first order the distance to a chain with
-kernel Q instead of P_Y changes by γ times the change of
+*Barycenters.* For a given table, the best rows of the small kernel are Wasserstein barycenters of rows of the large
+one. Keep the table U and the joint occupancy m of an optimal coupling fixed. To first order, replacing P_Y by a kernel
+Q changes the distance by γ times the change of
 
     Σ_y Σ_x m(x,y) OT_U(P_X(·|x), Q(·|y)),
 
 which is convex in Q and separates over y: row y is the barycenter, for the cost U, of the rows P_X(·|x) with weights
-m(x,y). Unlike a gradient it sees the kinks of every transport, so the way from P_Y to Q is long and still downhill.
+m(x,y). Unlike a gradient, this model includes the kinks of every transport, so long steps from P_Y toward Q decrease
+the distance.
 
-This is a linear program, solved by an interior-point method (barycenter.py) over the pairs (x,y) that carry most of the
-occupancy: encoders are almost deterministic, so these are few.
+Each barycenter is a linear program, solved by an interior-point method (barycenter.py) over the pairs (x,y) that carry
+most of the occupancy. Encoders are almost deterministic, so these are few.
 """
 
 import time
@@ -38,62 +38,61 @@ from diffbisim.compress.starts import Model, Target, averaged, weighted_median
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
 
-#: Largest and least radius of a step of the kernel (above one: beyond the barycenter, where it is approximate).
+#: Largest and smallest radius of a step of the kernel. Above one, a step goes beyond an approximate barycenter.
 FARTHEST, NEAREST = 4.0, 1e-4
 
-#: Seconds that the first distance of a run may take although its time is over.
+#: Seconds that the first distance of a run may take even if there is no time left.
 MOMENT = 0.1
 
-#: Iterations that a sweep without trees to begin with takes the time of, at a table that is almost right.
+#: Time of a sweep without previous trees, for an almost correct table, in units of a warm iteration.
 FRESH = 3
 
-#: Cells that a sweep goes through in a second, before anything was measured.
+#: Assumed number of cells that a sweep processes per second, until it is measured.
 CELLS_PER_SECOND = 2e8
 
-
-#: Weights below this share of a row's total do not move its barycenter.
+#: Weights below this are negligible: such states count as unvisited, or do not affect a barycenter.
 NEGLIGIBLE = 1e-9
 
 
 class Care(NamedTuple):
-    """How carefully barycenters are found."""
+    """Accuracy of barycenters."""
 
-    share: float  # of the occupancy of a row that counts, those of largest weight first
-    pairs: float  # per state of the large chain, at most, in all rows together
-    tol: float  # of the cost
+    share: float  # fraction of the occupancy of a row to cover, states of largest weight first
+    pairs: float  # maximum number of pairs in all rows together, per state of the large chain
+    tol: float  # relative accuracy of the cost
 
 
-#: For distances with a certified gap of at least ROUGH, and for smaller ones.
+#: Accuracy for distances with a certified gap of at least ROUGH, and for smaller gaps.
 ROUGH = 3e-4
 COARSELY, FINELY = Care(0.95, 2.0, 1e-2), Care(0.99, 4.0, 1e-3)
 
-#: Chains of up to so many states have all their pairs taken, and exactly.
+#: For chains of up to SMALL states, barycenters use all pairs and are exact.
 SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8)
 
-#: Work of an iteration at most, k² for every successor of a state, in all rows together: barycenters should not take
-#: much longer than a distance does. The states that are left out are those of least weight; the others stand for them.
+#: Maximum work of an iteration, k² for every successor of a state, in all rows together: barycenters should not take
+#: much longer than a distance. States of least weight are left out, and the weights of the others are scaled up.
 MOST_WORK = 3e7
 
-#: The share of the present row in the positive row that the search for a barycenter begins with.
+#: Weight of the present row in the starting point of a barycenter. The rest is uniform, to make all entries positive.
 PRESENT = 0.5
 
 
 @dataclass(eq=False)
 class Search:
-    """One run: the best model so far, its distance, and what is left of the budget.
+    """One run: the best model so far, its distance, and the remaining budget.
 
-    ``pace`` is how many seconds an iteration of the solver takes, by the last ones. Before ``deadline`` (of
-    ``time.monotonic``) there must be time for the sweep that certifies the result in the end, which is ``reserve``
-    times as large as one of the search.
+    ``pace`` is the measured number of seconds per iteration of the solver. Before the ``deadline`` (of
+    ``time.monotonic``) there must be time for the final sweep that certifies the result, which takes ``reserve`` times
+    as long as a sweep of the search.
     """
 
     target: Target
     model: Model
     max_steps: int
     deadline: float
-    hold: bool = False  # whether the rewards stay as they are
+    hold: bool = False  # whether the rewards are kept fixed
     reserve: float = 0.0
-    tol: float = 0.0  # certified gap of its distances, if larger than that of the target
+    tol: float = 0.0  # certified gap of distances, if larger than that of the target
     step: float = 1.0
     pace: float = field(init=False)
     values: list[float] = field(default_factory=list)
@@ -104,35 +103,37 @@ class Search:
         self.pace = self.target.chain.n_transitions * self.model.transition.size / CELLS_PER_SECOND
 
     def begin(self) -> None:
-        """The distance of the start."""
+        """Compute the distance of the starting model."""
         self.result = self.solve(self.model)
         self.values.append(self.result.value)
 
     @property
     def value(self) -> float:
+        """Distance of the best model so far."""
         return self.result.value
 
     @property
     def over(self) -> bool:
+        """Whether the budget is used up or the distance is zero."""
         return len(self.values) > self.max_steps or self.late or self.value <= self.floor
 
     @property
     def late(self) -> bool:
-        """Whether another solve would end too late, even if it took one sweep only."""
+        """Whether another solve would end too late, even if it took only one sweep."""
         return time.monotonic() + FRESH * self.pace > self.end
 
     @property
     def end(self) -> float:
-        """When the run has to end, so that its result can still be certified."""
+        """When the run must end, so that its result can still be certified."""
         return self.deadline - FRESH * self.reserve * self.pace
 
     @property
     def floor(self) -> float:
-        """Below this a distance is zero as far as anybody can tell."""
+        """Distances below this cannot be distinguished from zero."""
         return self.target.tol * self.result.problem.scale
 
     def solve(self, model: Model, warm: DistanceResult | None = None, least: float = np.inf) -> DistanceResult:
-        """The distance to a model, as exact as the time allows; not to the end where it is surely ``least`` or more."""
+        """Compute the distance to a model; stop early if time is short or it is certainly at least ``least``."""
         began, slowest, done = time.monotonic(), self.pace / 2, 0
 
         def stop(row: Mapping[str, float]) -> bool:
@@ -145,7 +146,10 @@ class Search:
         return self.target.solve(model, warm, stop, self.tol)
 
     def consider(self, model: Model, least: float = 0.0, cold: bool = False) -> bool:
-        """Take a model if it is nearer by more than ``least``; one whose distance was not finished, if that is sure."""
+        """Accept a model if it is nearer by more than ``least``; return whether it was.
+
+        If the computation of its distance was stopped early, the upper bound decides.
+        """
         result = self.solve(model, None if cold else self.result, self.value - least)
         if not (result.upper if result.outcome is Status.INTERRUPTED else result.value) < self.value - least:
             return False
@@ -154,24 +158,25 @@ class Search:
 
     @property
     def occupancy(self) -> Array:
-        """The joint occupancy ``(n, k)`` of the present coupling, no more exact than steps need it."""
+        """The joint occupancy ``(n, k)`` of the present coupling, only as accurate as steps require."""
         if self._visits is None or self._visits[0] is not self.result:
             self._visits = self.result, visits(self.result, max(1e-3 * self.tol, 1e-13))
         return self._visits[1]
 
     @property
     def care(self) -> Care:
-        """How carefully barycenters are found for distances that are so exact."""
+        """Accuracy of barycenters that matches the accuracy of distances."""
         if self.target.chain.n_states <= SMALL:
             return EXACTLY
         return COARSELY if self.tol >= ROUGH else FINELY
 
     def report(self) -> None:
+        """Add the present distance to the history."""
         self.values.append(self.value)
 
 
 def visits(result: DistanceResult, accuracy: float) -> Array:
-    """The joint occupancy ``(n, k)`` of an exact coupling, to an accuracy relative to its largest entries."""
+    """Return the joint occupancy ``(n, k)`` of an exact coupling, to an accuracy relative to its largest entries."""
     from diffbisim.solvers.exact.pairs import pair_chain  # numba is loaded where something is solved
 
     coupling: Any = result.coupling
@@ -181,9 +186,10 @@ def visits(result: DistanceResult, accuracy: float) -> Array:
 
 
 def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
-    """Start, rewards and kernel in turn until ``patience`` steps in a row gain less than the share ``small``.
+    """Update start, rewards and kernel in turn.
 
-    After each of these the radius is large again.
+    The descent ends when ``patience`` consecutive steps gain less than the fraction ``small`` of the distance. After
+    each such step the radius is reset to at least one.
     """
     idle = 0
     while idle < patience and not search.over:
@@ -198,20 +204,21 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
 
 
 def _all_at_once(search: Search) -> None:
-    """Start, rewards and kernel in one trial, where a solve is expensive; without the kernel if that is not nearer."""
+    """Try start, rewards and kernel together, because a solve is expensive; if that fails, without the kernel."""
     moved = _with_start_and_rewards(search)
     if not _kernel(search, moved) and not search.late and not _same(moved, search.model):
         search.consider(moved)
 
 
 def _start_and_rewards(search: Search) -> None:
+    """Try the best start and rewards for the present coupling."""
     moved = _with_start_and_rewards(search)
     if not _same(moved, search.model):
         search.consider(moved)
 
 
 def _with_start_and_rewards(search: Search) -> Model:
-    """The model with the start and the rewards that are best for its coupling."""
+    """Return the model with the start and rewards that are best for its coupling."""
     U, m, model = search.result.values, search.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
     moved = replace(model, initial=nearest / nearest.sum())
@@ -224,15 +231,17 @@ def _with_start_and_rewards(search: Search) -> Model:
 
 
 def _same(a: Model, b: Model) -> bool:
+    """Return whether two models have the same start and rewards."""
     if not np.array_equal(a.initial, b.initial):
         return False
     return a.rewards is None or b.rewards is None or np.array_equal(a.rewards, b.rewards)
 
 
 def _kernel(search: Search, moved: Model | None = None) -> bool:
-    """The best kernel within a radius, which grows with success and shrinks with failure; whether it is nearer.
+    """Try the best kernel within a radius; return whether it is nearer.
 
-    ``moved`` is the model whose kernel is replaced, the present one by default.
+    The radius grows with success and shrinks with failure. ``moved`` is the model whose kernel is replaced; by default,
+    the present one.
     """
     at, radius = search.result, search.step
     best = Barycenters(
@@ -253,7 +262,7 @@ def _kernel(search: Search, moved: Model | None = None) -> bool:
 
 
 def reseed(search: Search) -> None:
-    """Put every unvisited state of Y where the coupling pays most: free, since nothing leads there yet."""
+    """Move every unvisited state of Y to where the coupling is most expensive; this costs nothing."""
     target, m, U = search.target, search.occupancy, search.result.values
     unused = np.flatnonzero(m.sum(axis=0) <= NEGLIGIBLE)
     if unused.size == 0:
@@ -274,7 +283,7 @@ def reseed(search: Search) -> None:
         if rewards is not None and target.rewards is not None:
             rewards[y] = target.rewards[x]
         paid[x] = 0.0
-    if np.array_equal(P, search.model.transition):  # they are there already
+    if np.array_equal(P, search.model.transition):  # they are in the right place already
         return
     moved = replace(search.model, transition=P, rewards=rewards)
     result = search.solve(moved, search.result)
@@ -283,7 +292,7 @@ def reseed(search: Search) -> None:
 
 
 def lloyd(search: Search, rounds: int) -> bool:
-    """Average over the classes of the nearest state while that brings the chain nearer; whether it did at all."""
+    """Average over the classes of the nearest state while the distance decreases; return whether it did at all."""
     gained = False
     for _ in range(rounds):
         labels = search.result.values.argmin(axis=1)
@@ -300,9 +309,9 @@ def lloyd(search: Search, rounds: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Barycenters:
-    """The best rows for a table ``U (n, k)`` and an occupancy ``m (n, k)``, near those of ``P (k, k)``.
+    """The best rows for a table ``U (n, k)`` and an occupancy ``m (n, k)``, starting from those of ``P (k, k)``.
 
-    Rows without mass stay, and those that are not reached by ``deadline`` (of ``time.monotonic``).
+    Rows without mass do not change, nor do rows not computed by the ``deadline`` (of ``time.monotonic``).
     """
 
     chain: MarkovChain
@@ -313,7 +322,7 @@ class Barycenters:
     deadline: float = np.inf
 
     def within(self, radius: float = 1.0) -> Array:
-        """The kernel so far on the way from P to the barycenters; above one, beyond them."""
+        """Return P + radius (barycenters - P), made stochastic; a radius above one goes beyond the barycenters."""
         Q = np.maximum(self.P + radius * (self.best - self.P), 0.0)
         return np.asarray(Q / Q.sum(axis=1, keepdims=True))
 
@@ -338,7 +347,7 @@ class Barycenters:
 
 
 def _carrying(w: Array, share: float, most: int) -> Integers:
-    """The states of largest weight that carry this share of it, but no more than so many, ascending."""
+    """Return, in ascending order, the at most ``most`` states of largest weight that carry this share of the total."""
     order = np.argsort(-w, kind="stable")
     enough = int(np.searchsorted(np.cumsum(w[order]), share * w.sum())) + 1
     return np.sort(order[: min(enough, most)])
