@@ -1,8 +1,8 @@
-"""Speed of the metrics of MDPs with actions, as ratios to what a user would do instead, all measured in one run.
+"""Speed of the metrics of MDPs with actions relative to the obvious alternative, all measured in one run.
 
     python benchmarks/mdp.py                          every table (about two minutes on two cores)
     python benchmarks/mdp.py --states 300             the large MDP with fewer states
-    python benchmarks/mdp.py --only-large --seed 5    the large MDP alone, another one
+    python benchmarks/mdp.py --only-large --seed 5    only a large MDP, with another seed
 
 The peer is the method of google-research's ``rl_metrics_aaai2021``: value iteration from zero with one ``ot.emd2`` per
 pair of states and action, for both orders of a pair. To reach the same certified gap, it stops when
@@ -39,7 +39,7 @@ Array = Any
 
 
 def garnet(n: int, n_actions: int, successors: int, seed: int = 0) -> db.MDP:
-    """Every action leads to so many random states; as sparse matrices."""
+    """Return a random MDP with a given number of successors per action, as sparse matrices."""
     rng = np.random.default_rng([seed, n])
     kernels = []
     for _ in range(n_actions):
@@ -55,7 +55,7 @@ def dense(n: int, n_actions: int, seed: int = 0) -> db.MDP:
 
 
 def grid(side: int, slip: float) -> db.MDP:
-    """Four moves that slip to a uniform one; a reward in the last cell."""
+    """Return a grid world with four moves, which slip to a random one, and a reward in the last cell."""
     cells = [(i, j) for i in range(side) for j in range(side)]
     effects = np.zeros((4, side**2, side**2))
     for a, (di, dj) in enumerate([(-1, 0), (1, 0), (0, -1), (0, 1)]):
@@ -67,7 +67,7 @@ def grid(side: int, slip: float) -> db.MDP:
 
 
 def best_time(run: Callable[[], object], repeats: int = 9) -> float:
-    """Shortest of several wall-clock times: the one least disturbed."""
+    """Return the shortest of several wall-clock times, which is the least disturbed one."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -77,7 +77,7 @@ def best_time(run: Callable[[], object], repeats: int = 9) -> float:
 
 
 def value_iteration_sweeps(problem: ActionProblem) -> int:
-    """How many sweeps U <- T U from zero bring γ/(1-γ) ‖TU - U‖ below the gap."""
+    """Return the number of sweeps U <- T U from zero after which γ/(1-γ) ‖TU - U‖ is below the gap."""
     from diffbisim.solvers.exact.games import StrategyIteration
     from diffbisim.solvers.exact.transports import Basis
 
@@ -86,7 +86,7 @@ def value_iteration_sweeps(problem: ActionProblem) -> int:
     while True:
         run.U = run.u[run.pairs.numbers]
         run._sweep()
-        run.transports.basis = Basis.OTHER  # all transports, every time
+        run.transports.basis = Basis.OTHER  # solve all transports every time
         sweeps += 1
         change = float(np.abs(run.TU - run.u[:-1]).max())
         run.u[:-1] = run.TU
@@ -95,7 +95,7 @@ def value_iteration_sweeps(problem: ActionProblem) -> int:
 
 
 def peer_sweep(problem: ActionProblem, U: Array) -> float:
-    """The time of one sweep of the peer, from a sample of its calls."""
+    """Estimate the time of one sweep of the peer from a sample of its calls."""
     import ot
 
     rng = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def peer_sweep(problem: ActionProblem, U: Array) -> float:
 def against_the_peer() -> None:
     print(f"Value iteration with ot.emd2 / ours, certified gap {GAP:g} of the largest cost")
     print("MDP                      discount  metric    ratio   its sweeps  ours: rounds, transports in full sweeps")
-    import ot  # noqa: F401  (seconds, not to be counted)
+    import ot  # noqa: F401  (the import takes seconds that should not be counted)
 
     solver, big = Exact(tol=GAP), garnet(60, 4, 4)
     cases = [
@@ -158,13 +158,13 @@ def lazy_maximum() -> None:
 
 
 def memory(field: str) -> float:
-    """Bytes of this process (Linux): "VmRSS" now, "VmHWM" at its peak (``getrusage`` inherits the parent's)."""
+    """Return the bytes of this process (Linux): "VmRSS" now, "VmHWM" at its peak (``getrusage`` includes a parent)."""
     line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(field))
     return 1024.0 * int(line.split()[1])
 
 
 def alone(kind: str, n: int, seed: int, n_actions: int = 4, successors: int = 4) -> None:
-    """One large solve; prints seconds of one thread and peak memory as JSON."""
+    """Run one large solve; print seconds of one thread and peak memory as JSON."""
     solver = Exact(tol=GAP, threads=1)
     for size in (min(WARM_UP, n), n):  # the first solve compiles the kernels, or loads them
         mdp = garnet(size, n_actions, successors, seed)
