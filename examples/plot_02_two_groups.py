@@ -50,4 +50,5 @@ ax.legend(loc="upper right", frameon=False, fontsize=9)
 # %%
 # Where they differ: what each row of the kernels adds to the distance; those with a star are more than chance.
 
-db.plot.contributions(different)
+figure, ax = plt.subplots(figsize=(6.5, 2.8), layout="compressed")
+db.plot.contributions(different, ax)

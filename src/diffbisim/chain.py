@@ -220,7 +220,8 @@ class MarkovChain:
                [1. , 0. ]])
         """
         if isinstance(value, Transitions) or lag is not None:
-            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(value, lag=lag)
+            paths = [value] if getattr(value, "ndim", 2) == 1 else value  # deeptime takes one trajectory bare, too
+            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(paths, lag=lag)
             return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
         found = value if isinstance(value, (MarkovChain, Held)) else recognized(value, rewards, labels)
         if isinstance(found, MarkovChain):
@@ -473,6 +474,7 @@ class Transitions:
     n_actions: int | None = None
     action_labels: Labels | None = None
     rewards: Floats | None = None  # (m,) what it gave, where that is known
+    lag: int = 1  # how far a step goes; longer steps of an episode overlap, so they are not independent
 
     @classmethod
     def from_pairs(
@@ -526,6 +528,7 @@ class Transitions:
             episodes=episodes,
             starts=codes[ends - lengths],
             start_weights=w,
+            lag=far,
             **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
         )
 
@@ -538,7 +541,8 @@ class Transitions:
 
         Parameters
         ----------
-        table : a DataFrame of pandas or polars, a Table of pyarrow, or a mapping from names to columns
+        table : a DataFrame of pandas (names of its index count as columns) or polars, a Table of pyarrow, or a mapping
+            from names to columns
         id, time, state : the columns that say who, when and what; without ``id`` the table is one sequence, without
             ``time`` rows follow each other as they stand
         gap : a longer pause begins a new sequence: a number, in seconds where times are dates; a timedelta; "30min"
@@ -548,7 +552,7 @@ class Transitions:
 
         Returns
         -------
-        Transitions, or {group: Transitions}
+        Transitions, or {group: Transitions}; episodes are in the order in which their ids first appear, then by time
 
         Examples
         --------
@@ -601,6 +605,7 @@ class Transitions:
             n_actions=self.n_actions,
             action_labels=self.action_labels,
             rewards=None if self.rewards is None else self.rewards[where],
+            lag=self.lag,
         )
 
     def chain(

@@ -5,7 +5,8 @@ is too large on average, most visibly where the true distance is near zero. Two 
 
 *The bootstrap*, d*: episodes are drawn with replacement, as many as there are, the chains counted anew. Around d̂
 these lie as d̂ lies around the truth, which gives the *basic* interval [2 d̂ - q_hi, 2 d̂ - q_lo], q the quantiles of
-d*; ``bias`` is mean(d*) - d̂.
+d*; ``bias`` is mean(d*) - d̂. A group of fewer than 4 episodes has too few to draw from (one alone would come back
+unchanged): then the steps out of each state are drawn with replacement, which assumes a Markov chain.
 
 *The null*, d₀: episodes are dealt anew to the two groups (evidence.py), so that there is no difference but by chance.
 Near zero, where d has a kink, the quantiles of d* know nothing of it, and these do. Errors of chance and true
@@ -38,7 +39,7 @@ from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.evidence import Design, Evidence, compare_two, count_episodes, enough, null_counts
+from diffbisim.evidence import FEW, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
 from diffbisim.parallel import Executor, batches, executor_map
@@ -274,11 +275,23 @@ class Source:
         """The empirical chain, of a bootstrap replicate if a generator is given."""
         if isinstance(self.data, MarkovChain):
             return self.data
-        data = (
-            self.data if rng is None else self.data.take(rng.integers(self.data.n_episodes, size=self.data.n_episodes))
-        )
+        data = self.data if rng is None else _resampled(self.data, rng)
         ends = _numbers_of(self.terminal, data.n_states, data.labels)
         return chain_from(data, self.rewards, self.start, self.unseen, ends)
+
+
+def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
+    """A bootstrap replicate: episodes drawn with replacement or, of too few, the steps out of each state."""
+    if data.starts is None or data.n_episodes >= FEW:
+        return data.take(rng.integers(data.n_episodes, size=data.n_episodes))
+    visits = np.bincount(data.states, minlength=data.n_states)
+    number = -(-visits // data.lag)  # steps of a lag overlap: so many are independent
+    by_state = np.argsort(data.states, kind="stable")
+    first = np.repeat(np.cumsum(visits) - visits, number)
+    drawn = by_state[first + rng.integers(np.repeat(visits, number))]
+    columns = ("states", "next_states", "weights", "actions", "rewards")
+    kept = {name: part[drawn] for name in columns if (part := getattr(data, name)) is not None}
+    return replace(data, episodes=None, **kept)
 
 
 def chain_from(
@@ -456,8 +469,8 @@ def warn_of_few(sources: Sequence[Source], design: Design) -> None:
     if not design.permute and design.known is None and all(one.starts is not None for one in data):
         warn(
             f"{' and '.join(str(one.n_episodes) for one in data)} episodes are too few to permute, so single steps "
-            "are. The p-value takes each group for one Markov chain, and is too small if its episodes differ; collect "
-            "at least 4 episodes in each group",
+            "are. The test and the interval assume that each group is one Markov chain; if its episodes differ, the "
+            "p-value is too small and the interval too short. Collect at least 4 episodes in each group",
             category=UserWarning, stacklevel=3,
         )  # fmt: skip
 
@@ -476,8 +489,7 @@ def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount
         recoded(source.data, space, code) for source, code in zip(sources, space.codes, strict=True) if not source.known
     ]
     known = next((source.data for source in sources if source.known), None)
-    counted = count_episodes(data, None if strata is None else stratum_numbers(strata, data), known)
-    permute = known is None and all(one.starts is not None for one in data) and enough(counted)
+    counted, permute = count_for_test(data, None if strata is None else stratum_numbers(strata, data), known)
     γ = discount if discount < 1 else 0.95  # a horizon may do without
     return Design(counted, space.cost, γ, permute, known, space.labels)
 

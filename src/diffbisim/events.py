@@ -4,8 +4,8 @@ Rows may stand in any order. Those of one id, by time, are a sequence of states;
 two (sessions), and rows of the same id in another group are a sequence of their own. Rows with equal times keep their
 order.
 
-*Times* are numbers, dates, or texts in ISO 8601 (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z), compared in
-UTC; without a zone they are taken as they stand.
+*Times* are numbers, dates, timedeltas, or texts in ISO 8601 (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z),
+compared in UTC; without a zone they are taken as they stand.
 
 *Missing values* must be decided on, not guessed:
 
@@ -72,6 +72,7 @@ def sequences(
     """The sequences in a table, of which the arguments name the columns; without ``id`` there is one."""
     if missing not in POLICIES:
         raise InvalidArgument(f"missing is {missing!r}; use one of {', '.join(map(repr, POLICIES))}")
+    table = _with_columns(table)
     states = coded(_column(table, state, "state"))
     m = len(states.codes)
     if m == 0:
@@ -114,12 +115,25 @@ def sequences(
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
+def _with_columns(table: Any) -> Any:
+    """The table itself; one that is not computed yet (polars) is, and names of the index (pandas) become columns."""
+    if library(table) == "polars" and hasattr(table, "collect"):
+        return table.collect()
+    if library(table) == "pandas" and any(name is not None and name not in table.columns for name in table.index.names):
+        return table.reset_index()
+    return table
+
+
 def _column(table: Any, name: Any, what: str) -> Any:
     """A column by name, of anything that has columns."""
     columns = getattr(table, "column_names", None) or (list(table) if isinstance(table, Mapping) else None)
     columns = list(getattr(table, "columns", ())) if columns is None else list(columns)
     if name not in columns:
         raise InvalidData(f"{what} is {name!r}, and the table has no such column; it has {few(columns)}")
+    if columns.count(name) > 1:
+        raise InvalidData(
+            f"{what} is {name!r}, and the table has {columns.count(name)} columns of that name; rename them"
+        )
     return table[name]
 
 
@@ -206,7 +220,7 @@ def ticks(values: Any) -> Ticks:
     elif kind == "polars":
         values = values.to_numpy()
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    if array.dtype.kind == "M":
+    if array.dtype.kind in "mM":
         return _of_dates(array)
     if array.dtype.kind in "iuf":
         return Ticks(array, np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.size, dtype=bool), False)
@@ -214,7 +228,8 @@ def ticks(values: Any) -> Ticks:
 
 
 def _of_dates(array: NDArray[Any]) -> Ticks:
-    return Ticks(array.astype("datetime64[us]").astype(np.int64), np.isnat(array), True)
+    unit = "timedelta64[us]" if array.dtype.kind == "m" else "datetime64[us]"
+    return Ticks(array.astype(unit).astype(np.int64), np.isnat(array), True)
 
 
 def _of_objects(items: list[Any]) -> Ticks:

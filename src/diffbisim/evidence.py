@@ -33,13 +33,13 @@ these: P_A(x) is Σ_s h_xs P_As(x) / Σ_s h_xs, h_x is Σ_s h_xs, and χ²_x the
 the data for those of a Markov chain, as a parametric bootstrap from the pooled chain would, but does not take the
 pooled chain for the truth, which has too little noise where states have many successors and few visits. The same is
 done for transitions without episodes. Against a chain that is known, steps are drawn from it (here the parametric
-bootstrap is exact).
+bootstrap is exact). Steps of a lag overlap, and only every lag-th of them is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import comb
 from typing import Any, NamedTuple
@@ -114,6 +114,32 @@ def count_episodes(
     groups = np.repeat(np.arange(len(data)), [group.n_episodes for group in data])
     where = np.zeros(begin, np.int64) if strata is None else np.concatenate([np.asarray(s) for s in strata])
     return Counted(Cells.of(seen // n, seen % n), counts, groups, where, n)
+
+
+def count_for_test(
+    data: Sequence[Transitions], strata: Sequence[Any] | None = None, known: MarkovChain | None = None
+) -> tuple[Counted, bool]:
+    """The episodes of several groups, and whether they can be permuted whole; otherwise only steps that do not overlap.
+
+    Single steps are exchanged as if they were independent, which those of a lag are not: each shares all but its ends
+    with the next.
+    """
+    counted = count_episodes(data, strata, known)
+    if known is None and all(group.starts is not None for group in data) and enough(counted):
+        return counted, True
+    if all(group.lag == 1 for group in data):
+        return counted, False
+    return count_episodes([without_overlap(group) for group in data], strata, known), False
+
+
+def without_overlap(data: Transitions) -> Transitions:
+    """Of each episode every lag-th step."""
+    if data.lag == 1 or data.episodes is None:
+        return data
+    begin = np.searchsorted(data.episodes, data.episodes)
+    kept = (np.arange(len(data)) - begin) % data.lag == 0
+    columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
+    return replace(data, **{name: part[kept] for name in columns if (part := getattr(data, name)) is not None})
 
 
 def _moves(chain: MarkovChain) -> tuple[Integers, Integers]:

@@ -26,7 +26,7 @@ import typer
 import typer.models
 
 from diffbisim import __version__
-from diffbisim.errors import DiffbisimError, InvalidArgument
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidData
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,9 +92,7 @@ Gap = Annotated[
 ]
 Group = Annotated[
     str | None,
-    typer.Option(
-        "--group", help="Events: the column of groups; the two of A are compared, without B", show_default=False
-    ),
+    typer.Option("--group", help="Events: the column of groups; those of one file are compared", show_default=False),
 ]
 Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
 OBSERVED = (
@@ -340,15 +338,28 @@ class Events:
         with warnings_as_notes(), naming_options(missing="--missing", state="--state", gap="--session-gap"):
             return read_transitions(path, states=states, gap=gap, **options)
 
+    def groups(self, path: Path) -> dict[Any, Transitions]:
+        """The groups in a file by name, at least two."""
+        if self.group is None:
+            raise InvalidArgument(f"{path} is one file: give another one, or --group COLUMN to compare its groups")
+        found: dict[Any, Transitions] = self.read(path)
+        if len(found) < 2:
+            raise InvalidArgument(f"{path}: {self.group} has one group, {next(iter(found))}; give a file with several")
+        return found
+
     def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
         """The transitions and the names of the two groups in a file."""
-        if self.group is None:
-            raise InvalidArgument(f"{path} is one file: give another one, or --group COLUMN to compare its two groups")
-        found = self.read(path)
+        found = self.groups(path)
         if len(found) != 2:
             names = listed([f"{name} ({data.n_episodes:,})" for name, data in list(found.items())[:SHOWN]], len(found))
-            raise InvalidArgument(f"{path}: {self.group} has {len(found)} groups, {names}; two are compared")
-        return list(found.values()), [f"{path}, {self.group} = {name}" for name in found]
+            raise InvalidArgument(
+                f"{path}: {self.group} has {len(found)} groups, {names}; an estimate is of two: use diffbisim compare"
+            )
+        return list(found.values()), self.titles(path, found)
+
+    def titles(self, path: Path, groups: Iterable[Any]) -> list[str]:
+        """What groups of a file are called."""
+        return [f"{path}, {self.group} = {name}" for name in groups]
 
 
 def read_observed(
@@ -364,7 +375,12 @@ def read_observed(
         return events.read(path)  # type: ignore[no-any-return]
     if extension(path) in (".csv", ".tsv") and holds_observations(path):
         return read_transitions(path)  # type: ignore[no-any-return]
-    return read_chain(path, rewards=rewards, constants=const)
+    try:
+        return read_chain(path, rewards=rewards, constants=const)
+    except InvalidData as error:
+        if error.line != 1 or extension(path) not in (".csv", ".tsv"):
+            raise
+        raise InvalidData(f"{error}; of a table of events name the columns: --state, --id, --time") from None
 
 
 @contextmanager
@@ -505,6 +521,13 @@ def asked_line(report: Report) -> dict[str, str]:
     if criterion != "discounted":
         return {"cost, criterion": f"{cost}, {criterion}"}
     return {"cost, discount": f"{cost}, {report['discount']:g}"}
+
+
+def doubt(report: Report) -> dict[str, str]:
+    """A line for what looks like a contradiction: evidence of a difference, and an interval down to zero."""
+    if report["p_value"] > 1 - report["confidence"] + 1e-12 or report["lower"] > 0:
+        return {}
+    return {"note": "the interval begins at 0 despite the evidence: what differs adds little to the distance"}
 
 
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:

@@ -67,7 +67,7 @@ def _built(path: Path, constants: Any) -> ExplicitModel:
         model = stormpy.build_model(program, options=stormpy.BuilderOptions(build_full=True))
     except Exception as error:  # stormpy raises what it likes
         said = " ".join(str(error).split())[:300]
-        raise InvalidData(f"{path}: Storm cannot build it ({said}); constants are given as constants='N=16'") from None
+        raise InvalidData(f'{path}: Storm cannot build it ({said}); constants are given as constants="N=16"') from None
     found = recognized(model)
     if not isinstance(found, ExplicitModel):
         raise InvalidData(f"{path}: Storm builds a {type(model).__name__} of it, which is no DTMC or MDP")
