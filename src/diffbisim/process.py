@@ -67,7 +67,8 @@ def as_processes(values: Iterable[Any]) -> list[Any]:
     if len(starts) > 1:
         warn(
             "tables and graphs do not say where a chain starts, so each starts in its first state: "
-            f"{few(list(starts))}. The distance counts this difference; pass as_chain(obj, initial=...) to say where they start",
+            f"{few(list(starts))}. The distance counts this difference; pass as_chain(obj, initial=...) to say where "
+            "they start",
             category=UserWarning, stacklevel=3,
         )  # fmt: skip
     return [process for process, _ in read]
