@@ -446,3 +446,24 @@ def test_evidence_beside_an_interval_from_zero_is_explained():
     assert doubt({"p_value": 0.01, "confidence": 0.95, "lower": 0.0})
     assert not doubt({"p_value": 0.01, "confidence": 0.95, "lower": 0.1})
     assert not doubt({"p_value": 0.06, "confidence": 0.95, "lower": 0.0})
+
+
+def test_a_page_about_tables_of_events(folder, walks):
+    """The distance on the page is that between the chains of the walks, from one file or from two."""
+    groups = {name: walks[name] for name in ("before", "after")}
+    chains = [
+        db.MarkovChain.from_trajectories([[f"s{s}" for s in walk] for walk in paths], unseen="self-loop")
+        for paths in groups.values()
+    ]
+    known = db.distance(*chains, "indicator").value
+    (folder / "both.csv").write_text(events_of(groups, ";"), encoding="utf-8")
+    for name, paths in groups.items():
+        (folder / f"{name}.csv").write_text(events_of({name: paths}), encoding="utf-8")
+    columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
+    asked = ["--cost", "indicator", "--unseen", "self-loop", "--output", "page.html", "--json"]
+    for files in (["both.csv", "--group", "arm"], ["before.csv", "after.csv"]):
+        report = json.loads(run("explore", *files, *columns, *asked)[0])
+        assert report["distances"] == pytest.approx([known], abs=1e-7)
+        assert sorted(report["names"]) == ["after", "before"]
+        assert "s4" in (folder / "page.html").read_text(encoding="utf-8")
+    assert "state is not given" in run("explore", "both.csv", "--group", "arm", *asked, code=2)[1]
