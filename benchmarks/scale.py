@@ -81,12 +81,12 @@ def evaluation_sweep(coupling: Any, pairs: int) -> tuple[Callable[[], Any], int]
 
     transports: Any = coupling.transports
     if getattr(transports, "narrow", False):
-        transports.lighten()
+        transports.keep_single_plans()
         transports.basis = 0
         transports.solve(coupling.U, np.empty(pairs), 1e-14)
         spare, r = np.empty((2, pairs), np.float32), np.ones(pairs, np.float32)
-        correction = evaluation.Correction(transports, DISCOUNT, spare)
-        plans = transports.light if transports.light.target.size else (*transports.trees[1:3], transports.light.flow)
+        correction = evaluation.TreeCorrection(transports, DISCOUNT, spare)
+        plans = transports.single if transports.single.target.size else (*transports.trees[1:3], transports.single.flow)
         moved = sum(part.nbytes for part in plans) + 3 * r.nbytes
         return lambda: correction._swept(DISCOUNT, r, spare[0], spare[1]), moved
     chain: Any = listing.pair_chain(transports, DISCOUNT)

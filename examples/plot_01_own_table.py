@@ -2,12 +2,12 @@
 From your own table to a distance
 =================================
 
-Two tables of observed steps, one from summer, one from autumn. Which chain does each suggest, and how far apart are the
-two?
+This example reads two tables of observed steps, one from summer and one from autumn. It estimates a Markov chain from
+each and computes the distance between the two chains.
 """
 
 # %%
-# A table needs a header that says what its rows are; ``state,next_state`` are observed steps.
+# The header of a table says what its rows are. ``state,next_state`` means observed steps.
 
 import itertools
 import tempfile
@@ -26,7 +26,8 @@ for name, days in (("summer", summer), ("autumn", autumn)):
 print((folder / "summer.csv").read_text()[:40])
 
 # %%
-# Rewards say what an observer sees of a state: here the hours of sun in a day. Both chains start on a cloudy day.
+# Rewards describe what an observer sees of a state, here the hours of sunshine per day. Both chains start on a cloudy
+# day.
 
 hours = {"sun": 10, "cloud": 4, "rain": 1}
 X, Y = (db.read_chain(folder / f"{name}.csv", rewards=hours, initial="cloud") for name in ("summer", "autumn"))
@@ -34,8 +35,8 @@ result = db.distance(X, Y, discount=0.9)
 print(result)
 
 # %%
-# The distance is in hours: coupled as well as two seasons can be that do not know each other's future, they differ by
-# about this much on a day, later days counting less. It is certified: ``lower <= d <= upper``.
+# The distance is in hours. Under the best coupling in which neither season knows the other's future, the two seasons
+# differ by about this much per day, where later days count less. The distance is certified: ``lower <= d <= upper``.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="compressed")
 for ax, chain, name in zip(axes, (X, Y), ("summer", "autumn"), strict=True):
@@ -43,14 +44,16 @@ for ax, chain, name in zip(axes, (X, Y), ("summer", "autumn"), strict=True):
     ax.set_title(name)
 
 # %%
-# Which days go together? The occupancy of the optimal coupling, and its rows as probabilities: the encoder.
+# Which days correspond? The left figure shows the occupancy of the optimal coupling. The right figure shows its rows as
+# probabilities, which is the encoder.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="compressed")
 db.plot.coupling(result, ax=axes[0])
 db.plot.encoder(result, axes[1])
 
 # %%
-# Where would one more percent of probability bring autumn closer to summer? Negative entries do; compare within a row.
+# Which transitions would bring autumn closer to summer if they became more likely? Those with negative entries in the
+# gradient. Entries are comparable within a row.
 
 for state, row in zip(Y.labels, result.gradient.transition_y, strict=True):
     print(f"{state:6s}", dict(zip(Y.labels, row.round(2).tolist(), strict=True)))

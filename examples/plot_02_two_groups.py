@@ -2,8 +2,8 @@
 Comparing two groups of sequences
 =================================
 
-Forty walks of one kind, forty of another: are the two kinds different, or is it chance? Whole sequences are dealt anew
-to the two groups, so whatever dependence there is within a sequence stays.
+Two groups of forty walks each are given. Do the groups differ, or is the difference due to chance? The test permutes
+whole sequences between the two groups, so any dependence within a sequence is preserved.
 """
 
 import matplotlib.pyplot as plt
@@ -12,7 +12,7 @@ import numpy as np
 import diffbisim as db
 
 # %%
-# Two groups that differ, and a third that is the first again.
+# The first two groups differ. The third has the same distribution as the first.
 
 chains = [db.examples.drift_walk(drift, 6) for drift in (0.0, 0.7, 0.0)]
 rng = np.random.default_rng(0)
@@ -21,9 +21,10 @@ groups = [
 ]
 
 # %%
-# The estimate, its interval, and a p-value for equal groups. The distance of what was counted (``plug_in``) is never
-# zero for finite data; the value has what chance adds taken off. A large p-value does not say that the groups are
-# equal: only that there is no evidence of a difference at this sample size.
+# The result contains an estimate, its confidence interval, and a p-value for the hypothesis of equal groups. The
+# distance of the empirical chains (``plug_in``) is never zero for finite data. The value subtracts the part due to
+# chance. A large p-value does not show that the groups are equal. It only means that there is no evidence of a
+# difference at this sample size.
 
 different = db.estimate(groups[0], groups[1], rewards=range(6), discount=0.9, rng=1)
 same = db.estimate(groups[0], groups[2], rewards=range(6), discount=0.9, rng=1)
@@ -32,7 +33,8 @@ for name, e in (("different", different), ("same", same)):
     print(f"{'':10s} p = {e.p_value:.3f}: {e.conclusion}")
 
 # %%
-# Here the truth is known: the distance between the chains themselves, each started as its data start.
+# In this example the truth is known: it is the distance between the chains themselves, each with the initial state of
+# its data.
 
 truth = [db.distance(chains[0], chains[k], discount=0.9).value for k in (1, 2)]
 print("truth:", [f"{value:.3f}" for value in truth])
@@ -48,7 +50,8 @@ ax.set(yticks=[0, 1], yticklabels=["different", "same"], ylim=(-0.6, 2.1), xlabe
 ax.legend(loc="upper right", frameon=False, fontsize=9)
 
 # %%
-# Where they differ: what each row of the kernels adds to the distance; those with a star are more than chance.
+# Where do the groups differ? The figure shows the contribution of each row of the kernels to the distance. Rows with a
+# star are statistically significant.
 
 figure, ax = plt.subplots(figsize=(6.5, 2.8), layout="compressed")
 db.plot.contributions(different, ax)

@@ -2,8 +2,8 @@
 A training loop with the distance as loss
 =========================================
 
-The distance is a differentiable function of torch tensors: forward by the exact solver, backward by its closed-form
-gradient. Here a walk with unknown drift is fitted to a target; the optimizer is torch's own.
+The distance is a differentiable function of torch tensors. The forward pass runs the exact solver, and the backward
+pass uses its closed-form gradient. This example fits a walk with unknown drift to a target, with an optimizer of torch.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +13,8 @@ import diffbisim as db
 from diffbisim.torch import distance_and_result
 
 # %%
-# The model: up with probability σ(f), else down, on 16 states. Any computation that ends in stochastic rows will do.
+# The model moves up with probability σ(f) and down otherwise, on 16 states. Any computation that ends in stochastic
+# rows can be used.
 
 n, target = 16, db.examples.drift_walk(1.5)
 up = torch.tensor(db.examples.birth_death(n, 1.0, 0.0).transition)
@@ -25,9 +26,10 @@ def kernel(f: torch.Tensor) -> torch.Tensor:
 
 
 # %%
-# The loop. Each solve starts from the last solution (``warm``). At its minimum the distance has a kink, not a parabola:
-# the slope jumps from -0.94 to +0.94. So the rate has to fall, or f rattles around the answer for ever. Plain
-# gradient steps are used here: Adam's momentum carries it past the kink (rate 0.25, annealed: f = 2.46).
+# The training loop warm-starts each solve from the last solution (``warm``). At its minimum the distance has a kink and
+# does not look like a parabola: the slope jumps from -0.94 to +0.94. The learning rate therefore has to decay, or f
+# oscillates around the answer forever. This example uses plain gradient steps. Adam's momentum carries f past the kink
+# (rate 0.25, annealed: f = 2.46).
 
 
 def train(schedule: bool, steps: int = 80) -> tuple[list[float], list[float]]:

@@ -2,7 +2,7 @@
 Imitation on FrozenLake
 =======================
 
-An expert crosses the slippery lake. The learner sees states only, no actions and no rewards, and looks for the policy
+An expert crosses the slippery lake. The learner sees only states, neither actions nor rewards. It finds the policy
 whose Markov chain is closest to the expert's.
 """
 
@@ -15,7 +15,7 @@ from diffbisim.data.gymnasium import from_env
 from diffbisim.planning import expected_return, optimal_policy
 
 # %%
-# The environment carries its table; terminal states are made absorbing.
+# The environment provides its transition table. Terminal states are made absorbing.
 
 mdp = from_env(gymnasium.make("FrozenLake-v1"))
 expert_policy = optimal_policy(mdp, 0.99)
@@ -24,14 +24,14 @@ result = db.imitate(mdp, expert, discount=0.95)
 print(result)
 
 # %%
-# Nobody showed the reward of the lake, yet the return is the expert's.
+# The learner never saw the reward of the lake, yet it reaches the return of the expert.
 
 for name, policy in (("uniform", mdp.uniform_policy()), ("imitation", result.policy), ("expert", expert_policy)):
     print(f"{name:10s} reaches the goal with probability {expected_return(mdp, policy, 100):.3f}")
 
 # %%
-# Left, the distance falls to zero, geometrically. Right, the most likely action of each cell; the color is its
-# probability.
+# On the left, the distance converges geometrically to zero. On the right is the most likely action in each cell, and
+# the color shows its probability.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="compressed")
 db.plot.history(result, left, label="distance to the expert")
@@ -44,8 +44,8 @@ for s, (cell, action) in enumerate(zip(cells, result.policy.argmax(axis=1).tolis
 right.set(xticks=[], yticks=[], title="S start, F ice, H hole, G goal")
 
 # %%
-# At the start of the run, the implicit reward already says which steps are the expert's: this is the reward that a
-# reinforcement learner would maximize.
+# At the start of the run, the implicit reward already shows which steps are the expert's. A reinforcement learner would
+# maximize this reward.
 
 uniform = mdp.induced_chain(mdp.uniform_policy())
 first = db.distance(expert, uniform, "indicator", 0.95)

@@ -2,8 +2,9 @@
 Five solvers, one distance
 ==========================
 
-The exact solver, the paper's linear program, two Sinkhorn iterations and the stochastic SOMCOT on the same pair of
-chains. All end in certified bounds; they differ in how wide these are and in what they cost.
+This example runs five solvers on the same pair of chains: the exact solver, the paper's linear program, two Sinkhorn
+solvers, and the stochastic SOMCOT. All of them return certified bounds. They differ in the width of the bounds and in
+their cost.
 """
 
 import time
@@ -30,12 +31,13 @@ for name, r in results.items():
     print(f"{name:16s} {r.lower:.6f} <= d <= {r.upper:.6f}   gap {r.gap:.0e}")
 
 # %%
-# Intervals from different solvers must overlap: each is proved on its own.
+# Intervals from different solvers must overlap, because each one is proved independently.
 
 assert max(r.lower for r in results.values()) <= min(r.upper for r in results.values())
 
 # %%
-# Up and to the right is worse. Times are of this machine: read their ratios.
+# In the left figure, points farther up and to the right are worse. Times depend on the machine, so compare their
+# ratios.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="compressed")
 for name, marker, below in zip(results, "osD^v", (-3, -3, 4, -12, -3), strict=True):

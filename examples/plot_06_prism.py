@@ -2,13 +2,14 @@
 A PRISM model, lumped
 =====================
 
-Four machines fail and are repaired independently: 16 states. Nobody who counts the working ones can tell which machine
-is down, so 5 states are enough. The model is in the explicit format that PRISM and Storm export.
+Four machines fail and are repaired independently, which gives 16 states. An observer who only counts the working
+machines cannot tell which one is down, so 5 states are enough. The model is in the explicit format that PRISM and Storm
+export.
 """
 
 # %%
-# The files: transitions (``.tra``), the start (``.lab``) and rewards (``.srew``). A machine fails with probability 0.1
-# and is repaired with probability 0.4.
+# The files contain transitions (``.tra``), the initial state (``.lab``) and rewards (``.srew``). A machine fails with
+# probability 0.1 and is repaired with probability 0.4.
 
 import itertools
 import tempfile
@@ -38,7 +39,8 @@ quotient = db.lump(chain)
 print(quotient)
 
 # %%
-# By hand: from k working machines, j keep working and i are repaired with probabilities of two binomials.
+# The quotient can also be computed by hand. Of k working machines, j keep working, and i of the others are repaired.
+# Both numbers are binomial.
 
 
 def binomial(n: int, p: float) -> np.ndarray:
@@ -53,14 +55,14 @@ d = db.distance(chain, quotient.chain)
 print(f"certified: {d.lower:.1g} <= distance <= {d.upper:.1g}")
 
 # %%
-# Storm, if it is installed (``pip install stormpy``), agrees on the number of classes.
+# Storm finds the same number of classes, if it is installed (``pip install stormpy``).
 
 try:
     import stormpy
 except ImportError:
     print("stormpy is not installed: compared by hand only")
 else:
-    storm = stem.with_name("storm")  # its dialect: a first line with the kind of model, labels declared
+    storm = stem.with_name("storm")  # its dialect: the first line is the type of the model, and labels are declared
     up = "".join(f"{i} up{sum(s)}{' init' * (i == 0)}\n" for i, s in enumerate(states))
     storm.with_suffix(".tra").write_text("dtmc\n" + "\n".join(edges) + "\n")
     storm.with_suffix(".lab").write_text(f"#DECLARATION\ninit up0 up1 up2 up3 up4\n#END\n{up}")
@@ -70,7 +72,7 @@ else:
     print(f"Storm: {smaller.nr_states} classes")
 
 # %%
-# The model and what is left of it. Another shop repairs twice as fast: how far is it from this one?
+# The figure shows the model and its quotient. Another shop repairs machines twice as fast. How far is it from this one?
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="compressed")
 left.imshow(chain.transition, cmap="Greys")

@@ -2,7 +2,8 @@
 Many chains: a tree and a map
 =============================
 
-Distances between all pairs of twelve chains, computed on all cores, then sorted by a dendrogram and drawn as points.
+This example computes the distances between all pairs of twelve chains on all cores. It then sorts the chains by a
+dendrogram and draws them as points.
 """
 
 import matplotlib.pyplot as plt
@@ -11,7 +12,7 @@ import numpy as np
 import diffbisim as db
 
 # %%
-# Three families: walks that drift up, walks that drift down, and lazy ones.
+# There are three families: walks that drift up, walks that drift down, and lazy walks.
 
 rng = np.random.default_rng(0)
 chains, names = [], []
@@ -24,13 +25,13 @@ matrix = db.pairwise(chains, discount=0.9)
 print(f"{len(chains)} chains, {len(chains) * (len(chains) - 1) // 2} distances, largest {matrix.max():.2f} positions")
 
 # %%
-# Sorted by average linkage: the families are blocks on the diagonal.
+# After sorting by average linkage, the families are blocks on the diagonal.
 
 figure, ax = plt.subplots(figsize=(6, 6.4), layout="compressed")
 db.plot.distances(matrix, names, ax)
 
 # %%
-# The same as points: nearly on a line, because what counts here is how fast the position drifts.
+# Drawn as points, the chains are nearly on a line, because their distances depend mainly on the speed of the drift.
 
 figure, ax = plt.subplots(figsize=(7, 4), layout="compressed")
 db.plot.embedding(matrix, [name if name.endswith("1") else "" for name in names], ax)

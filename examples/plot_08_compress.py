@@ -2,8 +2,8 @@
 From your own table to a compressed model
 =========================================
 
-Observed steps of a machine with many settings; five states are enough. The small chain, its certified distance, and
-which state stands for which.
+A machine with many settings is observed for some steps, and five states are enough to describe it. This example
+computes the small chain, its certified distance, and which states correspond.
 """
 
 import matplotlib.pyplot as plt
@@ -12,7 +12,7 @@ import numpy as np
 import diffbisim as db
 
 # %%
-# A chain of 25 states in 5 blocks, shuffled, seen through 20,000 steps.
+# The true chain has 25 states in 5 blocks, in random order. It is observed for 20,000 steps.
 
 order = np.random.default_rng(0).permutation(25)
 truth = db.examples.block_chain().permuted(order)
@@ -22,7 +22,7 @@ small = db.compress(X, n_states=5, discount=0.95, restarts=2, rng=0)
 print(small)
 
 # %%
-# Sampling noise makes all 25 rows differ, so nothing can be merged exactly, and yet the blocks are found.
+# Because of sampling noise, all 25 rows differ, and no states can be merged exactly. The blocks are found nevertheless.
 
 print("exact classes:", db.lump(X).n_states)
 blocks = truth.rewards.astype(int)

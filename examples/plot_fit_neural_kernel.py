@@ -1,11 +1,12 @@
 """
-Your own torch module, fitted
+Fitting your own torch module
 =============================
 
-Fit your own torch module: a small neural network that outputs the kernel of a walk on 50 states.
+This example fits a small neural network that outputs the kernel of a walk on 50 states.
 
-The network sees where a state is and gives the probabilities of five moves. It is fitted to a walk whose drift changes
-along the line, by the distance alone: no likelihood, no samples, no learning rate.
+The input of the network is the position of a state, and its output is the probabilities of five moves. It is fitted to
+a walk whose drift depends on the position. The distance is the only loss: there is no likelihood, no samples, and no
+learning rate.
 """
 
 import matplotlib.pyplot as plt
@@ -49,7 +50,8 @@ result = db.fit(target, NeuralWalk(), cost="reward", discount=0.95, steps=60)
 print(f"distance {result.curve()[0]:.4f} -> {result.value:.6f}, certified within {result.distance.gap:.0e}")
 
 # %%
-# The mean move from every state. Of the right end, where the walk is in 2 of 1,000 steps, the distance says little.
+# The figure shows the mean move from every state. The distance contains little information about the right end, which
+# the walk visits in 2 of 1,000 steps.
 
 figure, ax = plt.subplots(figsize=(6.5, 3.6), layout="compressed")
 start = db.MarkovChain(NeuralWalk()().detach().numpy())

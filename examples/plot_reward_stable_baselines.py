@@ -1,12 +1,13 @@
 """
-Stable-Baselines3 on the implicit reward
-========================================
+Stable-Baselines3 with the implicit reward
+==========================================
 
-Imitate an expert of which only states were seen, with any reinforcement learner.
+This example imitates an expert from observed states alone, with any reinforcement learner.
 
-The implicit reward is the advantage of a transition at the policy for which it was computed. So the reinforcement
-learner gets it in rounds: compute the reward of the current policy, learn with it for a little while, compute it anew.
-Any library will do that takes a Gymnasium environment; `ImplicitReward.wrap` makes it from yours.
+The implicit reward is the advantage of a transition at the policy for which it was computed. The reinforcement learner
+therefore gets it in rounds: compute the reward of the current policy, learn with it for a short time, then compute it
+again. Any library that takes a Gymnasium environment can be used. `ImplicitReward.wrap` creates the environment from
+yours.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ def table(model: PPO, n: int) -> np.ndarray:
 
 
 def main(settings: Settings) -> dict[str, list[float]]:
-    torch.set_num_threads(1)  # the network is tiny: more threads only wait for each other
+    torch.set_num_threads(1)  # the network is tiny, so more threads would only wait for each other
     env = gymnasium.make(settings.environment, max_episode_steps=50)
     mdp = from_env(env)
     expert = mdp.induced_chain(optimal_policy(mdp, 0.99))  # only its states are used below
@@ -62,7 +63,7 @@ def main(settings: Settings) -> dict[str, list[float]]:
 
 
 # %%
-# The distance at the beginning of every round; the learner never saw an action of the expert, nor a reward.
+# The figure shows the distance at the start of every round. The learner never saw an action of the expert or a reward.
 
 if __name__ == "__main__":
     import matplotlib.pyplot as plt

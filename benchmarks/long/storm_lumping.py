@@ -20,7 +20,7 @@ import stormpy.examples.files
 
 import diffbisim as db
 from diffbisim.mdp import MDP
-from diffbisim.recognize import recognized
+from diffbisim.recognize import recognize
 
 FILES = Path(stormpy.examples.files.testfile_dir)
 CONSTANTS = {
@@ -72,7 +72,7 @@ def storm_classes(folder, kernels, looks):
 
 def compared(model, names):
     """(our number of classes, Storm's) by these propositions."""
-    explicit = recognized(model)
+    explicit = recognize(model)
     looks = np.stack([np.isin(np.arange(explicit.n_states), explicit.propositions[name]) for name in names], axis=1)
     key = np.unique(looks, axis=0, return_inverse=True)[1].ravel()
     process = db.as_chain(explicit, rewards=key.astype(float), unseen="repeat")

@@ -34,7 +34,7 @@ import numpy as np
 
 import diffbisim as db
 from diffbisim.compare import simulate
-from diffbisim.evidence import Design, compare_pairs, compare_two, count_episodes, dealt, tail_shares
+from diffbisim.evidence import Design, compare_pairs, compare_two, count_episodes, permuted_counts, tail_probabilities
 
 DISCOUNT, LEVEL, ROUND = 0.95, 0.05, 50
 FRESH = 1_000_000  # seeds of chains; those below were used while the test was made
@@ -160,7 +160,7 @@ def design_of(chains, scene, permute, rng):
 def classical(design, permutations, rng):
     """p-values of χ² and of the likelihood ratio over all transitions and starts, by permutation."""
     cells, parts = design.counted.cells, []
-    for counts in dealt(design.counted, permutations + 1, rng):
+    for counts in permuted_counts(design.counted, permutations + 1, rng):
         one, two = counts[0]
         N, M = (np.add.reduceat(part, cells.first, axis=1)[:, cells.rows] for part in (one, two))
         total = one + two
@@ -170,7 +170,7 @@ def classical(design, permutations, rng):
             squares = sum(np.where(e > 0, (o - e) ** 2 / e, 0).sum(axis=1) for o, e in both)
             ratio = sum(np.where(o > 0, o * np.log(o / e), 0).sum(axis=1) for o, e in both)
         parts.append((squares, ratio))
-    return [float(tail_shares(np.concatenate(column))[0]) for column in zip(*parts, strict=True)]
+    return [float(tail_probabilities(np.concatenate(column))[0]) for column in zip(*parts, strict=True)]
 
 
 def two_groups(design, permutations, rng):

@@ -2,18 +2,18 @@
 Hospital stays: who fares worse, and when?
 ==========================================
 
-Clinicians follow patients through states (admitted, severe, at home, dead) and ask whether groups of them go another
-way, and at which step. 2,675 people in Israel with COVID-19 in spring 2020, day by day, from Rossman, Meir et al.
-(*Hospital load and increased COVID-19 related mortality in Israel*, 2021); the wheel of `pymsm` (MIT license), by the
-same authors, holds the table.
+Clinicians follow patients through states (admitted, severe, at home, dead). They ask whether groups of patients take
+different paths, and at which step. The data are daily states of 2,675 people in Israel with COVID-19 in spring 2020,
+from Rossman, Meir et al. (*Hospital load and increased COVID-19 related mortality in Israel*, 2021). The table is part
+of the wheel of `pymsm` (MIT license), by the same authors.
 
-*Known beforehand.* The old become severely ill and die more often, and so do men. Ages are not the same among women
-and men, so that these have to be compared within ages.
+*Known beforehand.* Old patients become severely ill and die more often, and so do men. Women and men in the data have
+different ages, so they have to be compared within age groups.
 """
 
 # %%
-# The table is read where the package keeps it, without importing it. A row has the states of a patient in order and
-# the days spent in each; the last one lasts until the end of the observation.
+# The table is read from the installed package, without importing it. Each row contains the states of a patient in order
+# and the days spent in each. The last state lasts until the end of the observation.
 
 import csv
 from importlib.metadata import files
@@ -55,9 +55,9 @@ def age(patient):
 print(f"{len(patients)} patients, {sum(len(days(p)) for p in patients):,} days")
 
 # %%
-# **Do they differ, and how much?** The distance is the share of the time, the next weeks counting most (0.95 a day), in
-# which two patients, one of each group, matched as well as chance allows, are in different states. The test deals whole
-# stays anew to the groups: for women and men within groups of age (``strata``).
+# **Do they differ, and how much?** Match two patients, one of each group, as well as chance allows. The distance is the
+# share of time in which they are in different states, where the next weeks count most (0.95 per day). The test permutes
+# whole stays between the groups. Women and men are permuted within age groups (``strata``).
 
 women, men = (group(lambda p, sex=sex: p["sex"] == sex) for sex in ("Female", "Male"))
 ages = [[p["age_group"] for p in patients if p["sex"] == sex] for sex in ("Female", "Male")]
@@ -72,8 +72,8 @@ for name, e in found.items():
     print(f"{name:26s} {e.value:.3f}, 95 % interval {e.lower:.3f} to {e.upper:.3f}, p = {e.p_value:.3f}")
 
 # %%
-# **At which step?** The rows of the daily transitions that make the difference; a star marks what is more than chance
-# for the largest of all rows.
+# **At which step?** The figure shows the rows of the daily transitions that cause the difference. A star marks rows
+# that are significant, compared with the largest of all rows under chance alone.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="compressed")
 for ax, name in zip(axes, list(found)[:2], strict=True):
@@ -82,8 +82,8 @@ for ax, name in zip(axes, list(found)[:2], strict=True):
 print(found["women, men (within ages)"].contributions())
 
 # %%
-# **How fast does it rise with age?** Five groups at once, all pairs tested together, and what the two steps that matter
-# are in each: from `mild` to `severe`, and from `severe` to death.
+# **How fast does the risk increase with age?** Five age groups are compared at once, with all pairs tested jointly. The
+# figure shows the two most important steps in each group: from `mild` to `severe`, and from `severe` to death.
 
 AGES = {"to 44": (0, 45), "45 to 54": (45, 55), "55 to 64": (55, 65), "65 to 74": (65, 75), "from 75": (75, 120)}
 groups = {name: group(lambda p, lo=lo, hi=hi: lo <= age(p) < hi) for name, (lo, hi) in AGES.items()}
@@ -102,9 +102,10 @@ several = db.compare(groups, "indicator", 0.95, rng=0)
 print(several)
 
 # %%
-# *Found.* From 65 on patients go another way than younger ones (0.26, interval 0.24 to 0.29): of those from 75 on 2.3 %
-# become severe on a day, of those below 45 0.3 %, and of the severe 3.8 % against 0.8 % die. Women and men differ
-# within ages, too (p = 0.001), by much less: first by the state in which they come (9 % of the men are severe then, 5 %
-# of the women), then by what becomes of the severe. That more of the severe women die says little, since they are
-# older: that is what strata are for. March and later months differ as well; whether by the epidemic, by treatment or by
-# who was admitted, these data do not tell.
+# *Found.* Patients aged 65 and older take different paths than younger ones (0.26, interval 0.24 to 0.29). Of those
+# aged 75 and older, 2.3 % become severe per day, compared with 0.3 % of those below 45. Of the severe patients, 3.8 %
+# die per day, compared with 0.8 %. Women and men also differ within age groups (p = 0.001), but much less. The first
+# reason is the state on arrival: 9 % of the men are severe then, and 5 % of the women. The second is the further course
+# of severe patients. That more of the severe women die means little, since they are older, which is why strata are
+# needed. March and later months differ as well. These data cannot tell whether the epidemic, the treatment or the
+# selection of admitted patients is the reason.

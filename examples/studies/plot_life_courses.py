@@ -1,19 +1,21 @@
 """
-Life courses: who goes another way?
-===================================
+Life courses: which groups take different paths?
+================================================
 
-Sequence analysts ask whether groups of people take different ways through life, and where the ways part. Three data
-sets of the R package TraMineR, which the wheel of `sequenzo` holds: `mvad`, 712 young people in Northern Ireland, six
-years after the end of compulsory school month by month; `biofam`, family life of 2,000 Swiss from 15 to 30 year by
-year; `actcal`, work of 2,000 Swiss in the year 2000 month by month.
+Sequence analysts ask whether groups of people take different paths through life, and where the paths diverge. This
+study uses three data sets of the R package TraMineR, which are part of the wheel of `sequenzo`:
 
-*Known beforehand.* McVicar and Anyadike-Danes (2002), who collected `mvad`, found that young people with an
-unemployed father, without a grammar school or with poor exams at 16 are more often jobless. In `biofam` women leave
-home and marry earlier than men; in `actcal` many more women work part time.
+- `mvad`: 712 young people in Northern Ireland, monthly, for six years after the end of compulsory school;
+- `biofam`: family life of 2,000 Swiss, yearly, from age 15 to 30;
+- `actcal`: work of 2,000 Swiss, monthly, in the year 2000.
+
+*Known beforehand.* McVicar and Anyadike-Danes (2002), who collected `mvad`, found that young people are jobless more
+often if their father is unemployed, if they did not attend a grammar school, or if their exams at 16 were poor. In
+`biofam`, women leave home and marry earlier than men. In `actcal`, many more women work part time.
 """
 
 # %%
-# The tables are read where the package keeps them, without importing it.
+# The tables are read from the installed package, without importing it.
 
 import csv
 from importlib.metadata import files
@@ -56,9 +58,9 @@ questions = {
 }
 
 # %%
-# **Do they differ, and how much?** The distance says in which share of the time two people, one of each group, matched
-# as well as chance allows, are in different states; the start counts too. Whole life courses are dealt anew to the
-# groups for the test.
+# **Do they differ, and how much?** Match two people, one of each group, as well as chance allows. The distance is the
+# share of time in which they are in different states, including the first state. The test permutes whole life courses
+# between the groups.
 
 found = {name: db.estimate(*pair, cost="indicator", discount=0.95, rng=0) for name, pair in questions.items()}
 for name, e in found.items():
@@ -75,8 +77,9 @@ ax.set(yticks=range(len(found)), yticklabels=list(found)[::-1], xlim=(0, None))
 ax.set_xlabel("share of time apart\n(hollow: uncorrected; orange: 95 % of what chance alone does)")
 
 # %%
-# **Where do the ways part?** Of young people with an unemployed father: which rows of the monthly transitions make the
-# difference, beside the start. A star marks what is more than chance for the largest of all rows.
+# **Where do the paths diverge?** For young people with an unemployed father, the figure shows which rows of the monthly
+# transitions cause the difference, in addition to the initial state. A star marks rows that are significant, compared
+# with the largest of all rows under chance alone.
 
 father = found["mvad: father unemployed"]
 print(father.contributions())
@@ -84,15 +87,15 @@ figure, ax = plt.subplots(figsize=(6.5, 2.8), layout="compressed")
 db.plot.contributions(father, ax)
 
 # %%
-# **How many people would it take** to see a difference of this size in four out of five studies?
+# **How many people are needed** to detect a difference of this size in four out of five studies?
 
 needed = db.power(*questions["mvad: father unemployed"], cost="indicator", discount=0.95, rng=0)
 print(needed)
 
 # %%
-# *Found.* Exams at 16 (0.33, interval 0.28 to 0.38) and grammar school (0.27, 0.20 to 0.34) set young people further
-# apart than an unemployed father does (0.16, 0.11 to 0.23), whose children leave school another way and are jobless
-# longer. The largest difference of all is between working women and men (0.46). With 77 people in each group an effect
-# of the father's size is seen in four studies of five. The weights of the surveys are left aside. That people are no
-# Markov chain does not matter for the test, which deals whole lives anew; the sizes describe transitions from step to
-# step.
+# *Found.* Exams at 16 (0.33, interval 0.28 to 0.38) and grammar school (0.27, 0.20 to 0.34) make a larger difference
+# than an unemployed father (0.16, 0.11 to 0.23). Children of unemployed fathers leave school in a different way and are
+# jobless longer. The largest difference is between working women and men (0.46). With 77 people in each group, an
+# effect of the size of the father's is detected in four studies out of five. Survey weights are ignored. Life courses
+# are not Markov chains, but this does not affect the test, which permutes whole life courses. The effect sizes describe
+# transitions from step to step.

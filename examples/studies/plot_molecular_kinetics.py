@@ -1,17 +1,17 @@
 """
-Molecular kinetics: is the simulation long enough, and do two states do?
-========================================================================
+Molecular kinetics: is the simulation long enough, and are two states enough?
+=============================================================================
 
-Molecular modellers count the transitions of a simulation between small cells and ask: is the trajectory long enough
-for the model, and how few states keep its slow motion? The data: a particle in a double well, 100,000 steps, cut into
-100 cells, as `deeptime` ships it.
+Molecular modelers count the transitions of a simulation between small cells. They ask whether the trajectory is long
+enough for the model, and how few states preserve its slow motion. The data are 100,000 steps of a particle in a double
+well, discretized into 100 cells, as shipped with `deeptime`.
 
-*Known beforehand.* It is an example of Prinz et al. with two wells, so the chain has one slow process, the crossing
-of the barrier; PCCA+ is the usual way to find its two sets.
+*Known beforehand.* This is an example of Prinz et al. with two wells. The chain therefore has one slow process, the
+crossing of the barrier. PCCA+ is the standard method to find the two sets.
 """
 
 # %%
-# The model of deeptime, taken as it is.
+# The deeptime model is used directly.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,9 +36,9 @@ chain = db.as_chain(msm, rewards=msm.count_model.state_symbols / 99)  # position
 print(chain, "slowest timescale", round(float(msm.timescales()[0]), 1), "steps")
 
 # %%
-# **Long enough?** The two halves of the trajectory are two data sets of the same particle. If the model made of one
-# half is farther from that of the other than chance allows, the simulation has not mixed. Twenty pieces of each half
-# are what is dealt anew.
+# **Is it long enough?** The two halves of the trajectory are two data sets of the same particle. If the models of the
+# two halves are farther apart than chance allows, the simulation has not mixed. The test permutes twenty pieces of each
+# half.
 
 pieces = np.array_split(cells, 40)
 symbols = np.unique(cells)
@@ -51,9 +51,9 @@ print(f"distance of the halves, in widths of the landscape: {interval}")
 print(f"p = {answer.p_value:.3f}: {answer.conclusion}")
 
 # %%
-# **Two states?** A kinetic model keeps the fundamental matrix of the classes, and with it the slow rate; averaging
-# over the classes makes the crossing too fast. PCCA+ of deeptime finds the classes by the eigenvectors; ours agree
-# with them.
+# **Are two states enough?** A kinetic model preserves the fundamental matrix of the classes, and with it the slow rate.
+# Averaging over the classes makes the crossing too fast. deeptime's PCCA+ finds the classes from the eigenvectors, and
+# our classes agree with them.
 
 small = {model: db.compress(chain, 2, model=model, rng=0) for model in ("kinetic", "aggregate")}
 theirs = msm.pcca(2).assignments
@@ -77,9 +77,9 @@ axes[1].set(xlabel="lag", ylabel="slowest timescale (steps)", ylim=(0, None))
 axes[1].legend(frameon=False)
 
 # %%
-# *Found.* Two states are enough: the kinetic model keeps 295 of 301 steps of the slowest timescale where averaging
-# keeps 75, its sets are those of PCCA+, cell by cell, and it is nearer to the full chain as well (0.050 against 0.064
-# of the landscape's width). The halves of the trajectory can just be told apart (p = 0.02), but lie within 0.0036 of
-# that width of each other, with an interval that begins at zero: too small a difference to matter for this model.
-# Pieces of one trajectory are not quite independent, so that such a p-value is rather too small than too large. It is
-# also one of two tries: on six cells with another cost, and 199 draws, p was 0.08.
+# *Found.* Two states are enough. The kinetic model preserves 295 of 301 steps of the slowest timescale, whereas
+# averaging preserves 75. Its sets are those of PCCA+, cell by cell. It is also closer to the full chain (0.050 compared
+# with 0.064 of the landscape's width). The halves of the trajectory can barely be distinguished (p = 0.02). They lie
+# within 0.0036 of that width of each other, with an interval that starts at zero. This difference is too small to
+# matter for this model. Pieces of one trajectory are not fully independent, so this p-value is more likely too small
+# than too large. It is also one of two attempts: on six cells with another cost, and 199 permutations, p was 0.08.

@@ -1,19 +1,20 @@
 """
-Paths to purchase: do buyers come another way?
-==============================================
+Paths to purchase: do buyers take different paths?
+==================================================
 
-Marketing analysts have journeys, sequences of channels that a customer came by, and ask which channels a sale is owed
-to. Attribution models answer with shares. Here a question comes before that: *do journeys that end in a sale differ
-at all from those that do not*, by how much, and at which channel? The data are the 10,000 distinct paths that the
-package `ChannelAttribution` ships, with how many journeys of each ended in a conversion and how many did not.
+Marketing analysts have data on journeys, which are sequences of channels through which a customer came. They ask which
+channels are responsible for a sale, and attribution models answer with shares. This study asks a question that comes
+first: *do journeys that end in a sale differ at all from those that do not*, by how much, and at which channel? The
+data are the 10,000 distinct paths shipped with the package `ChannelAttribution`, with the number of journeys of each
+that ended in a conversion and the number that did not.
 
-*Known beforehand.* The channels carry Greek letters, so nobody can know more than the numbers say; the package's own
-Markov model gives every path the same fate (it has one transition matrix for all journeys), which is the hypothesis
-tested.
+*Known beforehand.* The channels are named by Greek letters, so there is no knowledge beyond the numbers. The package's
+own Markov model has one transition matrix for all journeys, so it assumes that buyers and others behave alike. This is
+the hypothesis tested here.
 """
 
 # %%
-# Every journey counts as one: a path with 2 conversions and 6 nulls is eight journeys.
+# Every journey counts once: a path with 2 conversions and 6 nulls is eight journeys.
 
 import csv
 from importlib.metadata import files
@@ -36,7 +37,8 @@ journeys = {
 print({name: len(found) for name, found in journeys.items()}, "journeys over", len(channels), "channels")
 
 # %%
-# The end is a state of its own, where a journey stays: how long a journey is counts as well as which way it goes.
+# The end of a journey is an absorbing state. The comparison therefore includes the lengths of journeys as well as their
+# paths.
 
 bought, left = (db.Transitions.from_trajectories(found, states=[*channels, "(end)"]) for found in journeys.values())
 answer = db.estimate(bought, left, cost="indicator", discount=0.9, permutations=199, replicates=100, rng=0)
@@ -45,7 +47,7 @@ print(f"p = {answer.p_value:.3f}: {answer.conclusion}")
 print(f"chance alone reaches {np.quantile(answer.null, 0.95):.4f} in one of twenty")
 
 # %%
-# Where they differ: by the channel that is left.
+# Where do they differ? The table and the figure show the contributions by the channel that is left.
 
 print(answer.contributions())
 figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="compressed")
@@ -59,7 +61,8 @@ axes[1].set_xticklabels(channels, rotation=60)
 axes[1].legend(frameon=False)
 
 # %%
-# *Found.* Buyers do come another way (p = 0.005, the least that 199 draws can say), but hardly: the distance is 0.011,
-# 95 % interval 0.007 to 0.015, where 1 would be never on the same channel at the same time. Of all rows only what
-# follows `iota` is more than chance. So a model with one transition matrix for all journeys is wrong, and not by much.
-# Journeys on the same path are counted as independent customers, which the table cannot confirm.
+# *Found.* Buyers do take different paths (p = 0.005, the smallest possible p-value with 199 permutations), but the
+# difference is small. The distance is 0.011, 95 % interval 0.007 to 0.015, where 1 would mean never on the same channel
+# at the same time. Of all rows, only that of `iota` is significant. A model with one transition matrix for all journeys
+# is therefore wrong, but not by much. Journeys on the same path are treated as independent customers, which the table
+# cannot confirm.

@@ -2,16 +2,18 @@
 Storm's models: how much does a changed parameter matter?
 =========================================================
 
-Verification engineers change a parameter of a protocol and check every property again. One distance bounds them all:
-every expected discounted reward of the two models differs by at most it. Three classics that come with `stormpy`: the
-bounded retransmission protocol (brp), crowds, and leader election.
+Verification engineers change a parameter of a protocol and check every property again. One distance bounds all of these
+properties: it is an upper bound on the difference of every expected discounted reward between the two models. This
+study uses three classic models that come with `stormpy`: the bounded retransmission protocol (brp), crowds, and leader
+election.
 
-*Known beforehand.* Storm's model checker gives the properties of both models exactly, so the bound can be held
-against it; and Storm's bisimulation says how many states are enough, which `db.lump` must find too.
+*Known beforehand.* Storm's model checker computes the properties of both models exactly, so the bound can be compared
+with the truth. Storm's bisimulation determines how many states are enough, and `db.lump` must find the same number.
 """
 
 # %%
-# The programs, and the same ones with numbers changed: losses of the channel, bad members of a crowd.
+# The programs are compared with variants in which a number is changed: the losses of the channel, or the share of bad
+# members of a crowd.
 
 import tempfile
 from pathlib import Path
@@ -49,10 +51,10 @@ def bad(share):
 
 
 # %%
-# **One bound for every property.** The label is what an observer sees. What holds for one step (the sender of brp has
-# given up) is bounded by the total criterion, what is never left again (a member of the crowd was seen twice) by the
-# average one: both are then the probability that it happens at all. The quotients are compared, which changes nothing
-# and takes a small part of the states. Storm checks both models.
+# **One bound for every property.** The label is what an observer sees. If it holds for one step (the sender of brp has
+# given up), the total criterion gives the bound. If it holds forever (a member of the crowd was seen twice), the
+# average criterion does. In both cases the expected reward is the probability that the event happens at all. The
+# quotients are compared, which gives the same result with a small fraction of the states. Storm checks both models.
 
 
 def checked(path, constants, label):
@@ -92,8 +94,8 @@ ax.set(yticks=places, yticklabels=list(cases), xlabel="difference", xscale="log"
 ax.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 # %%
-# **How few states?** Leader election between three processes: exactly, and nearly. What an observer sees is whether a
-# leader is elected; the discount of 0.9 looks some ten steps ahead.
+# **How few states are enough?** Leader election between three processes is reduced exactly and approximately. The
+# observer sees whether a leader is elected. The discount of 0.9 corresponds to a horizon of about ten steps.
 
 leader = db.read_chain(FILES / "leader3_5.pm", rewards="elected")
 quotient = db.lump(leader)
@@ -109,7 +111,7 @@ ax.semilogy(sizes, bounds, "o-", color="#0072B2")
 ax.set(xlabel="states of the small chain", ylabel="certified bound", xticks=sizes)
 
 # %%
-# *Found.* Every one of Storm's values lies within its bound, and the numbers of classes are Storm's. For brp the bound
-# is nearly attained (0.005100 for 0.005064); for crowds it is larger by a quarter to a half, because it holds for
-# every reward that differs by no more than the label does, not for this probability alone. Leader election needs 8 of
-# its 273 states exactly, and 5 for a small error.
+# *Found.* All of Storm's values lie within their bounds, and the numbers of classes equal Storm's. For brp the bound is
+# nearly attained (0.005100 for 0.005064). For crowds it is larger by a quarter to a half, because it holds for every
+# reward that differs by no more than the label does, and not only for this probability. Leader election needs 8 of its
+# 273 states exactly, and 5 for a small error.

@@ -1,4 +1,4 @@
-"""What people hold in other libraries, against what those libraries say of it themselves."""
+"""Objects of other libraries as chains, compared with what those libraries compute themselves."""
 
 import re
 import warnings
@@ -57,9 +57,9 @@ def test_what_is_neither_is_refused():
         db.as_chain(P * 0.5)
     with pytest.raises(InvalidData, match="2 of 3 states have no outgoing transition: 1, 2"):
         db.as_chain([[0, 3, 2], [0, 0, 0], [0, 0, 0]])
-    with pytest.raises(InvalidChain, match="a int is not known to hold a chain"):
+    with pytest.raises(InvalidChain, match="a int cannot be converted to a chain"):
         db.as_chain(3)
-    with pytest.raises(InvalidData, match="not one transition of positive weight"):
+    with pytest.raises(InvalidData, match="no transition has positive weight"):
         db.as_chain({("a", "b"): 0})
 
 
@@ -114,7 +114,7 @@ def test_sinks_and_attributes_of_graphs():
     with pytest.raises(InvalidChain, match="node 0 has no attribute 'height'"):
         db.as_chain(graph, rewards="height")
     graph.add_edge(0, 2, weight="far")
-    with pytest.raises(InvalidChain, match="a weight is 'far'"):
+    with pytest.raises(InvalidChain, match="an edge has the weight 'far'"):
         db.as_chain(graph, unseen="self-loop")
 
 
@@ -238,5 +238,5 @@ def test_models_of_stormvogel():
     assert mdp.rewards.tolist() == [[2, 1], [0, 0]]
     assert mdp.initial.tolist() == [1, 0]
     assert db.MDP.of(model, rewards="done").rewards.tolist() == [0, 1]
-    with pytest.raises(InvalidChain, match="no DTMC or MDP"):
+    with pytest.raises(InvalidChain, match="not a DTMC or MDP"):
         db.as_chain(Bag(name=None, type=Bag(name="CTMC"), states={}, transitions={}, rewards=[]))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import diffbisim as db
 from diffbisim.cli import app
-from diffbisim.cli.common import doubt
+from diffbisim.cli.common import interval_note
 from diffbisim.data.gymnasium import from_env, rollouts
 from diffbisim.planning import optimal_policy
 
@@ -380,9 +380,9 @@ def test_groups_and_columns_that_are_not_there(folder, walks):
     (folder / "events.csv").write_text(events_of({"before": walks["before"]}), encoding="utf-8")
     columns = ["--id", "who", "--state", "what"]
     _, said = run("estimate", "events.csv", *columns, code=2)
-    assert "events.csv is one file: give another one, or --group COLUMN" in said
+    assert "only events.csv is given; give a second file, or --group COLUMN" in said
     _, said = run("estimate", "events.csv", *columns, "--group", "arm", code=2)
-    assert "events.csv: arm has one group, before; give a file with several" in said
+    assert "events.csv: arm has one group, before; it must have two or more" in said
     _, said = run("estimate", "events.csv", "events.csv", "--id", "nobody", "--state", "what", code=2)
     assert "there is no column 'nobody'" in said
 
@@ -400,7 +400,7 @@ def test_compare_of_two_says_what_the_library_says(folder, walks):
     rows = known.contributions().records("rows", 8)
     assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]
     out, _ = run(*arguments)
-    assert "which rows cause it" in out
+    assert "which rows cause the distance" in out
     assert known.conclusion in out
 
 
@@ -411,9 +411,9 @@ def test_compare_of_several(folder):
     differ = {(pair["a"], pair["b"]): pair["differ"] for pair in report["pairs"]}
     assert differ == {("before", "after"): True, ("after", "third"): True, ("before", "third"): False}
     assert "evidence that they differ for 2 of 3 pairs" in run(*arguments)[0]
-    assert "is one file: give another one" in run("compare", "before.csv", code=2)[1]
+    assert "is given; give a second file" in run("compare", "before.csv", code=2)[1]
     assert "give --rewards" in run("compare", "before.csv", "after.csv", "third.csv", code=2)[1]
-    assert "a.npz is a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]
+    assert "a.npz contains a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]
 
 
 def test_compare_of_several_groups_of_events(folder, walks):
@@ -438,14 +438,14 @@ def test_compare_of_several_groups_of_events(folder, walks):
     assert "arm has 3 groups" in said
     assert "use diffbisim compare" in said
     said = run("compare", "a.csv", "b.csv", "c.csv", "--group", "arm", *columns, code=2)[1]
-    assert "--group is for one file: leave b.csv and c.csv out" in said
+    assert "--group compares the groups of one file; omit b.csv and c.csv" in said
     assert "name the columns: --state, --id, --time" in run("compare", "a.csv", "b.csv", *asked[:2], code=2)[1]
 
 
 def test_evidence_beside_an_interval_from_zero_is_explained():
-    assert doubt({"p_value": 0.01, "confidence": 0.95, "lower": 0.0})
-    assert not doubt({"p_value": 0.01, "confidence": 0.95, "lower": 0.1})
-    assert not doubt({"p_value": 0.06, "confidence": 0.95, "lower": 0.0})
+    assert interval_note({"p_value": 0.01, "confidence": 0.95, "lower": 0.0})
+    assert not interval_note({"p_value": 0.01, "confidence": 0.95, "lower": 0.1})
+    assert not interval_note({"p_value": 0.06, "confidence": 0.95, "lower": 0.0})
 
 
 def test_a_page_about_tables_of_events(folder, walks):

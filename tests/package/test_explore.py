@@ -86,7 +86,7 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
     with pytest.raises(db.InvalidArgument, match="ends in"):
         explore(d, tmp_path / "page.txt")
     d.problem.x = examples.imitation_chain()
-    with pytest.raises(db.InvalidArgument, match="not about two Markov chains"):
+    with pytest.raises(db.InvalidArgument, match="does not compare two Markov chains"):
         explore(d, tmp_path / "page.html")
 
 

@@ -110,7 +110,7 @@ def test_states_never_visited_are_named_and_get_their_nearest_partner():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"solver": "simplex"}, "solver 'simplex' is not known; choose one of 'exact', 'lp'"),
+        ({"solver": "simplex"}, "solver 'simplex' is unknown; choose one of 'exact', 'lp'"),
         ({"solver": 3}, "solver is a int; give a name"),
         ({"discount": 1.0}, "discount is 1.0; it must lie strictly between 0 and 1"),
         ({"discount": -0.5}, "discount is -0.5"),
@@ -159,7 +159,7 @@ def test_duals_too_large_for_memory_are_refused():
 
 def test_warm_and_lump_do_not_go_together():
     X, Y = dense_pair()
-    with pytest.raises(db.InvalidArgument, match="warm and lump do not go together"):
+    with pytest.raises(db.InvalidArgument, match="warm and lump cannot be combined"):
         db.distance(X, Y, lump=True, warm=db.distance(X, Y))
 
 

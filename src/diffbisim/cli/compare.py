@@ -1,4 +1,4 @@
-"""``diffbisim compare``: do groups of sequences differ, and where?"""
+"""``diffbisim compare``: test whether groups of sequences differ, and where."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ def compare(
     ],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
-    confidence: Annotated[float, typer.Option(help="One minus the probability of a false alarm")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="One minus the probability of a false positive")] = 0.95,
     permutations: cli.Permutations = 999,
     replicates: cli.Replicates = 200,
     initial: Annotated[
         str | None,
-        typer.Option(help="Start: first, pooled, empirical, stationary, a label or a number", show_default=False),
+        typer.Option(
+            help="Initial distribution: first, pooled, empirical, stationary, or a state (label or index)",
+            show_default=False,
+        ),
     ] = None,
     rewards: cli.Rewards = None,
     unseen: cli.UnseenOfData = "self-loop",
@@ -41,12 +44,12 @@ def compare(
     session_gap: cli.Gap = None,
     group_column: cli.Group = None,
     missing: cli.Missing = "error",
-    top: Annotated[int, typer.Option(help="Rows, states and pairs to list")] = 8,
+    top: Annotated[int, typer.Option(help="Number of rows, states and pairs to list")] = 8,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
-    """Whether groups of sequences differ, and which states make the difference; of two also how much."""
+    """Test whether groups of sequences differ, and in which states; for two groups also estimate by how much."""
     import diffbisim as db
 
     cli.check_output(output, ".json")
@@ -54,7 +57,7 @@ def compare(
     began = time.perf_counter()
     options: dict[str, Any] = {
         "discount": discount, "unseen": cast(Any, unseen), "confidence": confidence, "permutations": permutations,
-        "rng": rng, "progress": cli.somebody_watches(),
+        "rng": rng, "progress": cli.is_interactive(),
     }  # fmt: skip
     groups = _read_groups(files, events)
     if groups is None or len(groups) == 2:
@@ -95,17 +98,17 @@ def compare(
 def _two(report: cli.Report) -> Table:
     return cli.sheet({
         "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
-        "from": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
+        "method": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
         "distance": f"{report['value']:.6g}; between the empirical chains {report['plug_in']:.6g}",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
-        **cli.doubt(report),
-        **cli.asked_line(report),
+        **cli.interval_note(report),
+        **cli.problem_line(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 
 
 def _read_groups(files: Sequence[Path], events: cli.Events) -> dict[Any, Any] | None:
-    """The groups of one file, or several files, on the states of all of them; None for two files."""
+    """Read the groups of one file or of more than two, on the union of their states; return None for two files."""
     from diffbisim.chain import Transitions
 
     if len(files) == 1:
@@ -113,11 +116,11 @@ def _read_groups(files: Sequence[Path], events: cli.Events) -> dict[Any, Any] | 
     if len(files) == 2:
         return None
     if events.group is not None:
-        raise InvalidArgument(f"--group is for one file: leave {' and '.join(map(str, files[1:]))} out")
+        raise InvalidArgument(f"--group compares the groups of one file; omit {' and '.join(map(str, files[1:]))}")
     read = [cli.read_observed(path, events=events) for path in files]
     for path, one in zip(files, read, strict=True):
         if not isinstance(one, Transitions):
-            raise InvalidArgument(f"{path} is a chain, not data; several groups are compared by their data")
+            raise InvalidArgument(f"{path} contains a chain; comparing several groups needs observed data")
     names = [path.stem for path in files]
     if len(set(names)) < len(names):
         names = [str(path) for path in files]
@@ -127,7 +130,7 @@ def _read_groups(files: Sequence[Path], events: cli.Events) -> dict[Any, Any] | 
 def _read_pair(
     files: Sequence[Path], groups: dict[Any, Any] | None, events: cli.Events, rewards: Path | None, const: str | None
 ) -> tuple[tuple[Path, Path], list[Any]]:
-    """Two sides and what they are called: two groups of one file, or two files."""
+    """Return two sides and their names: two groups of one file, or two files."""
     if groups is None:
         return read_sides(files[0], files[1], events, (rewards, None), const)
     one, two = events.titles(files[0], groups)
@@ -135,7 +138,7 @@ def _read_pair(
 
 
 def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As JSON can hold them: labels by their text, no infinite numbers."""
+    """Convert records to JSON values: labels become strings, and infinite numbers too."""
     return [
         {k: v if isinstance(v, (str, int, bool)) or (isinstance(v, float) and abs(v) < float("inf")) else repr(v)
          for k, v in record.items()}

@@ -1,4 +1,4 @@
-"""``diffbisim explore``: a page to look at, about two chains or about the compressions of one."""
+"""``diffbisim explore``: write an interactive page about two chains or about the compressions of one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from diffbisim.errors import InvalidArgument
 @cli.reports_errors
 def explore(
     a: Annotated[Path, typer.Argument(metavar="A", help=f"{cli.CHAIN}; or a result (.npz)", show_default=False)],
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another one", show_default=False)] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another chain", show_default=False)] = None,
     states: Annotated[
         str | None,
-        typer.Option(help="Instead of B: A compressed to these sizes, with a slider: 2,3,5 or 2:8", show_default=False),
+        typer.Option(help="Instead of B: compress A to these sizes, such as 2,3,5 or 2:8", show_default=False),
     ] = None,
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
@@ -40,7 +40,7 @@ def explore(
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page")] = Path("explore.html"),
 ) -> None:
-    """One interactive page about two chains: graphs, coupling, where the cost is paid. No server, no network."""
+    """Write an interactive page about two chains: graphs, coupling, where the cost is paid. It needs no network."""
     import diffbisim
     from diffbisim.errors import quietly
     from diffbisim.explore import explore as write
@@ -50,7 +50,7 @@ def explore(
     if group_column is None and (b is None) == (states is None) and not (b is None and cli.suffix(a) == ".npz"):
         raise InvalidArgument("give two chains A and B, or one chain and --states 2:8 for its compressions")
     names = (a.stem, "small" if b is None else b.stem if b.stem != a.stem else str(b))
-    options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.somebody_watches()}
+    options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.is_interactive()}
     if b is None and states is None and group_column is None:
         result: Any = diffbisim.load(a)
         names = ("X", "Y")
@@ -67,7 +67,7 @@ def explore(
         if cost == "reward":
             cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator")
             cli.need_rewards(y, b or a, "--rewards-b")
-        with quietly():  # the page says how it ended
+        with quietly():  # the page shows the status
             solver = diffbisim.solvers.Exact(time_limit=time_limit)
             result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)
     page = write(result, output, names=names)
@@ -82,7 +82,7 @@ def explore(
 def _of_events(
     a: Path, b: Path | None, events: cli.Events, rewards: tuple[Any, Any], initial: tuple[Any, Any], unseen: str
 ) -> tuple[tuple[str, str], list[Any]]:
-    """The chains of two tables of events, or of two groups of one, on the states of both, and their names."""
+    """Return the names and chains of two tables of events, or of two groups of one, on the union of their states."""
     from diffbisim.cli.estimate import on_the_same_states, read_sides
 
     files, sides = read_sides(a, b, events, rewards)
@@ -96,7 +96,7 @@ def _of_events(
 
 
 def _sizes(text: str) -> list[int]:
-    """ "2,3,5" and "2:8", which includes both ends."""
+    """Parse "2,3,5", or "2:8", which includes both ends."""
     try:
         first, colon, last = text.partition(":")
         return list(range(int(first), int(last) + 1)) if colon else [int(word) for word in text.split(",")]

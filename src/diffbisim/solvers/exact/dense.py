@@ -1,23 +1,29 @@
 """Transports between full rows: hundreds of states, every one a successor of every other.
 
 All items share one table W, and every row has all states as successors. So an optimal tree of one item is dual feasible
-for any other, whatever its marginals: from the tree of a *similar* item the dual simplex takes a few pivots where the
-primal one, from a first basis, takes a multiple. Items of one row p of X are solved one after the other, each from
+for any other, whatever its marginals. Starting from the tree of a *similar* item, the dual simplex needs far fewer
+pivots than the primal simplex needs from a first basis. The items of one row p of X are solved one after the other,
+each starting from
 
-    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub*, if that is nearer,
+    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub* if that is nearer,
 
-where the hub is p with the mean row of Y. Random rows are all as far from each other, and nearer to their mean by √2.
-The way through the rows of Y is a minimum spanning tree from the mean (:func:`nearest_first`). An item that has a tree
-from the last sweep begins with that, and leaves it only if it proves to be far.
+where the hub is p with the mean row of Y. Random rows are all about equally far apart, and nearer to their mean by a
+factor of √2. The order of the rows of Y is that of a minimum spanning tree grown from the mean (:func:`nearest_first`).
+An item that has a tree from the last sweep starts from that tree, and abandons it only if it turns out to be far from
+optimal.
 
-*The dual pivot.* An edge of negative flow leaves; it cuts the tree in two, and of all cells that carry flow back over
-the cut the one of least reduced cost enters. Looked at are the lines (rows or columns) of the smaller side, in single
-precision, relative to the potentials of one common tree (the *center*), so that the digits go where they matter: 32
-bits are enough to choose a cell. What is chosen wrongly costs a primal pivot, never correctness: flows are in double
-precision, and the primal simplex, which follows, prices all cells by the table itself.
+*The dual pivot.* An edge with negative flow leaves and cuts the tree in two. Among the cells that carry flow back
+across the cut, the one with the least reduced cost enters. Only the lines (rows or columns) of the smaller side are
+scanned. Memory limits the speed of the scan, so reduced costs are stored as 16-bit integers. They are relative to the
+potentials of one common tree (the *center*), which makes them small. A wrong choice costs a primal pivot, never
+correctness: flows are in double precision, and the primal simplex that follows prices every cell with the table itself.
 
-For compiled loops over whole vectors, lines have multiples of LANES cells. Nodes are numbered accordingly: rows from 0,
-columns from A = a rounded up. Nodes in the gap have no flow; their cells cost FORBIDDEN.
+*The primal pivot.* The cell with the least reduced cost of every row goes on a list. Cells on the list enter, best
+first, until those left are not worth a pivot; then the list is made again. A transport is solved when a list made in
+double precision, from freshly computed potentials, is empty.
+
+So that compiled loops run over whole vectors, the length of a line is a multiple of LANES cells. Nodes are numbered
+accordingly: rows from 0, columns from A = a rounded up. The nodes in between have no flow; their cells cost FORBIDDEN.
 """
 
 from typing import Any, NamedTuple
@@ -30,20 +36,24 @@ from diffbisim.checks import freeze
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.solvers.exact.simplex import (
     NODE,
-    PATIENCE,
     PRICED,
     STALE,
     TINY,
     Costs,
     Tree,
+    _any_below,
+    _cycle,
     _end_with,
     _join,
+    _pack,
+    _pivot,
     _shift_flow,
     _turn,
+    _unpack,
     is_priced_out,
     make_work,
     northwest_corner,
-    simplex,
+    optimize,
     tree_flows,
     tree_potentials,
     tree_value,
@@ -56,24 +66,41 @@ LANES = 16
 #: A reduced cost that no cell has.
 FORBIDDEN = np.float32(1e30)
 
-#: Of a number that is compared as an integer: the bits that say where it was found.
+#: Numbers that are compared as integers keep the position at which they were found in these low bits.
 PLACE = 0xFFFF
 
-#: An item that takes more primal pivots than this many per node is far from its tree, and so are those that follow.
+#: The least unit, for tables that are constant.
+SMALL = 1e-30
+
+#: The largest reduced cost in 16 bits, in units; potentials get half as much, so that no difference overflows.
+SHORT = 16000
+
+#: An item that takes more primal pivots per node than this is far from its old tree. The items after it are assumed to
+#: be far from theirs, too.
 FAR = 1
 
-#: How exact the center is: any tree that is nearly optimal does.
+#: A listed cell is worth a pivot while its reduced cost is at least this share of that of the first one.
+WORTH = 0.1
+
+#: Tolerance for the center: any nearly optimal tree will do.
 ROUGH = 1e-9
 
-#: With fewer states together, or with so few on one side, the usual ways are as fast.
+#: With fewer states than this in total, or on one side, the general kernels of transports.py are as fast.
 LEAST, THIN = 65, 8
+
+
+NO_TABLE = np.empty(0)
 
 
 class Common(NamedTuple):
     """What all items of a sweep have in common."""
 
+    table: Any  # (a*b,) W, flat
     by_rows: Any  # (a*B,) reduced costs for the potentials of the center, in single precision
     by_columns: Any  # (b*A,) their transpose
+    short_rows: Any  # by_rows as 16-bit integers, in units
+    short_columns: Any  # by_columns likewise
+    unit: Any  # (1,) so that the largest reduced cost is SHORT units
     base: Any  # (a + b,) those potentials
     center: Tree  # an optimal tree for W
     mean: Any  # (b,) the mean row of Y
@@ -89,17 +116,28 @@ class Dual(NamedTuple):
     share: Any  # 1 / nodes on the smaller side of the cut above
     flow: Any
     pot: Any  # potentials relative to the base, in single precision
-    free: Any  # the same; of nodes on the side that is looked at -FORBIDDEN
+    free: Any  # the same, but -FORBIDDEN for nodes on the side of the cut that is scanned
     side: Any  # the nodes of that side
-    lines: Any  # those of them whose lines are looked at
-    best: Any  # (max(A, B),) the least reduced cost of each cell across
+    lines: Any  # those of them whose lines are scanned
+    best: Any  # (max(A, B),) the least reduced cost of each cell across, in units
     inverse: Any  # (a + b + 1,) the share by size
+
+
+class Cells(NamedTuple):
+    """Scratch of the primal simplex: a list of cells that may enter, at most one of every row."""
+
+    row: Any  # (a,) nodes
+    column: Any  # (a,)
+    cost: Any  # (a,)
+    pot: Any  # (a + b,) potentials relative to the base, in single precision
+    best: Any  # (A,) the least reduced cost of each row, up to its potential
 
 
 class Tools(NamedTuple):
     """Scratch of one thread."""
 
     work: Any  # of the primal simplex
+    cells: Cells
     dual: Dual
     hub: Tree  # of a row of X with the mean row of Y
 
@@ -153,7 +191,7 @@ def make_dual(a, b):
     t, size, share, flow = np.zeros(A + B, NODE), np.zeros(A + B, np.int32), np.zeros(A + B), np.zeros(A + B)
     pot, free = np.zeros(A + B, np.float32), np.full(A + B, -FORBIDDEN)
     side, lines = np.zeros(A + B, np.uint32), np.zeros(A + B + 3, np.uint32)
-    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.float32), inverse)
+    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.int16), inverse)
 
 
 @njit(cache=True, nogil=True)
@@ -161,19 +199,28 @@ def make_tools(common, stop):
     """Scratch for the transports that have this in common."""
     nodes, b, center = common.base.size, common.mean.size, common.center
     hub = Tree(np.empty_like(center.child), np.empty_like(center.parent), np.empty_like(center.flow))
-    return Tools(make_work(nodes, stop), make_dual(nodes - b, b), hub)
+    a = nodes - b
+    nodes_of_cells, cost = np.empty((2, a), np.uint32), np.empty(a)
+    near, best = np.empty(nodes, np.float32), np.empty(_padded(a), np.float32)
+    cells = Cells(nodes_of_cells[0], nodes_of_cells[1], cost, near, best)
+    return Tools(make_work(nodes, stop), cells, make_dual(a, b), hub)
 
 
 @njit(cache=True, nogil=True)
-def reduced_costs(costs, base, by_rows, by_columns):
-    """The costs less the potentials, by rows and by columns, in single precision."""
+def reduced_costs(costs, common):
+    """The costs less the potentials, by rows and by columns, in single precision and in 16 bits."""
     C, stride, a, b = costs
-    A, B = _padded(a), _padded(b)
-    by_rows[:], by_columns[:] = FORBIDDEN, FORBIDDEN
+    A, B, base, most = _padded(a), _padded(b), common.base, 0.0
+    common.by_rows[:], common.by_columns[:] = FORBIDDEN, FORBIDDEN
     for i in range(a):
         for j in range(b):
-            value = np.float32(C[i * stride + j] - base[i] - base[a + j])
-            by_rows[i * B + j], by_columns[j * A + i] = value, value
+            value = C[i * stride + j] - base[i] - base[a + j]
+            most = max(most, value)
+            common.by_rows[i * B + j], common.by_columns[j * A + i] = np.float32(value), np.float32(value)
+    common.unit[0] = max(most / SHORT, SMALL)
+    for lines, short in ((common.by_rows, common.short_rows), (common.by_columns, common.short_columns)):
+        for k in range(lines.size):
+            short[k] = np.int16(min(max(lines[k] / common.unit[0], -SHORT // 2), SHORT))
 
 
 # --- the dual simplex --------------------------------------------------------------------------------------
@@ -239,19 +286,29 @@ def _leaving(w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _least_of_four(C, first, pot, best, width):
-    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``."""
-    (i, j, k, m), (f, g, h, e) = first, pot
+    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``; all of one type."""
+    (i, j, k, m), (f, g, h, e), kind = first, pot, best.dtype.type
     for c in range(np.uintp(width)):
-        one, other = min(C[i + c] - f, C[j + c] - g), min(C[k + c] - h, C[m + c] - e)
+        one, other = min(kind(C[i + c] - f), kind(C[j + c] - g)), min(kind(C[k + c] - h), kind(C[m + c] - e))
         best[c] = min(best[c], min(one, other))
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _place_of_least(best, free, first, width):
-    """The cell of least best - free; single precision leaves bits for its place."""
-    least = np.int64(0x7FFFFFFFFFFFFFFF)
+def _in_units(value, per_unit):
+    """A potential as a 16-bit integer, cut off where it would overflow."""
+    return np.int16(min(max(value * per_unit, np.float32(-SHORT // 2)), np.float32(SHORT // 2)))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _place_of_least(best, unit, free, first, width):
+    """The cell of least best * unit - free; single precision leaves bits for its place.
+
+    Rounding to units may make it negative, by less than two units; these are added.
+    """
+    least, zero, two = np.int64(0x7FFFFFFFFFFFFFFF), np.float32(0.0), np.float32(2.0)
     for c in range(width):
-        value = np.float64(max(best[np.uintp(c)] - free[np.uintp(first + c)], np.float32(0.0)))
+        cost = (np.float32(best[np.uintp(c)]) + two) * unit - free[np.uintp(first + c)]
+        value = np.float64(max(cost, zero))
         least = min(least, value.view(np.int64) | np.int64(c))
     return least & PLACE
 
@@ -278,19 +335,25 @@ def _side(out, A, nodes, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _entering(m, rows, common, A, B, w):
-    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost)."""
+    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost).
+
+    Its end is found in 16 bits, so it may not be quite the least; the line and the cost are those of 32 bits.
+    """
     C, width, first, across = (common.by_rows, B, 0, A) if rows else (common.by_columns, A, A, 0)
-    lines, pot, best = w.lines, w.pot, w.best
+    short = common.short_rows if rows else common.short_columns
+    lines, pot, best, unit = w.lines, w.pot, w.best, np.float32(common.unit[0])
+    per = np.float32(1.0) / unit
     lines[m : m + 3] = lines[m - 1]  # to a multiple of four
-    best[:width] = FORBIDDEN
+    best[:width] = np.int16(2 * SHORT)
     for k in range(np.uintp(0), np.uintp(m), np.uintp(4)):
         i, j, h, e = lines[k], lines[k + np.uintp(1)], lines[k + np.uintp(2)], lines[k + np.uintp(3)]
         at = (
             np.uintp((i - first) * width), np.uintp((j - first) * width), np.uintp((h - first) * width),
             np.uintp((e - first) * width),
         )  # fmt: skip
-        _least_of_four(C, at, (pot[i], pot[j], pot[h], pot[e]), best, width)
-    place = np.uintp(_place_of_least(best, w.free, across, width))
+        shift = _in_units(pot[i], per), _in_units(pot[j], per), _in_units(pot[h], per), _in_units(pot[e], per)
+        _least_of_four(short, at, shift, best, width)
+    place = np.uintp(_place_of_least(best, unit, w.free, across, width))
     line, least, end = lines[0], FORBIDDEN, np.uint32(place + np.uintp(across))
     for k in range(np.uintp(m)):
         value = C[np.uintp((lines[k] - first) * width) + place] - pot[lines[k]]
@@ -359,17 +422,124 @@ def repair_dense(tree, p, q, costs, common, tools):
     return 3 * nodes, False
 
 
-# --- items -------------------------------------------------------------------------------------------------
+# --- the primal simplex ------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_row(i, at, costs, pot, tol, cells):
+    """Put the cell of least reduced cost in row i on the list, at position ``at``; returns the position after it.
+
+    If no reduced cost of the row is below -tol, nothing is listed and ``at`` is returned.
+    """
+    C, stride, a, b = costs
+    first, level, most = i * stride, pot[i] - tol, np.int64(0)
+    for j in range(b):
+        excess = np.float64(max(level - (C[np.uintp(first + j)] - pot[np.uintp(a + j)]), 0.0))
+        most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(j))
+    if most <= PLACE:
+        return at
+    j = most & PLACE
+    cells.row[at], cells.column[at], cells.cost[at] = i, a + j, C[first + j]
+    return at + 1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_all(costs, pot, tol, cells):
+    """List the best cell of every row that has a reduced cost below -tol; returns how many there are."""
+    C, stride, a, b = costs
+    listed = 0
+    for i in range(a):
+        if _any_below(C, i * stride, pot, a, b, pot[i] - tol):
+            listed = _list_row(i, listed, costs, pot, tol, cells)
+    return listed
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_roughly(costs, common, pot, tol, cells):
+    """The same in half the time: rows are picked in single precision, so some may be missed."""
+    C, base, near, best = common.by_columns, common.base, cells.pot, cells.best
+    a, b, width, listed = costs.a, costs.b, cells.best.size, 0
+    for v in range(a + b):
+        near[v] = np.float32(pot[v] - base[v])
+    best[:] = FORBIDDEN
+    for j in range(0, b, 4):
+        k, m, n = min(j + 1, b - 1), min(j + 2, b - 1), min(j + 3, b - 1)
+        at = np.uintp(j * width), np.uintp(k * width), np.uintp(m * width), np.uintp(n * width)
+        _least_of_four(C, at, (near[a + j], near[a + k], near[a + m], near[a + n]), best, width)
+    for i in range(a):
+        if best[i] < near[i] - np.float32(tol):
+            listed = _list_row(i, listed, costs, pot, tol, cells)
+    return listed
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _best_listed(listed, pot, tol, cells):
+    """Position of the listed cell of least reduced cost, and how far below -tol that is; (-1, 0) if none is below."""
+    row, column, cost, most = cells.row, cells.column, cells.cost, np.int64(0)
+    for k in range(np.uintp(listed)):
+        excess = np.float64(max((pot[row[k]] - tol) - (cost[k] - pot[column[k]]), 0.0))
+        most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(k))
+    if most <= PLACE:
+        return -1, 0.0
+    k = most & PLACE
+    return k, (pot[row[k]] - tol) - (cost[k] - pot[column[k]])
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _use_list(listed, costs, tol, most, tools):
+    """Pivot on listed cells, best first, while they are worth it; returns the number of pivots.
+
+    After a pivot the row of the cell gets a new entry. It stops when the best cell left gains much less than the first
+    one did, because cells that are not listed may now be better.
+    """
+    work, cells, pot = tools.work, tools.cells, tools.work.pot
+    pivots, enough = 0, 0.0
+    while listed > 0 and pivots < most and not work.stop[0]:
+        k, excess = _best_listed(listed, pot, tol, cells)
+        if k < 0 or excess < enough:
+            break
+        enough = max(enough, WORTH * excess)
+        row = cells.row[k]
+        cycle = _cycle(row, cells.column[k], costs.a, work)
+        _pivot(cycle, work.flow[cycle.out], costs, work)
+        pivots += 1
+        if _list_row(np.int64(row), k, costs, pot, tol, cells) == k:
+            listed -= 1
+            cells.row[k], cells.column[k], cells.cost[k] = cells.row[listed], cells.column[listed], cells.cost[listed]
+    return pivots
 
 
 @njit(cache=True, nogil=True)
-def _optimize(costs, tree, work, price, most):
-    """The primal simplex with at most about so many pivots, or until told to stop; returns (pivots, optimal)."""
-    pivots, optimal = 0, False
-    while not optimal and pivots < most and not work.stop[0]:
-        more, optimal = simplex(costs, tree, work, price, min(most - pivots, PATIENCE // work.pot.size + 1))
-        pivots += more
-    return pivots, optimal
+def optimize_dense(costs, tree, common, tools, tol, most):
+    """Primal simplex from a feasible tree, with about ``most`` pivots at most; returns (pivots, optimal).
+
+    As ``simplex`` of simplex.py, with better cells to enter: the best of all rows are listed, and the list is used up
+    before it is made again. ``optimal`` is found in double precision, for potentials computed afresh; they are left in
+    ``tools.work.pot``.
+    """
+    costs, common, tools, tree = borrowed(costs), borrowed(common), borrowed(tools), borrowed(tree)
+    work, cells = tools.work, tools.cells
+    tree_potentials(tree, costs, work.pot)
+    pivots, root = 0, np.uint32(0)
+    listed = _list_all(costs, work.pot, tol, cells)
+    if listed == 0:
+        return 0, True
+    root = _unpack(tree, work)
+    while pivots < most and not work.stop[0]:
+        pivots += _use_list(listed, costs, tol, most - pivots, tools)
+        listed = _list_roughly(costs, common, work.pot, tol, cells)
+        if listed == 0:
+            _pack(tree, work, root)
+            tree_potentials(tree, costs, work.pot)  # the rounding of many updates is removed
+            listed = _list_all(costs, work.pot, tol, cells)
+            if listed == 0:
+                return pivots, True
+    _pack(tree, work, root)
+    tree_potentials(tree, costs, work.pot)
+    return pivots, False
+
+
+# --- items -------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -379,26 +549,26 @@ def _tree_at(trees, k, edges):
 
 
 @njit(cache=True, nogil=True)
-def solve_rows(lo, hi, items, trees, W, common, effort, values):
+def solve_rows(lo, hi, items, trees, common, effort, values):
     """values = OT_W and the optimal basis of all items of the rows lo…hi-1 of X.
 
     Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
     """
     tools, (total, failed, clipped) = make_tools(common, effort.stop), (0, 0, 0.0)
     for i in range(lo, hi):
-        pivots, left, cut = _solve_row(i, items, trees, W, common, effort, values, tools)
+        pivots, left, cut = _solve_row(i, items, trees, common, effort, values, tools)
         total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
     return total, failed, clipped
 
 
 @njit(cache=True, nogil=True, inline="always")  # what is borrowed is held: tools are needed for the next row too
-def _solve_row(i, items, trees, W, common, effort, values, tools):
+def _solve_row(i, items, trees, common, effort, values, tools):
     """One row of X with all rows of Y. An item that turns out to be far from its tree begins with a similar one's."""
     items, trees, effort, common = borrowed(items), borrowed(trees), borrowed(effort), borrowed(common)
-    W, values, work, hub = borrowed(W), borrowed(values), borrowed(tools.work), borrowed(tools.hub)
+    values, work, hub = borrowed(values), borrowed(tools.work), borrowed(tools.hub)
     b, m_y, nodes = items.n_y, items.y.indptr.size - 1, common.base.size
     a = nodes - b
-    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(W, b, a, b), False, False
+    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(common.table, b, a, b), False, False
     p, (total, failed, clipped) = items.x.probabilities[px], (0, 0, 0.0)
     for j in common.order:
         k, py = i * m_y + j, slice(j * b, (j + 1) * b)
@@ -421,7 +591,7 @@ def _solve_row(i, items, trees, W, common, effort, values, tools):
             northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
             own = True
         if own:
-            pivots, optimal = _optimize(costs, tree, work, price, FAR * nodes)
+            pivots, optimal = optimize_dense(costs, tree, common, tools, price, FAR * nodes)
             total, moved = total + pivots, moved or pivots > 0
         if not optimal:
             to_mean = Ends(p, common.mean, items.order_x[px], items.order_y[py])
@@ -447,7 +617,7 @@ def _solve_from(source, tree, ends, costs, common, tools, price):
     pivots, feasible = repair_dense(tree, p, q, costs, common, tools)
     if not feasible:
         northwest_corner(p, q, order_p, order_q, tree)
-    more, optimal = _optimize(costs, tree, tools.work, price, 50 * tools.work.pot.size**2)
+    more, optimal = optimize_dense(costs, tree, common, tools, price, 50 * tools.work.pot.size**2)
     return pivots + more, optimal
 
 
@@ -455,21 +625,21 @@ def _solve_from(source, tree, ends, costs, common, tools, price):
 
 
 @njit(cache=True, nogil=True)
-def prepare(W, common, p, fresh, stop):
-    """The center's tree for the table W, from its last one unless there is none, and the reduced costs."""
+def prepare(common, p, fresh, stop):
+    """The center's tree for the table, from its last one unless there is none, and the reduced costs."""
     a, b, nodes = p.size, common.mean.size, common.base.size
-    costs, work = Costs(W, b, a, b), make_work(nodes, stop)
+    costs, work = Costs(common.table, b, a, b), make_work(nodes, stop)
     if fresh:
         northwest_corner(p, common.mean, np.arange(a), np.arange(b), common.center)
-    _optimize(costs, common.center, work, ROUGH, 50 * nodes**2)
+    optimize(costs, common.center, work, ROUGH)
     common.base[:] = work.pot
-    reduced_costs(costs, common.base, common.by_rows, common.by_columns)
+    reduced_costs(costs, common)
 
 
-def _interruptible(kernel: Any, *given: Any) -> Any:
+def _interruptible(kernel: Any, cells: int, *given: Any) -> Any:
     """``kernel(*given, stop)`` by a thread that can be told to stop: with thousands of states it takes seconds."""
     stop = stop_flag()
-    return thread_map(kernel, [(*given, stop)], 1, stop, wait=given[0].size > CHUNK)[0]
+    return thread_map(kernel, [(*given, stop)], 1, stop, wait=cells > CHUNK)[0]
 
 
 class Dense:
@@ -483,7 +653,9 @@ class Dense:
         mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
         lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
-        self._common = Common(*lines, np.empty(a + b), center, mean, *_interruptible(nearest_first, Q, mean))
+        lines += np.empty(a * B, np.int16), np.empty(b * A, np.int16), np.empty(1)
+        ways = _interruptible(nearest_first, Q.size, Q, mean)
+        self._common = Common(NO_TABLE, *lines, np.empty(a + b), center, mean, *ways)
         self._uniform, self._fresh = freeze(np.full(a, 1.0 / a)), True
 
     @staticmethod
@@ -498,6 +670,7 @@ class Dense:
 
     def common(self, W: NDArray[np.float64]) -> Common:
         """For a sweep over the table W."""
-        _interruptible(prepare, W, self._common, self._uniform, self._fresh)
+        common = self._common._replace(table=W)
+        _interruptible(prepare, W.size, common, self._uniform, self._fresh)
         self._fresh = False
-        return self._common
+        return common

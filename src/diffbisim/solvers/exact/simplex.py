@@ -67,6 +67,16 @@ class Tree(NamedTuple):
     flow: Any
 
 
+class Cycle(NamedTuple):
+    """What a pivot changes: the cell of nodes (i, j) enters, and the cycle that it closes loses an edge."""
+
+    i: Any  # node of the row
+    j: Any  # node of the column
+    apex: Any  # where their ways to the root meet
+    out: Any  # lower node of the edge that leaves
+    on_i: Any  # whether that is between i and the apex
+
+
 class Work(NamedTuple):
     """Scratch of one thread for transports of up to N nodes; each array but the last (N,)."""
 
@@ -342,13 +352,13 @@ def _apex(u, v, work):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _leaving_edge(i, j, apex, a, work):
-    """The edge that empties first when flow goes from row node ``i`` to column node ``j``.
+def _cycle(i, j, a, work):
+    """The cycle when flow goes from row node ``i`` to column node ``j``, with the edge that empties first.
 
     On the side of i the edges above rows lose flow, on the side of j those above columns. Ties: the last blocking
-    edge on the way from the apex down to i, over to j, and back up. Returns (its lower node, on i's side?).
+    edge on the way from the apex down to i, over to j, and back up.
     """
-    t, flow = work.t, work.flow
+    t, flow, apex = work.t, work.flow, _apex(i, j, work)
     low_i = low_j = np.inf
     out_i, out_j, u = i, j, i
     while u != apex:
@@ -360,9 +370,8 @@ def _leaving_edge(i, j, apex, a, work):
         if u >= a and flow[u] <= low_j:
             low_j, out_j = flow[u], u
         u = t[u].par
-    if low_i < low_j:
-        return out_i, True
-    return out_j, False
+    on_i = low_i < low_j
+    return Cycle(i, j, apex, out_i if on_i else out_j, on_i)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -433,12 +442,13 @@ def _turn(top, bottom, new_parent, new_flow, work):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _pivot(i, j, out, on_i, apex, amount, costs, work):
-    """The cell of nodes (i,j) enters with ``amount``, the edge above ``out`` leaves, on i's side of the apex or not.
+def _pivot(cycle, amount, costs, work):
+    """The cell of a cycle enters with the flow ``amount``, and the edge above its node ``out`` leaves.
 
     Potentials in the subtree that moves change by the reduced cost of the cell, up on the side (rows or columns) of
     the node it hangs by, down on the other; or those of all other nodes the other way, if they are fewer.
     """
+    i, j, apex, out, on_i = cycle
     t, pot, a, n = work.t, work.pot, costs.a, work.size[out]
     reduced = costs.entries[i * costs.stride + (j - a)] - pot[i] - pot[j]
     if amount != 0.0:
@@ -488,10 +498,8 @@ def simplex(costs, tree, work, tol, max_pivots):
             root = _unpack(tree, work)
         if pivots == max_pivots:
             break
-        i, j = np.uint32(row), np.uint32(a + col)
-        apex = _apex(i, j, work)
-        out, on_i = _leaving_edge(i, j, apex, a, work)
-        _pivot(i, j, out, on_i, apex, work.flow[out], costs, work)
+        cycle = _cycle(np.uint32(row), np.uint32(a + col), a, work)
+        _pivot(cycle, work.flow[cycle.out], costs, work)
         pivots, fresh = pivots + 1, False
     _pack(tree, work, root)
     tree_potentials(tree, costs, pot)
@@ -592,5 +600,5 @@ def repair(costs, columns, tree, work):
         i, j, found = _crossing_cell(out, costs, columns, work)
         if not found or work.stop[0]:
             break
-        _pivot(i, j, out, out >= a, _apex(i, j, work), -work.flow[out], costs, work)
+        _pivot(Cycle(i, j, _apex(i, j, work), out, out >= a), -work.flow[out], costs, work)
     return 3 * nodes, False

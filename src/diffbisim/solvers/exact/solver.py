@@ -61,7 +61,7 @@ from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact.checkpoint import Checkpoint
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
-from diffbisim.solvers.exact.evaluation import Correction, PairChain
+from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
 from diffbisim.solvers.exact.pairs import (
     add_difference,
     begin,
@@ -72,7 +72,7 @@ from diffbisim.solvers.exact.pairs import (
     rounding,
     settle,
 )
-from diffbisim.solvers.exact.transports import EPS, NO_LIGHT
+from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact
@@ -138,7 +138,7 @@ class PolicyIteration(Discounted):
         self.pairs: NDArray[np.int64] | slice = self.transports.items.listed if self.listed else slice(None)
         self.TU = np.empty(self.transports.size)
         if self.transports.narrow:
-            self.transports.lighten()
+            self.transports.keep_single_plans()
             self.residual = np.empty(self.transports.size, np.float32)
         self.start = StartTransport(problem)
         self.products, self.price = 0, PRICE
@@ -184,7 +184,7 @@ class PolicyIteration(Discounted):
         self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
 
     def _settle_narrow(self) -> tuple[float, float, float]:
-        """The same by all threads; what the new plans lack (:class:`Correction`) is kept before U is overwritten."""
+        """The same by all threads; keeps the residual (:class:`TreeCorrection`) before U is overwritten."""
         γ, cost, scale = self.discount, self.problem.cost.ravel(), self.problem.scale or 1.0
         ends = np.array(self._by_all(settle, cost, scale, γ, self.U, self.TU))
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
@@ -199,7 +199,7 @@ class PolicyIteration(Discounted):
 
     def _correct(self, target: float) -> None:
         """The table of the plans, up to a constant, which changes nothing: U + δ for the old table U."""
-        correction = Correction(self.transports, self.discount, self.TU.view(np.float32).reshape(2, -1))
+        correction = TreeCorrection(self.transports, self.discount, self.TU.view(np.float32).reshape(2, -1))
         δ = correction.solve(self.residual, target)
         self._by_all(add_difference, δ, self.residual, self.U)
         self.products += correction.products
@@ -229,5 +229,5 @@ class PolicyIteration(Discounted):
 
     def coupling(self) -> ExactCoupling:
         """What is known at the end."""
-        self.transports.light = NO_LIGHT
+        self.transports.single = NO_SINGLE_PLANS
         return ExactCoupling(self.problem, self.transports, self.U, self.start, self.accuracy)
