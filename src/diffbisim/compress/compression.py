@@ -11,7 +11,7 @@ case is decided outright: where X has at most k classes of exactly equivalent st
     2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
     3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
        classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter. Larger
-       chains: by coarser distances, three in eight to the end; above 400 states coarse descents from the half of the
+       chains: by coarser distances, three in eight to the end; above 400 states coarse descents from the quarter of the
        starts that is nearest, the best of these to the end. Where the discount is near one, finalists go twice, the
        second time by way of smaller discounts
     4. the nearest of all, with its certified distance to X itself
@@ -451,14 +451,18 @@ class Heat(NamedTuple):
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
-    """Everybody coarsely, the best quarter to the end; of large chains a half, by the distances of the starts."""
+    """Everybody coarsely, the best to the end; of large chains only the starts that are nearest, even coarsely."""
     if kind == "aggregate":
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
-        return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5)
-    return Heat(1.0, None, 1e-3, rounds=0), Heat(0.5, COARSE, 1e-3, patience=1), Heat(0.125, 3 * FINE, 3e-5)
+        return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5, patience=2)
+    return (
+        Heat(1.0, None, 1e-3, rounds=0),
+        Heat(0.25, COARSE, 1e-3, patience=1),
+        Heat(0.125, 3 * FINE, 1e-4, patience=2),
+    )
 
 
 @stored
@@ -601,7 +605,7 @@ def _run(target: Target, job: Job) -> Ran | None:
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol, turn=job.number)
+        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol)
         if search.late and not job.must:
             return None
         search.begin()

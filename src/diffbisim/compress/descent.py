@@ -20,28 +20,21 @@ kernel Q instead of P_Y changes by γ times the change of
 which is convex in Q and separates over y: row y is the barycenter, for the cost U, of the rows P_X(·|x) with weights
 m(x,y). Unlike a gradient it sees the kinks of every transport, so the way from P_Y to Q is long and still downhill.
 
-Two methods. Small chains: the linear program over the plans Π_x and the row q,
-
-    min Σ_x w_x <U, Π_x>     s.t.  Π_x 1 = P_X(·|x),   Π_xᵀ 1 = q   for every x.
-
-Large ones: iterative Bregman projections (Benamou et al. 2015) with the Gibbs kernel exp(-U/ε), which all x share, for
-all rows at once and only over the pairs (x,y) that carry most of the occupancy: encoders are almost deterministic, so
-these are few.
+This is a linear program, solved by an interior-point method (barycenter.py) over the pairs (x,y) that carry most of the
+occupancy: encoders are almost deterministic, so these are few.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
 from diffbisim.compress.starts import Model, Target, averaged, weighted_median
-from diffbisim.parallel import left_behind
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
 
@@ -58,29 +51,31 @@ FRESH = 3
 CELLS_PER_SECOND = 2e8
 
 
-#: Largest linear program, in cells of the plans of one row, for chains of up to so many states; larger ones are always
-#: projected. The states of largest weight are taken as far as that goes; if they have less than this share of the
-#: weight, the projections are used.
-LARGEST_PROGRAM, SMALL = 3_000, 100
-ENOUGH = 0.9
-
 #: Weights below this share of a row's total do not move its barycenter.
 NEGLIGIBLE = 1e-9
 
-#: Widths of the Gibbs kernel, relative to the spread of the table. None is best for all chains: a step that gained
-#: little is followed by one with the next.
-SMOOTHING = (0.05, 0.005, 0.016)
 
-#: Projections at most, and the change of a row (in total) at which they end.
-PROJECTIONS, SETTLED = 40, 1e-3
+class Care(NamedTuple):
+    """How carefully barycenters are found."""
 
-#: Of a larger chain the states of least weight are left out of a row: this share of its weight, and what is beyond so
-#: many pairs per state in all rows together.
-LEFT_OUT, PAIRS = 0.05, 2.0
-TINY = 1e-300
+    share: float  # of the occupancy of a row that counts, those of largest weight first
+    pairs: float  # per state of the large chain, at most, in all rows together
+    tol: float  # of the cost
 
-#: Kernels with at least this share of their entries positive are multiplied as dense matrices.
-DENSE = 0.25
+
+#: For distances with a certified gap of at least ROUGH, and for smaller ones.
+ROUGH = 3e-4
+COARSELY, FINELY = Care(0.95, 2.0, 1e-2), Care(0.99, 4.0, 1e-3)
+
+#: Chains of up to so many states have all their pairs taken, and exactly.
+SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8)
+
+#: Work of an iteration at most, k² for every successor of a state, in all rows together: barycenters should not take
+#: much longer than a distance does. The states that are left out are those of least weight; the others stand for them.
+MOST_WORK = 3e7
+
+#: The share of the present row in the positive row that the search for a barycenter begins with.
+PRESENT = 0.5
 
 
 @dataclass(eq=False)
@@ -100,7 +95,6 @@ class Search:
     reserve: float = 0.0
     tol: float = 0.0  # certified gap of its distances, if larger than that of the target
     step: float = 1.0
-    turn: int = 0  # of the widths of the Gibbs kernel
     pace: float = field(init=False)
     values: list[float] = field(default_factory=list)
     result: DistanceResult = field(init=False)
@@ -165,6 +159,13 @@ class Search:
             self._visits = self.result, visits(self.result, max(1e-3 * self.tol, 1e-13))
         return self._visits[1]
 
+    @property
+    def care(self) -> Care:
+        """How carefully barycenters are found for distances that are so exact."""
+        if self.target.chain.n_states <= SMALL:
+            return EXACTLY
+        return COARSELY if self.tol >= ROUGH else FINELY
+
     def report(self) -> None:
         self.values.append(self.value)
 
@@ -182,7 +183,7 @@ def visits(result: DistanceResult, accuracy: float) -> Array:
 def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
     """Start, rewards and kernel in turn until ``patience`` steps in a row gain less than the share ``small``.
 
-    After each of these the Gibbs kernel has another width, which often finds a way on.
+    After each of these the radius is large again.
     """
     idle = 0
     while idle < patience and not search.over:
@@ -193,7 +194,7 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
         search.report()
         idle = idle + 1 if before - search.value <= small * before else 0
         if idle:
-            search.turn, search.step = search.turn + 1, max(search.step, 1.0)
+            search.step = max(search.step, 1.0)
 
 
 def _all_at_once(search: Search) -> None:
@@ -235,8 +236,8 @@ def _kernel(search: Search, moved: Model | None = None) -> bool:
     """
     at, radius = search.result, search.step
     best = Barycenters(
-        search.target.chain, at.values, search.occupancy, search.model.transition,
-        SMOOTHING[search.turn % len(SMOOTHING)], search.end - FRESH * search.pace,
+        search.target.chain, at.values, search.occupancy, search.model.transition, search.care,
+        search.end - FRESH * search.pace,
     )  # fmt: skip
     nearest = max(NEAREST, 100 * search.tol)
     while radius >= nearest:
@@ -308,76 +309,32 @@ class Barycenters:
     U: Array
     m: Array
     P: Array
-    smoothing: float = SMOOTHING[0]
+    care: Care = EXACTLY
     deadline: float = np.inf
 
     def within(self, radius: float = 1.0) -> Array:
-        """The kernel with entries within ``radius`` of P's; projected rows go so far on the way to the barycenter."""
-        Q, projected = self.P.copy(), self.projected
-        for y in self.visited:
+        """The kernel so far on the way from P to the barycenters; above one, beyond them."""
+        Q = np.maximum(self.P + radius * (self.best - self.P), 0.0)
+        return np.asarray(Q / Q.sum(axis=1, keepdims=True))
+
+    @cached_property
+    def best(self) -> Array:
+        """The barycenters ``(k, k)``."""
+        from diffbisim.compress.barycenter import barycenter  # numba is loaded where something is solved
+
+        Q, k = self.P.copy(), len(self.P)
+        visited = np.flatnonzero(self.m.sum(axis=0) > NEGLIGIBLE)
+        pairs = len(self.m) * min(self.care.pairs, MOST_WORK / (k**2 * self.chain.n_transitions))
+        most = int(min(pairs / max(visited.size, 1), len(self.m))) + 1
+        for y in visited:
             if time.monotonic() > self.deadline:
                 break
-            active, q = self.programs.get(y), None
-            if active is not None:
-                q = _program(self.chain, self.U, self.m[:, y] / self.m[:, y].sum(), active, self.P[y], radius)
-            elif y in projected:
-                q = self.P[y] + radius * (projected[y] - self.P[y])
-            if q is not None and np.isfinite(q).all() and q.sum() > 0:
-                Q[y] = np.maximum(q, 0.0) / np.maximum(q, 0.0).sum()
+            w = self.m[:, y]
+            states = _carrying(w, self.care.share, most)
+            start = PRESENT * self.P[y] + (1 - PRESENT) / k
+            w = w[states] / w[states].sum()
+            Q[y] = barycenter(self.chain.successors, self.U, states, w, start, self.care.tol)
         return Q
-
-    @cached_property
-    def visited(self) -> list[int]:
-        """The rows with mass."""
-        return np.flatnonzero(self.m.sum(axis=0) > NEGLIGIBLE).tolist()
-
-    @cached_property
-    def programs(self) -> dict[int, Integers]:
-        """The rows whose linear program is small enough, with the states that it is made of."""
-        if len(self.m) > SMALL:
-            return {}
-        cells, w = np.diff(self.chain.successors.indptr) * len(self.P), self.m / np.maximum(self.m.sum(axis=0), TINY)
-        active = {y: _heaviest(w[:, y], cells, LARGEST_PROGRAM) for y in self.visited}
-        return {y: states for y, states in active.items() if w[states, y].sum() >= ENOUGH}
-
-    @cached_property
-    def projected(self) -> dict[int, Array]:
-        """The other rows, by alternating projections on both families of constraints, for all of them at once."""
-        rows = [y for y in self.visited if y not in self.programs]
-        return dict(zip(rows, self._projected(rows), strict=True)) if rows else {}
-
-    def _projected(self, rows: list[int]) -> Array:
-        """Barycenters ``q (rows, k)``. Of the large chain only the heavy pairs (x, y) matter, those of row y together.
-
-        Letters: x, y, w of every pair; v its scaling ``(pairs, k)``. At the deadline q is what it is then.
-        """
-        U, m, k = self.U, self.m, len(self.P)
-        share, most = (NEGLIGIBLE, len(m)) if len(m) <= SMALL else (LEFT_OUT, int(PAIRS * len(m) / len(rows)) + 1)
-        heavy = [_carrying(m[:, y], 1.0 - share, most) for y in rows]
-        x, sizes = np.concatenate(heavy), np.array([states.size for states in heavy])
-        y, first = np.repeat(np.arange(len(rows)), sizes), np.cumsum(sizes) - sizes
-        w = m[x, np.array(rows)[y]]
-        w /= np.add.reduceat(w, first)[y]
-        ε = self.smoothing * float(U.std()) or 1.0
-        K = np.exp(-np.minimum((U - U.min(axis=1, keepdims=True)) / ε, 600.0))
-        P = self.chain.successors.matrix[x]
-        apply = _dense_projection(P.toarray(), K) if P.nnz >= DENSE * x.size * len(U) else _sparse_projection(P, K)
-        v, q = np.ones((x.size, k)), np.full((len(rows), k), 1 / k)
-        for _ in range(PROJECTIONS):
-            back = apply(v)
-            before, q = q, np.exp(np.add.reduceat(w[:, None] * np.log(np.maximum(v * back, TINY)), first))
-            q /= q.sum(axis=1, keepdims=True)
-            v = q[y] / np.maximum(back, TINY)
-            if np.abs(q - before).sum(axis=1).max() <= SETTLED or time.monotonic() > self.deadline:
-                break
-        return np.asarray(q)
-
-
-def _heaviest(w: Array, cells: Integers, most: int) -> Integers:
-    """The states of largest weight whose plans have so many cells in all, ascending."""
-    order = np.argsort(-w, kind="stable")
-    order = order[w[order] > NEGLIGIBLE]
-    return np.sort(order[np.cumsum(cells[order]) <= most])
 
 
 def _carrying(w: Array, share: float, most: int) -> Integers:
@@ -385,51 +342,3 @@ def _carrying(w: Array, share: float, most: int) -> Integers:
     order = np.argsort(-w, kind="stable")
     enough = int(np.searchsorted(np.cumsum(w[order]), share * w.sum())) + 1
     return np.sort(order[: min(enough, most)])
-
-
-def _program(chain: MarkovChain, U: Array, w: Array, active: Integers, center: Array, radius: float) -> Array | None:
-    """The row by HiGHS; None if it gives up.
-
-    Variables: a cell (successor of an active x, y') for every plan, then q. Equations: one per successor, then k per x.
-    """
-    from scipy.optimize import linprog
-
-    s, k = chain.successors, U.shape[1]
-    degree = np.diff(s.indptr)[active]
-    edges = np.concatenate([np.arange(s.indptr[x], s.indptr[x + 1]) for x in active])
-    owner = np.repeat(np.arange(active.size), degree)
-    n_edges, n_plans = edges.size, active.size
-    cells = np.arange(n_edges * k)
-    column = np.tile(np.arange(k), n_edges)
-    rows = np.concatenate([cells // k, n_edges + np.repeat(owner, k) * k + column, n_edges + np.arange(n_plans * k)])
-    cols = np.concatenate([cells, cells, n_edges * k + np.tile(np.arange(k), n_plans)])
-    data = np.concatenate([np.ones(2 * cells.size), -np.ones(n_plans * k)])
-    found = left_behind(
-        linprog,
-        np.concatenate([(w[active][owner][:, None] * U[s.indices[edges]]).ravel(), np.zeros(k)]),
-        A_eq=sparse.csr_array((data, (rows, cols)), shape=(n_edges + n_plans * k, n_edges * k + k)),
-        b_eq=np.concatenate([s.probabilities[edges], np.zeros(n_plans * k)]),
-        bounds=np.concatenate([np.tile([0.0, 1.0], (n_edges * k, 1)), _around(center, radius)]),
-        method="highs",
-    )
-    return None if found.x is None else np.asarray(found.x[n_edges * k :])
-
-
-def _around(center: Array, radius: float) -> Array:
-    return np.stack([np.maximum(center - radius, 0.0), np.minimum(center + radius, 1.0)], axis=1)
-
-
-def _dense_projection(P: Array, K: Array) -> Callable[[Array], Array]:
-    """``v (a, k) ↦ Kᵀ u`` with ``u = P / (K v)`` for every row of ``P (a, n)``: two products of matrices."""
-    return lambda v: (P / np.maximum(v @ K.T, TINY)) @ K
-
-
-def _sparse_projection(P: sparse.csr_array, K: Array) -> Callable[[Array], Array]:
-    """The same along the transitions."""
-    degree, at = np.diff(P.indptr), K[P.indices]
-
-    def apply(v: Array) -> Array:
-        u = P.data / np.maximum(np.einsum("ej,ej->e", at, np.repeat(v, degree, axis=0)), TINY)
-        return np.asarray(sparse.csr_array((u, P.indices, P.indptr), shape=P.shape) @ K)
-
-    return apply

@@ -438,8 +438,8 @@ def _list_row(i, at, costs, pot, tol, cells):
         most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(j))
     if most <= PLACE:
         return at
-    j = most & PLACE
-    cells.row[at], cells.column[at], cells.cost[at] = i, a + j, C[first + j]
+    column = most & PLACE
+    cells.row[at], cells.column[at], cells.cost[at] = i, a + column, C[first + column]
     return at + 1
 
 
@@ -481,8 +481,8 @@ def _best_listed(listed, pot, tol, cells):
         most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(k))
     if most <= PLACE:
         return -1, 0.0
-    k = most & PLACE
-    return k, (pot[row[k]] - tol) - (cost[k] - pot[column[k]])
+    at = most & PLACE
+    return at, (pot[row[at]] - tol) - (cost[at] - pot[column[at]])
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -652,10 +652,11 @@ class Dense:
         Q, edges = y.probabilities.reshape(-1, b), a + b - 1
         mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
-        lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
-        lines += np.empty(a * B, np.int16), np.empty(b * A, np.int16), np.empty(1)
-        ways = _interruptible(nearest_first, Q.size, Q, mean)
-        self._common = Common(NO_TABLE, *lines, np.empty(a + b), center, mean, *ways)
+        single = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
+        short = np.empty(a * B, np.int16), np.empty(b * A, np.int16)
+        order, near = _interruptible(nearest_first, Q.size, Q, mean)
+        unit, base = np.empty(1), np.empty(a + b)
+        self._common = Common(NO_TABLE, *single, *short, unit, base, center, mean, order, near)
         self._uniform, self._fresh = freeze(np.full(a, 1.0 / a)), True
 
     @staticmethod
