@@ -41,7 +41,7 @@ from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.evidence import FEW, Design, Evidence, compare_two, count_for_test, null_counts
+from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
 from diffbisim.parallel import Executor, batches, executor_map
@@ -302,7 +302,7 @@ class Source:
 
 def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
     """Draw a bootstrap replicate: whole episodes, or the steps that leave each state if there are too few episodes."""
-    if data.starts is None or data.n_episodes >= FEW:
+    if data.starts is None or data.n_episodes >= MIN_EPISODES:
         return data.take(rng.integers(data.n_episodes, size=data.n_episodes))
     visits = np.bincount(data.states, minlength=data.n_states)
     number = -(-visits // data.lag)  # steps with a lag overlap: roughly this many are independent

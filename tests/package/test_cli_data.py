@@ -413,7 +413,8 @@ def test_compare_of_several(folder):
     assert "evidence that they differ for 2 of 3 pairs" in run(*arguments)[0]
     assert "is given; give a second file" in run("compare", "before.csv", code=2)[1]
     assert "give --rewards" in run("compare", "before.csv", "after.csv", "third.csv", code=2)[1]
-    assert "a.npz contains a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]
+    said = run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]
+    assert "a.npz contains a chain" in said
 
 
 def test_compare_of_several_groups_of_events(folder, walks):

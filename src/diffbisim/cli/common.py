@@ -527,7 +527,7 @@ def interval_note(report: Report) -> dict[str, str]:
     """Return a line that explains an interval down to zero despite evidence of a difference; else nothing."""
     if report["p_value"] > 1 - report["confidence"] + 1e-12 or report["lower"] > 0:
         return {}
-    return {"note": "the interval starts at 0 despite the evidence: the differing rows contribute little to the distance"}
+    return {"note": "the interval starts at 0 despite the evidence: the differing rows add little to the distance"}
 
 
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
