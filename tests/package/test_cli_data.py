@@ -280,7 +280,7 @@ def test_compress_finds_the_blocks_and_draws_them(folder):
     labels = report["labels"]
     assert [len(set(labels[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
     assert db.read_chain("small.npz").n_states == 3
-    assert err == "diffbisim: note: picture: chain-3-states.png\n"
+    assert err == "diffbisim: note: plot written to chain-3-states.png\n"
     assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")
 
 
