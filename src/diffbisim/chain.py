@@ -242,7 +242,8 @@ class MarkovChain:
                [1. , 0. ]])
         """
         if isinstance(value, Transitions) or lag is not None:
-            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(value, lag=lag)
+            paths = [value] if getattr(value, "ndim", 2) == 1 else value  # deeptime takes one trajectory bare, too
+            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(paths, lag=lag)
             return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
         found = value if isinstance(value, (MarkovChain, ChainParts)) else recognize(value, rewards, labels)
         if isinstance(found, MarkovChain):
@@ -492,6 +493,7 @@ class Transitions:
     n_actions: int | None = None
     action_labels: Labels | None = None
     rewards: Floats | None = None  # (m,), if known
+    lag: int = 1  # length of a step; longer steps of an episode overlap and are not independent
 
     @classmethod
     def from_pairs(
@@ -559,6 +561,7 @@ class Transitions:
             episodes=episodes,
             starts=codes[ends - lengths],
             start_weights=w,
+            lag=far,
             **encode_actions(
                 concatenate_steps(actions, lengths, "actions"),
                 concatenate_steps(rewards, lengths, "rewards"),
@@ -576,6 +579,7 @@ class Transitions:
         Parameters
         ----------
         table : pandas or polars DataFrame, pyarrow Table, or mapping from names to columns
+            Named levels of a pandas index count as columns.
         id, time : column names, default=None
             Columns with the sequence and the time of each event. Without ``id`` the table is one sequence; without
             ``time`` events are in the order of the rows.
@@ -593,6 +597,7 @@ class Transitions:
         Returns
         -------
         transitions : Transitions, or dict from group to Transitions
+            Episodes are in the order in which their ids first appear, then by time.
 
         Examples
         --------
@@ -645,6 +650,7 @@ class Transitions:
             n_actions=self.n_actions,
             action_labels=self.action_labels,
             rewards=None if self.rewards is None else self.rewards[where],
+            lag=self.lag,
         )
 
     def chain(

@@ -21,10 +21,11 @@ from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import InvalidArgument
 from diffbisim.estimate import NOT_EXCHANGEABLE, check_draws, check_unseen, make_sources, stratum_numbers, warn_of_few
-from diffbisim.evidence import Design, PairEvidence, can_permute, compare_pairs, compare_two, count_episodes
+from diffbisim.evidence import Design, PairEvidence, compare_pairs, compare_two, count_episodes, count_for_test
 from diffbisim.pairwise import pairwise
 from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array
+from diffbisim.process import as_process
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.stochastic import as_generator
@@ -144,8 +145,7 @@ def compare(
     if strata is not None and (not isinstance(strata, Mapping) or set(strata) != set(data)):
         raise InvalidArgument("strata must be a mapping with the names of the groups and one entry per episode")
     numbers = None if strata is None else stratum_numbers([strata[name] for name in data], list(data.values()))
-    counted = count_episodes(list(data.values()), numbers)
-    permute = all(one.starts is not None for one in data.values()) and can_permute(counted)
+    counted, permute = count_for_test(list(data.values()), numbers)
     design = Design(counted, table, discount, permute, labels=chains[0].labels)
     warn_of_few(sources, design)
     evidence = compare_pairs(design, permutations, as_generator(rng))
@@ -221,12 +221,9 @@ class Power:
 
     def __str__(self) -> str:
         lines = [f"{r['episodes']:8d}  {r['power']:.3f} ± {r['standard_error']:.3f}" for r in self.records()]
-        end = (
-            f"{self.needed} episodes in each group"
-            if self.needed
-            else f"more than {self.episodes[-1]} episodes in each group"
-        )
-        return "\n".join(["episodes  power", *lines, f"a power of {self.target:g} takes about {end}"])
+        number = f"about {self.needed}" if self.needed else f"more than {self.episodes[-1]}"
+        end = f"a power of {self.target:g} takes {number} episodes in each group"
+        return "\n".join(["episodes  power", *lines, end])
 
 
 def power(
@@ -293,6 +290,7 @@ def power(
     check_draws(permutations)
     if check_count(datasets, "datasets") < 1:
         raise InvalidArgument("datasets is 0; give at least 1, such as 200")
+    X, Y = as_process(X), as_process(Y)
     lengths = _lengths(length, (X, Y))
     chains = [source.chain() for source in make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop")]
     if chains[0].labels != chains[1].labels or chains[0].n_states != chains[1].n_states:

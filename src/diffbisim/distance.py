@@ -28,7 +28,7 @@ from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.mdp import MDP
-from diffbisim.process import as_process
+from diffbisim.process import as_processes
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import ALIASES
@@ -100,7 +100,7 @@ def distance(
     >>> round(distance(X, Y, discount=0.5).value, 6)
     0.166667
     """
-    X, Y, chosen = as_process(X), as_process(Y), make_solver(solver, tol)
+    (X, Y), chosen = as_processes((X, Y)), make_solver(solver, tol)
     if lump:
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):

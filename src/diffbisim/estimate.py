@@ -5,7 +5,8 @@ so d̂ is biased upward, most visibly if the true distance is near zero. Two kin
 
 *Bootstrap*, d*: episodes are drawn with replacement and the chains estimated again. The distribution of d* around d̂
 approximates that of d̂ around the true distance, which gives the *basic* interval [2 d̂ - q_hi, 2 d̂ - q_lo] with q the
-quantiles of d*; ``bias`` is mean(d*) - d̂.
+quantiles of d*; ``bias`` is mean(d*) - d̂. A group with fewer than 4 episodes has too few to draw from. Then the
+steps that leave each state are drawn with replacement, which assumes a Markov chain.
 
 *Null*, d₀: episodes are randomly reassigned to the two groups (evidence.py), so that the groups differ by chance only.
 Near zero, where d has a kink, the bootstrap fails, but the null distribution does not. Since noise and true differences
@@ -40,7 +41,7 @@ from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.evidence import Design, Evidence, can_permute, compare_two, count_episodes, null_counts
+from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
 from diffbisim.parallel import Executor, batches, executor_map
@@ -294,11 +295,23 @@ class Source:
         """Return the empirical chain, or that of a bootstrap replicate if a generator is given."""
         if isinstance(self.data, MarkovChain):
             return self.data
-        data = (
-            self.data if rng is None else self.data.take(rng.integers(self.data.n_episodes, size=self.data.n_episodes))
-        )
+        data = self.data if rng is None else _resampled(self.data, rng)
         ends = _numbers_of(self.terminal, data.n_states, data.labels)
         return chain_from(data, self.rewards, self.start, self.unseen, ends)
+
+
+def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
+    """Draw a bootstrap replicate: whole episodes, or the steps that leave each state if there are too few episodes."""
+    if data.starts is None or data.n_episodes >= MIN_EPISODES:
+        return data.take(rng.integers(data.n_episodes, size=data.n_episodes))
+    visits = np.bincount(data.states, minlength=data.n_states)
+    number = -(-visits // data.lag)  # steps with a lag overlap: roughly this many are independent
+    by_state = np.argsort(data.states, kind="stable")
+    first = np.repeat(np.cumsum(visits) - visits, number)
+    drawn = by_state[first + rng.integers(np.repeat(visits, number))]
+    columns = ("states", "next_states", "weights", "actions", "rewards")
+    kept = {name: part[drawn] for name in columns if (part := getattr(data, name)) is not None}
+    return replace(data, episodes=None, **kept)
 
 
 def chain_from(
@@ -478,8 +491,8 @@ def warn_of_few(sources: Sequence[Source], design: Design) -> None:
     if not design.permute and design.known is None and all(one.starts is not None for one in data):
         warn(
             f"{' and '.join(str(one.n_episodes) for one in data)} episodes are too few to permute, so single steps "
-            "are permuted instead. The p-value then assumes that each group is one Markov chain, and is too small if "
-            "episodes differ; collect at least 4 episodes per group",
+            "are permuted instead. The p-value and the interval then assume that each group is one Markov chain. If "
+            "episodes differ, the p-value is too small and the interval too short; collect at least 4 per group",
             category=UserWarning, stacklevel=3,
         )  # fmt: skip
 
@@ -498,8 +511,7 @@ def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount
         recoded(source.data, space, code) for source, code in zip(sources, space.codes, strict=True) if not source.known
     ]
     known = next((source.data for source in sources if source.known), None)
-    counted = count_episodes(data, None if strata is None else stratum_numbers(strata, data), known)
-    permute = known is None and all(one.starts is not None for one in data) and can_permute(counted)
+    counted, permute = count_for_test(data, None if strata is None else stratum_numbers(strata, data), known)
     γ = discount if discount < 1 else 0.95  # with a horizon the discount may be 1
     return Design(counted, space.cost, γ, permute, known, space.labels)
 

@@ -4,8 +4,8 @@ Rows may be in any order. The rows of one id, sorted by time, form a sequence of
 splits it in two (sessions), and rows of the same id in another group form a separate sequence. Rows with equal times
 keep their order.
 
-*Times* are numbers, dates, or ISO 8601 strings (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z), which are
-compared in UTC. Strings without a time zone are taken literally.
+*Times* are numbers, dates, timedeltas, or ISO 8601 strings (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z),
+which are compared in UTC. Strings without a time zone are taken literally.
 
 *Missing values* are treated according to ``missing``:
 
@@ -73,6 +73,7 @@ def sequences(
     """Extract the sequences from a table whose columns are named by the arguments; without ``id`` there is one."""
     if missing not in POLICIES:
         raise InvalidArgument(f"missing is {missing!r}; use one of {', '.join(map(repr, POLICIES))}")
+    table = _with_columns(table)
     states = coded(_column(table, state, "state"))
     m = len(states.codes)
     if m == 0:
@@ -117,12 +118,25 @@ def sequences(
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
+def _with_columns(table: Any) -> Any:
+    """Return the table with all its columns: lazy polars frames are collected, a named pandas index is reset."""
+    if library(table) == "polars" and hasattr(table, "collect"):
+        return table.collect()
+    if library(table) == "pandas" and any(name is not None and name not in table.columns for name in table.index.names):
+        return table.reset_index()
+    return table
+
+
 def _column(table: Any, name: Any, what: str) -> Any:
     """Return a column of a DataFrame, Table or mapping by name."""
     columns = getattr(table, "column_names", None) or (list(table) if isinstance(table, Mapping) else None)
     columns = list(getattr(table, "columns", ())) if columns is None else list(columns)
     if name not in columns:
         raise InvalidData(f"{what} is {name!r}, but the table has no such column; its columns are {few(columns)}")
+    if columns.count(name) > 1:
+        raise InvalidData(
+            f"{what} is {name!r}, but the table has {columns.count(name)} columns of this name; rename them"
+        )
     return table[name]
 
 
@@ -211,7 +225,7 @@ def as_times(values: Any) -> Times:
     elif kind == "polars":
         values = values.to_numpy()
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    if array.dtype.kind == "M":
+    if array.dtype.kind in "mM":
         return _times_of_dates(array)
     if array.dtype.kind in "iuf":
         return Times(array, np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.size, dtype=bool), False)
@@ -219,7 +233,8 @@ def as_times(values: Any) -> Times:
 
 
 def _times_of_dates(array: NDArray[Any]) -> Times:
-    return Times(array.astype("datetime64[us]").astype(np.int64), np.isnat(array), True)
+    unit = "timedelta64[us]" if array.dtype.kind == "m" else "datetime64[us]"
+    return Times(array.astype(unit).astype(np.int64), np.isnat(array), True)
 
 
 def _times_of_objects(items: list[Any]) -> Times:

@@ -33,13 +33,14 @@ fraction of permutations in which the largest statistic over all pairs is at lea
 *Few episodes* have too few permutations. Then single steps are permuted among those that leave the same state, which
 assumes a Markov chain. A parametric bootstrap from the pooled chain would assume the same, but underestimates the noise
 of states with many successors and few visits. Transitions without episodes are treated in the same way. If one side is
-a known chain, steps are drawn from it, and the parametric bootstrap is exact.
+a known chain, steps are drawn from it, and the parametric bootstrap is exact. Steps with a lag overlap, so
+only every lag-th of them is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import comb
 from typing import Any, NamedTuple
@@ -116,6 +117,32 @@ def count_episodes(
     groups = np.repeat(np.arange(len(data)), [group.n_episodes for group in data])
     where = np.zeros(begin, np.int64) if strata is None else np.concatenate([np.asarray(s) for s in strata])
     return Counted(Cells.of(seen // n, seen % n), counts, groups, where, n)
+
+
+def count_for_test(
+    data: Sequence[Transitions], strata: Sequence[Any] | None = None, known: MarkovChain | None = None
+) -> tuple[Counted, bool]:
+    """Count the episodes of several groups; also return whether whole episodes can be permuted.
+
+    If not, single steps are permuted as if they were independent. Steps with a lag overlap, so only those that do not
+    are counted.
+    """
+    counted = count_episodes(data, strata, known)
+    if known is None and all(group.starts is not None for group in data) and can_permute(counted):
+        return counted, True
+    if all(group.lag == 1 for group in data):
+        return counted, False
+    return count_episodes([without_overlap(group) for group in data], strata, known), False
+
+
+def without_overlap(data: Transitions) -> Transitions:
+    """Return every lag-th step of each episode."""
+    if data.lag == 1 or data.episodes is None:
+        return data
+    begin = np.searchsorted(data.episodes, data.episodes)
+    kept = (np.arange(len(data)) - begin) % data.lag == 0
+    columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
+    return replace(data, **{name: part[kept] for name in columns if (part := getattr(data, name)) is not None})
 
 
 class MergedCells(NamedTuple):

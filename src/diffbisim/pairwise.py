@@ -14,7 +14,7 @@ from diffbisim.distance import make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.parallel import Executor, batches, stop_flag, tasks
 from diffbisim.problem import Array
-from diffbisim.process import as_process
+from diffbisim.process import as_processes
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.timed import TimedChain
@@ -66,7 +66,7 @@ def pairwise(
     """
     if not isinstance(chains, Iterable):
         raise InvalidArgument(f"chains is a {type(chains).__name__}; give a list of MarkovChains")
-    chains, chosen = list(map(as_process, chains)), make_solver(solver, tol)
+    chains, chosen = as_processes(chains), make_solver(solver, tol)
     if not chains:
         raise InvalidArgument("chains is empty; give at least one MarkovChain")
     for k, chain in enumerate(chains):

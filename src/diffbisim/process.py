@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from diffbisim.chain import MarkovChain, Transitions
+from diffbisim.errors import warn
 from diffbisim.explicit import ExplicitModel
 from diffbisim.mdp import MDP
+from diffbisim.names import few
 from diffbisim.recognize import recognize
 from diffbisim.timed import TimedChain
 
@@ -64,9 +66,31 @@ def as_chain(
 
 def as_process(value: Any) -> Any:
     """Convert an object of another library or a square array to a chain or MDP; return anything else unchanged."""
+    return _read(value)[0]
+
+
+def as_processes(values: Iterable[Any]) -> list[Any]:
+    """Convert several objects to be compared; warn if only the order of their states makes their starts differ."""
+    read = [_read(value) for value in values]
+    starts = dict.fromkeys(process.label(int(process.initial.argmax())) for process, guessed in read if guessed)
+    if len(starts) > 1:
+        warn(
+            "tables and graphs do not say where a chain starts, so each starts in its first state: "
+            f"{few(list(starts))}. The distance counts this difference; pass as_chain(obj, initial=...) to say where "
+            "they start",
+            category=UserWarning, stacklevel=3,
+        )  # fmt: skip
+    return [process for process, _ in read]
+
+
+def _read(value: Any) -> tuple[Any, bool]:
+    """Return the process of an object, and whether it starts in its first named state only by default."""
     if isinstance(value, (MarkovChain, MDP, TimedChain, Transitions, str, bytes, list, tuple, dict)):
-        return value
+        return value, False
     shape = getattr(value, "shape", (1, 1))
-    if len(shape) != 2 or shape[0] != shape[1] or recognize(value) is None:
-        return value
-    return as_chain(value)
+    found = recognize(value) if len(shape) == 2 and shape[0] == shape[1] else None
+    if found is None:
+        return value, False
+    if isinstance(found, ExplicitModel):
+        return as_chain(found), False
+    return MarkovChain.of(found), found.initial is None and found.labels is not None

@@ -141,7 +141,7 @@ def test_what_a_drn_file_says(tmp_path):
         ("1/4", "[0.1, 0.2]", 14, 'expected "state"'),
         ("\t\t1 : 0.75", "\t\t7 : 0.75", 15, "a state from 0 to 1"),
         ("state 1", "state 2", 18, "expected state 1 of 2"),
-        ("@nr_states\n2", "@nr_states\n3", 20, "promises 3 states, 2 follow"),
+        ("@nr_states\n2", "@nr_states\n3", 20, "announces 3 states, but 2 follow"),
         ("[1, 0]", "[1, 0, 2]", 12, "3 rewards for 2 reward structures"),
         ("@model", "@moddel", 20, "there is no @model"),
     ],

@@ -478,7 +478,7 @@ def test_a_guess_that_matters_is_a_note(folder):
     assert [chain["start"] for chain in json.loads(out)["chains"]] == [["sunny"], ["rainy"]]
     out, err = run(*arguments, "--initial-b", "sunny")
     assert (json.loads(out)["value"], err) == (0, "")
-    assert "that of its first row, sunny, is kept" in run("convert", "weather.csv", "w.npz")[1]
+    assert "that of its first row, sunny, is used" in run("convert", "weather.csv", "w.npz")[1]
     for name in ("p.csv", "q.csv"):
         rows = ["a,b", "b,a"] if name == "p.csv" else ["b,a", "a,b"]
         (folder / name).write_text("state,next_state\n" + "\n".join(rows) + "\n", encoding="utf-8")

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from diffbisim.estimate import _resampled
+from diffbisim.evidence import count_for_test
 
 REWARDS = np.arange(5.0)
 
@@ -120,6 +122,62 @@ def test_few_episodes_are_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert db.estimate(data(0.0, 1), data(0.0, 2), **few).method == "99 permutations of whole episodes"
+
+
+@pytest.mark.parametrize("lag", [1, 7])
+def test_steps_of_few_episodes_are_drawn_as_a_markov_chain_draws_them(lag):
+    """The binomial variance p (1 - p) / N of every entry, with N the visits that do not overlap."""
+    path = db.examples.drift_walk(0.3, 5).sample(700, rng=4)
+    few = db.Transitions.from_trajectories([path], states=5, lag=lag)
+    rng = np.random.default_rng(0)
+    drawn = np.array([_resampled(few, rng).chain().transition for _ in range(1500)])
+    P, visits = few.chain().transition, np.bincount(few.states, minlength=5)[:, None]
+    variance = P * (1 - P) / np.ceil(visits / lag)
+    assert np.abs(drawn.mean(axis=0) - P).max() <= 5 * np.sqrt(variance.max() / 1500)
+    assert np.allclose(drawn.var(axis=0)[P > 0.02], variance[P > 0.02], rtol=0.2)
+
+
+def test_one_trajectory_in_each_group_has_an_honest_standard_error():
+    """The bootstrap of one episode would find none at all; the truth is how new data scatter."""
+    how = {"rewards": REWARDS, "initial": 2, "discount": 0.9, "replicates": 40, "permutations": 19}
+
+    def one(seed):
+        sides = [data(drift, [seed, k], episodes=1, length=400) for k, drift in enumerate((0.0, 1.5))]
+        with pytest.warns(UserWarning, match="the interval too short"):
+            return db.estimate(*sides, rng=seed, **how)
+
+    found = [one(seed) for seed in range(20)]
+    scatter = np.std([e.plug_in for e in found], ddof=1)
+    assert 0.6 <= np.mean([e.standard_error for e in found]) / scatter <= 1.7
+
+
+def test_steps_that_overlap_count_once():
+    """Of single trajectories the test takes the steps between every lag-th state; of whole episodes all of them."""
+    paths = walks(0.5, 3, episodes=6, length=93)
+    groups = paths[:1], paths[1:2]
+    lagged = count_for_test([db.Transitions.from_trajectories(group, states=5, lag=10) for group in groups])
+    each = [[path[::10] for path in group] for group in groups]
+    apart = count_for_test([db.Transitions.from_trajectories(group, states=5) for group in each])
+    assert not lagged[1]
+    assert not apart[1]
+    assert np.array_equal(lagged[0].totals, apart[0].totals)
+    whole, permuted = count_for_test([db.Transitions.from_trajectories(paths, states=5, lag=10)] * 2)
+    assert permuted
+    assert whole.totals.sum() == 2 * 6 * (1 + 84)  # starts, and steps from each of the first 84 of 94 states
+
+
+def test_a_lag_does_not_raise_false_alarms():
+    """Of 30 pairs of single trajectories of one chain, a test at 5 % rejects more than 6 with probability 0.0006."""
+    how = {"rewards": REWARDS, "initial": 2, "replicates": 20, "permutations": 99}
+
+    def one(seed):
+        paths = [walks(0.0, [seed, k], episodes=1, length=1000) for k in (0, 1)]
+        sides = (db.Transitions.from_trajectories(path, states=5, lag=10) for path in paths)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return db.estimate(*sides, rng=seed, **how).p_value
+
+    assert sum(one(seed) <= 0.05 for seed in range(30)) <= 6
 
 
 def test_a_known_chain_is_tested():

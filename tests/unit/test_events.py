@@ -63,7 +63,11 @@ KINDS = {
     "categories": lambda t: pd.DataFrame(t).astype({"user": "category", "page": "category"}),
     "texts": lambda t: pd.DataFrame(t).assign(at=lambda d: d["at"].astype(str)),
     "arrow types": lambda t: pa.table(pd.DataFrame(t)).to_pandas(types_mapper=pd.ArrowDtype),
+    "index": lambda t: pd.DataFrame(t).set_index(["at", "user"]),
+    "durations": lambda t: pd.DataFrame(t).assign(at=lambda d: d["at"] - d["at"].min()),
     "polars": lambda t: pl.from_pandas(pd.DataFrame(t)),
+    "polars durations": lambda t: pl.from_pandas(pd.DataFrame(t)).with_columns(pl.col("at") - pl.col("at").min()),
+    "polars, lazy": lambda t: pl.from_pandas(pd.DataFrame(t)).lazy(),
     "pyarrow": lambda t: pa.table(pd.DataFrame(t)),
     "pyarrow zones": lambda t: pa.table(pd.DataFrame(t).assign(at=lambda d: d["at"].dt.tz_localize("UTC"))),
 }
@@ -155,6 +159,32 @@ def test_spelling_is_reported_and_kept():
     with pytest.warns(UserWarning, match=re.escape(said)):
         data = db.Transitions.from_frame(rows, **NAMES)
     assert data.labels == ("Home", "cart", "home ", "n/a")
+
+
+def test_pauses_between_durations():
+    frame = KINDS["durations"](table(minutes=20))
+    assert db.Transitions.from_frame(frame, **NAMES, gap="15min").n_episodes == 6
+    assert db.Transitions.from_frame(frame, **NAMES, gap="20min").n_episodes == 3
+
+
+def test_episodes_are_in_the_order_in_which_ids_appear():
+    """So that strata can be given: one value for each id, by order of appearance."""
+    frame = pd.DataFrame({"id": list("cacbab"), "t": [5, 1, 2, 9, 0, 3], "s": list("yxxzzx")})
+    data = db.Transitions.from_frame(frame, id="id", time="t", state="s")
+    first = frame.sort_values("t").groupby("id")["s"].first()
+    assert [data.labels[s] for s in data.starts] == [first[name] for name in frame["id"].unique()]
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(table())
+    with pytest.raises(InvalidData, match="state is 'page', but the table has 2 columns of this name"):
+        db.Transitions.from_frame(pd.concat([frame, frame], axis=1), **NAMES)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.xlsx"])
+def test_other_kinds_of_files_are_named(tmp_path, name):
+    with pytest.raises(InvalidData, match=r"files are not supported; save the table as \.csv"):
+        db.read_transitions(file(tmp_path, name, "[]"), state="page")
 
 
 def test_columns_and_times_that_are_not_there():

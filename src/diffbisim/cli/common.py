@@ -26,7 +26,7 @@ import typer
 import typer.models
 
 from diffbisim import __version__
-from diffbisim.errors import DiffbisimError, InvalidArgument
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidData
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +92,7 @@ Gap = Annotated[
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", help="Events: the column with the group; compares the two groups in A (no B)", show_default=False
+        "--group", help="Events: the column with the group; compares the groups of one file", show_default=False
     ),
 ]
 Missing = Annotated[str, typer.Option(help="Events: how to treat missing values: error, split or drop")]
@@ -338,15 +338,28 @@ class Events:
         with warnings_as_notes(), naming_options(missing="--missing", state="--state", gap="--session-gap"):
             return read_transitions(path, states=states, gap=gap, **options)
 
-    def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
-        """Return the transitions and the names of the two groups in a file."""
+    def groups(self, path: Path) -> dict[Any, Transitions]:
+        """Return the groups in a file by name, at least two."""
         if self.group is None:
             raise InvalidArgument(f"only {path} is given; give a second file, or --group COLUMN to compare its groups")
-        found = self.read(path)
+        found: dict[Any, Transitions] = self.read(path)
+        if len(found) < 2:
+            raise InvalidArgument(f"{path}: {self.group} has one group, {next(iter(found))}; it must have two or more")
+        return found
+
+    def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
+        """Return the transitions and the names of the two groups in a file."""
+        found = self.groups(path)
         if len(found) != 2:
             names = listed([f"{name} ({data.n_episodes:,})" for name, data in list(found.items())[:SHOWN]], len(found))
-            raise InvalidArgument(f"{path}: {self.group} has {len(found)} groups, {names}; it must have two")
-        return list(found.values()), [f"{path}, {self.group} = {name}" for name in found]
+            raise InvalidArgument(
+                f"{path}: {self.group} has {len(found)} groups, {names}; use diffbisim compare for more than two"
+            )
+        return list(found.values()), self.titles(path, found)
+
+    def titles(self, path: Path, groups: Iterable[Any]) -> list[str]:
+        """Return the names of the groups of a file for reports."""
+        return [f"{path}, {self.group} = {name}" for name in groups]
 
 
 def read_observed(
@@ -362,7 +375,12 @@ def read_observed(
         return events.read(path)  # type: ignore[no-any-return]
     if extension(path) in (".csv", ".tsv") and holds_observations(path):
         return read_transitions(path)  # type: ignore[no-any-return]
-    return read_chain(path, rewards=rewards, constants=const)
+    try:
+        return read_chain(path, rewards=rewards, constants=const)
+    except InvalidData as error:
+        if error.line != 1 or extension(path) not in (".csv", ".tsv"):
+            raise
+        raise InvalidData(f"{error}; for a table of events, name the columns: --state, --id, --time") from None
 
 
 @contextmanager
@@ -503,6 +521,13 @@ def problem_line(report: Report) -> dict[str, str]:
     if criterion != "discounted":
         return {"cost, criterion": f"{cost}, {criterion}"}
     return {"cost, discount": f"{cost}, {report['discount']:g}"}
+
+
+def interval_note(report: Report) -> dict[str, str]:
+    """Return a line that explains an interval down to zero despite evidence of a difference; else nothing."""
+    if report["p_value"] > 1 - report["confidence"] + 1e-12 or report["lower"] > 0:
+        return {}
+    return {"note": "the interval starts at 0 despite the evidence: the differing rows add little to the distance"}
 
 
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -99,6 +100,7 @@ def _table(report: cli.Report) -> Table:
         "plug-in": f"{report['plug_in']:.6g} between the empirical chains; bootstrap bias {report['bias']:.3g}",
         "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "test": report["method"],
+        **cli.interval_note(report),
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
         **cli.problem_line(report),
         **cli.side_lines(report, "different transitions"),
@@ -111,7 +113,7 @@ def read_sides(
     """Read the two sides, each as observed transitions or as a known chain; also return their names."""
     if b is None:
         sides, names = events.two_groups(a)
-        return (Path(names[0]), Path(names[1])), list(sides)
+        return (Path(names[0]), Path(names[1])), sides
     if events.group is not None:
         raise InvalidArgument(f"--group compares the groups of one file; omit {b}")
     found = []
@@ -144,7 +146,7 @@ def read_both(
         if cost == "reward" and own is None and getattr(side, "rewards", None) is None:
             raise InvalidArgument(f"{path} has no rewards; give --rewards-{letter} FILE, or use --cost indicator")
     if cost == "indicator" and not any(known):
-        sides = _on_the_same_states(*sides)
+        sides = on_the_same_states(sides)
     starts = [None if text is None else cli.read_state(side, text) for side, text in zip(sides, initial, strict=True)]
     rules = ("first", "pooled", "empirical", "stationary")
     for k, side in enumerate(sides):  # checked here so that errors can name the options
@@ -160,16 +162,16 @@ def read_both(
     return sides, given, (starts[0], starts[1])
 
 
-def _on_the_same_states(one: Any, two: Any) -> list[Any]:
-    """Return two datasets on the union of their states."""
+def on_the_same_states(data: Sequence[Any]) -> list[Any]:
+    """Return datasets on the union of their states."""
     import numpy as np
 
-    if one.labels is None or two.labels is None:
-        return [replace(side, n_states=max(one.n_states, two.n_states)) for side in (one, two)]
-    names = sorted({*one.labels, *two.labels}, key=str)
+    if any(side.labels is None for side in data):
+        return [replace(side, n_states=max(one.n_states for one in data)) for side in data]
+    names = sorted({name for side in data for name in side.labels}, key=str)
     number = {name: k for k, name in enumerate(names)}
     sides = []
-    for side in (one, two):
+    for side in data:
         new = np.array([number[name] for name in side.labels], dtype=np.int64)
         moved = {
             part: new[getattr(side, part)]

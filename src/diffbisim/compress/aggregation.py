@@ -22,6 +22,7 @@ from diffbisim.cost import feature_cost, ground_cost
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.names import Labels
 from diffbisim.problem import Array, Problem
+from diffbisim.process import as_process
 from diffbisim.solvers import Exact
 
 METHODS = {"mean": "aggregate", "kinetic": "kinetic"}
@@ -79,6 +80,7 @@ def aggregate(
     >>> aggregate(block_chain(3, 2), [0, 0, 1, 1, 2, 2]).distance.upper <= 1e-8
     True
     """
+    chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
     if method not in METHODS:

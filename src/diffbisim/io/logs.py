@@ -27,6 +27,7 @@ from diffbisim.io.tables import Rows, csv_line, csv_rows
 
 ARROW = (".parquet", ".arrow", ".feather")
 LOGS = (".xes", *ARROW)
+OTHERS = (".json", ".jsonl", ".ndjson", ".xls", ".xlsx", ".ods", ".zip")  # tables that are not read
 BATCH = 2**16  # number of times that are parsed at once
 ACTIVITY = "concept:name"  # attribute with the activity of an event
 
@@ -46,6 +47,8 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
         table: Any = log
     elif state is None:
         raise InvalidArgument(f"{path}: state is not given; name the column with the states")
+    elif kind in OTHERS:
+        raise InvalidData(f"{path}: {kind} files are not supported; save the table as .csv, .tsv, .parquet or .arrow")
     elif kind in ARROW:
         table = _read_arrow(path, [name for name in (id, time, state, group) if name is not None])
     else:

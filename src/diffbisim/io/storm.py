@@ -67,7 +67,7 @@ def _built(path: Path, constants: Any) -> ExplicitModel:
         model = stormpy.build_model(program, options=stormpy.BuilderOptions(build_full=True))
     except Exception as error:  # stormpy raises many kinds of errors
         reason = " ".join(str(error).split())[:300]
-        raise InvalidData(f"{path}: Storm cannot build it ({reason}); pass constants as constants='N=16'") from None
+        raise InvalidData(f'{path}: Storm cannot build it ({reason}); pass constants as constants="N=16"') from None
     found = recognize(model)
     if not isinstance(found, ExplicitModel):
         raise InvalidData(f"{path}: Storm builds a {type(model).__name__}, which is not a DTMC or MDP")
