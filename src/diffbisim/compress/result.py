@@ -138,8 +138,8 @@ class CompressResult:
 
     @property
     def _stays(self) -> bool:
-        """Whether the small chain visits only one state."""
-        return self.chain.reachable_states.size == 1
+        """Whether the small chain visits only one state, or only states that behave alike."""
+        return self.used == 1
 
     @property
     def status(self) -> str:
