@@ -10,6 +10,7 @@ import diffbisim as db
 from cases import each
 from diffbisim.problem import Problem
 from diffbisim.solvers import Exact
+from diffbisim.solvers.krylov import bicgstab
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
 from oracles.bellman import bellman
 from oracles.instances import KINDS, instance
@@ -71,6 +72,30 @@ def test_bounds_contain_the_bellman_value(seed):
     case = instance(seed)
     result, exact = SinkhornPolicy(tol=1e-5).solve(problem_of(case)), bellman(*case).value
     assert result.lower - 1e-12 <= exact <= result.upper + 1e-12
+
+
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
+@BOTH
+def test_tables_are_finite_where_the_linear_solver_diverges(solver):
+    """Frozen states against a cycle at a discount of 0.9999: BiCGStab overflows on the independent coupling."""
+    X = db.MarkovChain(np.eye(3), initial=[0.0, 0.25, 0.75])
+    Y = db.MarkovChain(np.roll(np.eye(6), -1, axis=1), initial=np.array([0.0, 0.09, 0.01, 0.15, 0.11, 0.64]))
+    cost = 6e7 * np.array([[0, 1, 0, 1, 1, 0], [1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
+    exact = db.distance(X, Y, cost, discount=0.9999)
+    result = db.distance(X, Y, cost, discount=0.9999, solver=solver(max_iterations=30))
+    assert np.isfinite(result.values).all()
+    assert result.lower <= exact.upper
+    assert exact.lower <= result.upper
+
+
+def test_a_linear_solver_that_diverges_says_so():
+    """Infinity, so that every comparison with a target fails; NaN would pass `residual > target`."""
+
+    def overflow(v, out):
+        out[:] = 1e200 * np.roll(v, 1) - 1e200 * v
+
+    with np.errstate(all="ignore"):
+        assert bicgstab(overflow, np.array([1.0, -1e200, 3.0]), np.zeros(3), 1e-9, 50) == np.inf
 
 
 def test_all_kinds_occur():

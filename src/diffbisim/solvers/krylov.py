@@ -49,10 +49,11 @@ def bicgstab(system: Operator | Compiled, b: Array, u: Array, target: float, max
     """Improve `u` in place until the largest entry of b - (I - γ Π) u is below `target`; return that entry.
 
     The shadow vector is the first residual; after a breakdown the method restarts from the current u. It needs five
-    vectors of memory.
+    vectors of memory. Returns infinity if the iteration diverges until numbers overflow; u is then of no use.
     """
     iterate = _compiled if isinstance(system, tuple) else _iterate
-    return float(iterate(system, b, u, float(target), max_iterations))
+    worst = float(iterate(system, b, u, float(target), max_iterations))
+    return worst if np.isfinite(worst) else np.inf
 
 
 def _iterate(system: Any, b: Array, u: Array, target: float, max_iterations: int) -> Any:
@@ -61,6 +62,8 @@ def _iterate(system: Any, b: Array, u: Array, target: float, max_iterations: int
     shadow, p = r.copy(), r.copy()
     rho = _dot(shadow, r)
     for _ in range(max_iterations):
+        if not np.isfinite(worst):
+            break
         if worst <= target:
             worst = _residual(system, b, u, r)  # the recurrence drifts, so recompute the residual
             if worst <= 2 * target:

@@ -330,14 +330,18 @@ def _temperature(epsilon: float, scale: float, discount: float) -> float:
 
 
 def independent_value(problem: Problem, c: Array) -> Array:
-    """Return U of the independent coupling, flat and scaled, the initial table: (I - γ P_X ⊗ P_Y) U = (1-γ) c."""
+    """Return U of the independent coupling, flat and scaled, the initial table: (I - γ P_X ⊗ P_Y) U = (1-γ) c.
+
+    If BiCGStab diverges, which can happen for periodic chains at a discount near one, the costs are the initial table.
+    """
     P, Q, γ, shape = problem.x.transition, problem.y.transition, problem.discount, problem.shape
 
     def system(v: Array, out: Array) -> None:
         image = (Q @ (P @ v.reshape(shape)).T).T
         np.subtract(v, γ * np.asarray(image).ravel(), out=out)
 
-    U = c / (1 - γ)
-    low, high = float(U.min()), float(U.max())
-    bicgstab(system, c, U, 1e-13 * float(c.max()), max_iterations=100)
-    return np.clip(U, low, high)
+    costs = c / (1 - γ)
+    U, largest = costs.copy(), float(c.max())
+    with np.errstate(over="ignore", invalid="ignore"):
+        residual = bicgstab(system, c, U, 1e-13 * largest, max_iterations=100)
+    return np.clip(U, costs.min(), costs.max()) if residual <= largest else costs
