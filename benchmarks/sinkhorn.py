@@ -57,7 +57,7 @@ class PotAnnealing(Annealing):
 
     def improve(self, iteration: int) -> None:
         target = 0.1 / (self.beta * self.spread)
-        self.plans.heat(self.U, self.beta)
+        self.plans.set_kernel(self.U, self.beta)
         self.seconds += self.pot_seconds(np.random.default_rng(iteration), target)
         for _ in range(self.batch // 5):  # too few at a time for over-relaxation to begin
             self.plans.scale(5, target)

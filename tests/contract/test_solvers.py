@@ -292,7 +292,7 @@ PASSAGES = {
 REFUSED = {
     "warm and lump": (
         lambda name, data: solve(data, name, "lumped", warm=solve(data, name)),
-        "warm and lump do not go together",
+        "warm and lump cannot be combined",
         SOLVERS,
     ),
     "warm of another shape": (

@@ -396,7 +396,7 @@ def test_options_out_of_range():
     expert = mdp.induced_chain(mdp.uniform_policy())
     for method, options, error, message in [
         (baselines.pw_dice, {"regularization": -1}, InvalidArgument, "regularization is -1"),
-        (baselines.pw_dice, {"cost": "reward"}, InvalidCost, "unknown here"),
+        (baselines.pw_dice, {"cost": "reward"}, InvalidCost, 'use "indicator"'),
         (baselines.state_matching, {"cost": np.ones((2, 2))}, InvalidCost, "expected"),
         (baselines.smodice, {"smoothing": 1.0}, InvalidArgument, "smoothing"),
         (baselines.iostom_style, {"kappa": 0}, InvalidArgument, "kappa"),

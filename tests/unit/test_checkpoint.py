@@ -173,7 +173,7 @@ OTHERS = {
     "warm": {"warm": False},
     "optimizer": ADAM,
     "kernel": {"kernel": lambda: K.MaskedSoftmax(np.ones((5, 5)), rng=1)},
-    "values at which the parameters": {"kernel": lambda: K.Softmax(5, rng=2)},
+    "initial parameters of": {"kernel": lambda: K.Softmax(5, rng=2)},
 }
 
 
@@ -187,7 +187,7 @@ def test_the_checkpoint_of_another_fit_is_refused_by_name(name, tmp_path):
     path = tmp_path / "run.npz"
     run_fit(path)
     before = path.read_bytes()
-    with pytest.raises(db.InvalidData, match=rf"of another run; what differs: .*{name.split(',')[0]}.*delete this one"):
+    with pytest.raises(db.InvalidData, match=rf"another run; differences: .*{name.split(',')[0]}.*delete this one"):
         run_fit(path, **OTHERS[name])
     assert path.read_bytes() == before
 
@@ -201,7 +201,7 @@ def test_another_optimizer_scheduler_or_cost_table_is_refused(tmp_path):
         {"cost": np.eye(5), **ADAM, "scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 2)},
         {"cost": 2 * np.eye(5), **ADAM},
     ):
-        with pytest.raises(db.InvalidData, match="what differs"):
+        with pytest.raises(db.InvalidData, match="differences"):
             run_fit(path, **other)
 
 
@@ -218,13 +218,13 @@ def test_annealed_steps_depend_on_their_number(tmp_path):
     """With a cosine over ``steps`` a longer run is another run from its first step on."""
     path = tmp_path / "run.npz"
     run_fit(path, loop="single")
-    with pytest.raises(db.InvalidData, match="what differs: scheduler"):
+    with pytest.raises(db.InvalidData, match="differences: scheduler"):
         run_fit(path, loop="single", steps=8)
     path.unlink()
     run_fit(path, solver=Somcot(50))
-    with pytest.raises(db.InvalidData, match=r"what differs: steps \(4 there, 5 here\)"):
+    with pytest.raises(db.InvalidData, match=r"differences: steps \(4 there, 5 here\)"):
         run_fit(path, solver=Somcot(50), steps=5)
-    with pytest.raises(db.InvalidData, match="what differs: solver"):
+    with pytest.raises(db.InvalidData, match="differences: solver"):
         run_fit(path, solver=Somcot(50, rng=1))
 
 
@@ -240,7 +240,7 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
         run_fit(path)
     mdp = db.examples.imitation_chain()
     db.imitate(mdp, mdp.induced_chain(mdp.uniform_policy()), checkpoint=(other := tmp_path / "other.npz"))
-    with pytest.raises(db.InvalidData, match="is of imitate, not of fit"):
+    with pytest.raises(db.InvalidData, match="belongs to imitate, not to fit"):
         run_fit(other)
 
 
@@ -499,7 +499,7 @@ def test_a_policy_module_goes_on_where_it_is(tmp_path):
             db.imitate(*task, policy=policy, checkpoint=path, every=2, callback=stop_at(stop), **how)
     db.imitate(*task, policy=policy, checkpoint=path, callback=stop_at(2, error=False), **how)
     assert_same_imitation(db.imitate(*task, policy=policy, checkpoint=path, **how), straight)
-    with pytest.raises(db.InvalidData, match="values at which the parameters of policy begin"):
+    with pytest.raises(db.InvalidData, match="initial parameters of policy"):
         db.imitate(*task, policy=net(1), checkpoint=path, **how)
 
 
@@ -513,7 +513,7 @@ def test_the_checkpoint_of_another_imitation_is_refused_by_name(tmp_path):
         "policy": np.eye(3)[[0] * 6], "update": "gradient", "attainable": True, "tol": 1e-3, "solver": "lp", "rng": 1,
     }  # fmt: skip
     for name, value in others.items():
-        with pytest.raises(db.InvalidData, match=f"what differs: .*{name}"):
+        with pytest.raises(db.InvalidData, match=f"differences: .*{name}"):
             db.imitate(**{**how, name: value})
     db.imitate(**how)
 
@@ -555,9 +555,9 @@ def test_imitation_in_an_environment_resumes_bit_for_bit(way, tmp_path):
     with suppress(Interrupt):
         sampled(way, checkpoint=path, every=1, callback=stop_at(2))
     assert_same_imitation(sampled(way, checkpoint=path, every=1), straight)
-    with pytest.raises(db.InvalidData, match=r"what differs: .*sampling"):
+    with pytest.raises(db.InvalidData, match=r"differences: .*sampling"):
         sampled(way, steps=1600, checkpoint=path)
-    with pytest.raises(db.InvalidData, match="what differs: environment"):
+    with pytest.raises(db.InvalidData, match="differences: environment"):
         sampled(way, env=lambda: gymnasium.make("FrozenLake-v1", is_slippery=False), checkpoint=path)
 
 

@@ -242,7 +242,7 @@ def test_the_checkpoint_of_another_run_is_refused(change, what, tmp_path):
     run = {"target": db.examples.random_chain(14, 3), "n_states": 3, "restarts": 2, "max_steps": 2}
     run["checkpoint"] = tmp_path / "run.npz"
     db.compress(**run)
-    with pytest.raises(InvalidData, match=f"another run; what differs: .*{what}"):
+    with pytest.raises(InvalidData, match=f"another run; differences: .*{what}"):
         db.compress(**{**run, **change})
 
 

@@ -252,7 +252,7 @@ def test_cells_that_blur_are_refused_with_numbers():
 
     env = gymnasium.wrappers.TimeLimit(Slow(dimension=4), 20)
     paths = [np.random.default_rng(k).normal(size=(20, 4)) for k in range(2)]
-    with pytest.raises(InvalidArgument, match=r"of the way it goes in 10 steps.*tracking"):
+    with pytest.raises(InvalidArgument, match=r"of the distance it covers in 10 steps.*tracking"):
         db.imitate(env, paths, policy="markov", sampling=Control(steps=1_200, rounds=1, cells=10))
 
 

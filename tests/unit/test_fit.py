@@ -191,7 +191,7 @@ def check_resumed(folder, n, steps, stops, how):
 def test_checkpoint_of_another_model_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     db.fit(WALK, K.DriftWalk(0.0), steps=2, checkpoint=path)
-    with pytest.raises(db.InvalidData, match="another run; what differs: kernel"):
+    with pytest.raises(db.InvalidData, match="another run; differences: kernel"):
         db.fit(WALK, K.Softmax(16), steps=2, checkpoint=path)
     path.write_bytes(b"no archive")
     with pytest.raises(db.InvalidData, match="not a checkpoint"):

@@ -66,7 +66,7 @@ def test_a_lost_state_keeps_its_transitions():
     assert all(P[1, 0] == 1.0 for P in kernels)
 
 
-@pytest.mark.parametrize(("options", "message"), [({"level": 1.0}, "level"), ({"data": WALK}, "give Transitions")])
+@pytest.mark.parametrize(("options", "message"), [({"level": 1.0}, "level"), ({"data": WALK}, "pass Transitions")])
 def test_errors_name_the_argument_and_the_remedy(options, message):
     with pytest.raises(db.InvalidArgument, match=message):
         db.identify(**{"data": sample(50, 0), **KNOWN, **options})

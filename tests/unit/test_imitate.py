@@ -302,7 +302,7 @@ def test_a_stochastic_expert_stays_stochastic():
 
 
 def test_a_known_chain_has_no_sampling_error():
-    with pytest.raises(db.InvalidArgument, match=r"simplest=True.*give Transitions or trajectories"):
+    with pytest.raises(db.InvalidArgument, match=r"simplest=True.*pass Transitions or trajectories"):
         db.imitate(MDP, EXPERT, simplest=True)
 
 

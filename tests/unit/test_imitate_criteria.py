@@ -163,15 +163,19 @@ MDP = examples.imitation_chain()
 @pytest.mark.parametrize(
     ("mdp", "how", "match"),
     [
-        (MDP, {"criterion": "average", "update": "sampled"}, 'update "sampled" is for the discounted distance'),
-        (MDP, {"horizon": 3, "update": "best-response"}, 'update "best-response" is for the discounted distance'),
+        (MDP, {"criterion": "average", "update": "sampled"}, 'update "sampled" supports only the discounted distance'),
+        (
+            MDP,
+            {"horizon": 3, "update": "best-response"},
+            'update "best-response" supports only the discounted distance',
+        ),
         (MDP, {"criterion": "long-run"}, "criterion 'long-run' is not known"),
         (MDP, {"criterion": "average", "horizon": 3}, "has no end, horizon and weights have one"),
         (MDP, {"criterion": "total"}, "criterion='total' needs an end"),
         (MDP, {"horizon": 0}, "horizon is 0; it must be at least one step"),
-        (MDP, {"criterion": "total", "simplest": True}, "simplest=True: a deterministic policy may never end"),
+        (MDP, {"criterion": "total", "simplest": True}, "simplest=True is not available for the total"),
         (MDP, {"criterion": "average", "solver": "lp"}, "solver 'lp' does not solve problems of the kind 'average'"),
-        (gymnasium.make("FrozenLake-v1"), {"criterion": "average"}, "mdp is an environment.* give its table"),
+        (gymnasium.make("FrozenLake-v1"), {"criterion": "average"}, "mdp is an environment.* pass its MDP"),
     ],
 )
 def test_what_is_refused(mdp, how, match):

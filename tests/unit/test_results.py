@@ -159,7 +159,7 @@ def test_duals_too_large_for_memory_are_refused():
 
 def test_warm_and_lump_do_not_go_together():
     X, Y = dense_pair()
-    with pytest.raises(db.InvalidArgument, match="warm and lump do not go together"):
+    with pytest.raises(db.InvalidArgument, match="warm and lump cannot be combined"):
         db.distance(X, Y, lump=True, warm=db.distance(X, Y))
 
 

@@ -28,7 +28,7 @@ def plans_of(problem, beta, *, shared=True, seed=0):
     plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, threads=1)
     plans.full = plans.full and shared
     plans.kernel = None
-    plans.heat(np.random.default_rng(seed).random(problem.shape), beta)
+    plans.set_kernel(np.random.default_rng(seed).random(problem.shape), beta)
     return plans
 
 

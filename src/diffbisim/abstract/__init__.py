@@ -1,9 +1,9 @@
-"""Abstraction: few states that plan for many.
+"""Abstraction: small MDPs for planning in large ones.
 
-search.py       the door: candidates, each scored by exact evaluation, and the best of them
-result.py       an abstraction, what it loses, and what it can lose at most
+search.py       ``abstract``: candidate partitions, each scored by exact evaluation
+result.py       an abstraction, its losses, and bounds on them
 model.py        the MDP of the classes, and the exact losses of its policies
-partitions.py   where candidates come from: medians, balls and closest pairs of a metric
+partitions.py   candidate partitions: medians, balls and closest pairs in a metric
 """
 
 from diffbisim.abstract.result import AbstractionResult, Candidate

@@ -1,13 +1,14 @@
-"""Where candidates come from: partitions of states that are near in a metric D.
+"""Candidate partitions: classes of states that are close in a metric D.
 
-    medians    k-medians: centers drawn one after the other by weight times squared distance to the nearest (k-means++),
-               then in turn every state to its nearest center and every center to the median of its class
-    balls      Ferns, Panangaden & Precup (2006): a state that is not covered yet becomes the center of a ball of radius
-               ε that takes what is not covered; ε the least for which k balls are enough
-    pairs      the two closest states are put together, then the next two, until k classes are left (Castro 2021,
+    medians    k-medians: centers are drawn with probability proportional to weight times squared distance to the
+               nearest center (k-means++); then every state is assigned to its nearest center and every center moves to
+               the median of its class, in turn
+    balls      Ferns, Panangaden & Precup (2006): an uncovered state becomes the center of a ball of radius ε that takes
+               all uncovered states in it; ε is the smallest radius for which k balls suffice
+    pairs      the two closest states are merged, then the next two, until k classes are left (Castro 2021,
                google-research's rl_metrics): single linkage
 
-Each takes a seed, for the draws, for the order of the states, for ties; labels are (n,) in 0 … at most k-1.
+Each takes a generator, for draws, the order of states, or ties. Labels are (n,) integers from 0 to at most k-1.
 """
 
 from collections.abc import Callable
@@ -20,13 +21,13 @@ from diffbisim.checks import Floats, Integers
 
 ROUNDS = 30
 
-#: A median is sought among so many members of its class.
+#: Number of members of a class among which its median is sought.
 FEW = 60
 
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """Distances between states: ``between(rows, columns)`` is a table of these sizes."""
+    """Distances between states; ``between(rows, columns)`` returns a table of that shape."""
 
     between: Callable[[Integers, Integers], Floats]
     n: int
@@ -37,7 +38,7 @@ class Metric:
 
     @classmethod
     def of_features(cls, q: Floats) -> "Metric":
-        """The largest difference of features (n, d): for q = Q*, states of nearly the same values of all actions."""
+        """The largest difference of features (n, d); for Q*, states with similar values of all actions are close."""
         from scipy.spatial.distance import cdist
 
         return cls(lambda i, j: np.asarray(cdist(q[i], q[j], "chebyshev")), len(q))
@@ -47,13 +48,13 @@ class Metric:
 
     @property
     def table(self) -> Floats:
-        """All of it, (n, n)."""
+        """All distances, (n, n)."""
         everyone = np.arange(self.n)
         return self.between(everyone, everyone)
 
 
 def medians(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) -> Integers:
-    """k classes (fewer if there are not as many distinct states) around their medians, weighted."""
+    """Return k classes around weighted medians (fewer if there are fewer distinct states)."""
     everyone = np.arange(metric.n)
     centers = _spread(metric, weight, k, rng)
     labels = np.full(metric.n, -1)
@@ -68,7 +69,7 @@ def medians(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) ->
 
 
 def _spread(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) -> Integers:
-    """The first centers, all apart from each other."""
+    """Return the initial centers, which are distinct."""
     everyone = np.arange(metric.n)
     centers = [int(rng.choice(metric.n, p=weight / weight.sum()))]
     nearest = metric.between(everyone, np.array(centers))[:, 0]
@@ -82,7 +83,7 @@ def _spread(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) ->
 
 
 def _median(metric: Metric, weight: Floats, members: Integers, center: int, rng: np.random.Generator) -> int:
-    """The member with the least sum of distances to the others; the old center where there are no members."""
+    """Return the member with the least sum of distances to the others, or the old center if there are no members."""
     if members.size == 0:
         return center
     few = members if members.size <= FEW else np.sort(rng.choice(members, FEW, replace=False))
@@ -90,7 +91,7 @@ def _median(metric: Metric, weight: Floats, members: Integers, center: int, rng:
 
 
 def balls(D: Floats, k: int, rng: np.random.Generator) -> Integers:
-    """Balls of the least radius of which k are enough, centered at states in random order."""
+    """Return k balls of the smallest sufficient radius, centered at states in random order."""
     order = rng.permutation(len(D))
     radii = np.unique(D)
     low, high = 0, radii.size - 1  # the largest radius needs one ball
@@ -101,7 +102,7 @@ def balls(D: Floats, k: int, rng: np.random.Generator) -> Integers:
 
 
 def _covered(D: Floats, order: Integers, radius: float) -> Integers:
-    """The ball of every state, numbered as they are made."""
+    """Return the ball of every state, numbered in order of creation."""
     labels, count = np.full(len(D), -1), 0
     for center in order.tolist():
         if labels[center] < 0:
@@ -111,7 +112,7 @@ def _covered(D: Floats, order: Integers, radius: float) -> Integers:
 
 
 def pairs(D: Floats, k: int, rng: np.random.Generator) -> Integers:
-    """Closest pairs put together until k classes are left; ties in random order."""
+    """Merge closest pairs until k classes are left; ties are broken at random."""
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform
 
@@ -127,6 +128,6 @@ def pairs(D: Floats, k: int, rng: np.random.Generator) -> Integers:
 
 
 def numbered(labels: Any) -> Integers:
-    """The same partition, its classes 0, 1, … in the order in which they appear."""
+    """Return the same partition with classes numbered by first appearance."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[inverse.reshape(-1)], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""An abstraction of an MDP: its few states, how they stand for the many, and what planning on them loses.
+"""The result of an abstraction: the small MDP, the map from states to classes, and the losses of planning with it.
 
-All values are normalized, v = (1-γ) V, so that a loss has the scale of the rewards.
+All values are normalized, v = (1-γ) V, so that losses have the scale of the rewards.
 """
 
 import json
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     """A partition that was tried; losses as in :class:`AbstractionResult`, exact up to rounding."""
 
     method: str
-    seed: int  # -1 for those without chance
+    seed: int  # -1 for deterministic methods
     n_states: int
     loss: float
     start_loss: float
@@ -48,42 +48,51 @@ class Candidate(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """The same classes with another reward."""
+    """Planning for another reward on the same classes."""
 
     policy: Integers  # (k,) the optimal action of every class
-    losses: Floats  # (n,) of the lifted policy, upper bounds within rounding
-    lookahead_losses: Floats  # (n,)
-    bounds: Floats  # (n,) the encoder bound on ``losses``, if the reward is of the family
+    losses: Floats  # (n,) losses of the lifted policy, upper bounds within rounding
+    lookahead_losses: Floats  # (n,) losses of the policy with lookahead
+    bounds: Floats  # (n,) the encoder bound on ``losses``, valid if the reward is in the family
 
     @property
     def loss(self) -> float:
-        """In the worst state."""
+        """Loss in the worst state."""
         return float(self.losses.max())
 
     @property
     def lookahead_loss(self) -> float:
-        """In the worst state."""
+        """Loss with lookahead in the worst state."""
         return float(self.lookahead_losses.max())
 
     @property
     def bound(self) -> float:
-        """In the worst state."""
+        """Encoder bound in the worst state."""
         return float(self.bounds.max())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AbstractionResult:
-    """Few states that plan for many.
+    """A small MDP for planning in a large one, as returned by :func:`diffbisim.abstract`.
 
-    Attributes:
-        ground: the MDP that was abstracted.
-        mdp: the abstract MDP: kernels and rewards are means over the classes, the start is added up.
-        labels: class of every state, shape ``(n,)``, numbered by first appearance.
-        discount: γ.
-        method: where the partition comes from.
-        candidates: all that was tried, one row each (``pandas.DataFrame(result.candidates)`` is a table of them).
-        features: ψ, shape ``(n, n_actions, d)``, of the rewards that :attr:`bound` is for; the first is the reward.
-        complete: whether all candidates were tried; False where time was over.
+    Attributes
+    ----------
+    ground : MDP
+        The original MDP.
+    mdp : MDP
+        The abstract MDP: kernels and rewards are means over the classes, initial probabilities are summed.
+    labels : array of shape (n,)
+        Class of every state, numbered by first appearance.
+    discount : float
+        Discount γ.
+    method : str
+        The method that found the partition.
+    candidates : tuple of Candidate
+        All partitions that were tried (``pandas.DataFrame(result.candidates)`` is a table of them).
+    features : array of shape (n, n_actions, d)
+        Features ψ of the rewards for which :attr:`bound` holds; the first is the reward of the MDP.
+    complete : bool
+        Whether all candidates were tried; False if the time limit was reached.
     """
 
     ground: MDP
@@ -100,8 +109,11 @@ class AbstractionResult:
         cls, ground: MDP, labels: Integers, discount: float, method: str, candidates: tuple[Candidate, ...],
         features: Floats, complete: bool = True,
     ) -> "AbstractionResult":  # fmt: skip
-        """The abstraction by a partition: means over its classes."""
-        assert ground.rewards is not None  # checked at the door
+        """Build the abstraction of a partition, with means over its classes.
+
+        Parameters are the attributes of the same names; `labels` (n,) are numbered by first appearance.
+        """
+        assert ground.rewards is not None  # checked by the caller
         small = MDP(
             class_kernels(ground, labels),
             initial=np.bincount(labels, weights=ground.initial),
@@ -112,7 +124,7 @@ class AbstractionResult:
 
     @property
     def n_states(self) -> int:
-        """Number of abstract states; at most as many as were asked for."""
+        """Number of abstract states, at most as many as requested."""
         return self.mdp.n_states
 
     @property
@@ -121,19 +133,30 @@ class AbstractionResult:
         return freeze(np.eye(self.n_states)[self.labels])
 
     def members(self, k: int) -> Integers:
-        """The states of class ``k``, ascending."""
+        """Return the states of class `k` in ascending order."""
         if not 0 <= k < self.n_states:
-            raise InvalidArgument(f"k = {k} is not a class: give an index from 0 to {self.n_states - 1}")
+            raise InvalidArgument(f"k = {k} is not a class; pass an index from 0 to {self.n_states - 1}")
         return np.flatnonzero(self.labels == k)
 
     def lift(self, policy: Any) -> Any:
-        """A policy of the abstract MDP, (k,) actions or (k, n_actions) probabilities, as one of the states."""
+        """Extend a policy of the abstract MDP to all states.
+
+        Parameters
+        ----------
+        policy : array of shape (n_states,) or (n_states, n_actions)
+            An action per class, or probabilities.
+
+        Returns
+        -------
+        array of shape (n,) or (n, n_actions)
+            The policy of every state.
+        """
         shape = self.n_states, self.mdp.n_actions
         table = policy_table(policy, shape, labels=self.mdp.labels, actions=self.mdp.actions)
         return (np.asarray(policy) if np.ndim(policy) == 1 else table)[self.labels]
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle) for :func:`diffbisim.load`."""
         tried = [row._asdict() for row in self.candidates]
         partitions = np.array([row.pop("labels") for row in tried], dtype=np.int64)
         meta = {
@@ -148,7 +171,7 @@ class AbstractionResult:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> "AbstractionResult":
-        """The inverse of :meth:`save`. What the abstraction is and loses follows from its classes, and is computed."""
+        """Rebuild a saved abstraction from the arrays of its file; everything else follows from its classes."""
         meta = read_json(arrays, "abstraction")
         check_version(meta, "diffbisim-abstraction")
         ground = mdp_from_arrays(part(arrays, "ground."))
@@ -156,7 +179,7 @@ class AbstractionResult:
         shape = (n, ground.n_actions, arrays["features"].shape[-1])
         features = numbers(arrays, "features", shape)
         if not np.array_equal(features[:, :, 0], reward):
-            raise InvalidData("the first feature is not the reward of the MDP")
+            raise InvalidData("the first feature is not the reward of the MDP; the file is damaged")
         rows = entry(meta, "candidates", lambda rows: isinstance(rows, list), "a list of what was tried")
         tried = numbers(arrays, "candidates", (len(rows), n), np.int64, least=0, most=n - 1)
         return cls.of(
@@ -167,7 +190,7 @@ class AbstractionResult:
             entry(meta, "complete", lambda value: isinstance(value, bool), "true or false"),
         )  # fmt: skip
 
-    # --- what is planned, and what it loses ---------------------------------------------------------------------
+    # --- policies and their losses ------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Integers:
@@ -176,7 +199,7 @@ class AbstractionResult:
 
     @property
     def lookahead_policy(self) -> Integers:
-        """The best action of every state, ``(n,)``, by one step on the ground MDP and then the abstract values."""
+        """The best action of every state, ``(n,)``, with one step in the ground MDP followed by abstract values."""
         return self._planned.lookahead
 
     @lazy
@@ -186,17 +209,17 @@ class AbstractionResult:
 
     @property
     def losses(self) -> Floats:
-        """``v* - v^π`` of the lifted policy, by state, ``(n,)``; upper ends of certified brackets."""
+        """``v* - v^π`` of the lifted policy by state, ``(n,)``: certified upper bounds."""
         return self._planned.losses.upper
 
     @property
     def loss(self) -> float:
-        """What the lifted optimal policy loses in the worst state: never more, and at most :attr:`accuracy` less."""
+        """Loss of the lifted optimal policy in the worst state, an upper bound within :attr:`accuracy` of the truth."""
         return float(self.losses.max())
 
     @property
     def start_loss(self) -> float:
-        """What the lifted optimal policy loses from the start of the MDP."""
+        """Loss of the lifted optimal policy from the initial distribution."""
         return float(self.ground.initial @ self.losses)
 
     @property
@@ -206,45 +229,45 @@ class AbstractionResult:
 
     @property
     def lookahead_loss(self) -> float:
-        """What the policy with one step of lookahead on the ground MDP loses in the worst state."""
+        """Loss of the policy with one step of lookahead in the worst state."""
         return float(self.lookahead_losses.max())
 
     @property
     def lookahead_start_loss(self) -> float:
-        """The same from the start of the MDP."""
+        """Loss of the policy with one step of lookahead from the initial distribution."""
         return float(self.ground.initial @ self.lookahead_losses)
 
     @property
     def accuracy(self) -> float:
-        """How much smaller the losses can be than is said: the widest certified bracket, from rounding."""
+        """Largest difference between the certified upper and lower bounds on the losses, due to rounding."""
         brackets = self._planned.losses, self._planned.lookahead_losses
         return max(float((b.upper - b.lower).max()) for b in brackets)
 
-    # --- what can be lost -----------------------------------------------------------------------------------------
+    # --- bounds on the losses -------------------------------------------------------------------------------------
 
     @property
     def bounds(self) -> Floats:
-        """The encoder bound e + e_π on :attr:`losses`, by state, ``(n,)``: known without solving the ground MDP."""
+        """The encoder bound e + e_π on :attr:`losses` by state, ``(n,)``; it does not need v*."""
         e = policy_errors(self.ground, self._step_errors, self.policy[self.labels], self.discount)
         return np.asarray(self._errors + e + self._planned.short)
 
     @property
     def bound(self) -> float:
-        """The encoder bound in the worst state, for every reward of the family for which this policy is planned."""
+        """The encoder bound in the worst state, for rewards of the family with this optimal abstract policy."""
         return float(self.bounds.max())
 
     @property
     def family_bound(self) -> float:
-        """``2 max e``: what is lost at most for any reward of the family, planned for on these classes.
+        """``2 max e``: bound on the loss for any reward of the family, if planned for on these classes.
 
-        The family is r(s,a) = <w, ψ(s,a)> with all |w_i| ≤ 1, for the features ψ, the first of which is the reward of
+        The family is r(s,a) = <w, ψ(s,a)> with all |w_i| ≤ 1, for the features ψ; the first feature is the reward of
         the MDP.
         """
         return 2 * float(self._errors.max())
 
     @property
     def value_errors(self) -> Floats:
-        """Certified bounds e on ``|v*(s) - v̂*(φ(s))|``, ground against abstract optimal values, ``(n,)``."""
+        """Certified bounds e on ``|v*(s) - v̂*(φ(s))|``, between ground and abstract optimal values, ``(n,)``."""
         return self._errors
 
     @lazy
@@ -253,9 +276,19 @@ class AbstractionResult:
         return self._ground.losses(self.labels).reward_bound
 
     def transfer(self, rewards: Any) -> Transfer:
-        """Plan for another reward, (n,) or (n, n_actions), on these classes; what is lost, and the bound.
+        """Plan for another reward on these classes.
 
-        Rewards of a class are means over its states. The bound holds for rewards of the family (:attr:`family_bound`).
+        Rewards of a class are means over its states. The bound holds for rewards in the family (:attr:`family_bound`).
+
+        Parameters
+        ----------
+        rewards : array of shape (n,) or (n, n_actions)
+            The other reward.
+
+        Returns
+        -------
+        Transfer
+            With ``policy``, ``losses``, ``lookahead_losses`` and ``bounds``.
         """
         r = (1 - self.discount) * action_rewards(self.ground, rewards)
         found = self._ground.plan(self.labels, rewards=r)
@@ -295,7 +328,7 @@ class AbstractionResult:
 
     @property
     def summary(self) -> Mapping[str, float]:
-        """The numbers that sum it up."""
+        """The main numbers by name."""
         names = "n_states", "loss", "start_loss", "lookahead_loss", "lookahead_start_loss", "bound", "family_bound"
         return {name: getattr(self, name) for name in names}
 
@@ -308,6 +341,8 @@ class AbstractionResult:
 
 
 class _Planned(NamedTuple):
+    """The policies and their certified losses."""
+
     policy: Integers
     lookahead: Integers
     short: float
@@ -320,14 +355,14 @@ def _is_name(value: Any) -> bool:
 
 
 def _partition(labels: Integers) -> Integers:
-    """Classes from a file: numbered by first appearance, so that none is empty."""
+    """Check that the classes from a file are numbered by first appearance, so that none is empty."""
     if not np.array_equal(labels, numbered(labels)):
-        raise InvalidData("array 'labels' does not number the classes by their first appearance")
+        raise InvalidData("array 'labels' does not number the classes by first appearance; the file is damaged")
     return labels
 
 
 def _candidate(row: Any, labels: Integers) -> Candidate:
-    """A row of the table of candidates from a file."""
+    """Return a candidate from its row in a file."""
     kinds = {"method": _is_name, "seed": lambda value: is_count(value, -1), "n_states": is_count}
     found = {k: entry(row, k, kinds.get(k, is_number), "what a search writes") for k in Candidate._fields[:-1]}
     return Candidate(**found, labels=labels)

@@ -1,17 +1,18 @@
-"""``abstract(mdp, n_states=k)``: few states to plan with, and exactly what that loses.
+"""``abstract(mdp, n_states=k)``: a small MDP for planning, and the exact loss of planning with it.
 
-A partition of the states into k classes and means over the classes make a small MDP; its optimal policy is lifted to
-the states. Which partition is best cannot be read off a metric: the a-priori bounds are vacuous where k is below the
-number of exact classes, and of twenty partitions that a metric suggests the best loses far less than the median. But
-what a given partition loses is cheap to know exactly: one policy iteration on k states, one linear system on n. So:
+A partition of the states into k classes, with means over the classes, defines a small MDP whose optimal policy is
+lifted to the states. A metric alone does not tell which partition is best: a priori bounds are vacuous if k is below
+the number of exact classes, and among twenty partitions suggested by a metric the best loses far less than the median.
+But the loss of a given partition can be computed exactly and cheaply, with one policy iteration on k states and one
+linear system on n states. The search therefore
 
-    1. merge the states that are exactly equivalent (lumping.py); with at most k classes that is the answer, loss 0
-    2. candidates: k-medians from many seeds, for Ferns' metric U, for |Q* - Q*|, for their sum, and for |Q* - Q*| among
-       states with the same best action; Ferns' balls and greedy pairs
-    3. each is scored by exact evaluation; the least loss wins
+    1. merges states that are exactly equivalent (lumping.py); if at most k classes remain, they are the answer, loss 0
+    2. generates candidates: k-medians from many seeds for Ferns' metric U, for |Q* - Q*|, for their sum, and for
+       |Q* - Q*| among states with the same best action; Ferns' balls; greedy pairs
+    3. scores each by exact evaluation and returns the one with the least loss
 
-For one known reward that is what counts. What the metric adds is a bound that holds for a family of rewards at once
-(``result.bound``, ``result.family_bound``; model.py) and a look at where states are alike.
+For a single known reward this is all that matters. The metric adds a bound for a whole family of rewards
+(``result.bound``, ``result.family_bound``; model.py).
 """
 
 import time
@@ -39,10 +40,10 @@ from diffbisim.stochastic import as_generator
 METHODS = ("best", "bisimulation", "q", "balls", "greedy")
 SCORES = ("loss", "start_loss", "lookahead_loss", "lookahead_start_loss")
 
-#: Cells of all transports (pairs of transitions of an action) up to which "best" affords Ferns' metric.
+#: Number of transport cells (pairs of transitions of an action) up to which "best" uses Ferns' metric.
 AFFORDABLE = 5e7
 
-#: Share of a time limit for Ferns' metric.
+#: Fraction of a time limit for Ferns' metric.
 METRIC = 0.5
 
 
@@ -62,30 +63,44 @@ def abstract(
     time_limit: float | None = None,
     progress: Progress = False,
 ) -> AbstractionResult:
-    """An MDP of few states to plan with, how its states stand for the others, and exactly what that loses.
+    """Find a small MDP to plan with, and compute exactly what planning with it loses.
 
     Parameters
     ----------
-    mdp : an MDP with rewards, or observed ``Transitions`` with actions (then everything is about the empirical MDP)
-    n_states : at most so many abstract states
-    discount : weight γ of the next step, strictly between 0 and 1
-    method : "best" (all of the following and more), "bisimulation" (k-medians in Ferns' metric), "q" (k-medians by
-        optimal action values), "balls" (Ferns' ε-balls), "greedy" (closest pairs)
-    labels : (n,) a partition of your own instead, one label per state
-    features : (n, d) or (n, n_actions, d): bounds are then for every reward w₀ r + <w, features>, |w_i| ≤ 1, and the
-        metric tells states apart by the features too
-    restarts : seeds for each kind of candidate
-    score : what the best candidate is best at: "loss", "start_loss", "lookahead_loss" or "lookahead_start_loss"
-    rewards, unseen : for ``Transitions``: rewards of states (and actions), where the data have none; and what to do
-        with actions that were never seen in a state, as for :meth:`MDP.from_transitions`
-    rng : seed; the same seed gives the same answer, unless time was over
-    time_limit : seconds after which no candidate is begun
-    progress : True for a bar, or a callable ``(done, total)``
+    mdp : MDP or Transitions
+        An MDP with rewards, or observed Transitions with actions, which are replaced by their empirical MDP.
+    n_states : int
+        Maximum number of abstract states; optional if `labels` are given.
+    discount : float, default=0.95
+        Discount γ, strictly between 0 and 1.
+    method : {"best", "bisimulation", "q", "balls", "greedy"}, default="best"
+        "bisimulation" is k-medians in Ferns' metric, "q" k-medians by optimal action values, "balls" Ferns' ε-balls,
+        "greedy" merges closest pairs, and "best" tries all of these and more.
+    labels : array of shape (n,), default=None
+        A given partition instead, one label per state.
+    features : array of shape (n, d) or (n, n_actions, d), default=None
+        Bounds then hold for every reward w₀ r + <w, features> with |w_i| ≤ 1, and the metric also distinguishes states
+        by the features.
+    restarts : int, default=20
+        Number of seeds for each kind of candidate.
+    score : {"loss", "start_loss", "lookahead_loss", "lookahead_start_loss"}, default="loss"
+        What the best candidate minimizes.
+    rewards : array, default=None
+        For Transitions without rewards, the rewards of states (and actions).
+    unseen : str, default="error"
+        For Transitions, how to treat actions that were never taken in a state; see :meth:`MDP.from_transitions`.
+    rng : int or numpy.random.Generator, default=0
+        Seed; the same seed gives the same answer, unless the time limit is reached.
+    time_limit : float, default=None
+        Seconds after which no further candidate is tried.
+    progress : bool or callable, default=False
+        True for a progress bar, or a callable ``(done, total)``.
 
     Returns
     -------
-    AbstractionResult : ``mdp``, ``labels``, ``encoder``, ``lift(policy)``, ``loss``, ``lookahead_loss``, ``bound``,
-        ``candidates``
+    AbstractionResult
+        With ``mdp``, ``labels``, ``encoder``, ``lift(policy)``, ``loss``, ``lookahead_loss``, ``bound`` and
+        ``candidates``.
 
     Examples
     --------
@@ -97,11 +112,11 @@ def abstract(
     given = _process(mdp, rewards, unseen)
     γ, ψ = check_discount(discount), _features(given, features)
     if score not in SCORES:
-        raise InvalidArgument(f"score is {score!r}; choose one of {', '.join(map(repr, SCORES))}")
+        raise InvalidArgument(f"score is {score!r}; use one of {', '.join(map(repr, SCORES))}")
     if labels is not None:
         return _partitioned(given, labels, γ, ψ, n_states, method)
     if method not in METHODS:
-        raise InvalidArgument(f"method is {method!r}; choose one of {', '.join(map(repr, METHODS))}")
+        raise InvalidArgument(f"method is {method!r}; use one of {', '.join(map(repr, METHODS))}")
     k = _positive(n_states, "n_states")
     deadline = time.monotonic() + _seconds(time_limit)
     search = Search(given, γ, ψ, k, method, _positive(restarts, "restarts"), deadline)
@@ -116,21 +131,15 @@ class Search:
     def __init__(
         self, mdp: MDP, discount: float, features: Floats, k: int, method: str, restarts: int, deadline: float
     ) -> None:
-        looks = np.ascontiguousarray(features.reshape(mdp.n_states, -1)) + 0.0
-        self.merged = lump(mdp) if features.shape[2] == 1 else lump(mdp, key=[row.tobytes() for row in looks])
+        rows = np.ascontiguousarray(features.reshape(mdp.n_states, -1)) + 0.0  # turns -0.0 into 0.0
+        self.merged = lump(mdp) if features.shape[2] == 1 else lump(mdp, key=[row.tobytes() for row in rows])
         first = np.unique(self.merged.labels, return_index=True)[1]
         weight = np.bincount(self.merged.labels).astype(np.float64)
-        self.ground = Ground.of(self.merged.mdp, discount, weight)
-        self.features, self.k, self.method, self.restarts, self.deadline = (
-            features[first],
-            k,
-            method,
-            restarts,
-            deadline,
-        )
+        self.ground, self.features = Ground.of(self.merged.mdp, discount, weight), features[first]
+        self.k, self.method, self.restarts, self.deadline = k, method, restarts, deadline
 
     def run(self, rng: np.random.Generator, progress: Progress) -> tuple[list[Candidate], bool]:
-        """All that there is time for, at least one; and whether that is all."""
+        """Try candidates, at least one, until the deadline; return them, and whether they are complete."""
         if self.merged.n_states <= self.k:
             return [self._candidate("lump", -1, np.arange(self.merged.n_states))], True
         tried: list[Candidate] = []
@@ -144,7 +153,7 @@ class Search:
         return tried, True
 
     def _kinds(self) -> dict[str, Callable[[np.random.Generator], Integers]]:
-        """The makers of candidates that the method asks for, by name; cheap ones first."""
+        """Return the generators of candidates of the method, by name, cheap ones first."""
         k, weight = self.k, self.ground.weight
 
         def by_medians(metric: Callable[[], Metric]) -> Callable[[np.random.Generator], Integers]:
@@ -166,7 +175,7 @@ class Search:
     def _all(
         self, kinds: dict[str, Callable[[np.random.Generator], Integers]], rng: np.random.Generator
     ) -> Iterator[tuple[str, Callable[[np.random.Generator], Integers], np.random.Generator]]:
-        """Every kind with every seed, in turn, so that a run that is cut short has tried some of each."""
+        """Alternate between the kinds of candidates, so that a run that is cut short has tried some of each."""
         for children in [rng.spawn(len(kinds)) for _ in range(self.restarts)]:
             yield from ((name, make, child) for (name, make), child in zip(kinds.items(), children, strict=True))
 
@@ -181,14 +190,14 @@ class Search:
 
     @lazy
     def by_action(self) -> Metric:
-        """The same, with all states that have another best action farther away than any that has the same."""
+        """The same, with states that have different best actions farther apart than any that share it."""
         q = self.ground.action_values
         far = 2 * float(np.ptp(q)) or 1.0
         return Metric.of_features(np.hstack([q, far * np.eye(q.shape[1])[best_actions(q)]]))
 
     @lazy
     def bisimulation(self) -> Metric:
-        """Ferns' metric for the features, precise enough to tell near from far."""
+        """Ferns' metric for the features, with a tolerance that suffices for clustering."""
         ψ, mdp = self.features, self.merged.mdp
         cost = np.stack([np.abs(ψ[:, None, a] - ψ[None, :, a]).sum(axis=-1) for a in range(mdp.n_actions)])
         left = METRIC * max(self.deadline - time.monotonic(), 0.0)
@@ -198,26 +207,27 @@ class Search:
 
 
 def _transitions(P: Matrix) -> float:
+    """Return the number of transitions of a kernel."""
     return float(np.count_nonzero(P) if isinstance(P, np.ndarray) else P.nnz)
 
 
 def _process(mdp: Any, rewards: Any, unseen: str) -> MDP:
-    """The MDP that is meant, with rewards."""
+    """Return the MDP, checking that it has rewards."""
     mdp = as_process(mdp)
     if isinstance(mdp, Transitions):
         mdp = MDP.from_transitions(mdp, rewards=rewards, unseen=unseen)
     elif rewards is not None:
-        raise InvalidArgument("rewards is for Transitions; an MDP has its own: MDP(..., rewards=r)")
+        raise InvalidArgument("rewards is only for Transitions; an MDP has its own, MDP(..., rewards=r)")
     if not isinstance(mdp, MDP):
         raise InvalidArgument(
-            f"mdp is a {type(mdp).__name__}; give an MDP or diffbisim.Transitions with actions (for a chain: compress)"
+            f"mdp is a {type(mdp).__name__}; pass an MDP or Transitions with actions (for a chain, use compress)"
         )
-    action_rewards(mdp)  # refuses an MDP without rewards
+    action_rewards(mdp)  # raises if the MDP has no rewards
     return mdp
 
 
 def _features(mdp: MDP, features: Any) -> Floats:
-    """ψ, (n, n_actions, d): the reward, and what else is given."""
+    """Return ψ (n, n_actions, d): the reward, followed by the given features."""
     n, a = mdp.n_states, mdp.n_actions
     reward = action_rewards(mdp)[:, :, None]
     if features is None:
@@ -225,19 +235,19 @@ def _features(mdp: MDP, features: Any) -> Floats:
     given = np.asarray(features)
     shape = (n, a, given.shape[-1]) if given.ndim == 3 else (n, given.shape[-1] if given.ndim == 2 else 1)
     table = finite_numbers(given, shape, name="features", per="state (and action) and feature")
-    more = table if table.ndim == 3 else np.repeat(table[:, None], a, axis=1)
-    return np.concatenate([reward, more], axis=2)
+    table = table if table.ndim == 3 else np.repeat(table[:, None], a, axis=1)
+    return np.concatenate([reward, table], axis=2)
 
 
 def _partitioned(
     mdp: MDP, labels: Any, discount: float, features: Floats, n_states: int | None, method: str
 ) -> AbstractionResult:
-    """The abstraction by a given partition."""
+    """Return the abstraction of a given partition."""
     given = np.asarray(labels)
     if given.shape != (mdp.n_states,):
-        raise InvalidArgument(f"labels has shape {given.shape}; give one label for each of the {mdp.n_states} states")
+        raise InvalidArgument(f"labels has shape {given.shape}; pass one label for each of the {mdp.n_states} states")
     if method != "best":
-        raise InvalidArgument(f"labels and method={method!r} are both given: a partition needs no method")
+        raise InvalidArgument(f"labels and method={method!r} are both given; leave one of them out")
     classes = numbered(given)
     count = int(classes.max()) + 1
     if n_states is not None and count > _positive(n_states, "n_states"):
@@ -257,5 +267,5 @@ def _seconds(time_limit: float | None) -> float:
     if time_limit is None:
         return float("inf")
     if not as_number(time_limit) >= 0:
-        raise InvalidArgument(f"time_limit is {time_limit!r}; give seconds, or None for no limit")
+        raise InvalidArgument(f"time_limit is {time_limit!r}; pass seconds, or None for no limit")
     return float(time_limit)

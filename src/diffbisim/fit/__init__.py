@@ -1,10 +1,10 @@
-"""Fitting Markov models, as torch modules, to chains and to data.
+"""Fit Markov models, written as torch modules, to chains and to data.
 
 fitting      ``fit``: the paper's Algorithm 1
-objectives   what is minimized: the distance of a model to its target, solved exactly, tracked along, or from samples
-updates      how the parameters move: along the natural direction by a step rule, or by a torch optimizer
-kernels      parametrized kernels, starts and rewards as torch modules
-identify     fit to data, with bootstrap intervals for the parameters
-simulators   parameters of a simulator with continuous states, without torch
-result       what a fit returns
+objectives   the distance between a model and its target: solved exactly, tracked, or estimated from samples
+updates      how the parameters move: natural steps with a step rule, or a torch optimizer
+kernels      parametrized kernels, initial distributions and rewards as torch modules
+identify     fit to data, with bootstrap confidence intervals for the parameters
+simulators   fit the parameters of a simulator with continuous states, without torch
+result       the result of a fit
 """

@@ -1,27 +1,26 @@
-"""D-BOT (the paper's Algorithm 1): fit a parametrized Markov model by the gradient of the metric.
+"""D-BOT (the paper's Algorithm 1): fit a parametrized Markov model by gradient descent on the metric.
 
-    repeat    solve      d(X, Y_θ) by the inner solver, from the last solution, no more exactly than the step needs
-              gradient   g = ∇_θ d by the envelope theorem (Theorem 1) and backward through the model
-              step       θ ← θ - η n,  n the natural direction (updates.py), η Polyak's length for a level (steps.py)
-    until     the certified distance is within tol of zero, or the level says that nothing is left to gain
+    repeat    solve      d(X, Y_θ) with the inner solver, warm-started, only as accurately as the step needs
+              gradient   g = ∇_θ d from the envelope theorem (Theorem 1) and a backward pass through the model
+              step       θ ← θ - η n, with the natural direction n (updates.py) and Polyak's step length η (steps.py)
+    until     the certified distance is within tol of zero, or the level shows that no further gain is possible
 
-d is sharp at an attainable minimum, where any fixed schedule rattles or crawls; the default rule has nothing to tune.
-Any torch optimizer and scheduler can take its place. The best iterate is kept, and certified at the end.
+The distance d is sharp at an attainable minimum: with a fixed step size, iterates oscillate around it or approach it
+very slowly. The default step rule has nothing to tune; any torch optimizer and scheduler can replace it. The best
+iterate is kept and certified at the end.
 
-Tolerance. A step that expects to gain d - ℓ is no better for a gap far below that: the inner gap is a twentieth of it
-(``inner_gap``).
+*Tolerance.* A step that can gain at most d - ℓ does not benefit from an inner gap far below that. The inner gap is
+therefore a fraction of d - ℓ (`inner_gap`, one twentieth by default).
 
-Single loop (``loop="single"``, which the paper leaves open): parameters and inner variables move together, the latter
-by one sweep per step, with pivots only where they matter (exact/tracking.py). The value is a moving estimate that
-becomes exact as the steps become short. So the steps have to become short by themselves: the default there is Adam,
-annealed to zero. The mean of the last iterates is certified at the end.
+*Single loop* (``loop="single"``, left open in the paper). Parameters and inner variables move together: one sweep of
+the inner solver per step, with pivots only where they matter (exact/tracking.py). The value is a moving estimate that
+becomes exact as the steps shrink, so the default is Adam with a learning rate annealed to zero. The mean of the last
+iterates is certified at the end.
 
-SOMCOT inside (the default for streams): the target is known by samples only, and what was seen of it is kept from step
-to step. Values are estimates, so the natural steps have lengths that fall to zero by themselves (steps.py,
-``Annealed``), and the mean of the last iterates takes the place of the best. In its single loop coupling, multipliers
-and occupancies go on, by few iterations per step at first, and by more as the steps become short.
-
-The loop itself is optimize/loop.py; what is evaluated, objectives.py; how the parameters move, updates.py.
+*SOMCOT* (the default for streams). The target is known only through samples, and what was learned about it is kept
+from step to step. Values are estimates, so natural steps use lengths that decrease to zero (`Annealed` in steps.py),
+and the mean of the last iterates replaces the best one. With ``loop="single"`` the coupling, multipliers and
+occupancies carry over between steps, with few iterations per step at first and more as the steps shrink.
 """
 
 from collections.abc import Callable
@@ -49,8 +48,8 @@ from diffbisim.quantize import is_paths
 from diffbisim.questions import Question
 from diffbisim.solvers import Exact, Somcot
 
-#: Iterations of SOMCOT per step, where it is chosen for a stream.
-INNER = 4000
+#: Default number of SOMCOT iterations per step for a stream.
+SOMCOT_ITERATIONS = 4000
 
 
 def fit(
@@ -79,40 +78,63 @@ def fit(
     checkpoint: str | Path | None = None,
     every: int = 10,
 ) -> FitResult:
-    """Fit a Markov model to a chain or to data: minimize the distance over the parameters of a torch module.
+    """Fit a Markov model to a chain or to data by minimizing their distance over the parameters of a torch module.
 
     Parameters
     ----------
-    target : a MarkovChain, Transitions (then its empirical chain), or a Stream, known by its samples only. For a list
-        of (T, d) arrays, trajectories with continuous states, this is :func:`diffbisim.fit_simulator`
-    kernel : a torch module whose output is a row-stochastic matrix, e.g. from :mod:`diffbisim.fit.kernels`; for
-        trajectories a :class:`diffbisim.LinearGaussian` to start from, or ``(simulate, parameters to start from)``
-    cost : "reward", "indicator", an (n_X, n_Y) array, or a torch module that returns one (learned)
-    discount : weight γ of the next step
-    initial : start of the model: a state, a distribution, or a module (learned); default that of the target
-    rewards : of the model's states: an array, or a module (learned); default those of the target
-    solver : inner solver, a name or an object of :mod:`diffbisim.solvers`; by default exact, and for streams
-        ``Somcot(4000)``, shorter runs than the 300,000 iterations of "somcot"
-    steps : at most so many; by default 200, with SOMCOT 40
-    tol : stop when the certified distance, or what is left to gain, is below this, relative to the largest cost
-    attainable : True if distance zero can be reached, False if not, None if unknown (the level is then learned)
-    optimizer : ``parameters -> torch optimizer`` instead of the step rule, e.g. ``lambda p: torch.optim.Adam(p, 0.1)``
-    scheduler : ``optimizer -> scheduler``
-    loop : "double" solves the inner problem at every step, "single" moves its variables along, once per step
-    warm : whether inner solves start from the last solution
-    inner_gap : certified gap of the inner solves, as a share of what the step expects to gain; 0 for the solver's own
-    unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
-    criterion, horizon, weights : what distance, as for :func:`diffbisim.distance`; not for streams, and with
-        ``loop="double"`` only
-    callback : called with every row of history; returning True stops
-    progress : True for a bar, or a callable ``(done, total)``
-    checkpoint, every : file to write every so many steps; if it exists, the run goes on from there, to the same bits.
-        The file of another run (target, model, cost, any option that matters to the result) is refused; only `steps`
-        (unless they are annealed), `every`, `callback`, `progress` and the solver's threads and time limit may change
+    target : MarkovChain, Transitions or Stream
+        What to fit. Transitions are replaced by their empirical chain; a Stream is known only through its samples. A
+        list of (T, d) arrays, trajectories with continuous states, is passed on to :func:`diffbisim.fit_simulator`.
+    kernel : torch.nn.Module
+        A module that returns a row-stochastic matrix, e.g. from :mod:`diffbisim.fit.kernels`. For trajectories, a
+        :class:`diffbisim.LinearGaussian` to start from, or a tuple ``(simulate, initial parameters)``.
+    cost : {"reward", "indicator"}, array of shape (n_X, n_Y) or torch.nn.Module, default="reward"
+        Ground cost. A module that returns such an array is learned.
+    discount : float, default=0.95
+        Discount γ.
+    initial : int, array of shape (n_Y,) or torch.nn.Module, default=None
+        Initial state or distribution of the model; a module is learned. None uses that of the target.
+    rewards : array of shape (n_Y,) or torch.nn.Module, default=None
+        Rewards of the model's states; a module is learned. None uses those of the target.
+    solver : str or solver, default=None
+        Inner solver, a name or an object of :mod:`diffbisim.solvers`. None means exact, and ``Somcot(4000)`` for
+        streams (shorter runs than the 300,000 iterations of "somcot").
+    steps : int, default=None
+        Maximum number of steps. None means 200, or 40 with SOMCOT.
+    tol : float, default=1e-8
+        Stop when the certified distance, or the possible further gain, is below this, relative to the largest cost.
+    attainable : bool, default=None
+        Whether a distance of zero can be reached. None means unknown: the attainable level is then learned.
+    optimizer : callable, default=None
+        ``parameters -> torch optimizer``, used instead of the step rule, e.g. ``lambda p: torch.optim.Adam(p, 0.1)``.
+    scheduler : callable, default=None
+        ``optimizer -> learning rate scheduler``.
+    loop : {"double", "single"}, default="double"
+        "double" solves the inner problem at every step; "single" updates its variables once per step.
+    warm : bool, default=True
+        Whether each inner solve starts from the previous solution.
+    inner_gap : float, default=0.05
+        Certified gap of the inner solves as a fraction of what the step can gain; 0 always uses the solver's own
+        tolerance.
+    unseen : default="error"
+        For Transitions, how to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
+    criterion, horizon, weights
+        Which distance to minimize, as in :func:`diffbisim.distance`. Only with ``loop="double"``, and not for streams.
+    callback : callable, default=None
+        Called with every row of the history; returning True stops the fit.
+    progress : bool or callable, default=False
+        True for a progress bar, or a callable ``(done, total)``.
+    checkpoint : str or Path, default=None
+        File to write during the run. If it exists, the run resumes from it and gives bitwise the same result. A file of
+        a different run (another target, model, cost or relevant option) is refused; only `steps` (unless they are
+        annealed), `every`, `callback`, `progress` and the solver's threads and time limit may change.
+    every : int, default=10
+        Number of steps between checkpoints.
 
     Returns
     -------
-    FitResult : ``chain``, ``parameters``, ``distance`` (certified, unless from a stream), ``history``, ``status``
+    FitResult
+        With ``chain``, ``parameters``, ``distance`` (certified, except for streams), ``history`` and ``status``.
 
     Examples
     --------
@@ -124,31 +146,32 @@ def fit(
     """
     if is_paths(target):
         return _fit_to_paths(dict(locals()))  # type: ignore[return-value]
-    from diffbisim.fit.objectives import Model, few_threads, fitted_chain
+    from diffbisim.fit.objectives import InnerProblem, Model, few_threads, fitted_chain
 
     if loop not in ("double", "single"):
         raise InvalidArgument(f'loop is {loop!r}; use "double" or "single"')
     if scheduler is not None and optimizer is None:
-        raise InvalidArgument("scheduler needs an optimizer; the step rule has its own schedule")
+        raise InvalidArgument("scheduler needs an optimizer; pass optimizer=... too, or leave scheduler out")
     if not (as_number(tol) > 0 and as_number(inner_gap) >= 0):
-        raise InvalidArgument(f"tol = {tol!r} must be positive, and inner_gap = {inner_gap!r} at least 0")
+        raise InvalidArgument(f"tol is {tol!r} and inner_gap is {inner_gap!r}; tol must be > 0 and inner_gap >= 0")
     inner = inner_solver(solver, target, tol, loop)
     steps = check_count((40 if inner.samples else 200) if steps is None else steps, "steps")
     watch = Watch(steps, callback, progress, checkpoint, every)
-    source = target_of(target, unseen, initial, rewards, inner.samples)
+    source = _target(target, unseen, initial, rewards, inner.samples)
     model = Model(kernel, initial, rewards, cost)
-    how: dict[str, Any] = {"loop": loop, "inner_gap": inner_gap, "warm": warm or loop == "single"}
-    question = asked_of(inner, loop, criterion, horizon, weights)
+    question = _question(inner, loop, criterion, horizon, weights)
     if question.is_usual:
         check_discount(discount)
-    objective = make_objective(source, model, discount, inner, steps, question=question, **how)
-    update = make_update(objective, attainable, optimizer, scheduler, loop, steps)
+    problem = InnerProblem(source, discount, inner, question, warm or loop == "single")
+    objective = _make_objective(problem, model, loop, steps, inner_gap)
+    update = _make_update(objective, attainable, optimizer, scheduler, loop, steps)
 
     def facts() -> dict[str, Any]:
-        """All that makes this run another than others, but for where its parameters begin."""
+        """Everything that identifies this run, except the initial parameters."""
         named = {"kernel": kernel, "initial": initial, "rewards": rewards, "cost": cost, "target": source}
-        asked = {"discount": discount, "solver": inner, "tol": tol, **how, **update.facts(), **question.facts()}
-        return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # their lengths depend on it
+        options = {"loop": loop, "inner_gap": inner_gap, "warm": problem.warm}
+        asked = {"discount": discount, "solver": inner, "tol": tol, **options, **update.facts(), **question.facts()}
+        return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # annealed lengths depend on `steps`
 
     run = Run(objective, update, tol)
     with few_threads(model.parameters), Session(checkpoint, "fit", facts, model, "the kernel") as session:
@@ -161,26 +184,28 @@ def fit(
 
 
 def _fit_to_paths(given: dict[str, Any]) -> SimulatorFit:
-    """Of the arguments of :func:`fit`, by :func:`fit_simulator`, which has other options."""
+    """Pass the arguments of :func:`fit` on to :func:`fit_simulator`, rejecting options it does not have."""
     kernel, cost = given["kernel"], given["cost"]
     for name, parameter in signature(fit).parameters.items():
         if name not in ("target", "kernel", "cost", "discount") and given[name] is not parameter.default:
-            raise InvalidArgument(f"{name} is not for trajectories; fit_simulator has other options for them")
+            raise InvalidArgument(
+                f"{name} is not for trajectories with continuous states; see fit_simulator for their options"
+            )
     if isinstance(kernel, LinearGaussian):
         kernel = (kernel, None)
     if not (isinstance(kernel, tuple) and len(kernel) == 2):
         raise InvalidArgument(
-            f"kernel is a {type(kernel).__name__}; trajectories are fitted by a LinearGaussian to start from, or by "
-            "(simulate, parameters to start from)"
+            f"kernel is a {type(kernel).__name__}; for trajectories, pass a LinearGaussian to start from or a tuple "
+            "(simulate, initial parameters)"
         )
-    named = "sqeuclidean" if isinstance(cost, str) and cost == "reward" else cost
-    return fit_simulator(given["target"], *kernel, cost=named, discount=given["discount"])
+    cost = "sqeuclidean" if isinstance(cost, str) and cost == "reward" else cost
+    return fit_simulator(given["target"], *kernel, cost=cost, discount=given["discount"])
 
 
 def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:
-    """The solver of the steps, tight enough for the goal."""
+    """Return the solver for the steps, with a tolerance no larger than half of `tol`."""
     if solver is None:
-        inner: Any = Somcot(INNER) if isinstance(target, Stream) else Exact()
+        inner: Any = Somcot(SOMCOT_ITERATIONS) if isinstance(target, Stream) else Exact()
     else:
         inner = make_solver(solver)
     if loop == "single" and not inner.tracks:
@@ -188,39 +213,35 @@ def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:
     return replace(inner, tol=min(inner.tol, tol / 2)) if inner.tol is not None else inner
 
 
-def asked_of(solver: Any, loop: str, criterion: str, horizon: Any, weights: Any) -> Question:
-    """What distance is minimized; only discounted ones are followed in a single loop, or known by samples."""
+def _question(solver: Any, loop: str, criterion: str, horizon: Any, weights: Any) -> Question:
+    """Return which distance to minimize; a single loop and sampling solvers support only the discounted one."""
     question = Question(criterion, horizon, weights)
     if not question.is_usual and (loop == "single" or solver.samples):
         raise InvalidArgument(
-            'criterion, horizon and weights need loop="double" and a solver of known chains, e.g. solver="exact"'
+            'criterion, horizon and weights need loop="double" and a solver for known chains, e.g. solver="exact"'
         )
     return question
 
 
-def make_objective(
-    target: Any, model: Any, discount: float, solver: Any, steps: int, *, question: Question, loop: str,
-    inner_gap: float, warm: bool,
-) -> Any:  # fmt: skip
-    """From samples where the solver takes them, tracked in a single loop, else exactly."""
+def _make_objective(problem: Any, model: Any, loop: str, steps: int, inner_gap: float) -> Any:
+    """Return a sampled objective if the solver samples, a tracked one for a single loop, and an exact one otherwise."""
     from diffbisim.fit.objectives import ExactObjective, Lowest, MeanOfTheLast, SampledObjective, TrackedObjective
 
-    given = target, model, discount, solver
-    if solver.samples:
-        mean = MeanOfTheLast(model.snapshot(), steps)
-        return SampledObjective(*given, mean, warm=warm, single=loop == "single", steps=steps)
-    if loop == "single":
-        return TrackedObjective(*given, MeanOfTheLast(model.snapshot(), steps))
-    return ExactObjective(*given, Lowest(model.snapshot()), question, warm=warm, inner_gap=inner_gap)
+    if loop == "double" and not problem.solver.samples:
+        return ExactObjective(problem, model, Lowest(model.snapshot()), inner_gap=inner_gap)
+    mean = MeanOfTheLast(model.snapshot(), steps)
+    if problem.solver.samples:
+        return SampledObjective(problem, model, mean, single=loop == "single", steps=steps)
+    return TrackedObjective(problem, model, mean)
 
 
-def make_update(objective: Any, attainable: bool | None, optimizer: Any, scheduler: Any, loop: str, steps: int) -> Any:
-    """By a rule, unless there is an optimizer, or the values are those of a single loop."""
+def _make_update(objective: Any, attainable: bool | None, optimizer: Any, scheduler: Any, loop: str, steps: int) -> Any:
+    """Return the step rule, or a torch optimizer if one is given or the values come from a single loop."""
     from diffbisim.fit.updates import CAP, OptimizerSteps, RuleSteps
 
     model, sampled = objective.model, objective.solver.samples
-    few = min(20, 4 + 2 * sum(p.numel() for p in model.parameters))  # more parameters, more kinks to get past
-    rule = Annealed(steps) if sampled else PolyakLevel(attainable=attainable, cap=CAP, patience=few)
+    patience = min(20, 4 + 2 * sum(p.numel() for p in model.parameters))  # more parameters mean more kinks
+    rule = Annealed(steps) if sampled else PolyakLevel(attainable=attainable, cap=CAP, patience=patience)
     if loop == "single" and optimizer is None and not sampled:
         optimizer, scheduler = annealed(steps)
     if optimizer is None:
@@ -229,7 +250,7 @@ def make_update(objective: Any, attainable: bool | None, optimizer: Any, schedul
 
 
 def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Adam, and a cosine that takes its rate to zero: for objectives whose values are estimates."""
+    """Return factories of Adam and of a cosine schedule to zero, for objectives whose values are estimates."""
     import torch
 
     def scheduler(optimizer: Any) -> Any:
@@ -238,32 +259,32 @@ def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Call
     return lambda parameters: torch.optim.Adam(parameters, rate), scheduler
 
 
-def target_of(target: Any, unseen: Any, initial: Any, rewards: Any, sampling: bool) -> MarkovChain | Stream:
-    """What to fit: a chain, or for a stochastic solver a stream."""
+def _target(target: Any, unseen: Any, initial: Any, rewards: Any, sampling: bool) -> MarkovChain | Stream:
+    """Return the target as a chain, or as a stream if the solver samples."""
     target = as_process(target)
     if isinstance(target, MarkovChain):
         return Stream(target) if sampling else target
     if isinstance(target, Transitions):
         if not sampling:
             return empirical_chain(target, unseen, initial, rewards)
-        return Stream(target, **_shared(target, initial, rewards))
+        return Stream(target, **_constants(target, initial, rewards))
     if isinstance(target, Stream):
         if sampling:
             return target
-        raise InvalidArgument('target is a stream, which needs a stochastic inner solver: solver="somcot"')
+        raise InvalidArgument('target is a stream, which needs a stochastic inner solver; use solver="somcot"')
     raise InvalidArgument(
-        f"target is a {type(target).__name__}; give a MarkovChain, Transitions, or a stream: "
+        f"target is a {type(target).__name__}; pass a MarkovChain, Transitions, or a stream, "
         "diffbisim.Stream(iterable, n_states=...)"
     )
 
 
 def empirical_chain(data: Transitions, unseen: Any, initial: Any, rewards: Any) -> MarkovChain:
-    """The chain of data."""
-    return data.chain(unseen=unseen, **_shared(data, initial, rewards))
+    """Return the empirical chain of the data."""
+    return data.chain(unseen=unseen, **_constants(data, initial, rewards))
 
 
-def _shared(data: Transitions, initial: Any, rewards: Any) -> dict[str, Any]:
-    """The constants of the model that hold for the data as well."""
+def _constants(data: Transitions, initial: Any, rewards: Any) -> dict[str, Any]:
+    """Return the model's constant `initial` and `rewards`, where their sizes fit the data."""
     return {
         name: value
         for name, value in (("initial", initial), ("rewards", rewards))

@@ -1,9 +1,9 @@
-"""Identification: a model of the same states fitted to data, with intervals for its parameters.
+"""Identification: fit a model to data, with confidence intervals for its parameters.
 
-The estimate is θ̂ = argmin_θ d(X̂, Y_θ), X̂ the empirical chain of the data. How far it could be off is found by the
-bootstrap: episodes (single transitions, where there are no episodes) are drawn anew from the data with replacement, the
-model is fitted to each replicate from θ̂, and the interval of a parameter is between the quantiles of its replicates.
-A state that a replicate happens to miss keeps the transitions that the data have.
+The estimate is θ̂ = argmin_θ d(X̂, Y_θ), where X̂ is the empirical chain of the data. Its uncertainty comes from the
+bootstrap: episodes (or single transitions, if there are no episodes) are resampled with replacement, the model is
+refitted to each replicate starting from θ̂, and the interval of a parameter lies between quantiles of its replicates.
+A state that has no successor in a replicate keeps the transitions of the original data.
 """
 
 import copy
@@ -27,13 +27,18 @@ from diffbisim.stochastic import as_generator
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Identification:
-    """A fitted model with intervals.
+    """A fitted model with confidence intervals.
 
-    Attributes:
-        fit: the fit to the data themselves.
-        intervals: by name of a parameter, (2, ...): lower and upper end.
-        replicates: by name, (n_replicates, ...): the parameters of every replicate.
-        level: of confidence.
+    Attributes
+    ----------
+    fit : FitResult
+        The fit to the original data.
+    intervals : dict of str to array of shape (2, ...)
+        Lower and upper end of the interval of each parameter.
+    replicates : dict of str to array of shape (n_replicates, ...)
+        Parameters of every bootstrap replicate.
+    level : float
+        Confidence level of the intervals.
     """
 
     fit: FitResult
@@ -43,10 +48,12 @@ class Identification:
 
     @property
     def chain(self) -> MarkovChain:
+        """The fitted chain."""
         return self.fit.chain
 
     @property
     def parameters(self) -> Mapping[str, Array]:
+        """The fitted parameters by name."""
         return self.fit.parameters
 
     @property
@@ -75,22 +82,38 @@ def identify(
     progress: Progress = False,
     **options: Any,
 ) -> Identification:
-    """Fit a model with the same states to data, with bootstrap intervals for its parameters.
+    """Fit a model with the states of the data, with bootstrap confidence intervals for its parameters.
 
     Parameters
     ----------
-    data : observed Transitions
-    kernel : a torch module that returns the kernel (default: a softmax over the transitions that occur)
-    cost, discount : as for :func:`diffbisim.fit`
-    initial, rewards : of the states, shared by data and model
-    unseen : what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
-    replicates : how many bootstrap replicates; 0 for no intervals
-    level : confidence of the intervals
-    rng : seed of the replicates, an integer or a Generator
-    executor : as for :func:`diffbisim.pairwise`, best of processes; None for one replicate after the other
-    progress : True for a bar, or a callable ``(done, total)``
-    options : of :func:`diffbisim.fit`, e.g. ``steps``, ``tol``, ``solver``; a ``checkpoint`` holds the fit to the data,
-        not the replicates
+    data : Transitions
+        Observed transitions.
+    kernel : torch.nn.Module, default=None
+        Module that returns the kernel. None means a softmax over the observed transitions.
+    cost, discount
+        As in :func:`diffbisim.fit`.
+    initial, rewards
+        Initial distribution and rewards, shared by the data and the model.
+    unseen : default="error"
+        How to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
+    replicates : int, default=100
+        Number of bootstrap replicates; 0 for no intervals.
+    level : float, default=0.95
+        Confidence level of the intervals.
+    rng : int or numpy.random.Generator, default=0
+        Seed of the replicates.
+    executor : default=None
+        As in :func:`diffbisim.pairwise`; processes work best. None computes one replicate after the other.
+    progress : bool or callable, default=False
+        True for a progress bar, or a callable ``(done, total)``.
+    **options
+        Further options of :func:`diffbisim.fit`, e.g. ``steps``, ``tol`` or ``solver``. A ``checkpoint`` covers the fit
+        to the original data, not the replicates.
+
+    Returns
+    -------
+    Identification
+        With ``fit``, ``intervals``, ``replicates`` and ``level``.
 
     Examples
     --------
@@ -104,18 +127,18 @@ def identify(
     True
     """
     if not isinstance(data, Transitions):
-        raise InvalidArgument(f"data is a {type(data).__name__}; give Transitions, or fit a chain with diffbisim.fit")
+        raise InvalidArgument(f"data is a {type(data).__name__}; pass Transitions, or fit a chain with diffbisim.fit")
     if not 0.0 < level < 1.0:
         raise InvalidArgument(f"level is {level!r}; it must lie strictly between 0 and 1, e.g. level=0.95")
     rewards = state_rewards(rewards, data.n_states, data.labels)
-    how = {"cost": cost, "discount": discount, "initial": initial, "rewards": rewards, "unseen": unseen, **options}
+    asked = {"cost": cost, "discount": discount, "initial": initial, "rewards": rewards, "unseen": unseen, **options}
     if kernel is None:
         kernel = _observed(data, unseen, initial, rewards)
-    best = fit(data, kernel, **how)
+    best = fit(data, kernel, **asked)
     seeds = as_generator(rng).spawn(check_count(replicates, "replicates"))
-    again = {name: value for name, value in how.items() if name not in ("checkpoint", "every")}  # each a fit of its own
+    refit = {name: value for name, value in asked.items() if name not in ("checkpoint", "every")}
     with nullcontext(executor) if executor is not None else ThreadPoolExecutor(1) as worker:
-        found = tasks(_replicate, seeds, (data, best.model, again), worker, progress, "replicates")
+        found = tasks(_replicate, seeds, (data, best.model, refit), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}
     ends = [(1 - level) / 2, (1 + level) / 2]
     intervals = {name: np.quantile(values, ends, axis=0) for name, values in stacked.items()}
@@ -123,14 +146,13 @@ def identify(
 
 
 def _replicate(given: tuple[Transitions, Any, dict[str, Any]], rng: np.random.Generator) -> Mapping[str, Array]:
-    """Runs in the worker."""
-    data, model, how = given
-    drawn = resample(data, rng)
-    return fit(drawn, copy.deepcopy(model), **how).parameters
+    """Fit the model to one bootstrap replicate (runs in a worker)."""
+    data, model, options = given
+    return fit(resample(data, rng), copy.deepcopy(model), **options).parameters
 
 
 def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
-    """Episodes drawn with replacement; states that this leaves without a successor keep those of the data."""
+    """Draw episodes with replacement; states left without a successor keep their original transitions."""
     drawn = data.take(rng.integers(0, data.n_episodes, size=data.n_episodes))
     lost = np.setdiff1d(data.states, drawn.states)
     if not lost.size:
@@ -149,7 +171,7 @@ def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
 
 
 def _observed(data: Transitions, unseen: Any, initial: Any, rewards: Any) -> Any:
-    """A softmax over the transitions of the empirical chain, begun at the empirical chain's own probabilities."""
+    """Return a softmax over the transitions of the empirical chain, initialized at their empirical probabilities."""
     from diffbisim.fit.kernels import MaskedSoftmax
 
     chain = empirical_chain(data, unseen, initial, rewards)

@@ -1,15 +1,15 @@
 """Parametrized kernels: torch modules whose output is a row-stochastic matrix, in double precision.
 
-    Softmax         P(y'|y) ∝ exp θ(y,y')                       the paper's; every transition stays possible
-    MaskedSoftmax   the same on a given support                 exact zeros where you say so
-    Sparsemax       P(·|y) = projection of θ(y,·) on the simplex   exact zeros where the data say so
+    Softmax         P(y'|y) ∝ exp θ(y,y')                          the paper's; every transition stays possible
+    MaskedSoftmax   the same on a given support                    zeros at given places
+    Sparsemax       P(·|y) = projection of θ(y,·) on the simplex   zeros at places that are learned
     DriftWalk       one step up with probability σ(f), else down   the paper's walk, one parameter
-    LowRank         P = A B, A (n,k) and B (k,n) stochastic     k hidden causes, 2 n k parameters
-    Mixture         P = Σ_k w_k P_k, w = softmax θ              of given kernels
-    PolicyKernel    P(s'|s) = Σ_a softmax(θ(s,·))_a P_a(s'|s)   an MDP under a learned policy
+    LowRank         P = A B, A (n,k) and B (k,n) stochastic        k hidden causes, 2 n k parameters
+    Mixture         P = Σ_k w_k P_k, w = softmax θ                 a mixture of given kernels
+    PolicyKernel    P(s'|s) = Σ_a softmax(θ(s,·))_a P_a(s'|s)      an MDP under a learned policy
 
-Any other module will do that returns such a matrix, dense or sparse. A :class:`ChainModel` joins a kernel with a
-learned start (:class:`Start`) and learned rewards (:class:`Rewards`).
+Any other module that returns such a matrix, dense or sparse, works as well. A :class:`ChainModel` combines a kernel
+with a learned initial distribution (:class:`Start`) and learned rewards (:class:`Rewards`).
 """
 
 from collections.abc import Sequence
@@ -31,26 +31,38 @@ Rng = int | np.random.Generator
 
 
 def _parameter(value: Any, shape: tuple[int, ...] | None = None) -> torch.nn.Parameter:
+    """Return a float64 copy of the value as a parameter, checking its shape if one is given."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     table = np.array(value, dtype=np.float64)
     if shape is not None and table.shape != shape:
-        raise InvalidArgument(f"the given parameters have shape {table.shape}; this kernel needs {shape}")
+        raise InvalidArgument(f"the given parameters have shape {table.shape}; this kernel needs shape {shape}")
     return torch.nn.Parameter(torch.tensor(table))
 
 
 def _dense(matrix: Any) -> torch.Tensor:
+    """Return a kernel, or the kernel of a chain, as a dense tensor."""
     P = matrix.transition if isinstance(matrix, MarkovChain) else matrix
     return torch.tensor(np.array(P.toarray() if hasattr(P, "toarray") else P, dtype=np.float64))
 
 
 def _noise(shape: tuple[int, ...], rng: Rng) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Small, so that rows start near uniform; not zero, because states that are alike stay alike for ever."""
+    """Return small noise: rows start near uniform, but not equal, because identical states would stay identical."""
     return 0.1 * as_generator(rng).normal(size=shape)
 
 
 class Softmax(torch.nn.Module):
-    """``P(y'|y) ∝ exp θ(y,y')`` on ``n_states``; from logits if given, else near uniform."""
+    """A dense softmax kernel, ``P(y'|y) ∝ exp θ(y,y')``.
+
+    Parameters
+    ----------
+    n_states : int
+        Number of states.
+    logits : array of shape (n_states, n_states), default=None
+        Initial θ. None means small random values, so that rows start near uniform.
+    rng : int or numpy.random.Generator, default=0
+        Seed of the random values.
+    """
 
     def __init__(self, n_states: int, logits: Any = None, rng: Rng = 0) -> None:
         super().__init__()
@@ -61,9 +73,16 @@ class Softmax(torch.nn.Module):
 
 
 class MaskedSoftmax(torch.nn.Module):
-    """A softmax over the possible transitions of each row; ``support`` is a chain, a sparse matrix or a mask.
+    """A softmax over the possible transitions of each row.
 
-    A sparse support gives a sparse kernel (COO), with one logit per possible transition.
+    Parameters
+    ----------
+    support : MarkovChain, sparse matrix or array of shape (n, n)
+        Its nonzero entries are the possible transitions. A sparse support gives a sparse kernel (COO).
+    logits : array of shape (n_transitions,), default=None
+        Initial logits, one per possible transition in row order. None means small random values.
+    rng : int or numpy.random.Generator, default=0
+        Seed of the random values.
     """
 
     indices: torch.Tensor
@@ -77,7 +96,7 @@ class MaskedSoftmax(torch.nn.Module):
         rows, columns = (mask.tocsr() if self.sparse else mask).nonzero()
         empty = np.setdiff1d(np.arange(self.n_states), rows)
         if empty.size:
-            raise InvalidArgument(f"support: row {empty[0]} is empty; every state needs a possible successor")
+            raise InvalidArgument(f"support: row {empty[0]} is empty; every state needs at least one successor")
         self.register_buffer("indices", torch.tensor(np.array([rows, columns]), dtype=torch.int64))
         self.logits = _parameter(_noise((rows.size,), rng) if logits is None else logits, (rows.size,))
 
@@ -93,10 +112,19 @@ class MaskedSoftmax(torch.nn.Module):
 
 
 def sparsemax(scores: torch.Tensor) -> torch.Tensor:
-    """The Euclidean projection of each row on the simplex (Martins and Astudillo 2016): exact zeros.
+    """Project each row on the simplex (Martins and Astudillo 2016), which gives exact zeros.
 
-    With the row sorted, z_1 ≥ z_2 ≥ …, the support is the largest k with 1 + k z_k > z_1 + … + z_k, and what is
-    subtracted is τ = (z_1 + … + z_k - 1)/k.
+    With the row sorted, z_1 ≥ z_2 ≥ …, the size of the support is the largest k with 1 + k z_k > z_1 + … + z_k, and
+    τ = (z_1 + … + z_k - 1)/k is subtracted from the scores.
+
+    Parameters
+    ----------
+    scores : torch.Tensor of shape (..., n)
+
+    Returns
+    -------
+    torch.Tensor of shape (..., n)
+        Nonnegative rows that sum to one.
     """
     z = scores.sort(dim=-1, descending=True).values
     total = z.cumsum(dim=-1)
@@ -107,7 +135,19 @@ def sparsemax(scores: torch.Tensor) -> torch.Tensor:
 
 
 class Sparsemax(torch.nn.Module):
-    """``P(·|y)`` = sparsemax of θ(y,·): exact zeros; a zero comes back only when its row moves as a whole."""
+    """A kernel with exact zeros, ``P(·|y) = sparsemax(θ(y,·))``.
+
+    The gradient of a zero entry is zero, so such an entry returns only when the other scores of its row change.
+
+    Parameters
+    ----------
+    n_states : int
+        Number of states.
+    scores : array of shape (n_states, n_states), default=None
+        Initial θ. None means small random values.
+    rng : int or numpy.random.Generator, default=0
+        Seed of the random values.
+    """
 
     def __init__(self, n_states: int, scores: Any = None, rng: Rng = 0) -> None:
         super().__init__()
@@ -118,7 +158,15 @@ class Sparsemax(torch.nn.Module):
 
 
 class DriftWalk(torch.nn.Module):
-    """The paper's walk on a line: up with probability σ(drift), else down; the ends stay."""
+    """The paper's random walk on a line: up with probability σ(drift), else down; it stays put at the ends.
+
+    Parameters
+    ----------
+    drift : float, default=0.0
+        Initial drift.
+    n_states : int, default=16
+        Number of states.
+    """
 
     up: torch.Tensor
     down: torch.Tensor
@@ -135,12 +183,22 @@ class DriftWalk(torch.nn.Module):
 
 
 class LowRank(torch.nn.Module):
-    """``P = A B`` with stochastic ``A (n, rank)`` and ``B (rank, n)``: the next state depends on a hidden cause."""
+    """A low-rank kernel ``P = A B`` with stochastic factors: the next state depends on one of `rank` hidden causes.
+
+    Parameters
+    ----------
+    n_states : int
+        Number of states.
+    rank : int
+        Number of hidden causes; A has shape (n_states, rank) and B has shape (rank, n_states).
+    rng : int or numpy.random.Generator, default=0
+        Seed of the initial factors.
+    """
 
     def __init__(self, n_states: int, rank: int, rng: Rng = 0) -> None:
         super().__init__()
         if not 1 <= rank <= n_states:
-            raise InvalidArgument(f"rank is {rank}; it must lie between 1 and n_states = {n_states}")
+            raise InvalidArgument(f"rank is {rank}; it must be between 1 and n_states = {n_states}")
         generator = as_generator(rng)
         self.left = _parameter(10 * _noise((n_states, rank), generator))
         self.right = _parameter(10 * _noise((rank, n_states), generator))
@@ -150,17 +208,25 @@ class LowRank(torch.nn.Module):
 
 
 class Mixture(torch.nn.Module):
-    """``P = Σ_k w_k P_k`` of given kernels (chains or matrices), weights ``w = softmax θ``."""
+    """A mixture ``P = Σ_k w_k P_k`` of given kernels with learned weights ``w = softmax θ``.
+
+    Parameters
+    ----------
+    kernels : sequence of MarkovChain or array of shape (n, n)
+        The kernels to mix.
+    logits : array of shape (n_kernels,), default=None
+        Initial θ. None means equal weights.
+    """
 
     kernels: torch.Tensor
 
     def __init__(self, kernels: Sequence[Any], logits: Any = None) -> None:
         super().__init__()
         if not len(kernels):
-            raise InvalidArgument("kernels is empty; a mixture needs at least one")
+            raise InvalidArgument("kernels is empty; a mixture needs at least one kernel")
         given = [_dense(P) for P in kernels]
         if len({P.shape for P in given}) > 1:
-            raise InvalidArgument(f"kernels have shapes {[tuple(P.shape) for P in given]}; a mixture needs equal ones")
+            raise InvalidArgument(f"kernels have shapes {[tuple(P.shape) for P in given]}; they must be equal")
         self.register_buffer("kernels", torch.stack(given))
         self.logits = _parameter(np.zeros(len(kernels)) if logits is None else logits, (len(kernels),))
 
@@ -169,7 +235,15 @@ class Mixture(torch.nn.Module):
 
 
 class PolicyKernel(torch.nn.Module):
-    """The chain of an MDP under the policy ``softmax θ(s,·)``; ``policy`` gives the policy itself."""
+    """The chain of an MDP under a learned policy ``π(·|s) = softmax θ(s,·)``.
+
+    Parameters
+    ----------
+    mdp : MDP
+        The decision process.
+    logits : array of shape (n_states, n_actions), default=None
+        Initial θ. None means the uniform policy.
+    """
 
     kernels: torch.Tensor
 
@@ -181,6 +255,7 @@ class PolicyKernel(torch.nn.Module):
 
     @property
     def policy(self) -> torch.Tensor:
+        """The policy, of shape (n_states, n_actions)."""
         return torch.softmax(self.logits, dim=1)
 
     def forward(self) -> torch.Tensor:
@@ -188,7 +263,15 @@ class PolicyKernel(torch.nn.Module):
 
 
 class Start(torch.nn.Module):
-    """A learned start distribution ``softmax θ``."""
+    """A learned initial distribution ``softmax θ``.
+
+    Parameters
+    ----------
+    n_states : int
+        Number of states.
+    logits : array of shape (n_states,), default=None
+        Initial θ. None means the uniform distribution.
+    """
 
     def __init__(self, n_states: int, logits: Any = None) -> None:
         super().__init__()
@@ -199,7 +282,13 @@ class Start(torch.nn.Module):
 
 
 class Rewards(torch.nn.Module):
-    """Learned rewards, one per state, or features (n_states, k)."""
+    """Learned rewards.
+
+    Parameters
+    ----------
+    values : array of shape (n_states,) or (n_states, k)
+        Initial rewards, or initial features.
+    """
 
     def __init__(self, values: Any) -> None:
         super().__init__()
@@ -210,7 +299,7 @@ class Rewards(torch.nn.Module):
 
 
 class Parts(NamedTuple):
-    """What a model is made of; a part that is None or no tensor is not learned."""
+    """The parts of a model; a part that is None or not a tensor is not learned."""
 
     transition: torch.Tensor
     initial: Any = None
@@ -218,7 +307,15 @@ class Parts(NamedTuple):
 
 
 class ChainModel(torch.nn.Module):
-    """A kernel with a start and rewards, each a module (learned) or a constant; ``forward`` gives :class:`Parts`."""
+    """A kernel with an initial distribution and rewards; ``forward`` returns :class:`Parts`.
+
+    Parameters
+    ----------
+    kernel : torch.nn.Module
+        Module that returns the kernel, or :class:`Parts`.
+    initial, rewards : torch.nn.Module or constant, default=None
+        Modules are learned, constants are not.
+    """
 
     def __init__(self, kernel: torch.nn.Module, initial: Any = None, rewards: Any = None) -> None:
         super().__init__()

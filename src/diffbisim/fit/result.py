@@ -1,4 +1,4 @@
-"""What a fit returns."""
+"""The result of a fit, and how it is saved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,16 +20,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitResult(HasStatus):
-    """The best model found, and how it was found.
+    """The best model found by :func:`diffbisim.fit`.
 
-    Attributes:
-        chain: the fitted chain.
-        distance: its certified distance to the target, with encoder, decoder and gradient.
-        parameters: the best parameters by name.
-        model: the module, with these parameters; None in a result that was read from a file.
-        history: one mapping per step (value, lower, upper, level, length, tol, and the inner work so far).
-        work: inner work in total: pivots, improvements and sweeps of the solves, and the sweeps of the gradients; of a
-            stochastic solver its iterations, and the transitions of the target that were read.
+    Attributes
+    ----------
+    chain : MarkovChain
+        The fitted chain.
+    distance : DistanceResult
+        Its distance to the target, with bounds, encoder, decoder and gradient.
+    parameters : dict of str to array
+        The best parameters by name.
+    model : torch.nn.Module or None
+        The module with these parameters; None in a result loaded from a file.
+    outcome : Status
+        Why the run ended; ``status`` is the sentence that explains it.
+    history : tuple of dict
+        One row per step: value, lower, upper, level, length, tol and the cumulative inner work.
+    work : dict of str to int
+        Total inner work: pivots, improvements and sweeps of the solves and sweeps of the gradients; for a stochastic
+        solver, its iterations and the number of target transitions read.
     """
 
     chain: MarkovChain
@@ -47,14 +56,15 @@ class FitResult(HasStatus):
 
     @property
     def steps(self) -> int:
+        """Number of steps taken."""
         return len(self.history)
 
     def curve(self, name: str = "value") -> Array:
-        """One column of the history, (steps,)."""
+        """Return one column of the history as an array of shape (steps,)."""
         return np.array([row[name] for row in self.history])
 
     def save(self, path: str | Path) -> None:
-        """Write all but the module to one ``.npz`` file (arrays and JSON, no pickle); read it with `diffbisim.load`."""
+        """Write everything except the module to an ``.npz`` file (arrays and JSON, no pickle) for `diffbisim.load`."""
         meta = {"outcome": self.outcome.name, "history": [dict(row) for row in self.history], "work": dict(self.work)}
         arrays = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
         arrays |= {f"parameters.{name}": value for name, value in self.parameters.items()}
@@ -62,12 +72,12 @@ class FitResult(HasStatus):
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> "FitResult":
-        """The inverse of :meth:`save`, from the arrays of the file; there is no module."""
+        """Rebuild a saved result from the arrays of its file; ``model`` is None."""
         meta, found = read_built(arrays, "fit")
         chain, parameters = fitting_chain(arrays, found), part(arrays, "parameters.")
         for name, values in parameters.items():
             if not np.isfinite(values).all():
-                raise InvalidData(f"array 'parameters.{name}' has entries that are not finite")
+                raise InvalidData(f"array 'parameters.{name}' has entries that are not finite; the file is damaged")
         outcome = entry(meta, "outcome", lambda name: name in Status.__members__, "how a fit can end")
         work = entry(meta, "work", is_row, "counts by name")
         return cls(chain, found, parameters, None, Status[outcome], tuple(meta["history"]), work)

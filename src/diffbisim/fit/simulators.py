@@ -1,15 +1,17 @@
-"""Parameters of a model with continuous states, by the distance of its trajectories to data.
+"""Fit the parameters of a model with continuous states by the distance of its trajectories to data.
 
     θ̂ = argmin_θ d(X̂, Ŷ_θ)
 
-X̂ and Ŷ_θ are the chains of the data and of simulated trajectories on the cells of the data, with local-linear rows
-(quantize.py), and d is their exact distance. The simulator is any function of parameters and a generator: a formula, an
-environment, a program. It is given the same seed every time, so that d moves with θ only; few parameters are sought, by
-Nelder and Mead's simplex, which needs no derivative of the program. A linear-Gaussian process need not be simulated:
-its law at each center is known, and θ are its coefficients, or what it is a function of.
+X̂ and Ŷ_θ are the chains of the data and of simulated trajectories on the same cells, with local-linear rows
+(quantize.py), and d is their exact distance. The simulator is any function of parameters and a generator: a formula,
+an environment or a program. It gets the same seed every time, so d depends on θ alone. The minimum is found by the
+Nelder–Mead simplex method, which needs no derivatives and suits a small number of parameters. A linear-Gaussian
+process need not be simulated, because its law at each cell center is known; θ are then its coefficients or parameters
+that determine them.
 
-*Interval.* The data are halved at random in several ways, trajectories staying whole, and each half is fitted from θ̂,
-with trajectories simulated from a seed of its own. Two halves differ by twice what the whole is uncertain by.
+*Intervals.* The data are split at random into two halves several times, keeping trajectories whole, and each half is
+fitted starting from θ̂ with its own simulation seed. The difference of two halves has twice the standard deviation of
+the full estimate.
 """
 
 from collections.abc import Callable
@@ -31,24 +33,42 @@ from diffbisim.stochastic import as_generator
 
 Simulate = Callable[[Floats, np.random.Generator], Any]
 
-#: The first simplex of the search reaches this far from the start, relative to it.
+#: Size of the first simplex of the search, relative to the initial parameters.
 REACH = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatorFit:
-    """Parameters of a simulator, with intervals."""
+    """Fitted parameters of a simulator, with confidence intervals.
 
-    parameters: Floats  # (p,)
-    lower: Floats  # (p,)
-    upper: Floats  # (p,)
-    standard_errors: Floats  # (p,)
+    Attributes
+    ----------
+    parameters, lower, upper, standard_errors : array of shape (p,)
+        Estimates, ends of the intervals, and standard errors.
+    confidence : float
+        Nominal coverage of the intervals.
+    distance : DistanceResult
+        Distance between the data and the model with these parameters.
+    cells : Cells
+        The cells on which the data and the model are compared.
+    halves : array of shape (splits, 2, p)
+        Parameters fitted to the two halves of each split.
+    evaluations : int
+        Number of simulations used by the fit to all data.
+    process : LinearGaussian or None
+        The fitted process, if the model is linear-Gaussian.
+    """
+
+    parameters: Floats
+    lower: Floats
+    upper: Floats
+    standard_errors: Floats
     confidence: float
-    distance: DistanceResult = field(repr=False)  # of the data to what is simulated with these parameters
+    distance: DistanceResult = field(repr=False)
     cells: Cells = field(repr=False)
-    halves: Floats = field(repr=False)  # (n, 2, p) parameters of both halves of n splits
-    evaluations: int = 0  # simulations of the fit to all data
-    process: LinearGaussian | None = field(default=None, repr=False)  # with these parameters, where the model is one
+    halves: Floats = field(repr=False)
+    evaluations: int = 0
+    process: LinearGaussian | None = field(default=None, repr=False)
 
 
 def fit_simulator(
@@ -64,20 +84,36 @@ def fit_simulator(
     confidence: float = 0.95,
     rng: int | np.random.Generator = 0,
 ) -> SimulatorFit:
-    """Fit the parameters of a simulator to trajectories (T, d), with intervals; ``db.fit(target, …)`` comes here, too.
+    """Fit the parameters of a simulator to trajectories, with confidence intervals.
+
+    :func:`diffbisim.fit` calls this function if its target is a list of trajectories.
 
     Parameters
     ----------
-    target : list of trajectories
-    simulate : ``simulate(parameters, generator)`` returns trajectories that start as the data do; many have less noise.
-        Or it returns a :class:`diffbisim.LinearGaussian`, whose law is taken as it is. Or it is one: then all of its
-        coefficients are sought from there (slope by rows, shift, lower triangle of the noise by rows), and it starts as
-        the data do
-    start : (p,) parameters to start from, of the right order of magnitude
-    cost, discount, n_states : as for :func:`diffbisim.estimate` and :func:`diffbisim.quantize`
-    tol : parameters are found to this share of ``start``
-    splits : ways of halving the data for the interval
-    confidence : nominal probability that an interval covers its parameter
+    target : list of arrays of shape (T, d)
+        Observed trajectories.
+    simulate : callable or LinearGaussian
+        ``simulate(parameters, generator)`` returns trajectories whose initial states are distributed as in the data
+        (more trajectories give less noise), or a :class:`diffbisim.LinearGaussian`, whose law is used directly. If
+        `simulate` is itself a LinearGaussian, all of its coefficients are fitted, starting from their values (slope by
+        rows, shift, lower triangle of the noise by rows); its initial distribution is that of the data.
+    start : array of shape (p,), default=None
+        Initial parameters, of the right order of magnitude; not needed if `simulate` is a LinearGaussian.
+    cost, discount, n_states
+        As in :func:`diffbisim.estimate` and :func:`diffbisim.quantize`.
+    tol : float, default=1e-3
+        Accuracy of the parameters, relative to `start`.
+    splits : int, default=8
+        Number of random splits of the data into halves, used for the intervals.
+    confidence : float, default=0.95
+        Nominal coverage of the intervals.
+    rng : int or numpy.random.Generator, default=0
+        Seed of the cells, the simulations and the splits.
+
+    Returns
+    -------
+    SimulatorFit
+        With ``parameters``, ``lower``, ``upper``, ``standard_errors`` and ``distance``.
     """
     from scipy.special import stdtrit
 
@@ -88,7 +124,9 @@ def fit_simulator(
     first = np.atleast_1d(np.asarray(start, dtype=np.float64))
     first = finite_numbers(first, (first.size,), name="start", per="parameter", error=InvalidArgument)
     if check_count(splits, "splits") < 2 or not 0 < as_number(confidence) < 1:
-        raise InvalidArgument(f"splits is {splits}, confidence {confidence}; give at least 2, and a probability")
+        raise InvalidArgument(
+            f"splits is {splits} and confidence is {confidence}; splits must be at least 2 and 0 < confidence < 1"
+        )
     cells = quantize(paths, n_states=n_states, rng=int(generator.integers(2**31)))
     search = _Search(cells, simulate, feature_cost(cells.centers, cells.centers, cost), discount)
     size = np.where(first == 0.0, 1.0, np.abs(first))
@@ -100,32 +138,32 @@ def fit_simulator(
         found.append([search.run(part, best, 4 * tol * size + 0.1 * size, tol * size, s)[0] for part, s in parts])
     halves = np.array(found)
     error = np.sqrt((((halves[:, 0] - halves[:, 1]) / 2) ** 2).mean(axis=0))
-    wide = stdtrit(splits, (1 + confidence) / 2) * error
+    width = stdtrit(splits, (1 + confidence) / 2) * error
     made = simulate(best, np.random.default_rng(0))
     process = made if isinstance(made, LinearGaussian) else None
-    return SimulatorFit(best, best - wide, best + wide, error, float(confidence), result, cells, halves, n, process)
+    return SimulatorFit(best, best - width, best + width, error, float(confidence), result, cells, halves, n, process)
 
 
 def _with_coefficients(process: LinearGaussian, data: Steps) -> tuple[Simulate, Floats]:
-    """The process as a function of slope, shift and noise, which starts as the data do; and its own coefficients."""
+    """Return the process as a function of its coefficients, started like the data, and its present coefficients."""
     d = process.dimension
     if data.now.shape[1] != d:
-        raise InvalidArgument(f"the process has {d} dimensions and target {data.now.shape[1]}; both need the same")
+        raise InvalidArgument(f"the process has {d} dimensions and target {data.now.shape[1]}; they must be equal")
     lower = np.tril_indices(d)
-    seen = LinearGaussian.fit(data.now, data.after, data.starts)
+    observed = LinearGaussian.fit(data.now, data.after, data.starts)
 
     def model(parameters: Floats, rng: np.random.Generator) -> LinearGaussian:
         slope, shift, entries = np.split(parameters, [d * d, d * d + d])
         noise = np.zeros((d, d))
         noise[lower] = entries
-        return LinearGaussian(slope.reshape(d, d), noise, shift=shift, start=seen.start, spread=seen.spread)
+        return LinearGaussian(slope.reshape(d, d), noise, shift=shift, start=observed.start, spread=observed.spread)
 
     root = np.linalg.cholesky(process.noise @ process.noise.T)
     return model, np.concatenate([process.slope.ravel(), process.shift, root[lower]])
 
 
 class _Search:
-    """The distance of steps to what is simulated, and its minimum."""
+    """Minimize the distance between observed steps and the model."""
 
     def __init__(self, cells: Cells, simulate: Simulate, table: Floats, discount: float) -> None:
         self.cells, self.simulate, self.table, self.discount = cells, simulate, table, discount
@@ -134,23 +172,23 @@ class _Search:
     def run(
         self, steps: Steps, start: Floats, reach: Floats, tol: Floats, seed: int
     ) -> tuple[Floats, DistanceResult, int]:
-        """The best parameters, their distance, and how many were tried."""
+        """Return the best parameters, their distance, and the number of evaluations."""
         from scipy.optimize import minimize
 
         chain = self.cells.smoothed(steps)
-        known: list[DistanceResult] = []
+        last: DistanceResult | None = None
 
         def result(z: Floats) -> DistanceResult:
+            nonlocal last
             model = self._on_cells(self.simulate(start + z * tol, np.random.default_rng(seed)))
-            warm = known[-1] if known else None
-            known[:] = [distance(chain, model, self.table, self.discount, self.solver, warm=warm)]
-            return known[-1]
+            last = distance(chain, model, self.table, self.discount, self.solver, warm=last)
+            return last
 
         p = start.size
-        simplex = np.vstack([np.zeros(p), np.diag(reach / tol)])  # in units of the tolerance
+        simplex = np.vstack([np.zeros(p), np.diag(reach / tol)])  # in units of tol, so that xatol = 1
         options: Any = {"initial_simplex": simplex, "xatol": 1.0, "fatol": np.inf, "maxfev": 200 * p}
-        least: Any = minimize  # its stubs know no options of the simplex
-        found = least(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
+        minimize_any: Any = minimize  # the type stubs lack the simplex options
+        found = minimize_any(lambda z: result(z).value, np.zeros(p), method="Nelder-Mead", options=options)
         return start + found.x * tol, result(found.x), int(found.nfev)
 
     def _on_cells(self, made: Any) -> MarkovChain:

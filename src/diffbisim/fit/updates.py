@@ -1,15 +1,15 @@
-"""How the parameters of a model move: along the natural direction by a step rule, or as a torch optimizer wants.
+"""How the parameters of a model move: natural steps with a step rule, or the steps of a torch optimizer.
 
-The natural direction is the gradient measured in the geometry of the model's own transitions. A model with parameters θ
-makes rows P_θ(·|y). The Fisher information of its transitions, with ρ the occupancy,
+The natural direction is the gradient in the geometry of the model's own transitions. A model with parameters θ has rows
+P_θ(·|y) and occupancy ρ. The Fisher information of its transitions,
 
     M = Σ_y ρ(y) Σ_y' (∇P_θ(y'|y)) (∇P_θ(y'|y))ᵀ / P_θ(y'|y)  =  Jᵀ W J,
 
-says how far two models are apart, however they are parametrized. The natural direction n solves M n = g, here by a few
-conjugate gradients: products with M cost one pass forward and one backward through the model (J v as the derivative of
-u ↦ Jᵀu), next to nothing beside the distance. Every iterate of conjugate gradients has <g, n> > 0, which is all that
-Polyak's step asks for. A step s = η n changes the model by about sᵀ M s / 2 = η² <g, n>/2 nats per transition, so
-√<g, n> is the size that a cap should measure.
+measures how far two models are apart, independently of their parametrization. The natural direction n solves M n = g.
+A few conjugate gradient iterations suffice: a product with M costs one forward and one backward pass through the model
+(J v is the derivative of u ↦ Jᵀu), which is negligible beside the distance. Every conjugate gradient iterate satisfies
+<g, n> > 0, which is all that Polyak's step requires. A step s = η n changes the model by about
+sᵀ M s / 2 = η² <g, n>/2 nats per transition, so step lengths are capped in terms of √<g, n>.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,26 +28,26 @@ Vector = list[torch.Tensor]
 #: Largest natural step: √(2 × nats per transition).
 CAP = 0.5
 
-#: Conjugate gradients at most, and where they stop (squared residual).
+#: Maximum number of conjugate gradient iterations, and the relative squared residual at which they stop.
 ITERATIONS, ACCURACY = 15, 1e-6
 
-#: Added to M, relative to its size along the gradient: directions that change nothing are left alone.
+#: Added to M, relative to its curvature along the gradient, so that directions without effect are not amplified.
 DAMPING = 1e-6
 
-#: Probabilities below this count as this: entries near zero may move.
+#: Lower limit of probabilities in the Fisher information, so that entries near zero can still move.
 RARE = 1e-6
 
 
 class Direction(NamedTuple):
-    """Where to go."""
+    """A descent direction n for the gradient g."""
 
     vector: Vector
     slope: float  # <g, n>
-    size: float  # what the cap of a step measures
+    size: float  # the length that the cap of the step rule refers to
 
 
 class RuleSteps(Resumable):
-    """Natural steps (the gradient's, where a model cannot be differentiated twice) as long as a rule says."""
+    """Natural steps with lengths from a step rule; plain gradient steps for models without second derivatives."""
 
     column: ClassVar[str] = "length"
     retrying = False
@@ -76,12 +76,12 @@ class RuleSteps(Resumable):
         return self.rule.exhausted(goal) or (self.length == 0.0 and self.rule.improved)
 
     def facts(self) -> dict[str, Any]:
-        """What makes this update another than others."""
+        """Return the options that identify this update."""
         return {"attainable": getattr(self.rule, "attainable", None), "optimizer": None, "scheduler": None}
 
 
 class OptimizerSteps:
-    """Steps of a torch optimizer along the gradient; a rule beside it only says what there may be to gain."""
+    """Gradient steps of a torch optimizer; the rule only estimates the attainable level."""
 
     column: ClassVar[str] = "length"
     retrying = False
@@ -90,7 +90,9 @@ class OptimizerSteps:
         self.model, self.rule = model, rule
         self.optimizer = optimizer(model.parameters)
         if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise InvalidArgument("optimizer is LBFGS, which asks for many gradients per step; leave optimizer out")
+            raise InvalidArgument(
+                "optimizer is LBFGS, which needs several gradients per step; use another optimizer, or none"
+            )
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
 
     @property
@@ -113,19 +115,20 @@ class OptimizerSteps:
         return False
 
     def facts(self) -> dict[str, Any]:
-        made, plan = self.optimizer, self.scheduler
+        """Return the options that identify this update."""
+        optimizer, scheduler = self.optimizer, self.scheduler
         return {
             "attainable": getattr(self.rule, "attainable", None),
-            "optimizer": [type(made), made.state_dict()["param_groups"]],
-            "scheduler": plan and [type(plan), plan.state_dict()],
+            "optimizer": [type(optimizer), optimizer.state_dict()["param_groups"]],
+            "scheduler": scheduler and [type(scheduler), scheduler.state_dict()],
         }
 
     def state(self) -> dict[str, Any]:
-        plan = self.scheduler and self.scheduler.state_dict()
-        return {"rule": self.rule, "optimizer": self.optimizer.state_dict(), "scheduler": plan}
+        scheduler = self.scheduler and self.scheduler.state_dict()
+        return {"rule": self.rule, "optimizer": self.optimizer.state_dict(), "scheduler": scheduler}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """``load_state_dict`` converts numbers to the type of the parameters; then they are put back as they were."""
+        """Restore the state exactly, because ``load_state_dict`` casts numbers to the parameters' type."""
         self.rule = state["rule"]
         self.optimizer.load_state_dict(state["optimizer"])
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -140,7 +143,7 @@ class OptimizerSteps:
 
 
 def gradient(model: Model, at: Evaluation) -> Direction:
-    """g = ∇_θ d, measured by its largest entry."""
+    """Return g = ∇_θ d, with its largest entry as its size."""
     found = torch.autograd.grad(
         at.distance, model.parameters, retain_graph=True, allow_unused=True, materialize_grads=True
     )
@@ -149,7 +152,7 @@ def gradient(model: Model, at: Evaluation) -> Direction:
 
 
 def natural(model: Model, at: Evaluation) -> Direction:
-    """The natural direction, measured by √<g, n>; the gradient where there is none."""
+    """Return the natural direction, with size √<g, n>, or the gradient if there is none."""
     g = gradient(model, at)
     n = natural_direction(*_outputs(at), model.parameters, g.vector)
     if n is not None and all(bool(torch.isfinite(x).all()) for x in n) and (slope := inner(g.vector, n)) > 0:
@@ -158,41 +161,41 @@ def natural(model: Model, at: Evaluation) -> Direction:
 
 
 def _outputs(at: Evaluation) -> tuple[list[Any], list[Any]]:
-    """What the parameters make, and how much each number counts in the metric."""
-    made, result = at.made, at.result
-    m = torch.from_numpy(np.array(result.occupancy))
-    rho = m.sum(dim=0)
-    by_entry = rho[:, None] if made.transition.layout == torch.strided else rho[made.transition.indices()[0]]
-    learned = [(made.entries, fisher_weights(made.entries, by_entry.to(made.entries.dtype)))]
-    units = (result.problem.scale or 1.0) ** 2
-    if isinstance(made.initial, torch.Tensor):
-        once = torch.full_like(made.initial, result.problem.step)  # drawn once, for 1/(1-γ) transitions
-        learned.append((made.initial, fisher_weights(made.initial, once)))
-    if isinstance(made.rewards, torch.Tensor):
-        learned.append((made.rewards, rho / units))
-    if isinstance(made.cost, torch.Tensor):
-        learned.append((made.cost, m / units))
+    """Return the learned outputs of the model and their weights W in the metric."""
+    P, entries, initial, rewards, cost = at.outputs
+    m = torch.from_numpy(np.array(at.result.occupancy))
+    rho, problem = m.sum(dim=0), at.result.problem
+    by_entry = rho[:, None] if P.layout == torch.strided else rho[P.indices()[0]]
+    learned = [(entries, fisher_weights(entries, by_entry.to(entries.dtype)))]
+    units = (problem.scale or 1.0) ** 2
+    if isinstance(initial, torch.Tensor):
+        once = torch.full_like(initial, problem.step)  # drawn once per 1/(1-γ) transitions
+        learned.append((initial, fisher_weights(initial, once)))
+    if isinstance(rewards, torch.Tensor):
+        learned.append((rewards, rho / units))
+    if isinstance(cost, torch.Tensor):
+        learned.append((cost, m / units))
     learned = [(out, weight) for out, weight in learned if out.requires_grad]
     return [out for out, _ in learned], [weight for _, weight in learned]
 
 
 def fisher_weights(P: torch.Tensor, rho: torch.Tensor) -> torch.Tensor:
-    """``W``: ρ(y)/P(y'|y) for the entries of a kernel, dense or the values of a sparse one with ``rho`` by entry."""
+    """Return W = ρ(y)/P(y'|y) for a dense kernel, or for the values of a sparse one with `rho` given per entry."""
     return (rho / torch.clamp(P, min=RARE)).detach()
 
 
 def natural_direction(
     outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], parameters: Sequence[Any], gradient: Vector
 ) -> Vector | None:
-    """``n`` with ``(Jᵀ W J + λ) n ≈ g``, or None where the model cannot be differentiated twice."""
+    """Return n with (Jᵀ W J + λ) n ≈ g, or None if the model cannot be differentiated twice."""
     try:
         return _conjugate_gradients(_Metric(outputs, weights, parameters), gradient)
-    except (RuntimeError, NotImplementedError):  # what torch raises where a second derivative is missing
+    except (RuntimeError, NotImplementedError):  # raised by torch if a second derivative is missing
         return None
 
 
 class _Metric:
-    """v ↦ Jᵀ W J v."""
+    """The linear map v ↦ Jᵀ W J v."""
 
     def __init__(
         self, outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], parameters: Sequence[Any]
@@ -216,10 +219,12 @@ class _Metric:
 
 
 def inner(a: Vector, b: Vector) -> float:
+    """Return the inner product of two parameter vectors."""
     return float(sum((x * y).sum() for x, y in zip(a, b, strict=True)))
 
 
 def _conjugate_gradients(metric: _Metric, g: Vector) -> Vector:
+    """Solve (M + λ) n = g approximately."""
     n, r, p = [torch.zeros_like(x) for x in g], list(g), list(g)
     before = first = inner(r, r)
     damping = 0.0

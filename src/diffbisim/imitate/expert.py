@@ -1,29 +1,30 @@
 """The expert as a chain: from a chain, observed transitions or trajectories, on the learner's states or on its own.
 
-Whose states they are. With the cost "indicator" a state of the expert *is* a state of the learner, so labels and
-numbers are looked up among those of the MDP, and one that is not there is an error. With any other cost the expert
-keeps its own state space, and the cost says how the two belong together.
+*State spaces.* With the cost "indicator" a state of the expert *is* a state of the learner. Labels and numbers are
+looked up among those of the MDP, and unknown ones are an error. With any other cost the expert keeps its own state
+space, and the cost relates the two.
 
-What data do not say. States that were never left (the last of an episode, or never seen) become absorbing, which is
-right for terminal states; for other choices make the chain yourself: ``data.chain(unseen=...)``.
+*Unobserved successors.* States that were never left (the last of an episode, or unvisited ones) become absorbing, which
+is right for terminal states. For other choices build the chain yourself with ``data.chain(unseen=...)``.
 
-Starts. Where an episode starts is chance, not behavior: on the learner's states the expert starts as the learner does,
-as far as its data show such starts; what is left of the mass follows the starts in the data. (Two empirical
-laws over the 300 starts of Taxi-v4 differ by 0.22 in total variation after 1540 and 2500 episodes, by 0.46 after 385
-and 500: so many episodes would be paired with others.) Single transitions tell no starts:
-there every state that was left counts as one.
+*Initial distribution.* The start of an episode is random, not part of the behavior. On the learner's states the expert
+therefore starts like the learner, as far as its data contain those starts; the remaining mass follows the starts in
+the data. (On Taxi-v4, with 300 initial states, two empirical initial distributions differ by 0.22 in total variation
+after 1540 and 2500 episodes, and by 0.46 after 385 and 500; that fraction of episodes would be coupled with a different
+start.) Single transitions contain no starts; then every state that was left counts as one.
 
-What data cannot tell apart. The chain of an expert is counted from the n_x steps that were seen out of each state x. A
-policy that is fitted to the counts also follows their noise: where the expert always takes one action, a mixture comes
-a little closer to what was seen, and is farther from the expert. How far the noise moves the distance is known to first
-order, because a row of counts is multinomial and G = ∂d/∂P_X, centered in every row, is known exactly:
+*Sampling error.* The expert's chain is estimated from the n_x steps observed from each state x. A policy fitted to the
+counts also follows their noise: if the expert always takes one action, a mixture can be slightly closer to the data and
+farther from the expert. The effect of the noise on the distance is known to first order, because a row of counts is
+multinomial and G = ∂d/∂P_X, centered in every row, is known exactly:
 
     se² = Σ_x (1/n_x) Σ_x' P_X(x'|x) G(x,x')²
 
-Breiman et al. (CART, 1984) take the simplest model whose error is within one standard error of the best; here it is
-1.96 of them, the usual 95 %. The simplest is the deterministic policy of the most likely action in every state: it is
-taken if its distance, solved and certified like all others, is at most d + 1.96 se. On the five-state chain with 2 000
-transitions that are 11 of 12 samples of a deterministic expert, and none of one that turns aside with probability 0.05.
+Breiman et al. (CART, 1984) choose the simplest model whose error is within one standard error of the best; here the
+limit is 1.96 standard errors, the usual 95 %. The simplest policy is the deterministic policy with the most likely
+action in every state. It is chosen if its certified distance is at most d + 1.96 se. On the five-state chain with 2,000
+transitions this happens for 11 of 12 samples of a deterministic expert, and for none of an expert that deviates with
+probability 0.05.
 """
 
 from __future__ import annotations
@@ -44,47 +45,48 @@ from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
-HINT = "give a MarkovChain, Transitions, a pair (s, s_next) of arrays, or a list of trajectories such as [[0, 1, 2]]"
-#: Standard errors that the data are said not to tell apart: 95 % of a normal law.
+#: Number of standard errors within which two policies cannot be distinguished: 95 % of a normal distribution.
 CONFIDENCE = 1.96
 
-ELSEWHERE = "if the expert lives in another state space, pass cost= an array (expert states, MDP states)"
+HINT = "pass a MarkovChain, Transitions, a pair (s, s_next) of arrays, or a list of trajectories such as [[0, 1, 2]]"
+OTHER_SPACE = "if the expert has another state space, pass cost= an array (expert states, MDP states)"
 
 
 def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
-    """The expert's chain; ``shared`` if its states are those of the MDP."""
+    """Return the expert's chain; `shared` if its states are those of the MDP."""
     if isinstance(expert, MarkovChain):
         return _on_states_of(mdp, expert) if shared else expert
     data = observations(expert)
     if len(data) == 0:
-        raise InvalidData("expert holds no transition, only starts; give trajectories of two states or more")
+        raise InvalidData("expert has no transitions; pass trajectories of at least two states")
     if not shared:
         return data.chain(unseen="self-loop")
     return observed_chain(_renumbered(data, mdp), mdp)
 
 
 def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
-    """The chain of observations on the states of the MDP: absorbing where never left, starting as the learner does."""
+    """Return the chain of the observations on the states of the MDP, with unobserved successors absorbing."""
     return data.chain(unseen="self-loop", initial=_start(data, mdp))
 
 
 def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, question: Question) -> None:
-    """Say so if the expert starts where the MDP does not (both on the same states), unless the long run forgets it."""
+    """Warn if the expert starts where the MDP does not, unless the criterion is the average cost."""
     foreign = (expert.initial > 0) & (mdp.initial == 0)
     if foreign.any() and question.criterion != "average":
         warn(
-            f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start; the "
-            "distance stays positive: correct the data, or make the MDP with initial= that state",
+            f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start, so the "
+            "distance stays positive; correct the data, or include that state in initial= of the MDP",
             UserWarning,
             stacklevel=4,
         )
 
 
 def warn_if_impossible(expert: MarkovChain, mdp: MDP, question: Question, known: Any = None) -> None:
-    """Say so if the expert makes transitions that no action of the MDP can make (both on the same states).
+    """Warn if the expert makes transitions that no action of the MDP can make (both on the same states).
 
-    In the long run only those count that it makes for ever; a total or a horizon may end before they are made.
-    Where the MDP was estimated, ``known`` (n,) are the states in which every action was tried often enough to judge.
+    For the average cost only recurrent transitions count. Totals and horizons may end before a transition is made, so
+    they give no warning. If the MDP was estimated, `known` (n,) marks the states in which every action was tried often
+    enough.
     """
     possible: Any = sum(sp.csr_array(P) for P in mdp.transition)
     s = expert.successors
@@ -102,26 +104,26 @@ def warn_if_impossible(expert: MarkovChain, mdp: MDP, question: Question, known:
         warn(
             f"expert: {int(impossible.sum())} of its transitions, the first {a!r} -> {b!r}, "
             + ("cannot be made by any action of the MDP" if known is None else "were made by no action that was tried")
-            + ("; the distance stays positive" if known is None else "; the distance to the model stays positive"),
+            + f", so the distance {'' if known is None else 'to the model '}stays positive",
             UserWarning,
             stacklevel=4,
         )
 
 
 def _entries(matrix: sp.csr_array, rows: Any, columns: Any) -> Floats:
-    """``matrix[rows, columns]``, (m,), whether stored or not."""
+    """Return ``matrix[rows, columns]`` of shape (m,), including entries that are not stored."""
     found: Any = matrix[rows, columns]
     return np.asarray(found.toarray() if hasattr(found, "toarray") else found, dtype=np.float64).ravel()
 
 
 def steps_seen(data: Transitions, mdp: MDP, shared: bool) -> Floats:
-    """How often each state of the expert was left."""
+    """Return how often each state of the expert was left."""
     data = _renumbered(data, mdp) if shared else data
     return np.bincount(data.states, weights=data.weights, minlength=data.n_states).astype(np.float64)
 
 
 def observations(expert: Any) -> Transitions:
-    """Transitions as they are, or those of trajectories."""
+    """Return the observed transitions of the expert."""
     if isinstance(expert, Transitions):
         return expert
     if expert is None or isinstance(expert, (str, bytes, MDP, MarkovChain)) or not isinstance(expert, Iterable):
@@ -134,31 +136,31 @@ def observations(expert: Any) -> Transitions:
             return Transitions.from_trajectories(paths)
     except InvalidData as error:
         raise InvalidData(f"expert: {error}") from None
-    raise InvalidData(f"expert is empty: there is nothing to imitate; {HINT}")
+    raise InvalidData(f"expert is empty; {HINT}")
 
 
 def _on_states_of(mdp: MDP, chain: MarkovChain) -> MarkovChain:
-    """The chain, if its states are the MDP's: with the same labels, or as many, and then it takes over the labels."""
+    """Return the chain, with the labels of the MDP, if its states match by label or by number."""
     if chain.labels is not None and mdp.labels is not None:
         outside = ~np.isin(np.arange(chain.n_states), [chain.index(k) for k in set(mdp.labels) & set(chain.labels)])
         if (visited := outside & (chain.occupancy(0.5) > 0)).any():
             raise InvalidData(
                 f"expert: state {chain.label(int(visited.argmax()))!r} is not a state of the MDP (its labels); correct "
-                f"the chain, or {ELSEWHERE}"
+                f"the chain, or {OTHER_SPACE}"
             )
         return chain
     if chain.labels is not None:
         raise InvalidData("expert has labels and the MDP has none; label both or neither")
     if chain.n_states != mdp.n_states:
         raise InvalidData(
-            f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or give both labels that "
-            f"say which states are the same, or {ELSEWHERE}"
+            f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or label the states of "
+            f"both, or {OTHER_SPACE}"
         )
     return MarkovChain._trusted(chain.transition, chain.initial, chain.rewards, mdp.labels) if mdp.labels else chain
 
 
 def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
-    """The same data with the state numbers and labels of the MDP."""
+    """Return the data with the state numbers and labels of the MDP."""
     numbers = {label: k for k, label in enumerate(mdp.labels or range(mdp.n_states))}
     by_label = data.labels is not None
     names = data.labels if data.labels is not None else range(data.n_states)
@@ -173,7 +175,7 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
         known = "its labels" if mdp.labels is not None else f"0 … {mdp.n_states - 1}"
         raise InvalidData(
             f"expert: state {data.name(int(outside.argmax()))!r} is not a state of the MDP ({known}); correct the "
-            f"data, or {ELSEWHERE}"
+            f"data, or {OTHER_SPACE}"
         )
     starts = None if data.starts is None else codes[data.starts]
     return Transitions(
@@ -183,12 +185,12 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
 
 
 def _start(data: Transitions, mdp: MDP) -> Floats:
-    """The learner's start where the data show it; the rest, and starts the learner does not have, as in the data."""
+    """Return the learner's initial distribution where the data contain it; the remaining mass follows the data."""
     n, own = mdp.n_states, data.starts is not None
     at, weights = (data.starts, data.start_weights) if own else (data.states, data.weights)
     seen = np.bincount(np.asarray(at), weights=weights, minlength=n) + 0.0
     seen /= seen.sum()
-    foreign = float(seen[mdp.initial == 0].sum()) if own else 0.0  # starts of the expert alone
+    foreign = float(seen[mdp.initial == 0].sum()) if own else 0.0  # mass of starts that only the expert has
     common = np.where(seen > 0, mdp.initial, 0.0)
     if not common.any():
         return np.asarray(seen)
@@ -200,18 +202,18 @@ def _start(data: Transitions, mdp: MDP) -> Floats:
 
 
 def standard_error(result: DistanceResult, counts: Floats) -> float:
-    """Of the distance, when the first chain was counted from ``counts (n_X,)`` steps out of each of its states."""
+    """Return the standard error of the distance if the first chain was counted from `counts` (n_X,) steps per state."""
     chain, G = result.problem.x, result.gradient.transition_x
     s = chain.successors
     source = s.sources
     entries = G[source, s.indices] if isinstance(G, np.ndarray) else G.data
     variance = np.bincount(source, weights=s.probabilities * entries**2, minlength=chain.n_states)
-    seen = counts > 0  # states that were never left are absorbing by assumption
+    seen = counts > 0  # states that were never left are absorbing by assumption, without sampling error
     return float(np.sqrt(np.sum(variance[seen] / counts[seen])))
 
 
 def simplest_policy(found: ImitationResult, counts: Floats) -> ImitationResult:
-    """The deterministic policy nearest to the one that was found, if the data cannot tell the two apart."""
+    """Return the nearest deterministic policy if the data cannot distinguish it from the one found."""
     best, actions = found.distance, found.policy.argmax(axis=1)
     policy = np.asarray(np.eye(found.policy.shape[1])[actions], dtype=np.float64)
     distance = Exact().solve(replace(best.problem, y=found.mdp.induced_chain(policy)))

@@ -2,22 +2,22 @@
 
     min_π d(X, Y_π),        P_π(s'|s) = Σ_a π(a|s) P(s'|s,a)
 
-Only states of the expert are seen, no actions and no rewards. Each outer iteration
+Only the states of the expert are observed, neither actions nor rewards. Each outer iteration
 
-    solve      the distance between the expert and the current policy's chain, exactly, from the last solution
-    reward     r(s,s') = Σ_x λ_Y(x|s) α_Y(x,s,s'), and A(s,a) = Σ_s' P(s'|s,a) r(s,s'), the advantage of an action
-    move       the policy, along A to a level below the distance (updates.py)
+    solves     the distance between the expert and the chain of the current policy, from the last solution
+    computes   the reward r(s,s') = Σ_x λ_Y(x|s) α_Y(x,s,s') and the advantages A(s,a) = Σ_s' P(s'|s,a) r(s,s')
+    moves      the policy along A, toward a level below the current distance (updates.py)
 
-and the best policy is kept, with certified bounds on its distance. Differences from the paper: the reward is
-maximized with a plus sign, and it is re-estimated after every step instead of being maximized to the end; both as
-printed are there to compare with, ``update=BestResponse(printed_sign=True)``.
+The best policy is kept, with certified bounds on its distance. There are two differences from the paper: the reward is
+maximized with a plus sign, and it is re-estimated after every step instead of being maximized to convergence. The
+printed version is available for comparison as ``update=BestResponse(printed_sign=True)``.
 
-The distance is not convex in the policy. Where the expert can be reproduced the minimum is zero and sharp. Steps find
-it most of the time at once; a run that settles above zero begins again at its best policy, with more cuts and with a
-share of random actions (updates.py), and gives up when none of that comes closer. It then is in a local minimum, as far
-as it can tell; whether that is the least one, or whether the expert can be reproduced, nobody has proven.
+The distance is not convex in the policy. If the expert can be reproduced, the minimum is zero and sharp, and most runs
+find it directly. A run that settles above zero restarts at its best policy, with more cuts and a fraction of random
+actions (updates.py), and ends if none of these restarts improves. It has then most likely found a local minimum; there
+is no proof that this minimum is global, or that the expert cannot be reproduced.
 
-The loop itself is optimize/loop.py; what is evaluated, objective.py; how the policy moves, updates.py.
+The loop is optimize/loop.py; the objective is in objective.py and the steps in updates.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from diffbisim.imitate.expert import (
 from diffbisim.imitate.learner import Learner, TabularLearner, make_learner
 from diffbisim.imitate.objective import DISCOUNTED, PolicyObjective, Task
 from diffbisim.imitate.result import ImitationResult
-from diffbisim.imitate.updates import Update, Walk, make_update
+from diffbisim.imitate.updates import PolicyRun, Update, make_update
 from diffbisim.mdp import MDP
 from diffbisim.optimize.checkpoint import Session
 from diffbisim.optimize.loop import Callback, Run, Watch
@@ -57,8 +57,8 @@ from diffbisim.questions import Question
 from diffbisim.results import Status
 from diffbisim.stochastic import as_generator
 
-#: Outer iterations of a round on cells.
-ON_CELLS = 20
+#: Number of outer iterations of a round on cells.
+CELL_ITERATIONS = 20
 
 
 def imitate(
@@ -86,47 +86,68 @@ def imitate(
     checkpoint: str | Path | None = None,
     every: int = 10,
 ) -> Any:
-    """The policy whose chain is closest to the expert's, from observed states alone.
+    """Find the policy whose chain is closest to the expert's, from observed states alone.
 
     Parameters
     ----------
-    mdp : what the learner acts in: an :class:`~diffbisim.MDP`, or a Gymnasium environment with Discrete observations
-        and actions, which is then only sampled (environment.py); where observations are a Box, see `policy`
-    expert : a MarkovChain, ``Transitions`` (no actions, no rewards), a pair of arrays (s, s_next), or a list of
-        trajectories (state sequences); where observations are a Box, a list of (T, k) arrays, or who acts: a model of
-        Stable-Baselines3, or a function from observation to action
-    cost : "indicator" (the expert's states are the learner's), "reward", an array (expert states, MDP states), or a
-        callable; with anything but "indicator" the expert may live in a state space of its own
-    discount : weight γ of the next step
-    criterion, horizon, weights, terminal : what distance, as for :func:`diffbisim.distance`; other ones than the
-        discounted in a known MDP only, with the updates "natural" and "gradient"
-    rng : seed or Generator, for the updates that sample
-    policy : where to begin: a table (n_states, n_actions), or a torch module that maps state numbers, or the rows of
-        ``features``, to logits; it is trained in place (default: a uniform table). Where observations are a Box: how
-        to imitate, "tracking" (default) or "markov", on cells (docs/control.md); `cost`, `update` and what they need
-        are then not for the caller to choose
-    features : (n_states, k) numbers, what a module as policy sees of the states; where observations are a Box, what of
-        them the expert shows: columns, or a function from (n, d) to (n, k)
-    update : "natural", "gradient", "sampled", "best-response", or an object of :mod:`diffbisim.imitate.updates`
-    attainable : True if the expert can be reproduced exactly, so that every step aims at zero (default: learned)
-    max_iterations, tol : it stops when the distance is below ``tol`` times the largest cost, or when the level says
-        that next to nothing is left to gain
-    solver : of the distances on the way, a name or an object as for :func:`diffbisim.distance`; by default exact, to
-        three digits beyond the distance itself; the last one is always exact
-    simplest : take the most likely action of every state if the data cannot tell that policy from the best one (its
-        distance is within 1.96 standard errors of sampling, expert.py); the expert must be data, not a chain
-    sampling : how an environment is sampled, ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`, or
-        ``Control(steps=...)`` of :mod:`diffbisim.imitate.control` where observations are a Box
-    callback : called with every row of history; returning True stops the run
-    progress : True for a bar, or a callable ``(done, total)``
-    checkpoint, every : file to write every so many iterations, and after every round in an environment; if it exists,
-        the run goes on from there, to the same bits. The file of another run is refused; `max_iterations`, `simplest`,
-        `every`, `callback`, `progress` and the solver's threads and time limit may change
+    mdp : MDP or gymnasium.Env
+        Where the learner acts. An environment with Discrete observations and actions is only sampled (environment.py);
+        for Box observations see `policy`.
+    expert : MarkovChain, Transitions, tuple or list
+        The expert: a chain, Transitions (without actions or rewards), a pair of arrays (s, s_next), or a list of
+        trajectories (state sequences). For Box observations, a list of (T, k) arrays, a Stable-Baselines3 model, or a
+        function from observation to action.
+    cost : {"indicator", "reward"}, array of shape (expert states, MDP states) or callable, default="indicator"
+        Ground cost. With "indicator" the expert's states are the learner's; with any other cost the expert may have its
+        own state space.
+    discount : float, default=0.95
+        Discount γ.
+    criterion, horizon, weights, terminal
+        Which distance to minimize, as in :func:`diffbisim.distance`. Other criteria than "discounted" need a known MDP
+        and the update "natural" or "gradient".
+    rng : int or numpy.random.Generator, default=0
+        Seed of updates and environments that sample.
+    policy : array of shape (n_states, n_actions) or torch.nn.Module, default=None
+        Initial policy; None means uniform. A module maps state numbers, or the rows of `features`, to logits, and is
+        trained in place. For Box observations, the method: "tracking" (default) or "markov", on cells
+        (docs/control.md); `cost`, `update` and related options are then fixed.
+    features : array of shape (n_states, k), default=None
+        Inputs of a module as policy. For Box observations, the observed features of the expert: columns, or a function
+        from (n, d) to (n, k).
+    update : {"natural", "gradient", "sampled", "best-response"} or Update, default="natural"
+        How the policy moves; see :mod:`diffbisim.imitate.updates`.
+    attainable : bool, default=None
+        True if the expert can be reproduced exactly, so that every step aims at zero. None means unknown: the level is
+        then learned.
+    max_iterations : int, default=300
+        Maximum number of outer iterations.
+    tol : float, default=1e-7
+        Stop when the distance is below `tol` times the largest cost, or when almost nothing is left to gain.
+    solver : str or solver, default=None
+        Solver of the intermediate distances, as in :func:`diffbisim.distance`. None means exact, with a gap three
+        digits below the distance. The final distance is always exact.
+    simplest : bool, default=False
+        Return the policy that takes the most likely action in every state if the data cannot distinguish it from the
+        best policy (its distance is within 1.96 standard errors, expert.py). Needs data, not a chain, as expert.
+    sampling : Sampling or Control, default=None
+        How an environment is sampled: ``Sampling(steps=...)`` of :mod:`diffbisim.imitate.environment`, or, for Box
+        observations, ``Control(steps=...)`` of :mod:`diffbisim.imitate.control`.
+    callback : callable, default=None
+        Called with every row of the history; returning True stops the run.
+    progress : bool or callable, default=False
+        True for a progress bar, or a callable ``(done, total)``.
+    checkpoint : str or Path, default=None
+        File to write during the run, and after every round in an environment. If it exists, the run resumes from it and
+        gives bitwise the same result. A file of a different run is refused; only `max_iterations`, `simplest`, `every`,
+        `callback`, `progress` and the solver's threads and time limit may change.
+    every : int, default=10
+        Number of iterations between checkpoints.
 
     Returns
     -------
-    ImitationResult : ``policy``, ``distance`` (certified), ``history``, ``reward``. Where observations are a Box a
-        :class:`~diffbisim.imitate.control.ControlResult`: ``reset``, ``act``, ``walk``, ``history``
+    ImitationResult
+        With ``policy``, ``distance`` (certified), ``history`` and ``reward``. For Box observations, a
+        :class:`~diffbisim.imitate.control.ControlResult` with ``reset``, ``act``, ``walk`` and ``history``.
 
     Examples
     --------
@@ -137,39 +158,39 @@ def imitate(
     True
     """
     if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
-        raise InvalidArgument(f"tol = {tol!r} and max_iterations = {max_iterations!r} must be positive")
+        raise InvalidArgument(f"tol is {tol!r} and max_iterations is {max_iterations!r}; both must be positive")
     question = Question(criterion, horizon, weights, terminal)
     if simplest:
-        expert = _data_for_the_rule(expert, policy, question)
+        expert = _data_for_simplest(expert, policy, question)
     watch = Watch(max_iterations, callback, progress, checkpoint, every)
     asked = Request(
         expert, cost, check_discount(discount) if question.is_usual else discount, make_update(update), tol, solver,
         attainable, as_generator(rng), policy, features, question,
     )  # fmt: skip
     if is_env(mdp) and has_numbers(mdp):
-        return in_numbers(mdp, asked, sampling)
+        return in_box(mdp, asked, sampling)
     if isinstance(sampling, Control):
-        raise InvalidArgument("sampling is a Control, which is for environments whose observations are a Box")
+        raise InvalidArgument("sampling is a Control, which needs an environment with Box observations; pass Sampling")
     if isinstance(mdp, MDP):
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
         if not question.is_usual:
             raise InvalidArgument(
-                "mdp is an environment, which is explored for the discounted distance only; for another criterion give "
-                "its table, data.gymnasium.from_env(env), or an MDP made of what was seen"
+                "mdp is an environment, for which only the discounted distance is available; for another criterion, "
+                "pass its MDP, data.gymnasium.from_env(env), or an MDP estimated from its transitions"
             )
         found = in_environment(mdp, asked, watch, sampling or Sampling())
     else:
         raise InvalidArgument(
-            f"mdp is a {type(mdp).__name__}; make an MDP with diffbisim.MDP(kernels, initial=...), or give a "
-            "Gymnasium environment with Discrete observations and actions"
+            f"mdp is a {type(mdp).__name__}; pass diffbisim.MDP(kernels, initial=...) or a Gymnasium environment with "
+            "Discrete observations and actions"
         )
     return simplest_policy(found, steps_seen(expert, found.mdp, asked.shared)) if simplest else found
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """All that a caller wants, but for what the learner acts in."""
+    """The arguments of :func:`imitate` that do not depend on where the learner acts."""
 
     expert: Any
     cost: Any
@@ -184,7 +205,7 @@ class Request:
     question: Question = DISCOUNTED
 
     def task(self, mdp: MDP) -> Task:
-        """The expert as a chain and the cost as a table, checked."""
+        """Return the task, with the expert as a chain and the cost as a table."""
         x = expert_chain(self.expert, mdp, self.shared)
         return Task(x, mdp, learner_cost(self.cost, x, mdp), self.discount, self.question)
 
@@ -197,25 +218,25 @@ class Request:
         return make_learner(self.policy, mdp, self.features)
 
     def run(self, task: Task, learner: Learner, objective: type[PolicyObjective] = PolicyObjective) -> Run:
-        """The loop for a task, from where the learner is."""
+        """Return the loop for a task, starting from the learner's current policy."""
         minimized = objective(task, learner, self.solver)
-        return Run(minimized, Walk.begin(self.update, minimized, self.rng, self.attainable), self.tol)
+        return Run(minimized, PolicyRun.begin(self.update, minimized, self.rng, self.attainable), self.tol)
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """All that makes this run another than others."""
+        """Return everything that identifies this run."""
         own = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "question"}
         return own | self.question.facts() | more
 
 
 def finished(run: Run, status: Status) -> ImitationResult:
-    """The closest policy with its exact distance."""
+    """Return the closest policy with its exact distance."""
     objective: Any = run.objective
     distance = objective.certify()
     return ImitationResult(objective.closest.policy, distance, tuple(run.history), objective.task.mdp, status)
 
 
 def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
-    """In known dynamics."""
+    """Imitate in a known MDP."""
     task, learner = asked.task(mdp), asked.learner(mdp)
     if asked.shared and task.expert.n_states == mdp.n_states:
         warn_if_elsewhere(task.expert, mdp, asked.question)
@@ -230,7 +251,7 @@ def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
 
 
 def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -> ImitationResult:
-    """Rounds of acting, counting and imitating in the optimistic model; the last in the model as it was seen."""
+    """Alternate sampling and imitation in the optimistic model; the last run uses the empirical model."""
     if not isinstance(asked.expert, MarkovChain):
         asked = replace(asked, expert=observations(asked.expert))
     model = Model(*sizes(env))
@@ -254,33 +275,35 @@ def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -
         return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
 
 
-def in_numbers(env: Any, asked: Request, sampling: Any) -> ControlResult:
-    """Where observations are a Box: by tracking, or on cells."""
-    how = "tracking" if asked.policy is None else asked.policy
-    if how not in ("tracking", "markov"):
-        raise InvalidArgument(f'policy is {how!r}; where observations are a Box use "tracking" or "markov"')
+def in_box(env: Any, asked: Request, sampling: Any) -> ControlResult:
+    """Imitate in an environment with Box observations, by tracking or on cells."""
+    method = "tracking" if asked.policy is None else asked.policy
+    if method not in ("tracking", "markov"):
+        raise InvalidArgument(f'policy is {method!r}; for Box observations use "tracking" or "markov"')
     if sampling is not None and not isinstance(sampling, Control):
-        raise InvalidArgument("observations of mdp are a Box: pass sampling=diffbisim.imitate.control.Control(...)")
+        raise InvalidArgument(
+            f"sampling is a {type(sampling).__name__}; for Box observations pass "
+            "sampling=diffbisim.imitate.control.Control(...)"
+        )
     lesson = Lesson.of(env, asked.expert, asked.features, sampling or Control(), asked.discount, asked.rng)
-    if how == "tracking":
+    if method == "tracking":
         return track(lesson)
 
     def solve(mdp: MDP, expert: MarkovChain, cost: Floats, discount: float) -> ImitationResult:
-        own = replace(asked, expert=expert, cost=cost, discount=discount, policy=None, features=None, tol=1e-2)
-        return in_mdp(mdp, own, Watch(ON_CELLS, None, False, None, 1))
+        tabular = replace(asked, expert=expert, cost=cost, discount=discount, policy=None, features=None, tol=1e-2)
+        return in_mdp(mdp, tabular, Watch(CELL_ITERATIONS, None, False, None, 1))
 
     return on_cells(lesson, solve)
 
 
 class Rounds:
-    """The rounds in which an environment is explored, for the imitation's sake only.
+    """The rounds in which an environment is explored, as far as imitation needs it.
 
-    A table of its own goes to explore, and the last run begins where the caller wants it: what was learned while less
-    was known is a worse start than a uniform policy. A module is trained in what the table has seen; then it acts
-    itself, because it may lead elsewhere, and is trained again.
+    A separate table explores, and the last run starts from the caller's policy: a policy learned from fewer data is a
+    worse start than a uniform one. A module is trained on the data of the table; then it acts itself, because it may
+    reach other states, and is trained again.
 
-    Every round resets the environment with a seed of its own, so the counts and the generator are all that a
-    checkpoint has to hold of it.
+    Every round resets the environment with its own seed, so a checkpoint needs only the counts and the generator.
     """
 
     def __init__(self, env: Any, asked: Request, sampling: Sampling, model: Model, learner: Learner) -> None:
@@ -290,10 +313,11 @@ class Rounds:
         self.uniform = np.full_like(self.policy, 1.0 / model.n_actions)
 
     def left(self) -> range:
+        """Return the numbers of the remaining rounds."""
         return range(self.done, len(self.batches) + (not self.learner.is_table))
 
     def advance(self) -> None:
-        """One round: at random first, then by the table, and by the module itself at the end."""
+        """Run one round: random actions first, then the table's policy, and the module's own policy at the end."""
         if self.done == 0:
             self.model.add_starts(first_states(self.env, self.sampling.resets, self.rng))
             self._explore(self.uniform, 1.0, self.batches[0])
@@ -309,12 +333,12 @@ class Rounds:
         explore(self.env, self.model, policy, share, steps, self.rng)
 
     def _optimistic_policy(self) -> Floats:
-        """Imitation in the model where what is not known is taken for perfect: a state ⊤ more, which costs nothing."""
+        """Imitate in the model where unknown actions lead to an additional state ⊤ that costs nothing."""
         task = self.asked.task(self.model.mdp())
         free = np.hstack([task.cost, np.zeros((len(task.cost), 1))])
-        hopeful = replace(task, mdp=self.model.optimistic_mdp(self.sampling.enough), cost=free)
-        soft = 0.9 * self.policy + 0.1 * self.uniform  # not too sure of what was learned from less
-        run = self._few_iterations(hopeful, TabularLearner(np.vstack([soft, self.uniform[:1]])))
+        optimistic = replace(task, mdp=self.model.optimistic_mdp(self.sampling.enough), cost=free)
+        soft = 0.9 * self.policy + 0.1 * self.uniform  # the last policy was learned from fewer data
+        run = self._few_iterations(optimistic, TabularLearner(np.vstack([soft, self.uniform[:1]])))
         policy: Floats = run.objective.closest.policy
         return policy[: self.model.n_states]
 
@@ -333,31 +357,34 @@ class Rounds:
 
 
 def _environment_facts(env: Any) -> list[Any]:
-    """What can be told of an environment: its class, name and options, sizes, and its table if it carries one."""
+    """Return what identifies an environment: class, name, options, sizes, and its table if it has one."""
     inner, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
     named = [getattr(spec, "id", None), getattr(spec, "kwargs", None)]
     return [type(inner), named, sizes(env), getattr(inner, "P", None), getattr(inner, "mdp", None)]
 
 
-def _data_for_the_rule(expert: Any, policy: Any, question: Question) -> Transitions:
-    """What ``simplest=True`` needs: observations to count, and a table to return."""
+def _data_for_simplest(expert: Any, policy: Any, question: Question) -> Transitions:
+    """Return the observations that ``simplest=True`` needs, or raise."""
     if question.criterion == "total":
-        raise InvalidArgument("simplest=True: a deterministic policy may never end, and its total be infinite")
+        raise InvalidArgument(
+            "simplest=True is not available for the total criterion, because the total cost of a deterministic policy "
+            "may be infinite; leave simplest out"
+        )
     if isinstance(expert, MarkovChain):
         raise InvalidArgument(
-            "simplest=True asks what the data can tell apart, and expert is a MarkovChain, which is known exactly; "
-            "give Transitions or trajectories, or leave simplest out"
+            "simplest=True needs data to estimate a sampling error, but expert is a MarkovChain, which is known "
+            "exactly; pass Transitions or trajectories, or leave simplest out"
         )
     if policy is not None and hasattr(policy, "parameters"):
-        raise InvalidArgument("simplest=True returns a table; leave it out with a module as policy")
+        raise InvalidArgument("simplest=True returns a table; leave it out if policy is a torch module")
     return observations(expert)
 
 
 def learner_cost(cost: Any, expert: MarkovChain, mdp: MDP) -> Floats:
-    """The cost table (expert states, MDP states), which must not depend on the policy."""
+    """Return the cost table of shape (expert states, MDP states), which must not depend on the policy."""
     if isinstance(cost, str) and cost == "reward" and mdp.rewards is not None and mdp.rewards.ndim == 2:
         raise InvalidCost(
-            'cost "reward": the rewards of this MDP depend on the action, and would change with the policy; '
-            "give it one reward per state, or pass cost= an array"
+            'cost is "reward", but the rewards of this MDP depend on the action, so the cost would change with the '
+            "policy; give the MDP one reward per state, or pass an array as cost"
         )
     return ground_cost(cost, expert, mdp.induced_chain(mdp.uniform_policy()))

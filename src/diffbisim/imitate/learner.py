@@ -1,13 +1,14 @@
 """The learner's policy and how it moves: a table of logits, or a torch module.
 
-A policy π_θ(a|s) makes the kernel P_θ(s'|s) = Σ_a π_θ(a|s) P(s'|s,a). With r(s,s') the implicit reward in the centered
-gauge, A(s,a) = Σ_s' P(s'|s,a) r(s,s') is the advantage of an action (E_π[A|s] = 0), and with ρ the occupancy
+A policy π_θ(a|s) has the kernel P_θ(s'|s) = Σ_a π_θ(a|s) P(s'|s,a). With the implicit reward r(s,s') in the centered
+gauge, A(s,a) = Σ_s' P(s'|s,a) r(s,s') is the advantage of an action (E_π[A|s] = 0), and with the occupancy ρ
 
-    ∇_θ d = - Σ_s ρ(s) Σ_a A(s,a) ∇_θ π_θ(a|s),
+    ∇_θ d = - Σ_s ρ(s) Σ_a A(s,a) ∇_θ π_θ(a|s)
 
-exactly, at every policy where the distance has a derivative: no critic, no samples. For logits θ(s,a) that is
--ρ(s) π(a|s) A(s,a). The natural (mirror) geometry measures a step δ of the logits by Σ ρ(s) π(a|s) δ(s,a)²; its
-direction of steepest descent is A(s,·) itself, in every state at its own speed whether it is visited often or not.
+at every policy where the distance is differentiable. This is exact and needs neither a critic nor samples. For logits
+θ(s,a) the gradient is -ρ(s) π(a|s) A(s,a). The natural (mirror) geometry measures a step δ of the logits by
+Σ ρ(s) π(a|s) δ(s,a)²; its direction of steepest descent is A(s,·) itself, so that rarely visited states move as fast as
+others.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from diffbisim.mdp import MDP
 from diffbisim.optimize.steps import Cut
 from diffbisim.results import DistanceResult
 
-LEAST = -70.0  # of log-probabilities: e^-70 is far below every tolerance, and the support of the chain stays
+LEAST = -70.0  # lower limit of log-probabilities: e^-70 is below every tolerance, but keeps the support of the chain
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The learner at one policy: its distance, and what follows from it."""
+    """A policy, its distance, and the resulting reward and advantages."""
 
     policy: Floats  # π, (n, n_actions)
     result: DistanceResult
@@ -40,59 +41,59 @@ class Evaluation:
 
 
 class Learner(ABC):
-    """Something with a policy that can be moved. Cuts are linear in π, which bends less than the logits do."""
+    """A policy that can be moved; cuts are linear in π, because the distance is less curved in π than in the logits."""
 
     #: Whether every state has probabilities of its own.
     is_table: ClassVar[bool]
 
     @abstractmethod
     def table(self) -> Floats:
-        """π, (n, n_actions)."""
+        """Return π of shape (n, n_actions)."""
 
     def cut(self, at: Evaluation, natural: bool) -> Cut:
-        """The linear model of the distance there: the derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
+        """Return the linear model of the distance, whose derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
         rho = at.occupancy[:, None]
         return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
 
     def pull(self, gradient: Floats, at: Evaluation) -> Floats:
-        """From a derivative in the point of a cut to one in the logits: the Jacobian of the softmax."""
+        """Turn a derivative with respect to π into one with respect to the logits (softmax Jacobian)."""
         return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
 
     def spread(self, at: Evaluation, natural: bool) -> Floats | float:
-        """Weights of the parameters at present."""
+        """Return the current weights of the parameters."""
         return at.policy if natural else 1.0
 
     def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
-        """A natural step, where states that are never visited follow their own advantage by this length."""
+        """Complete a natural step: states that are never visited follow their own advantage with this length."""
         return np.where(at.occupancy[:, None] > 0, step, length * at.advantage)
 
     @abstractmethod
     def move(self, step: Floats, cap: float) -> float:
-        """Add to the parameters, no entry by more than ``cap``; returns the largest change."""
+        """Add a step to the parameters, with no entry above `cap`, and return the largest change."""
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """What :meth:`restore` needs."""
+        """Return what :meth:`restore` needs."""
 
     @abstractmethod
     def restore(self, snapshot: Any) -> None:
-        """Go back."""
+        """Go back to a snapshot."""
 
     def state(self) -> list[Any]:
-        """All that changes, the snapshot first, as arrays and tensors."""
+        """Return everything that changes, the snapshot first, as arrays and tensors."""
         return [self.snapshot()]
 
     def resume(self, state: list[Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore a saved :meth:`state`."""
         self.restore(state[0])
 
     def identity(self, state: list[Any], best: Any = None) -> Any:
-        """What of a state the caller sees, with ``best`` as the snapshot if given (optimize/checkpoint.py)."""
-        return None  # a table is our own
+        """Return what the caller can see of a state, with `best` as the snapshot if given (optimize/checkpoint.py)."""
+        return None  # a table does not belong to the caller
 
 
 class TabularLearner(Learner):
-    """Softmax of a table of logits."""
+    """The softmax of a table of logits."""
 
     is_table: ClassVar[bool] = True
 
@@ -117,22 +118,23 @@ class TabularLearner(Learner):
 
 
 def _capped(step: Floats, cap: float) -> Floats:
-    """Every state is cut on its own."""
+    """Scale each state's step so that no entry exceeds the cap."""
     largest = np.abs(step).max(axis=1, keepdims=True)
     return np.asarray(step * np.minimum(1.0, cap / np.maximum(largest, 1e-300)))
 
 
 def _normalized(logits: Floats) -> Floats:
+    """Return log-probabilities, bounded below by LEAST."""
     logits = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(np.maximum(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), LEAST))
 
 
 class ModuleLearner(Learner):
-    """A torch module from states to logits, (n,) state numbers or (n, k) features -> (n, n_actions).
+    """A torch module from states to logits: (n,) state numbers or (n, k) features -> (n, n_actions).
 
-    Plain gradient: that of ``-Σ ρ π_θ A`` with ρ and A held fixed, by autograd. Natural: the step that a table would
-    make, δ(s,a), brought onto the parameters by least squares in the same weights, min_v Σ ρ π (J v - δ)² with J the
-    Jacobian of the logits. For one cut that is the natural gradient of the parameters.
+    The plain gradient is that of -Σ ρ π_θ A with ρ and A fixed, by autograd. A natural step first computes the step
+    δ(s,a) of a table and projects it on the parameters by least squares with the same weights, min_v Σ ρ π (J v - δ)²,
+    where J is the Jacobian of the logits. With one cut this is the natural gradient of the parameters.
     """
 
     is_table: ClassVar[bool] = False
@@ -152,7 +154,7 @@ class ModuleLearner(Learner):
         shape = tuple(self.module(self.inputs).shape)
         if shape != (mdp.n_states, mdp.n_actions):
             raise InvalidArgument(
-                f"policy returns logits of shape {shape}; expected {(mdp.n_states, mdp.n_actions)}, a row per state"
+                f"policy returns logits of shape {shape}; expected {(mdp.n_states, mdp.n_actions)}, one row per state"
             )
 
     def table(self) -> Floats:
@@ -180,9 +182,10 @@ class ModuleLearner(Learner):
         return min(largest, cap)
 
     def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
-        return step  # one network for all states
+        return step  # a network has no separate parameters for unvisited states
 
     def _onto_parameters(self, step: Floats) -> Floats:
+        """Project a step of the logits on the parameters."""
         logits = self.module(self.inputs).double().flatten()
         J = np.stack([self._gradient(logit) for logit in logits])
         root = np.sqrt(self.weights).reshape(-1, 1)
@@ -190,7 +193,7 @@ class ModuleLearner(Learner):
         return np.asarray(v, dtype=np.float64)
 
     def _gradient(self, scalar: Any) -> Floats:
-        """Of a scalar with respect to all parameters, flat."""
+        """Return the flat gradient of a scalar with respect to all parameters."""
         parts = self.torch.autograd.grad(scalar, self.parameters, retain_graph=True, allow_unused=True)
         pairs = zip(self.parameters, parts, strict=True)
         return np.concatenate([np.zeros(p.numel()) if g is None else _flat(g) for p, g in pairs])
@@ -207,7 +210,7 @@ class ModuleLearner(Learner):
                 at += p.numel()
 
     def state(self) -> list[Any]:
-        """Parameters, what the module may keep beside them, and the weights of the last cut."""
+        """Return parameters, buffers, and the weights of the last cut."""
         return [self.snapshot(), [buffer.detach().clone() for buffer in self.module.buffers()], self.weights]
 
     def resume(self, state: list[Any]) -> None:
@@ -226,14 +229,14 @@ def _flat(tensor: Any) -> Floats:
 
 
 def make_learner(policy: Any, mdp: MDP, features: Any) -> Learner:
-    """From ``None`` (uniform), a table of probabilities, or a torch module."""
+    """Return the learner for None (uniform), a table of probabilities, or a torch module."""
     if policy is None or isinstance(policy, (list, tuple, np.ndarray)):
         if features is not None:
-            raise InvalidArgument("features are for a torch module as policy; a table has a row for every state")
+            raise InvalidArgument("features need a torch module as policy; a table has a row for every state")
         return TabularLearner(mdp.uniform_policy() if policy is None else mdp._policy(policy))
     if not (isinstance(policy, Callable) and hasattr(policy, "parameters")):  # type: ignore[arg-type]
         raise InvalidArgument(
-            f"policy is a {type(policy).__name__}; give an (n_states, n_actions) table or a torch module"
+            f"policy is a {type(policy).__name__}; pass an (n_states, n_actions) table or a torch module"
         )
     try:
         return ModuleLearner(policy, mdp, features)

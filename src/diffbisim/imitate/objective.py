@@ -1,18 +1,19 @@
-"""What imitation minimizes: the distance between the expert and the chain that the learner's policy makes.
+"""The objective of imitation: the distance between the expert and the chain of the learner's policy.
 
     d(X, Y_π),        P_π(s'|s) = Σ_a π(a|s) P(s'|s,a)
 
-Every solve starts from the last solution. By default it is three digits more exact than the distance itself, so that
-steps near the minimum are not led by its error; another solver does as it says, and the policy that comes out is
-certified by the exact one. Large problems are solved on the way for the pairs that occur, to four digits of the
-distance or 1e-5 of the largest cost, whichever is less, and at the end once for all pairs. With the distance come the
-implicit reward r(s,s') of the learner's transitions (result.py) and the advantage of every action,
-A(s,a) = Σ_s' P(s'|s,a) r(s,s'); with ρ the visits to its states the derivative is
+Every solve starts from the last solution. By default its gap is three digits below the distance, so that its error does
+not mislead steps near the minimum; a given solver uses its own tolerance, and the final policy is certified with the
+exact solver. Intermediate distances of large problems are computed only for reachable pairs, to four digits of the
+distance or 1e-5 of the largest cost, whichever is smaller; the final one covers all pairs. Each solution also gives the
+implicit reward r(s,s') (result.py) and the advantage of every action, A(s,a) = Σ_s' P(s'|s,a) r(s,s'). With ρ the
+expected visits to the learner's states, the derivative is
 
     ∂d/∂π(a|s) = -ρ(s) A(s,a),
 
-for the average, the total and finite horizons as for the discounted distance. Policies are positive (learner.py), so
-that all of them make the same transitions possible: closed classes, and which totals are finite, do not depend on them.
+for the average, the total and finite horizons as well as for the discounted distance. Policies are positive
+(learner.py), so all of them have the same possible transitions: closed classes, and which totals are finite, do not
+depend on the policy.
 """
 
 from __future__ import annotations
@@ -35,17 +36,19 @@ from diffbisim.solvers import Exact
 
 DISCOUNTED = Question()
 
-#: Problems of more pairs than this are solved for those that occur, and no more exactly than steps deserve.
+#: Problems with more pairs than this are solved only for reachable pairs, and with a larger gap.
 LARGE = 20_000
 
-#: Certified gap of the distances on the way, relative to the distance and to the largest cost: at least, and at most
-#: for small and for large problems.
-SHARE, LEAST, SMALL_GAP, LARGE_GAP = 1e-4, 1e-12, 1e-7, 1e-5
+#: Certified gap of intermediate distances, relative to the distance.
+RELATIVE_GAP = 1e-4
+
+#: Its lower limit, and its upper limits for small and large problems, relative to the largest cost.
+LEAST_GAP, SMALL_GAP, LARGE_GAP = 1e-12, 1e-7, 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Who is imitated, in what, and how far apart their states are."""
+    """The expert, the MDP, and the cost between their states."""
 
     expert: MarkovChain
     mdp: MDP
@@ -54,7 +57,7 @@ class Task:
     question: Question = DISCOUNTED
 
     def problem(self, policy: Floats) -> Any:
-        """The distance of the chain that a policy (n, n_actions) makes."""
+        """Return the distance problem for the chain of a policy (n, n_actions)."""
         y = self.mdp._chain(policy)
         if self.question.is_usual:
             return Problem(self.expert, y, self.cost, self.discount)
@@ -70,7 +73,7 @@ class BestPolicy(NamedTuple):
 
 
 class PolicyObjective:
-    """The distance as a function of the learner's policy; ``solver`` None is the exact one with its default here."""
+    """The distance as a function of the learner's policy; `solver` None means exact, with an adaptive tolerance."""
 
     at_limit = Status.ITERATIONS
 
@@ -82,12 +85,12 @@ class PolicyObjective:
 
     @property
     def closest(self) -> BestPolicy:
-        """Once something was evaluated."""
+        """The closest policy, once something has been evaluated."""
         assert self._best is not None
         return self._best
 
     def evaluate(self, level: float = 0.0) -> Evaluation:
-        """Distance, reward and advantage of the current policy."""
+        """Return distance, reward and advantage of the current policy."""
         pi, mdp = self.learner.table(), self.task.mdp
         problem = self.task.problem(pi)
         result: DistanceResult = solve(problem, self._solver(problem), self.last)
@@ -96,11 +99,11 @@ class PolicyObjective:
             self._best = BestPolicy(result, pi, self.learner.snapshot())
         reward, visits = reward_and_visits(result, everywhere=not self._is_large(problem))
         A = action_values(mdp, reward)
-        A -= (pi * A).sum(axis=1, keepdims=True)  # zero up to rounding already
+        A -= (pi * A).sum(axis=1, keepdims=True)  # removes rounding error; the mean is zero in exact arithmetic
         return Evaluation(pi, result, reward, A, visits)
 
     def _solver(self, problem: Any) -> Any:
-        """Three digits beyond the last distance, unless a solver was given."""
+        """Return the given solver, or the exact one with a gap three digits below the last distance."""
         return self.solver or self._exact(problem, self.last, self._is_large(problem))
 
     def _is_large(self, problem: Any) -> bool:
@@ -108,8 +111,8 @@ class PolicyObjective:
 
     def _exact(self, problem: Any, near: DistanceResult | None, rough: bool) -> Exact:
         scale = problem.scale or 1.0
-        share = SHARE * (scale if near is None else near.value) / scale
-        return Exact(tol=min(max(share, LEAST), LARGE_GAP if rough else SMALL_GAP), reachable=rough)
+        gap = RELATIVE_GAP * (scale if near is None else near.value) / scale
+        return Exact(tol=min(max(gap, LEAST_GAP), LARGE_GAP if rough else SMALL_GAP), reachable=rough)
 
     def account(self, at: Evaluation) -> dict[str, float]:
         return {}
@@ -118,7 +121,7 @@ class PolicyObjective:
         return None if self._best is None else self._best.snapshot
 
     def certify(self) -> DistanceResult:
-        """The closest policy into the learner, and its exact distance."""
+        """Set the learner to the closest policy and return its exact distance."""
         self.learner.restore(self.closest.snapshot)
         best = self.closest.result
         if self._is_large(best.problem):

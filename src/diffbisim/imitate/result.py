@@ -1,13 +1,14 @@
-"""What imitation returns: the policy, its certified distance to the expert, how it got there, and the implicit reward.
+"""The result of an imitation: the policy, its certified distance to the expert, the history, and the implicit reward.
 
-    r(s, s') = Σ_x λ_Y(x|s) α_Y(x, s, s'),        E_π[r | s] = 0,        maximize it
+    r(s, s') = Σ_x λ_Y(x|s) α_Y(x, s, s'),        E_π[r | s] = 0,        to be maximized
 
-More generally r(s,s') = -∂d/∂P_Y(s'|s) / ρ(s), with ρ(s) the visits to s that the gradient counts: for average cost the
-long-run law and, of transient states, expected visits; for the total and for finite horizons expected visits.
+More generally r(s,s') = -∂d/∂P_Y(s'|s) / ρ(s), where ρ(s) are the visits to s in the gradient: the stationary
+distribution for the average cost (expected visits for transient states), and expected visits for the total cost and
+finite horizons.
 
-At the policy for which it was computed, r is the advantage of a transition: positive for those that bring the
-learner's future closer to the expert's. It changes with the policy, so a reinforcement learner that maximizes it
-should take small steps and ask for a new one; see docs/imitation.md.
+At the policy for which it was computed, r is the advantage of a transition: positive if the transition brings the
+learner's future closer to the expert's. It changes with the policy, so a reinforcement learner that maximizes it should
+take small steps and then recompute it; see docs/imitation.md.
 """
 
 from __future__ import annotations
@@ -37,14 +38,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImitationResult(HasStatus):
-    """The best policy that was found.
+    """The best policy found by :func:`diffbisim.imitate`.
 
-    Attributes:
-        policy: probabilities of the actions in every state, shape (n_states, n_actions).
-        distance: the certified :class:`~diffbisim.DistanceResult` between the expert and the learner.
-        history: one mapping per outer iteration: ``value``, ``lower``, ``upper``, ``level``, ``step``.
-        mdp: the MDP that was acted in; for a sampled environment, the model estimated from all its transitions.
-        outcome: how the run ended.
+    Attributes
+    ----------
+    policy : array of shape (n_states, n_actions)
+        Probabilities of the actions in every state.
+    distance : DistanceResult
+        The certified distance between the expert and the learner.
+    history : tuple of dict
+        One row per outer iteration: ``value``, ``lower``, ``upper``, ``level`` and ``step``.
+    mdp : MDP
+        The MDP; for a sampled environment, the model estimated from all its transitions.
+    outcome : Status
+        Why the run ended; ``status`` is the sentence that explains it.
     """
 
     policy: Floats
@@ -55,7 +62,7 @@ class ImitationResult(HasStatus):
 
     @property
     def iterations(self) -> int:
-        """Outer iterations: policies that were evaluated."""
+        """Number of outer iterations, that is, of policies evaluated."""
         return len(self.history)
 
     @lazy
@@ -64,7 +71,7 @@ class ImitationResult(HasStatus):
         return ImplicitReward(reward_and_visits(self.distance)[0], self.mdp.labels)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        """Write everything to one ``.npz`` file (arrays and JSON, no pickle) for :func:`diffbisim.load`."""
         meta = {"outcome": self.outcome.name, "history": [dict(row) for row in self.history]}
         arrays: dict[str, Any] = {"policy": self.policy}
         for a, P in enumerate(self.mdp.transition):
@@ -78,7 +85,7 @@ class ImitationResult(HasStatus):
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> ImitationResult:
-        """The inverse of :meth:`save`, from the arrays of the file."""
+        """Rebuild a saved result from the arrays of its file."""
         meta, distance = read_built(arrays, "imitation")
         outcome = entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")
         table = arrays.get("policy", np.empty(0))
@@ -86,7 +93,7 @@ class ImitationResult(HasStatus):
             raise InvalidData(f"array 'policy' has shape {table.shape}; expected (n_states, n_actions) probabilities")
         chains = [chain_from_arrays(part(arrays, f"action{a}.")) for a in range(table.shape[1])]
         if not chains:
-            raise InvalidData("array 'policy' has no actions")
+            raise InvalidData("array 'policy' has no columns; the file is damaged")
         mdp = MDP(
             [chain.transition for chain in chains],
             initial=chains[0].initial,
@@ -96,7 +103,9 @@ class ImitationResult(HasStatus):
         )
         policy_table(table, (mdp.n_states, mdp.n_actions))
         if distance.problem.y.n_states != mdp.n_states:
-            raise InvalidData(f"the MDP has {mdp.n_states} states, the learner {distance.problem.y.n_states}")
+            raise InvalidData(
+                f"the MDP has {mdp.n_states} states, the learner {distance.problem.y.n_states}; the file is damaged"
+            )
         return cls(table, distance, tuple(meta["history"]), mdp, Status[outcome])
 
     def __repr__(self) -> str:
@@ -109,10 +118,10 @@ class ImitationResult(HasStatus):
 
 
 def reward_and_visits(distance: DistanceResult, everywhere: bool = True) -> tuple[Floats, Floats]:
-    """r(s,s'), (n, n), and ρ(s), (n,), of the second chain of a distance.
+    """Return r(s,s') of shape (n, n) and ρ(s) of shape (n,) for the second chain of a distance.
 
-    Without ``everywhere``, and for other distances than the discounted one, possible transitions only are scored; r is
-    zero elsewhere, and out of states that are never visited.
+    If not `everywhere`, and for distances other than the discounted one, only possible transitions get a reward; r is
+    zero elsewhere, and for states that are never visited.
     """
     if distance.problem.criterion == "discounted" and everywhere:
         return distance.implicit_reward(), distance.occupancy.sum(axis=0)
@@ -127,13 +136,21 @@ def reward_and_visits(distance: DistanceResult, everywhere: bool = True) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class ImplicitReward:
-    """r(s, s'), to be maximized; call it with states (numbers, or arrays of them)."""
+    """The implicit reward r(s, s'), to be maximized; callable with state numbers or arrays of them.
+
+    Attributes
+    ----------
+    table : array of shape (n_states, n_states)
+        The rewards.
+    labels : sequence or None
+        Labels of the states.
+    """
 
     table: Floats  # (n_states, n_states)
     labels: Labels | None = None
 
     def __call__(self, state: Any, next_state: Any) -> Any:
-        """The reward of the transition ``state -> next_state``."""
+        """Return the reward of the transition ``state -> next_state``."""
         value = self.table[state, next_state]
         return value if isinstance(value, np.ndarray) else float(value)
 
@@ -141,29 +158,42 @@ class ImplicitReward:
         return np.array(self.table, dtype=dtype, copy=copy)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The table as a picture, on ``ax`` or on a figure of its own: blue is good, red is bad."""
+        """Plot the table on `ax` or on a new figure; blue is positive, red is negative."""
         from diffbisim.plot import implicit_reward
 
         return implicit_reward(self, ax=ax)
 
     def wrap(self, env: Any, scale: float = 1.0) -> Any:
-        """The environment with this reward in place of its own (which stays in ``info["environment_reward"]``).
+        """Wrap a Gymnasium environment so that it pays this reward.
 
-        A ``gymnasium.Wrapper`` for environments with Discrete observations; any library for reinforcement learning
-        can train on it. ``scale`` multiplies the reward, for learners that want it of order one.
+        Parameters
+        ----------
+        env : gymnasium.Env
+            Environment with Discrete observations.
+        scale : float, default=1.0
+            Factor of the reward, for learners that expect rewards of order one.
+
+        Returns
+        -------
+        gymnasium.Wrapper
+            The environment's own reward is in ``info["environment_reward"]``.
         """
         from diffbisim.data.gymnasium import import_gymnasium, sizes
 
         n, _ = sizes(env)
         if n != len(self.table):
-            raise InvalidArgument(f"env has {n} states and the reward is for {len(self.table)}")
+            raise InvalidArgument(
+                f"env has {n} states but the reward has {len(self.table)}; pass the environment that was imitated in"
+            )
         return _wrapper(import_gymnasium())(env, scale * self.table)
 
 
 def _wrapper(gymnasium: Any) -> Any:
-    """The wrapper class; made when asked for, because its base is in an optional package."""
+    """Return the wrapper class, created on demand because its base class is in an optional package."""
 
     class ImplicitRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
+        """Pays the implicit reward instead of the environment's own."""
+
         def __init__(self, env: Any, table: Floats) -> None:
             super().__init__(env)
             self.table, self.state = table, 0

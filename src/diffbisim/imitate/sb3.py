@@ -1,7 +1,7 @@
-"""Rewards for reinforcement learners with networks: PPO, SAC or DQN of Stable-Baselines3, or any other.
+"""Rewards for reinforcement learners with neural networks: PPO, SAC or DQN of Stable-Baselines3, or any other library.
 
-What is paid is in control/rewards.py: tracking, or the implicit reward of the coupling. Set a constant reward,
-``gymnasium.wrappers.TransformReward(env, lambda r: -1.0)``, beside every claim: where episodes end at the goal, −1 per
+The rewards are defined in control/rewards.py: tracking, or the implicit reward of the coupling. Compare every result
+with a constant reward, ``gymnasium.wrappers.TransformReward(env, lambda r: -1.0)``: if episodes end at the goal, −1 per
 step alone solves Acrobot and MountainCarContinuous, whatever the expert does.
 """
 
@@ -20,22 +20,33 @@ from diffbisim.imitate.control.rewards import NOTHING, Coupling, Score, Tracking
 from diffbisim.imitate.control.tracking import Nodes
 from diffbisim.imitate.control.walks import demonstrations, feature_map
 
-#: Steps of PPO between updates of its network, and rows of the history of a run.
-ROLLOUT, ROWS = 1_000, 6
+#: Steps of PPO between updates of its network.
+ROLLOUT = 1_000
+
+#: Rows of the history of a run.
+ROWS = 6
 
 
 class BicausalReward:
-    """What a demonstration is worth as a reward.
+    """A reward computed from demonstrations.
 
     Parameters
     ----------
-    demos : list of (T, k) arrays, a model of Stable-Baselines3, or a function from observation to action
-    features : what of an observation the expert shows: columns, or a function from (n, d) to (n, k); None: everything
-    discount : γ of the learner, for what is charged at the end of an episode
-    reward : "tracking", the cost of the coupling with a demonstration, whose node is added to the observation; or
-        "coupling", the implicit reward of the coupling of both as chains on cells, solved anew every thousand steps
-    shift : how many steps the clock may shift at a time ("tracking")
-    count : demonstrations that are watched, of an expert that acts
+    demos : list of arrays of shape (T, k), Stable-Baselines3 model or callable
+        Demonstrations, or an expert that acts (a function from observation to action).
+    features : sequence of int or callable, default=None
+        Observed features of the expert: columns, or a function from (n, d) to (n, k). None means whole observations.
+    discount : float, default=0.99
+        Discount γ of the learner, used for the charge at the end of an episode.
+    reward : {"tracking", "coupling"}, default="tracking"
+        "tracking" is the cost of the coupling with a demonstration, whose current node is appended to the observation.
+        "coupling" is the implicit reward of the coupling of both as chains on cells, recomputed every thousand steps.
+    shift : int, default=0
+        How many steps the node may shift at a time ("tracking").
+    count : int, default=5
+        Number of demonstrations recorded from an expert that acts.
+    rng : int or numpy.random.Generator, default=0
+        Seed of these demonstrations.
 
     Examples
     --------
@@ -59,7 +70,7 @@ class BicausalReward:
         self.shift, self.count, self.rng = shift, count, rng
 
     def wrap(self, env: Any) -> Any:
-        """The environment with this reward in place of its own, which stays in ``info["environment_reward"]``."""
+        """Return the environment with this reward; its own reward is in ``info["environment_reward"]``."""
         seen = feature_map(self.features, observed(env))
         nodes = Nodes.of(demonstrations(self.demos, env, seen, self.count, self.rng), seen)
         own = (
@@ -69,20 +80,22 @@ class BicausalReward:
 
 
 def rewarded(env: Any, nodes: Nodes, score: Score) -> Any:
-    """The environment with the reward of a score in place of its own."""
+    """Return the environment with the reward of a score in place of its own."""
     return _wrapper(import_gymnasium())(env, nodes, score)
 
 
 def _wrapper(gymnasium: Any) -> Any:
-    """The wrapper class; made when asked for, because its base is in an optional package."""
+    """Return the wrapper class, created on demand because its base class is in an optional package."""
 
     class BicausalRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
+        """Pays the reward of a score instead of the environment's own, and appends its numbers to observations."""
+
         def __init__(self, env: Any, nodes: Nodes, score: Score) -> None:
             super().__init__(env)
             self.nodes, self.score = nodes, score
-            self.returns: list[tuple[int, float]] = []  # steps of each episode, and what the environment paid
+            self.returns: list[tuple[int, float]] = []  # length and return of each episode
             edges = ((env.observation_space.low, -np.inf), (env.observation_space.high, np.inf))
-            low, high = (np.append(edge.ravel(), np.full(score.more, far)).astype(np.float32) for edge, far in edges)
+            low, high = (np.append(edge.ravel(), np.full(score.extra, far)).astype(np.float32) for edge, far in edges)
             self.observation_space = gymnasium.spaces.Box(low, high)
 
         def reset(self, **options: Any) -> Any:
@@ -111,7 +124,7 @@ def _joined(state: Any, added: Floats) -> Any:
 
 
 def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlResult:
-    """PPO on a reward, with the steps of a lesson; the actions are those of its list."""
+    """Train PPO on a reward, with the number of steps and the actions of a lesson."""
     try:
         from stable_baselines3 import PPO
         from stable_baselines3.common.buffers import RolloutBuffer
@@ -126,11 +139,11 @@ def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlRes
     env = rewarded(numbered, nodes, score)
 
     class Buffer(RolloutBuffer):
-        """Rewards that are known only when an episode is over are paid before the network learns."""
+        """Adds rewards that are known only at the end of an episode before the network learns."""
 
         def compute_returns_and_advantage(self, *args: Any, **kwargs: Any) -> None:
             if hasattr(score, "settle"):
-                self.rewards[:, 0] += score.settle()  # besides what a truncated episode is still worth
+                self.rewards[:, 0] += score.settle()  # added to the bootstrapped value of truncated episodes
             super().compute_returns_and_advantage(*args, **kwargs)
 
     rollout = ROLLOUT if options.steps % ROLLOUT == 0 else options.steps
@@ -143,7 +156,7 @@ def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlRes
 
 
 def _history(returns: list[tuple[int, float]], steps: int) -> list[dict[str, float]]:
-    """Mean returns of the episodes that were finished by each sixth of all steps."""
+    """Return mean returns of the episodes that finished in each sixth of the steps."""
     ends, paid = np.cumsum([n for n, _ in returns]), np.array([r for _, r in returns])
     rows, low = [], 0
     for high in np.linspace(steps / ROWS, steps, ROWS).astype(int):
@@ -155,19 +168,19 @@ def _history(returns: list[tuple[int, float]], steps: int) -> list[dict[str, flo
 
 
 class NetworkAgent:
-    """A network of Stable-Baselines3 that acts; what its reward adds to observations is added again."""
+    """A Stable-Baselines3 policy as an agent; appends to observations what its reward appends."""
 
     def __init__(self, model: Any, nodes: Nodes, score: Score) -> None:
         self.model, self.nodes, self.score = model, nodes, score
         self.added, self.fresh = NOTHING, True
 
     def reset(self, observation: Floats) -> None:
-        if self.score.more:
+        if self.score.extra:
             self.added = self.score.reset(self.nodes.seen(observation))
         self.fresh = True
 
     def act(self, observation: Floats) -> int:
-        if self.score.more and not self.fresh:
+        if self.score.extra and not self.fresh:
             self.added = self.score.step(self.nodes.seen(observation), False)[1]
         self.fresh = False
         return int(self.model.predict(_joined(observation, self.added), deterministic=True)[0])

@@ -3,16 +3,16 @@
 ====================  ====================================================================================
 ``"natural"``         to the level by the last few cuts, in the natural geometry (steps.py); the default
 ``"gradient"``        Polyak's step along the plain gradient of the logits
-``"sampled"``         policy gradient from sampled transitions, r(s,s') as the advantage: no model needed
+``"sampled"``         policy gradient from sampled transitions with r(s,s') as the advantage, without a model
 ``"best-response"``   the paper's literal Algorithm 3: reinforcement learning to convergence under r
 ====================  ====================================================================================
 
-The level is zero with ``attainable=True``, and otherwise learned on the way (steps.py). A best response is
-deterministic, so against a stochastic expert the last cycles; ``BestResponse(printed_sign=True)`` maximizes -r, the
-reward as printed in the paper, which drives the policy away from the expert.
+The level is zero with ``attainable=True`` and is otherwise learned (steps.py). A best response is deterministic, so
+against a stochastic expert "best-response" cycles. ``BestResponse(printed_sign=True)`` maximizes -r, the reward as
+printed in the paper, which drives the policy away from the expert.
 
-A natural run that has settled above zero begins again at its best policy, with more cuts and with a share of random
-actions, and gives up when none of that comes closer.
+A natural run that has settled above zero restarts at its best policy, with more cuts and a fraction of random actions,
+and ends if none of these restarts improves.
 """
 
 from __future__ import annotations
@@ -36,48 +36,47 @@ from diffbisim.stochastic import Successors
 #: A run has settled when the level is this close to the best distance, relative to it.
 SETTLED = 1e-4
 
-#: Iterations without progress after which the level moves up.
+#: Number of iterations without progress after which the level is raised.
 PATIENCE = 16
 
-#: Before a run that has settled above zero gives up, it begins again at its best policy, with this share of random
-#: actions (a policy that is too sure of a wrong action hardly moves), ...
+#: Fractions of random actions in successive restarts (a policy that is nearly sure of a wrong action hardly moves).
 SHARES = (0.0, 0.05, 0.2)
 
-#: ... with at least so many cuts (as many as kinks meet there; few are faster where they suffice), ...
+#: Minimum number of cuts in restarts, where many kinks may meet; fewer cuts are faster if they suffice.
 CUTS = 20
 
-#: ... and so many iterations each to come closer by a tenth.
+#: Number of iterations in which a restart must reduce the distance by a tenth.
 TRIAL = 64
 
 
 class Update(ABC):
-    """One way to move the policy, given its distance and reward."""
+    """A way to move the policy, given its distance and reward."""
 
     __slots__ = ()
 
     @abstractmethod
-    def step(self, walk: Walk, at: Evaluation) -> float:
-        """Move ``walk.learner``; returns the largest change of a parameter."""
+    def step(self, run: PolicyRun, at: Evaluation) -> float:
+        """Move the learner and return the largest change of a parameter."""
 
-    def settled(self, walk: Walk, goal: float) -> bool:
-        """Whether nothing is left to gain, for a run that would be content with the distance ``goal``."""
+    def settled(self, run: PolicyRun, goal: float) -> bool:
+        """Return whether nothing is left to gain for a run that accepts the distance `goal`."""
         return False
 
 
 @dataclass
-class Walk(Resumable):
-    """A policy on its way, as its update and the loop around it (optimize/loop.py) know it."""
+class PolicyRun(Resumable):
+    """The state of an update during a run, as the loop of optimize/loop.py uses it."""
 
     update: Update
     objective: PolicyObjective
     rng: np.random.Generator
     rule: PolyakLevel
     bundle: Bundle = field(default_factory=Bundle)
-    best: Any = None  # snapshot of the best policy since the rule began
+    best: Any = None  # snapshot of the best policy of the current rule
     iteration: int = 0
-    trial: int = 0  # of those after it had settled, ...
-    since: int = 0  # ... the iteration in which the last began, ...
-    mark: float = float("inf")  # ... and the distance from which
+    trial: int = 0  # number of restarts since the last improvement
+    since: int = 0  # iteration of the last restart
+    mark: float = float("inf")  # best distance at the last restart
 
     column: ClassVar[str] = "step"
     changing: ClassVar[tuple[str, ...]] = ("rule", "bundle", "best", "iteration", "trial", "since", "mark")
@@ -85,7 +84,8 @@ class Walk(Resumable):
     @classmethod
     def begin(
         cls, update: Update, objective: PolicyObjective, rng: np.random.Generator, attainable: bool | None
-    ) -> Walk:
+    ) -> PolicyRun:
+        """Start with a fresh step rule."""
         return cls(update, objective, rng, PolyakLevel(attainable=attainable, patience=PATIENCE))
 
     @property
@@ -116,11 +116,11 @@ class Walk(Resumable):
 
     @property
     def retrying(self) -> bool:
-        """Whether the present trial has not come closer; the first run counts as one that has."""
+        """Whether the current restart has not improved the distance by a tenth; False before the first restart."""
         return self.trial > 0 and self.objective.closest.result.value > 0.9 * self.mark
 
     def try_again(self) -> bool:
-        """Begin again at the best policy; False if that has been tried in every way, or cannot help."""
+        """Restart at the best policy; return False if every kind of restart has been tried or cannot help."""
         attainable, (result, policy, snapshot) = self.rule.attainable, self.objective.closest
         if attainable is False:
             return False
@@ -146,96 +146,117 @@ class Walk(Resumable):
 
 @dataclass(frozen=True, slots=True)
 class Natural(Update):
-    """Exact gradient in the natural geometry, by the last ``memory`` cuts; no logit moves by more than ``cap``."""
+    """The exact gradient in the natural geometry, with bundle steps.
+
+    Parameters
+    ----------
+    memory : int, default=5
+        Number of cuts.
+    cap : float, default=4.0
+        Largest change of a logit in one step.
+    natural : bool, default=True
+        Whether to use the natural geometry instead of the Euclidean one.
+    """
 
     memory: int = 5
     cap: float = 4.0
     natural: bool = True
 
-    def step(self, walk: Walk, at: Evaluation) -> float:
-        learner, bundle, before = walk.learner, walk.bundle, walk.rule.delta
+    def step(self, run: PolicyRun, at: Evaluation) -> float:
+        learner, bundle, before = run.learner, run.bundle, run.rule.delta
         cut = learner.cut(at, self.natural)
         spread = learner.spread(at, self.natural)
         pulled = learner.pull(cut.gradient, at)
         weights = cut.weights * spread
         slope = float(np.sum(np.where(weights > 0, pulled**2 / np.where(weights > 0, weights, 1.0), 0.0)))
-        length = walk.rule.length(at.result.value, slope)
-        if walk.rule.delta < before and not walk.rule.improved and bundle.cuts:
-            bundle.cuts.clear()  # the level was too far: begin again at the best policy, with a nearer one
-            learner.restore(walk.best)
+        length = run.rule.length(at.result.value, slope)
+        if run.rule.delta < before and not run.rule.improved and bundle.cuts:
+            bundle.cuts.clear()  # the level was too low: return to the best policy and aim at the raised level
+            learner.restore(run.best)
             return 0.0
-        bundle.add(cut, self.memory if walk.trial == 0 else max(self.memory, CUTS))
-        step = bundle.step(walk.rule.level, lambda g: learner.pull(g, at), spread)
+        bundle.add(cut, self.memory if run.trial == 0 else max(self.memory, CUTS))
+        step = bundle.step(run.rule.level, lambda g: learner.pull(g, at), spread)
         return learner.move(learner.with_unvisited(step, at, length) if self.natural else step, self.cap)
 
-    def settled(self, walk: Walk, goal: float) -> bool:
-        """Whether the level has come up to the best distance, or a trial has led to nothing, and none is left."""
-        failed = walk.retrying and walk.iteration >= walk.since + TRIAL
-        if not failed and walk.rule.delta > max(0.1 * goal, SETTLED * walk.rule.best):
+    def settled(self, run: PolicyRun, goal: float) -> bool:
+        """Return whether the level has reached the best distance, or a restart failed, and no restart is left."""
+        failed = run.retrying and run.iteration >= run.since + TRIAL
+        if not failed and run.rule.delta > max(0.1 * goal, SETTLED * run.rule.best):
             return False
-        return not (self.natural and walk.try_again())
+        return not (self.natural and run.try_again())
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled(Update):
-    """REINFORCE without a critic: ``samples`` transitions of the learner, r(s,s') as the advantage of its action.
+    """REINFORCE without a critic, with r(s,s') as the advantage of the action taken.
 
-    The logits of a state move along the mean of r (1{a} - π(·|s)) over its samples, by Polyak's length for the
-    sampled slope, decaying with the square root of the iterations.
+    The logits of a state move along the mean of r (1{a} - π(·|s)) over its samples, by Polyak's length for the sampled
+    slope, which decays with the square root of the iterations.
+
+    Parameters
+    ----------
+    samples : int, default=2_000
+        Number of transitions sampled per step.
+    cap : float, default=1.0
+        Largest change of a logit in one step.
     """
 
     samples: int = 2_000
     cap: float = 1.0
 
-    def step(self, walk: Walk, at: Evaluation) -> float:
-        if not walk.learner.is_table:
-            raise InvalidArgument('update "sampled" moves tables; use "natural" with a module')
-        _only_discounted(walk, "sampled")
+    def step(self, run: PolicyRun, at: Evaluation) -> float:
+        if not run.learner.is_table:
+            raise InvalidArgument('update "sampled" needs a table as policy; for a module use update="natural"')
+        _only_discounted(run, "sampled")
         n, k = at.policy.shape
-        s, a, t = _transitions(walk, at, self.samples)
+        s, a, t = _transitions(run, at, self.samples)
         score = np.zeros((n, k))
         np.add.at(score, (s, a), at.reward[s, t])
         visits = np.bincount(s, minlength=n)[:, None]
         score -= at.policy * score.sum(axis=1, keepdims=True)
         direction = score / np.maximum(visits, 1)
         slope = float(np.sum(score * direction)) / self.samples
-        decay = 1.0 / np.sqrt(1.0 + 0.1 * walk.iteration)
-        return walk.learner.move(decay * walk.rule.length(at.result.value, slope) * direction, self.cap)
+        decay = 1.0 / np.sqrt(1.0 + 0.1 * run.iteration)
+        return run.learner.move(decay * run.rule.length(at.result.value, slope) * direction, self.cap)
 
 
 @dataclass(frozen=True, slots=True)
 class BestResponse(Update):
-    """The paper's Algorithm 3 to the letter: the optimal policy for the frozen reward, found exactly.
+    """The paper's literal Algorithm 3: the optimal policy for the current reward, computed exactly.
 
-    ``printed_sign`` maximizes -r, the reward as the paper prints it.
+    Parameters
+    ----------
+    printed_sign : bool, default=False
+        Maximize -r, the reward as printed in the paper.
     """
 
     printed_sign: bool = False
 
-    def step(self, walk: Walk, at: Evaluation) -> float:
-        if not walk.learner.is_table:
-            raise InvalidArgument('update "best-response" returns a table; use "natural" with a module')
-        _only_discounted(walk, "best-response")
-        walk.rule.length(at.result.value, 0.0)
+    def step(self, run: PolicyRun, at: Evaluation) -> float:
+        if not run.learner.is_table:
+            raise InvalidArgument('update "best-response" needs a table as policy; for a module use update="natural"')
+        _only_discounted(run, "best-response")
+        run.rule.length(at.result.value, 0.0)
         rewards = -at.advantage if self.printed_sign else at.advantage  # of an action: Σ_s' P(s'|s,a) r(s,s')
-        best = walk.mdp._policy(optimal_policy(walk.mdp, walk.discount, rewards))
-        walk.learner.restore(TabularLearner(best).logits)
-        return float(np.abs(walk.learner.table() - at.policy).max())
+        best = run.mdp._policy(optimal_policy(run.mdp, run.discount, rewards))
+        run.learner.restore(TabularLearner(best).logits)
+        return float(np.abs(run.learner.table() - at.policy).max())
 
 
-def _only_discounted(walk: Walk, name: str) -> None:
-    if not walk.objective.task.question.is_usual:
+def _only_discounted(run: PolicyRun, name: str) -> None:
+    """Raise unless the distance is the discounted one."""
+    if not run.objective.task.question.is_usual:
         raise InvalidArgument(
-            f'update "{name}" is for the discounted distance; use "natural" or "gradient" with others'
+            f'update "{name}" supports only the discounted distance; use "natural" or "gradient" instead'
         )
 
 
-def _transitions(walk: Walk, at: Evaluation, count: int) -> tuple[Any, Any, Any]:
-    """Independent draws of (s, a, s') with s from the discounted occupancy of the learner."""
-    n = walk.mdp.n_states
-    s = walk.rng.choice(n, size=count, p=at.occupancy / at.occupancy.sum())
-    a = Successors.of(at.policy).draw(s, walk.rng.random(count))
-    return s, a, walk.mdp._stacked.draw(a * n + s, walk.rng.random(count))
+def _transitions(run: PolicyRun, at: Evaluation, count: int) -> tuple[Any, Any, Any]:
+    """Draw independent (s, a, s') with s from the learner's discounted occupancy."""
+    n = run.mdp.n_states
+    s = run.rng.choice(n, size=count, p=at.occupancy / at.occupancy.sum())
+    a = Successors.of(at.policy).draw(s, run.rng.random(count))
+    return s, a, run.mdp._stacked.draw(a * n + s, run.rng.random(count))
 
 
 UPDATES: dict[str, Update] = {
@@ -247,14 +268,14 @@ UPDATES: dict[str, Update] = {
 
 
 def make_update(update: Any) -> Update:
-    """The object behind a name."""
+    """Return the update with this name, or the given object."""
     if isinstance(update, str):
         if update not in UPDATES:
-            raise InvalidArgument(f"update {update!r} is not known; choose one of {', '.join(map(repr, UPDATES))}")
+            raise InvalidArgument(f"update is {update!r}; use one of {', '.join(map(repr, UPDATES))}")
         return UPDATES[update]
     if not isinstance(update, Update):
         raise InvalidArgument(
-            f"update is a {type(update).__name__}; give a name such as 'natural', or an Update of "
+            f"update is a {type(update).__name__}; pass a name such as 'natural', or an Update of "
             "diffbisim.imitate.updates"
         )
     return update

@@ -1,22 +1,23 @@
-"""A run on disk, exactly and without pickle: one ``.npz`` of arrays, and JSON for everything else.
+"""Save a run to disk exactly and without pickle: one ``.npz`` file with arrays, and JSON for everything else.
 
     file = Checkpoint("run.npz", "fit", {"target": X, "discount": 0.95, "solver": solver})
-    state = file.read()          # what was written last, or None; the file of another run is refused
-    file.write(state)            # all at once or not at all: a kill leaves the file that was there
+    state = file.read()          # the last state written, or None; raises if the file belongs to another run
+    file.write(state)            # atomic: if the process is killed, the previous file remains
 
-*State* is any nesting of dictionaries, lists and tuples of plain values, arrays, tensors, chains, results of solvers
-and random generators, and objects of classes that are marked :func:`stored`. What JSON cannot hold is moved to arrays
-(:func:`pack`), so every bit comes back.
+*State* is any nesting of dictionaries, lists and tuples of plain values, arrays, tensors, chains, distance results and
+random generators, and of objects whose classes are decorated with :func:`stored`. Values that JSON cannot represent are
+moved to arrays (:func:`pack`), so that every bit is restored.
 
-*Facts* say which run it is. Of each the file keeps a digest of its content (:func:`digest`), and a run that differs in
-one of them is another run: to go on from its file would return an answer to another question. What does not change the
-answer (threads, time limits, callbacks, how often to write) is no fact.
+*Facts* identify the run. The file keeps a digest of each (:func:`digest`). If any of them differs, the file belongs to
+another run, and resuming from it would answer another question. Options that do not change the answer (threads, time
+limits, callbacks, the checkpoint interval) are not facts.
 
-*A session* (:class:`Session`) is the checkpoint of a run that trains something in place: a torch module of the caller,
-which comes back as the call before has left it, or as it was given then. With any other values it is another run.
+*A session* (:class:`Session`) is the checkpoint of a run that trains a torch module of the caller in place. On
+resuming, the module must have either its initial values or those that the earlier call left in it; with any other
+values it is another run.
 
-*Temporaries.* A file is written under another name first, and a kill may leave that behind. :meth:`Checkpoint.read`
-removes those of its own file that nobody is writing any more.
+*Temporary files.* A file is first written under a temporary name, which a kill may leave behind.
+:meth:`Checkpoint.read` removes such files if no process is writing them any more.
 """
 
 import hashlib
@@ -41,23 +42,26 @@ from diffbisim.io.results import opened, result_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.results import DistanceResult
 
-#: Format of the file.
+#: Version of the file format.
 VERSION = 2
 
-#: Options of solvers that do not change where a run goes, only how fast.
+#: Solver options that change only the speed of a run.
 FREE = ("threads", "time_limit")
 
-REMEDY = "name another file, or delete this one to begin anew"
+REMEDY = "choose another file, or delete this one to start over"
 
 
 class Checkpoint:
-    """The file of one run.
+    """The checkpoint file of one run.
 
     Parameters
     ----------
-    path : the file
-    kind : what is run, for messages: "fit", "compress", "imitate"
-    facts : all that makes the run this one and no other, by the names that a user knows; content, not identity, counts
+    path : str or Path
+        The file.
+    kind : str
+        What is run, for messages: "fit", "compress" or "imitate".
+    facts : dict
+        Everything that identifies the run, under the names that the user knows; values are compared by content.
     """
 
     def __init__(self, path: str | Path, kind: str, facts: Mapping[str, Any]) -> None:
@@ -65,42 +69,45 @@ class Checkpoint:
         self.facts = {name: [digest(value), _shown(value)] for name, value in facts.items()}
 
     def read(self) -> Any:
-        """The state that was written last; None if there is no file. Raises InvalidData for that of another run."""
+        """Return the last state written, or None if there is no file; raise InvalidData for the file of another run."""
         remove_abandoned(self.path)
         if not self.path.exists():
             return None
         with opened(self.path, "checkpoint", REMEDY) as arrays:
             try:
                 held = json.loads(bytes(arrays.pop("checkpoint")).decode())
-                trouble = self._trouble(held)
-                if trouble is None:
+                mismatch = self._mismatch(held)
+                if mismatch is None:
                     return unpack(held["state"], arrays)
             except (AttributeError, LookupError, RecursionError, OverflowError, MemoryError) as error:
                 raise ValueError(f"{type(error).__name__}: {error}") from None
-        raise trouble
+        raise mismatch
 
-    def _trouble(self, held: Mapping[str, Any]) -> InvalidData | None:
-        """Why the run in the file is not this one."""
+    def _mismatch(self, held: Mapping[str, Any]) -> InvalidData | None:
+        """Return the error if the file belongs to another run."""
         if held.get("version") != VERSION:
-            return InvalidData(f"checkpoint {self.path} is of another version of diffbisim; {REMEDY}")
+            return InvalidData(f"checkpoint {self.path} was written by another version of diffbisim; {REMEDY}")
         if held["kind"] != self.kind:
-            return InvalidData(f"checkpoint {self.path} is of {held['kind']}, not of {self.kind}; {REMEDY}")
-        differ = [note for name in {**held["facts"], **self.facts} if (note := self._note(name, held["facts"]))]
-        return self.of_another_run(*differ) if differ else None
+            return InvalidData(f"checkpoint {self.path} belongs to {held['kind']}, not to {self.kind}; {REMEDY}")
+        names = {**held["facts"], **self.facts}
+        differences = [text for name in names if (text := self._difference(name, held["facts"]))]
+        return self.of_another_run(*differences) if differences else None
 
-    def _note(self, name: str, held: Mapping[str, Any]) -> str:
-        """What to say of a fact that differs; empty if it does not."""
+    def _difference(self, name: str, held: Mapping[str, Any]) -> str:
+        """Describe how a fact differs; empty if it does not."""
         (then, shown), (now, here) = held.get(name, ["", "none"]), self.facts.get(name, ["", "none"])
         if then == now:
             return ""
         return f"{name} ({shown} there, {here} here)" if shown != here else name
 
-    def of_another_run(self, *differ: str) -> InvalidData:
-        """The error that says in what the run in the file is another."""
-        return InvalidData(f"checkpoint {self.path} is of another run; what differs: {', '.join(differ)}; {REMEDY}")
+    def of_another_run(self, *differences: str) -> InvalidData:
+        """Return the error for a file of another run."""
+        return InvalidData(
+            f"checkpoint {self.path} belongs to another run; differences: {', '.join(differences)}; {REMEDY}"
+        )
 
     def write(self, state: Any) -> None:
-        """Replace the file, all at once or not at all."""
+        """Replace the file atomically."""
         arrays: dict[str, Any] = {}
         held = {"version": VERSION, "kind": self.kind, "facts": self.facts, "state": pack(state, "state", arrays)}
         text = np.frombuffer(json.dumps(held).encode(), dtype=np.uint8)
@@ -108,29 +115,29 @@ class Checkpoint:
             np.savez(file, checkpoint=text, **arrays)
 
 
-#: Classes whose objects are stored by their fields: a name in a file stands for one of these, and for nothing else.
+#: Classes that are stored by their fields; a class name in a file can refer only to one of these.
 STORED: dict[str, Any] = {}
 
 Kind = TypeVar("Kind", bound=type)
 
 
 def stored(kind: Kind) -> Kind:
-    """Decorates a dataclass or NamedTuple whose objects a checkpoint may hold."""
+    """Decorate a dataclass or NamedTuple whose objects can be stored in a checkpoint."""
     STORED[kind.__name__] = kind
     return kind
 
 
 class Resumable:
-    """Something whose state is the values of a few attributes."""
+    """An object whose state consists of the attributes named in `changing`."""
 
     changing: ClassVar[tuple[str, ...]]
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes from step to step, as a checkpoint can hold it."""
+        """Return everything that changes from step to step."""
         return {name: getattr(self, name) for name in self.changing}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore a saved :meth:`state`."""
         for name in self.changing:
             setattr(self, name, state[name])
 
@@ -139,26 +146,29 @@ class Trained(Protocol):
     """Parameters that a run trains in place."""
 
     def state(self) -> list[Any]:
-        """All that changes: parameters, and what a module keeps beside them."""
+        """Return everything that changes: parameters and buffers."""
 
     def resume(self, state: list[Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore a saved :meth:`state`."""
 
     def identity(self, state: list[Any], best: Any = None) -> Any:
-        """What of a state the caller sees in the module, with ``best`` as its parameters if given; None if nothing."""
+        """Return what the caller can see of a state, with parameters `best` if given, or None if there is nothing."""
 
 
 class Session:
-    """Reads and writes the checkpoint of one run; without a path it does nothing.
+    """Read and write the checkpoint of one run; does nothing without a path.
 
-    As a context manager it leaves the model as the file has it (as it was given, where there is none yet) when the
-    block is interrupted, so that the same call goes on from there.
+    If the ``with`` block is interrupted, the model is reset to the state in the file (or to its initial state if there
+    is no file yet), so that the same call can resume.
 
     Parameters
     ----------
-    path, kind, facts : of the :class:`Checkpoint`; ``facts()`` is asked only if there is a path
-    model : what is trained
-    argument : the name by which the caller knows it
+    path, kind, facts
+        As for :class:`Checkpoint`; ``facts()`` is called only if there is a path.
+    model : Trained
+        What is trained.
+    argument : str
+        Name of the model in messages.
     """
 
     def __init__(
@@ -169,19 +179,19 @@ class Session:
         self.begun = "" if self.file is None else digest(model.identity(self.held))
 
     def read(self) -> Any:
-        """What was written last, None if nothing; the model goes on where it stood."""
+        """Return the last state written, or None, and restore the model."""
         kept = None if self.file is None else self.file.read()
         if self.file is None or kept is None:
             return None
         left = [self.model.identity(kept["model"]), self.model.identity(kept["model"], kept["best"])]
         if self.begun not in (kept["begun"], *map(digest, left)):
-            raise self.file.of_another_run(f"the values at which the parameters of {self.argument} begin")
+            raise self.file.of_another_run(f"the initial parameters of {self.argument}")
         self.begun, self.held = kept["begun"], kept["model"]
         self.model.resume(self.held)
         return kept["state"]
 
     def write(self, state: Callable[[], Any], best: Callable[[], Any] = lambda: None) -> None:
-        """Keep what ``state()`` says; ``best()`` are the parameters that the run would leave in the model."""
+        """Save ``state()``; ``best()`` returns the parameters that the run would leave in the model."""
         if self.file is None:
             return
         self.held = self.model.state()
@@ -199,9 +209,9 @@ class Session:
 
 
 def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """``value`` as JSON, its arrays moved to ``arrays``; ``name`` says in errors where a value is."""
+    """Return `value` as JSON, with its arrays moved to `arrays`; `name` is its place in error messages."""
     if isinstance(value, Enum):
-        raise InvalidData(f"a checkpoint cannot hold {name}, an Enum; store its name")
+        raise InvalidData(f"a checkpoint cannot store {name}, an Enum; store its name instead")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
@@ -210,9 +220,7 @@ def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
         return _packed_tensor(value.detach().cpu(), arrays)
     if isinstance(value, dict):
         kind = "counter" if isinstance(value, Counter) else "items"
-        return {
-            kind: [[pack(k, name, arrays), pack(v, f"{name}.{k}", arrays)] for k, v in value.items()],
-        }
+        return {kind: [[pack(k, name, arrays), pack(v, f"{name}.{k}", arrays)] for k, v in value.items()]}
     if type(value) in (list, tuple):
         return {type(value).__name__: [pack(v, f"{name}.{k}", arrays) for k, v in enumerate(value)]}
     if isinstance(value, DistanceResult):
@@ -222,13 +230,13 @@ def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, np.random.Generator) and type(value.bit_generator).__name__ in BIT_GENERATORS:
         return {"generator": pack(_generator_state(value), name, arrays)}
     if type(value) is STORED.get(type(value).__name__):
-        names = getattr(value, "_fields", None) or [field.name for field in fields(value)]  # of a NamedTuple, or not
+        names = getattr(value, "_fields", None) or [field.name for field in fields(value)]  # NamedTuple or dataclass
         return {"object": [type(value).__name__, pack({k: getattr(value, k) for k in names}, name, arrays)]}
-    raise InvalidData(f"a checkpoint cannot hold {name}, a {type(value).__name__}; leave checkpoint out")
+    raise InvalidData(f"a checkpoint cannot store {name}, a {type(value).__name__}; run without checkpoint=")
 
 
 def unpack(value: Any, arrays: Mapping[str, Any]) -> Any:
-    """The inverse of :func:`pack`."""
+    """Invert :func:`pack`."""
     if not isinstance(value, dict):
         return value
     ((kind, held),) = value.items()
@@ -262,7 +270,7 @@ def _stored(array: Any, arrays: dict[str, Any]) -> str:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether it is a torch tensor; where torch was never imported, nothing is."""
+    """Return whether `value` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -270,7 +278,7 @@ def _is_tensor(value: Any) -> bool:
 def _packed_tensor(value: Any, arrays: dict[str, Any]) -> Any:
     import torch
 
-    bits = value.view(torch.int16) if value.dtype == torch.bfloat16 else value  # which numpy does not have
+    bits = value.view(torch.int16) if value.dtype == torch.bfloat16 else value  # numpy has no bfloat16
     return {"tensor": [_stored(bits.numpy().copy(), arrays), str(value.dtype).removeprefix("torch.")]}
 
 
@@ -282,7 +290,7 @@ def _tensor(array: Any, kind: str) -> Any:
 
 
 def _generator_state(generator: np.random.Generator) -> dict[str, Any]:
-    """Where it stands, and what it spawns next."""
+    """Return the state of the generator and of its seed sequence, from which it spawns."""
     seed: Any = generator.bit_generator.seed_seq
     parts = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
     seeded = isinstance(seed, np.random.SeedSequence)
@@ -302,11 +310,11 @@ def _generator(state: dict[str, Any]) -> np.random.Generator:
 
 
 def digest(value: Any) -> str:
-    """A name for the content of a value, the same in every process.
+    """Return a hash of the content of a value, identical in every process.
 
-    Arrays count by shape, type and entries, chains, MDPs, data and streams by what they hold, solvers and other
-    dataclasses by their options (but those in ``FREE``), torch modules by their classes, settings, constants and the
-    shapes of what is learned, functions and other objects by their name only.
+    Arrays are hashed by shape, type and entries; chains, MDPs, data and streams by what they contain; solvers and other
+    dataclasses by their options (except those in ``FREE``); torch modules by their classes, settings, constants and the
+    shapes of their parameters; functions and other objects only by name.
     """
     code = hashlib.blake2b(digest_size=16)
     _feed(code, value)
@@ -314,7 +322,7 @@ def digest(value: Any) -> str:
 
 
 def _feed(code: Any, value: Any) -> None:
-    """Everything with its kind and size before it, so that no two values read alike."""
+    """Hash the value, preceded by its type and size so that different values never read the same."""
     if _is_tensor(value):
         arrays: dict[str, Any] = {}
         ((_, kind),) = (_packed_tensor(value.detach().cpu(), arrays)["tensor"],)
@@ -343,13 +351,13 @@ def _feed(code: Any, value: Any) -> None:
 
 
 def _content(value: Any) -> Any:
-    """What an object consists of, as far as it can be told."""
+    """Return the parts of an object, as far as they are known."""
     if isinstance(value, MarkovChain):
         s = value.successors
         return [value.is_sparse, s.indptr, s.indices, s.probabilities, value.initial, value.rewards, value.labels]
     if isinstance(value, MDP):
         return [*value.transition, value.initial, value.rewards, value.labels, value.actions]
-    if isinstance(value, Stream):  # what an iterable will show cannot be known
+    if isinstance(value, Stream):  # the items of an iterable cannot be known in advance
         return [value.frame, value.sampled, None if value.items is not None else value.source]
     if isinstance(value, Enum):
         return value.name
@@ -365,7 +373,7 @@ def _content(value: Any) -> Any:
 
 
 def _module_content(module: Any) -> Any:
-    """Classes and plain settings of all parts, what is constant by content, and what is learned by shape."""
+    """Return classes and plain settings of all submodules, constants by content, and learned tensors by shape."""
     plain = (bool, int, float, str, type(None))
     parts = [
         (name, _kind(part), sorted((k, v) for k, v in vars(part).items() if k[0] != "_" and isinstance(v, plain)))
@@ -376,18 +384,17 @@ def _module_content(module: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """The name of a function or class, or of the class of an object."""
+    """Return the qualified name of a function or class, or of the class of an object."""
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def _shown(value: Any) -> str:
-    """A few words for messages: plain values as they are, others by kind and size."""
+    """Describe a value for messages: plain values as they are, others by type and size."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value) if len(repr(value)) <= 40 else type(value).__name__
     if isinstance(value, (MarkovChain, MDP)):
         return repr(value)
     if hasattr(value, "shape"):
         return f"{type(value).__name__} {tuple(value.shape)}"
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return str(named.__name__)
+    return _kind(value).rpartition(".")[2]

@@ -1,15 +1,15 @@
-"""The outer loop that fit and imitate share: parameters θ move until Y_θ is as close to the target X as they can get.
+"""The outer loop shared by fit and imitate: move parameters θ until Y_θ is as close to the target X as possible.
 
-    repeat    evaluate   d(X, Y_θ) at the present θ, from the last solution; what is best is kept      (objective)
-              step       θ ← θ - η n, along a direction n, as far as a step rule says                  (update)
-    until     the certified distance is within tol of zero, the update sees nothing left to gain, the callback says so,
-              or the steps are over
+    repeat    evaluate   d(X, Y_θ) at the current θ, starting from the last solution; keep the best     (objective)
+              step       θ ← θ - η n along a direction n, with η from a step rule                       (update)
+    until     the certified distance is within tol of zero, the update finds nothing left to gain, the callback
+              returns True, or the maximum number of steps is reached
 
-An *objective* knows what is compared and how it is solved: exactly, tracked from step to step, or from samples. An
-*update* knows where to go from there: the natural direction, the gradient by a torch optimizer, a best response. Each
-is a small object that can say all of its state, so a run can be stored between any two steps and goes on to the same
-bits. The objectives and updates of fit are in fit/objectives.py and fit/updates.py, those of imitate in
-imitate/objective.py and imitate/updates.py; step rules in steps.py, files in checkpoint.py.
+An *objective* defines what is compared and how it is solved: exactly, tracked from step to step, or from samples. An
+*update* decides where to go: along the natural direction, with a torch optimizer, or to a best response. Both are
+small objects that expose their complete state, so a run can be saved between any two steps and resumed bit for bit.
+The objectives and updates of fit are in fit/objectives.py and fit/updates.py, those of imitate in
+imitate/objective.py and imitate/updates.py. Step rules are in steps.py, files in checkpoint.py.
 """
 
 from __future__ import annotations
@@ -29,22 +29,19 @@ Callback = Callable[[Mapping[str, float]], object]
 
 
 class Objective(Protocol):
-    """What is minimized, at parameters that an update moves.
+    """What is minimized; an evaluation has a ``result`` and whatever else the update needs."""
 
-    Its evaluations have a ``result``, and whatever else it shares with the update.
-    """
-
-    #: What it means that all steps are made.
+    #: Status of a run that reaches the maximum number of steps.
     at_limit: Status
 
     def evaluate(self, level: float) -> Any:
-        """The distance at the present parameters, for a step that aims at this level; what is best is kept."""
+        """Return the distance at the current parameters, for a step that aims at this level, and keep the best."""
 
     def account(self, at: Any) -> dict[str, float]:
-        """Count the work of this evaluation, after the step; returns what else a row of history says."""
+        """Count the work of this evaluation, after the step, and return further entries of the history row."""
 
     def best(self) -> Any:
-        """The best parameters so far, as the model holds them."""
+        """Return the best parameters so far, as the model stores them."""
 
     def state(self) -> dict[str, Any]: ...
 
@@ -54,22 +51,22 @@ class Objective(Protocol):
 class Update(Protocol):
     """What moves the parameters."""
 
-    #: What a row of history calls the number that :meth:`step` returns.
+    #: Name of the number that :meth:`step` returns in a row of the history.
     column: ClassVar[str]
 
     @property
     def level(self) -> float:
-        """What the next step aims at."""
+        """The value that the next step aims at."""
 
     def step(self, at: Any) -> float:
-        """Move, and say how far."""
+        """Move the parameters and return the length of the step."""
 
     def settled(self, goal: float) -> bool:
-        """Whether nothing is left to gain, for a run that would be content with the distance ``goal``."""
+        """Return whether nothing is left to gain for a run that accepts the distance `goal`."""
 
     @property
     def retrying(self) -> bool:
-        """Whether it had settled, began again, and has gained nothing since."""
+        """Whether the update settled, restarted, and has not improved since."""
 
     def state(self) -> dict[str, Any]: ...
 
@@ -77,7 +74,7 @@ class Update(Protocol):
 
 
 class Run:
-    """One run of the loop; ``status`` is None until it has ended by itself."""
+    """One run of the loop; ``status`` is None until the run has ended on its own."""
 
     def __init__(self, objective: Objective, update: Update, tol: float) -> None:
         self.objective, self.update, self.tol = objective, update, tol
@@ -101,7 +98,7 @@ class Run:
     def until_done(
         self, limit: int, report: Callback | None = None, save: Callable[[], object] | None = None, every: int = 1
     ) -> Status:
-        """Steps until the run ends, ``report(row)`` is true, or ``limit`` are made; ``save()`` between steps."""
+        """Step until the run ends, ``report(row)`` returns True, or `limit` steps are done, saving in between."""
         while self.status is None:
             if len(self.history) >= limit:
                 return Status.SETTLED if self.update.retrying else self.objective.at_limit
@@ -113,14 +110,14 @@ class Run:
         return self.status
 
     def state(self) -> dict[str, Any]:
-        """All of it, as a checkpoint can hold it."""
+        """Return the complete state, for a checkpoint."""
         return {
             "objective": self.objective.state(), "update": self.update.state(), "history": self.history,
             "status": self.status and self.status.name,
         }  # fmt: skip
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore a saved :meth:`state`."""
         self.objective.resume(state["objective"])
         self.update.resume(state["update"])
         self.history = state["history"]
@@ -129,7 +126,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """What a caller wants of a run: how many steps, whom to tell, and where to write it."""
+    """The caller's options for a run: number of steps, callback, progress and checkpoint."""
 
     limit: int
     callback: Callback | None = None
@@ -139,12 +136,12 @@ class Watch:
 
     def __post_init__(self) -> None:
         if check_count(self.every, "every") == 0:
-            raise InvalidArgument("every is 0; a checkpoint is written every so many steps: give at least 1")
+            raise InvalidArgument("every is 0; the number of steps between checkpoints must be at least 1")
 
     def run(
         self, run: Run, session: Session, state: Mapping[str, Any] | None, beside: Mapping[str, Any] | None = None
     ) -> Status:
-        """From a stored state if there is one, to an end; what stands ``beside`` the run is written with it."""
+        """Resume from `state` if there is one, run to the end, and save; `beside` is written together with the run."""
 
         def save() -> None:
             session.write(lambda: {**(beside or {}), "run": run.state()}, run.objective.best)

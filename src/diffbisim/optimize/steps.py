@@ -1,37 +1,39 @@
-"""Step rules: how far to go along a direction when the objective is sharp.
+"""Step rules: how far to go along a direction when the objective is sharp at its minimum.
 
-Polyak's step, with a level that is learned (:class:`PolyakLevel`).
-
-The distance d(θ) to an attainable target looks like a norm at its minimum, not like a square: constant steps rattle,
-decaying ones crawl. Polyak's step goes as far as the linear model needs to reach a level ℓ,
+*Polyak's step with a learned level* (:class:`PolyakLevel`). Near an attainable minimum the distance d(θ) behaves like a
+norm, not like a square: constant steps oscillate and decaying steps converge slowly. Polyak's step goes as far as the
+linear model needs to reach a level ℓ,
 
     θ ← θ - η n,        η = (d(θ) - ℓ) / <g, n>,
 
-g the gradient, n any direction with <g, n> > 0 (g itself, or a natural one), and converges linearly when ℓ is the
-minimum. If the target can be reached, ℓ = 0. If not, the minimum is unknown and ℓ is a guess below the best value b,
+with gradient g and any direction n such that <g, n> > 0 (g itself, or the natural direction). It converges linearly if
+ℓ is the minimum. If distance zero is attainable, ℓ = 0. Otherwise the minimum is unknown, and ℓ is a guess below the
+best value b,
 
     ℓ = max(floor, b - δ),
 
-with δ doubled as soon as the best value has fallen by δ/2, and halved after `patience` steps in which it has not
-(Brännlund; Goffin and Kiwiel; Nedić and Bertsekas). So δ is also an estimate of what is left to gain.
-A step is cut to `cap` in the largest entry of the parameters, because logits that run off do not come back.
+where δ is doubled as soon as the best value has decreased by δ/2 and halved after `patience` steps without such a
+decrease (Brännlund; Goffin and Kiwiel; Nedić and Bertsekas). So δ also estimates how much is left to gain. A step
+changes no parameter by more than `cap`, because logits that have diverged do not recover.
 
-Where values are estimates there is no telling what is best: steps fall to zero by themselves (:class:`Annealed`).
+*Annealed steps* (:class:`Annealed`). If values are estimates, the best one is unknown; step lengths then decrease to
+zero on a fixed schedule.
 
-The step to a level by several cuts (:class:`Bundle`).
-At every point z_i that was evaluated the distance has a linear model, a *cut*: d_i + <g_i, z - z_i>. Polyak's step is
-the shortest one that brings the last cut down to the level ℓ. Where the distance has kinks, and it has them all along
-the way to a stochastic expert, the next cut then points back, and the iterates zigzag. The shortest step that brings
-the last few cuts down to the level *together* does not:
+*Bundle steps* (:class:`Bundle`). Every evaluated point z_i provides a linear model of the distance, a *cut*
+d_i + <g_i, z - z_i>. Polyak's step is the shortest step that brings the latest cut down to the level ℓ. The distance
+has kinks along the way to a stochastic expert; there the next cut points back and the iterates zigzag. The shortest
+step that brings the last few cuts down to the level *together* avoids this:
 
-    min |u|   such that   cut_i(z) + <∂cut_i, u> ≤ ℓ   for the last few points i,
+    min |u|   such that   cut_i(z) + <∂cut_i, u> ≤ ℓ   for the last few points i.
 
-a least-distance problem of Lawson and Hanson, solved by non-negative least squares. (With as many cuts as parameters
-such steps converge superlinearly at a sharp minimum: Charisopoulos and Davis 2022. Here few suffice, and old cuts of a
-function that is not convex mislead.) A cut that lies above the distance at the current point contradicts it and is
-mirrored below; if the cuts have no common point the oldest is left out, down to Polyak's own step.
+This is a least-distance problem (Lawson and Hanson), solved by nonnegative least squares. With as many cuts as
+parameters, such steps converge superlinearly to a sharp minimum (Charisopoulos and Davis 2022). A few cuts suffice
+here, and old cuts of a nonconvex function are misleading. A cut that lies above the distance at the current point
+contradicts it and is reflected below; if the constraints are infeasible, the oldest cut is dropped, down to Polyak's
+own step.
 
-|u| is measured in weights: for a policy ρ(s) π(a|s), which makes one cut the natural (mirror) step along A(s,·).
+The norm |u| is weighted; for a policy the weights are ρ(s) π(a|s), so that a single cut gives the natural (mirror) step
+along A(s,·).
 """
 
 from abc import ABC, abstractmethod
@@ -47,48 +49,63 @@ from diffbisim.optimize.checkpoint import stored
 
 Array = NDArray[np.float64]
 
-#: A value so many times the best means that a step left the region where the gradient says anything.
+#: A value above this multiple of the best means that the step left the region where the linear model holds.
 FAR = 3.0
 
-TINY = 1e-300  # weights below this are zero
+TINY = 1e-300  # weights below this count as zero
 
 
 class StepRule(ABC):
-    """How far to go. A rule that cannot tell good from bad never retreats, and is never exhausted."""
+    """A rule for step lengths. By default a rule never retreats and is never exhausted."""
 
     improved: bool = False  # whether the last value was the best so far
 
     @property
     def level(self) -> float:
-        """What the next step aims at."""
+        """The value that the next step aims at."""
         return 0.0
 
     @abstractmethod
     def length(self, value: float, slope: float, size: float = 0.0) -> float:
-        """The step length η ≥ 0 for a direction n with slope <g, n> and this size."""
+        """Return the step length η ≥ 0 for a direction n with slope <g, n> and the given size."""
 
     def retreats(self, value: float, length: float) -> bool:
-        """Whether to go back to the best point instead; asked once after every length."""
+        """Return whether to go back to the best point instead; called once after every length."""
         return False
 
     def exhausted(self, tolerance: float) -> bool:
-        """Whether it expects to gain no more than this."""
+        """Return whether the rule expects to gain no more than `tolerance`."""
         return False
 
 
 @stored
 @dataclass
 class PolyakLevel(StepRule):
-    """Polyak's length for a level that is learned.
+    """Polyak's step length with a learned level.
 
-    Attributes:
-        attainable: whether the floor can be reached: True fixes the level there, False or None has it learned.
-        cap: largest change of any parameter in one step; halved by every retreat, and back to `widest` with success.
-        floor: a number that the objective cannot go below.
-        patience: steps without sufficient progress after which the level moves up.
-        best: the lowest value seen.
-        delta: how far below the best value the level is.
-        improved: whether the last value was the best so far.
+    Attributes
+    ----------
+    attainable : bool or None
+        Whether the floor can be reached. True fixes the level at the floor; False and None learn it.
+    cap : float
+        Largest change of any parameter in one step; halved by every retreat, and raised again, up to `widest`, by
+        success.
+    floor : float
+        Lower bound of the objective.
+    patience : int
+        Number of steps without sufficient decrease after which the level is raised.
+    best : float
+        Lowest value so far.
+    delta : float
+        Distance of the level below the best value.
+    improved : bool
+        Whether the last value was the best so far.
+    record : float
+        Best value when `delta` last changed.
+    waited : int
+        Number of steps since then.
+    widest : float
+        Initial cap.
     """
 
     attainable: bool | None = None
@@ -111,13 +128,13 @@ class PolyakLevel(StepRule):
 
     @property
     def level(self) -> float:
-        """What the next step aims at."""
+        """The value that the next step aims at."""
         return self.floor if self.attainable else max(self.floor, self.best - self.delta)
 
     def length(self, value: float, slope: float, size: float = 0.0) -> float:
-        """The step length η ≥ 0 at a point with this value.
+        """Return the step length η ≥ 0 at a point with this value; zero if the slope is zero.
 
-        ``slope`` is <g, n>, ``size`` the largest entry of n in absolute value. Zero where the slope is.
+        `slope` is <g, n> and `size` the largest absolute entry of n.
         """
         value, slope, size = float(value), float(slope), float(size)
         self.improved = value < self.best
@@ -127,10 +144,10 @@ class PolyakLevel(StepRule):
         if not (slope > 0.0 and gain > 0.0):
             return 0.0
         limit = self.cap / size if size > 0.0 else float("inf")
-        return gain / slope if gain < limit * slope else limit  # no overflow where the slope is tiny
+        return gain / slope if gain < limit * slope else limit  # avoids overflow if the slope is tiny
 
     def _adapt(self, value: float) -> None:
-        """Move the level: down after sufficient progress, up after none for too long."""
+        """Lower the level after sufficient decrease, and raise it after `patience` steps without."""
         if not np.isfinite(self.delta):
             self.record, self.delta = value, max(value - self.floor, 0.0)
         elif self.best <= self.record - self.delta / 2:
@@ -142,7 +159,7 @@ class PolyakLevel(StepRule):
         self.delta = min(self.delta, max(self.best - self.floor, 0.0))
 
     def retreats(self, value: float, length: float) -> bool:
-        """Where a step went too far, the model is another: back, and shorter steps."""
+        """Return to the best point, with shorter steps, if the last step went too far."""
         if length == 0.0 or value > FAR * self.best:
             self.cap /= 2
             return True
@@ -151,42 +168,45 @@ class PolyakLevel(StepRule):
         return False
 
     def exhausted(self, tolerance: float) -> bool:
-        """Whether the level has come up to the best value."""
+        """Return whether the level is within `tolerance` of the best value."""
         return not self.attainable and self.delta <= tolerance
 
 
 @stored
 @dataclass
 class Annealed(StepRule):
-    """Steps of a length that falls to zero like a cosine, whatever the values are: for values that are estimates.
+    """Step lengths that decrease to zero like a cosine, regardless of the values; for values that are estimates.
 
-    Two models are never farther apart than π in the Fisher metric of their transitions (the angle between the roots of
-    two distributions, twice), so ``total`` steps of together that length reach any of them.
+    Two models are at most π apart in the Fisher metric of their transitions (twice the angle between the square roots
+    of two distributions), so `total` steps with that combined length can reach any model.
 
-    Attributes:
-        total: number of steps.
-        done: steps so far.
+    Attributes
+    ----------
+    total : int
+        Number of steps.
+    done : int
+        Number of steps so far.
     """
 
     total: int
     done: int = 0
 
     def length(self, value: float, slope: float, size: float = 0.0) -> float:
-        """The next η, for a direction of this size."""
-        share = min(self.done / self.total, 1.0)
+        """Return the next η for a direction of this size."""
+        fraction = min(self.done / self.total, 1.0)
         self.done += 1
-        return np.pi / self.total * (1.0 + np.cos(np.pi * share)) / size if size > 0.0 else 0.0
+        return np.pi / self.total * (1.0 + np.cos(np.pi * fraction)) / size if size > 0.0 else 0.0
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """The linear model of the distance at one point."""
+    """A linear model of the distance at one point."""
 
     value: float
     point: Array
     gradient: Array
-    weights: Array  # of the coordinates, broadcast against the gradient
+    weights: Array  # of the coordinates; broadcasts with the gradient
 
 
 @stored
@@ -197,14 +217,14 @@ class Bundle:
     cuts: list[Cut] = field(default_factory=list)
 
     def add(self, cut: Cut, size: int) -> None:
-        """Keep ``size`` of them."""
+        """Add a cut and keep the newest `size` cuts."""
         self.cuts = [cut, *self.cuts[: size - 1]]
 
     def step(self, level: float, pull: Callable[[Array], Array], spread: Array | float) -> Array:
-        """The displacement, in the coordinates that are stepped in.
+        """Return the displacement u, in the coordinates of the step; zero where the weights are zero.
 
-        ``pull`` turns a derivative with respect to the point into one with respect to these coordinates, here and
-        now; ``spread`` are their present weights, apart from those of the cuts. Zero where the weights are.
+        `pull` turns a derivative with respect to the point into one with respect to these coordinates, at the current
+        point; `spread` holds the current weights of the coordinates, which multiply those of the cuts.
         """
         here = self.cuts[0]
         heights = [cut.value + float(np.sum(cut.gradient * (here.point - cut.point))) for cut in self.cuts]
@@ -221,7 +241,7 @@ class Bundle:
 
 
 def least_distance(G: Array, h: Array) -> Array | None:
-    """The shortest u with ``G u >= h``, h > 0; None if there is none (Lawson and Hanson 1974, chapter 23)."""
+    """Return the shortest u with G u ≥ h, where h > 0, or None if infeasible (Lawson and Hanson 1974, chapter 23)."""
     size, height = float(np.sqrt((G * G).sum(axis=1).max())), float(h.max())
     if not size > 0.0:
         return None
@@ -229,7 +249,7 @@ def least_distance(G: Array, h: Array) -> Array | None:
     last[-1] = 1.0
     try:
         y, _ = nnls(system, last)
-    except RuntimeError:  # it cycles on some nearly dependent cuts: fewer will do
+    except RuntimeError:  # nnls can cycle if cuts are nearly dependent; the caller then tries fewer
         return None
     residual = last - system @ y
     if residual[-1] <= 1e-10:

@@ -1,7 +1,7 @@
-"""One package per algorithm; each solver is a small frozen object with options and ``solve(problem)``.
+"""The solvers: one package per algorithm. A solver is a small frozen object with options and ``solve(problem)``.
 
-Loaded when first used: a solver may bring HiGHS or numba along, and most programs need one of them. To add a solver,
-write it (`Solver` in base.py says what it is) and enter it in the registry below.
+Solvers are imported on first use, because they load HiGHS or numba, and most programs need only one of them. To add a
+solver, implement the protocol `Solver` (base.py) and enter it in the registry below.
 """
 
 from importlib import import_module
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where a solver is."""
+    """Where to find a solver."""
 
     module: str  # below this package
-    alias: str | None  # what ``solver=`` calls it
-    couplings: dict[str, str]  # what its results hold, by the names in files, and their modules
+    alias: str | None  # its name for ``solver=``
+    couplings: dict[str, str]  # modules of its couplings, by the names used in files
 
 
 REGISTRY = {
@@ -48,7 +48,7 @@ REGISTRY = {
     "Somcot": Entry("somcot", "somcot", {"SomcotCoupling": "somcot.solver"}),
 }
 
-#: Solvers by what ``solver=`` calls them, and modules of couplings by what files call these.
+#: Solvers by their names for ``solver=``, and modules of couplings by their names in files.
 ALIASES = {entry.alias: name for name, entry in REGISTRY.items() if entry.alias}
 COUPLINGS = {name: module for entry in REGISTRY.values() for name, module in entry.couplings.items()}
 
@@ -56,17 +56,18 @@ __all__ = ["Exact", "LinearProgram", "Lumped", "SinkhornPolicy", "SinkhornValue"
 
 
 def restore_coupling(kind: str, problem: "Problem", state: dict[str, Any]) -> "Coupling":
-    """The coupling of this kind from the arrays that its ``state()`` wrote: plans and potentials as they were."""
+    """Rebuild a coupling of this kind from the arrays written by its ``state()``."""
     restored: Coupling = getattr(import_module(f"{__name__}.{COUPLINGS[kind]}"), kind).restore(problem, state)
     return restored
 
 
 def _causes() -> contributions.Solve:
+    """Import the functions that :mod:`diffbisim.contributions` needs."""
     causes = import_module(f"{__name__}.causes")
     return contributions.Solve(causes.first_order, causes.integrated_gradient, causes.pseudometric)
 
 
-contributions.solve[:] = [_causes]  # what is asked of a result, which a solver made, may take a solver again
+contributions.solve[:] = [_causes]  # contributions of a result need a solver, but cannot import one from their layer
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,11 @@
-"""What a solver is, and the one loop that drives those that go from table to table.
+"""The solver protocol, and the loop shared by iterative solvers.
 
-A solver is a small frozen object with options and ``solve(problem, warm, callback) -> DistanceResult``. What a caller
-may want to know of it before it runs stands on it (:class:`Solver`), so that nobody has to ask what kind it is.
+A solver is a small frozen object with options and ``solve(problem, warm, callback) -> DistanceResult``. Its
+capabilities are attributes (:class:`Solver`), so that callers never need to check its type.
 
-The exact solver and both Sinkhorn solvers iterate: *improve* the plans for the present table, *check* what that
-certifies, *evaluate* the plans to get the next table. When to stop is the same for all (:func:`iterate`): the certified
-gap is small enough, the caller or the clock says so, or rounding leaves nothing to gain.
+The exact solver and both Sinkhorn solvers iterate: *improve* the plans for the current table, *check* the bounds that
+they certify, and *evaluate* the plans to get the next table. All stop by the same rules (:func:`iterate`): the
+certified gap is small enough, the callback or a limit ends the run, or rounding prevents further progress.
 """
 
 import time
@@ -22,50 +22,53 @@ from diffbisim.results import DistanceResult, Row, Status
 Callback = Callable[[Mapping[str, float]], object]
 R = TypeVar("R", bound=DistanceResult)
 
-Arrays = Mapping[str, Any]  # what was read from a file, by name
+Arrays = Mapping[str, Any]  # arrays of a file, by name
 
-#: How far the marginals of a plan from a file may be off: many times the rounding of the longest rows.
+#: Largest error of the marginals of a plan from a file: many times the rounding error of the longest rows.
 MARGINALS = 1e-9
 
-#: Checks in a row that do not halve the gap, near what rounding allows, after which a run has stalled.
-PATIENCE, NEAR = 4, 100.0
+#: A run has stalled if this many checks in a row do not halve the gap ...
+PATIENCE = 4
 
-#: An iteration that would end later than this many times the time limit, if it took as long as the last, is not begun.
+#: ... while it is within this factor of the smallest gap that rounding allows.
+NEAR = 100.0
+
+#: No iteration starts that would end after this multiple of the time limit, if it took as long as the last one.
 OVERRUN = 1.2
 
 
 class Solver(Protocol):
-    """What :func:`diffbisim.distance` and all that is built on it need of a solver: options or constants of its class.
+    """What :func:`diffbisim.distance` and its callers need of a solver, as options or class attributes.
 
-    A new solver is this, and its line in the registry of ``solvers/__init__.py``.
+    A new solver implements this and is entered in the registry of ``solvers/__init__.py``.
     """
 
-    #: What ``solver=`` calls it, and results say.
+    #: Its name, for ``solver=`` and in results.
     name: str
 
-    #: Certified gap to reach, relative to the largest cost; None if it has none of its own.
+    #: Certified gap to reach, relative to the largest cost; None if it has no tolerance.
     tol: float | None
 
-    #: How many threads to use; None for all processors where that pays. One where it has no choice.
+    #: Number of threads; None for all processors if the work is large enough, 1 if there is no choice.
     threads: int | None
 
-    #: Whether it can work from samples alone, by an ``estimate`` method that takes streams in place of the chains.
+    #: Whether it can work from samples, with a method ``estimate`` that takes streams instead of chains.
     samples: bool
 
-    #: Whether it can follow a chain that moves, a little work for every step (``loop="single"`` of a fit).
+    #: Whether it can track a changing chain with little work per step (``loop="single"`` of a fit).
     tracks: bool
 
-    #: The kinds of problems that it can solve (:attr:`diffbisim.problem.Problem.criterion`).
+    #: The problems that it can solve (:attr:`diffbisim.problem.Problem.criterion`).
     criteria: tuple[str, ...]
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
-        """The distance, from a previous result if given; ``callback(row of history)`` true stops the run."""
+        """Solve for the distance, starting from a previous result if given; stops if ``callback(row)`` is true."""
 
 
 def check_options(solver: Any, *positive: str) -> None:
-    """Refuse options that must be positive numbers, or None, and are not."""
+    """Raise if an option that must be a positive number, or None, is not."""
     for name in positive:
         option = getattr(solver, name)
         if option is not None and not as_number(option) > 0:
@@ -75,7 +78,7 @@ def check_options(solver: Any, *positive: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a run has to end."""
+    """When a run must end."""
 
     tol: float  # certified gap, relative to the largest cost
     max_iterations: float = float("inf")
@@ -83,35 +86,35 @@ class Limits:
 
 
 class Check(NamedTuple):
-    """What an iteration certifies."""
+    """The bounds certified by an iteration."""
 
-    row: Row  # of history: value, lower, upper, and what the solver counts
+    row: Row  # row of the history: value, lower, upper, and counts of the solver
     gap: float  # upper - lower, relative to the largest cost
-    floor: float  # the least gap that rounding allows
+    floor: float  # the smallest gap that rounding allows
 
 
 class Run(Protocol):
-    """One solve in progress."""
+    """A solve in progress."""
 
     def improve(self, iteration: int) -> None:
-        """Better plans for the present table."""
+        """Improve the plans for the current table."""
 
     def is_due(self, iteration: int) -> bool:
-        """Whether a check is worth its cost now; the last iteration is always checked."""
+        """Return whether a check is worth its cost now; the last iteration is always checked."""
         return True
 
     def check(self, iteration: int) -> Check:
-        """Bounds from the present plans."""
+        """Compute bounds from the current plans."""
 
     def evaluate(self) -> None:
-        """The next table."""
+        """Compute the next table."""
 
     def coupling(self) -> Any:
-        """What is known at the end."""
+        """Return the coupling at the end."""
 
     @property
     def work(self) -> Mapping[str, int]:
-        """Counts of what was done so far."""
+        """Counts of the work so far."""
 
 
 class Ended(NamedTuple):
@@ -123,12 +126,12 @@ class Ended(NamedTuple):
 
 
 def deadline_of(time_limit: float | None) -> float:
-    """When so many seconds are over, by ``time.monotonic``; never for None."""
+    """Return the time, by ``time.monotonic``, when `time_limit` seconds are over; infinity for None."""
     return time.monotonic() + (float("inf") if time_limit is None else time_limit)
 
 
 def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended:
-    """Improve, check and evaluate until one of the limits is met."""
+    """Improve, check and evaluate until a limit is reached."""
     history: list[Row] = []
     deadline, before = deadline_of(limits.time_limit), time.monotonic()
     latest = deadline_of(None if limits.time_limit is None else OVERRUN * limits.time_limit)
@@ -136,7 +139,7 @@ def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended
     for iteration in count(1):
         run.improve(iteration)
         now = time.monotonic()
-        next_ends = 2 * now - before if iteration > 1 else now  # the first may have compiled
+        next_ends = 2 * now - before if iteration > 1 else now  # the first iteration may include compilation
         late, spent = now > deadline or next_ends > latest, iteration >= limits.max_iterations
         before = now
         if late or spent or run.is_due(iteration):
@@ -159,7 +162,7 @@ def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended
 
 
 def finish(kind: type[R], run: Run, problem: Any, options: Any, callback: Callback | None) -> R:
-    """Iterate until one of the limits in the options is met: the result, of this kind."""
+    """Iterate until a limit in the options is reached, and return the result."""
     ended = iterate(run, Limits(options.tol or 0.0, options.max_iterations, options.time_limit), callback)
     last = ended.history[-1]
     return kind(

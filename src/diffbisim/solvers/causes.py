@@ -1,20 +1,20 @@
-"""Which rows and starts make two chains on the same states differ: at first order, and along the way between them.
+"""Which rows and initial distributions make two chains on the same states differ, to first order and along a path.
 
-*First order.* Between a chain and itself the distance is zero, and it has a kink there. With U₀ the table of the middle
-chain P̄ against itself and ρ its occupancy, the distance of two chains near it is
+*First order.* The distance between a chain and itself is zero, and it has a kink there. Let U₀ be the table of the mean
+chain P̄ against itself and ρ its occupancy. For two chains close to it,
 
     d ≈ L = OT_{U₀}(ν_X, ν_Y) + γ/(1-γ) Σ_x ρ_x W_x,        W_x = OT_{U₀}(P_X(x), P_Y(x)),
 
-so that γ/(1-γ) ρ_x W_x is what row x adds, and the start counts as one more row. U₀ is a pseudometric if the cost is
-one: mass that both rows have in the same place then stays there, and only the difference of the rows is transported.
+so row x contributes γ/(1-γ) ρ_x W_x; the initial distribution counts as one more row. If the cost is a pseudometric, so
+is U₀: mass that both rows have in common then stays in place, and only their difference is transported.
 
-*The integrated gradient.* Along X_t = (1-t) X + t Y the distance to Y falls from d to zero, and
+*Integrated gradient.* Along X_t = (1-t) X + t Y the distance to Y decreases from d to zero, and
 
-    d = ∫₀¹ Σ_xx' (P_X - P_Y)(x'|x) ∂d(X_t, Y)/∂P_X(x'|x) dt + the same of the starts
+    d = ∫₀¹ Σ_xx' (P_X - P_Y)(x'|x) ∂d(X_t, Y)/∂P_X(x'|x) dt + the same for the initial distributions
 
-gives every single transition its part. The integral is taken by Gauss and Legendre's rule; the distance has kinks on
-the way, so that the sum misses d by the ``error`` that is stated, and is then scaled to d. Rows of the gradient are
-centered under X_t: sums over a row do not hang on that, single entries do.
+attributes a part to every single transition. The integral is computed by Gauss–Legendre quadrature. The distance has
+kinks along the path, so the sum differs from d by the reported ``error`` and is then scaled to d. Rows of the gradient
+are centered under X_t, which affects single entries but not the sums over rows.
 """
 
 from dataclasses import replace
@@ -31,25 +31,25 @@ from diffbisim.solvers.exact.pairs import sort_keys
 from diffbisim.solvers.exact.transports import Items, Transports
 from diffbisim.stochastic import Successors
 
-#: Parts of a row that differ by less are equal but for rounding.
+#: Entries of two rows that differ by less count as equal.
 EQUAL = 1e-14
 
-#: Reduced costs above minus this count as zero, for tables of size one.
+#: Reduced costs above minus this count as zero, for tables scaled to one.
 PRICE = 1e-12
 
 Integers = NDArray[np.int64]
 
 
 class Cells(NamedTuple):
-    """The transitions that there are, K in R rows: row r is that of ``states[r]``, which is n for the start."""
+    """K transitions in R rows; row r belongs to ``states[r]``, which is n for the initial distribution."""
 
     states: Integers  # (R,)
-    first: Integers  # (R,) its first cell
+    first: Integers  # (R,) the first cell of the row
     targets: Integers  # (K,)
 
     @classmethod
     def of(cls, sources: Integers, targets: Integers) -> "Cells":
-        """Those with these sources, ascending, and targets."""
+        """Return the cells with these sources, in ascending order, and targets."""
         states, first = np.unique(sources, return_index=True)
         return cls(states, first, targets)
 
@@ -60,25 +60,26 @@ class Cells(NamedTuple):
 
 
 class Causes(NamedTuple):
-    """What each row adds to the distance at first order; the start is the row of state n."""
+    """First-order contribution of each row to the distance; the initial distribution is the row of state n."""
 
     states: Integers  # (R,)
     apart: Array  # (R,) W_x
-    size: Array  # (R,) γ/(1-γ) ρ_x W_x, of the start W itself
+    size: Array  # (R,) γ/(1-γ) ρ_x W_x; W itself for the initial distribution
 
 
 class Path(NamedTuple):
-    """What single transitions and starts add to the distance, along the way from X to Y."""
+    """Contributions of single transitions and initial probabilities, integrated along the path from X to Y."""
 
     transitions: Array | sparse.csr_array  # (n, n)
     starts: Array  # (n,)
-    error: float  # by how much the sum missed the distance before it was scaled to it
+    error: float  # difference between the sum and the distance before scaling
 
 
 def row_distances(table: Array, cells: Cells, difference: Array, threads: int | None = None) -> Array:
-    """W (B, R): what it costs, by the pseudometric ``table`` (n, n), to turn rows into those they differ from.
+    """Return W (B, R), the transport costs between differing rows under the pseudometric `table` (n, n).
 
-    ``difference`` (B, K) has B versions of P_X - P_Y on the cells; it is cut at rounding, in place.
+    `difference` (B, K) holds B versions of P_X - P_Y on the cells; entries at the level of rounding are set to zero in
+    place.
     """
     shape = len(difference), cells.first.size
     difference[np.abs(difference) < EQUAL] = 0.0
@@ -99,7 +100,7 @@ def row_distances(table: Array, cells: Cells, difference: Array, threads: int | 
 
 
 def _entries(cells: Cells, shape: tuple[int, int], side: Array) -> Successors:
-    """The positive entries of B versions of the rows, one after the other."""
+    """Return the positive entries of B versions of the rows, one version after the other."""
     at = np.flatnonzero(side > 0.0)
     version, cell = np.divmod(at, cells.targets.size)
     row = version * shape[1] + cells.rows[cell]
@@ -108,7 +109,7 @@ def _entries(cells: Cells, shape: tuple[int, int], side: Array) -> Successors:
 
 
 def first_order(problem: Problem) -> Causes:
-    """What each row adds, of two chains with the same states and a cost that is a pseudometric."""
+    """Return the first-order contributions for chains with the same states and a pseudometric cost."""
     X, Y, γ = problem.x, problem.y, problem.discount
     apart = sparse.csr_array(X.transition) - sparse.csr_array(Y.transition)
     middle = MarkovChain(
@@ -132,7 +133,7 @@ def first_order(problem: Problem) -> Causes:
 
 
 def integrated_gradient(problem: Problem, value: float, nodes: int) -> Path:
-    """What single transitions add, of two chains with the same states and no cost where these agree."""
+    """Return the integrated gradient for chains with the same states and zero cost between equal states."""
     X, Y = problem.x, problem.y
     P, Q = X.transition, Y.transition
     if problem.is_sparse:
@@ -153,12 +154,12 @@ def integrated_gradient(problem: Problem, value: float, nodes: int) -> Path:
 
 
 def pseudometric(cost: Array) -> bool:
-    """Whether a cost between the states of one space is symmetric, zero on the diagonal, and triangular."""
+    """Return whether a cost is symmetric, zero on the diagonal, and satisfies the triangle inequality."""
     return cost.shape[0] == cost.shape[1] and bool(np.abs(within(cost) - cost).max() <= 1e-9 * cost.max(initial=0.0))
 
 
 def within(cost: Array) -> Array:
-    """max_y |c(x,y) - c(x',y)|: the least cost on X that is triangular with c; of a pseudometric, itself."""
+    """Return max_y |c(x,y) - c(x',y)|, the smallest cost on X compatible with c; for a pseudometric, c itself."""
     gap = np.zeros((len(cost), len(cost)))
     for column in cost.T:
         np.maximum(gap, np.abs(np.subtract.outer(column, column)), out=gap)

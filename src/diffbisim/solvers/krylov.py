@@ -1,13 +1,13 @@
-"""Linear systems (I - γ Π) u = b with Π stochastic (or the transpose): policy evaluation and occupancies.
+"""Linear systems (I - γ Π) u = b with stochastic Π, or its transpose: policy evaluation and occupancies.
 
-Plain sweeps u ← b + γ Π u contract by γ, hundreds of passes at γ = 0.95. BiCGStab (van der Vorst 1992) needs about ten
-on chains that mix; its residual is checked, never trusted: whatever it returns is only a better table for the next
-certified sweep. The vector updates are fused, because on large grids memory traffic is what costs, and inner products
-are our own, because a BLAS keeps its threads spinning after each one, in the way of ours.
+Plain sweeps u ← b + γ Π u contract by γ and need hundreds of passes at γ = 0.95. BiCGStab (van der Vorst 1992) needs
+about ten for chains that mix. Its residual is always checked, and its result is only a better table for the next
+certified sweep. Vector updates are fused, because memory traffic dominates on large grids. Inner products do not use
+BLAS, because its threads keep spinning after each call and slow ours down.
 
-The iteration is written once and runs in two ways: as Python around a function (v, out), which may share its work
-among threads, and compiled as a whole around a tuple of arrays, where Python itself would be what costs. A module that
-has such tuples says what their product is by ``@overload(product)``.
+The iteration is written once and runs in two ways: in Python, with a function (v, out) that may use threads, or
+compiled as a whole, with a tuple of arrays, if Python's overhead would dominate. A module with such tuples defines
+their product with ``@overload(product)``.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Compiled = tuple[Any, ...]  # a NamedTuple that compiled code can multiply with
 
 
 def product(system: Operator | Compiled, v: Array, out: Array) -> None:
-    """``out = (I - γ Π) v``."""
+    """Compute ``out = (I - γ Π) v``."""
     if isinstance(system, tuple):
         _compiled_product(system, v, out)
     else:
@@ -37,7 +37,7 @@ def _compiled_product(system, v, out):  # type: ignore[no-untyped-def]
 
 
 def sweep(system: Operator | Compiled, source: Array, u: Array, times: int) -> None:
-    """u ← source + γ Π u, so many times."""
+    """Apply u ← source + γ Π u the given number of times."""
     change = np.empty_like(u)
     for _ in range(times):
         product(system, u, change)
@@ -46,9 +46,10 @@ def sweep(system: Operator | Compiled, source: Array, u: Array, times: int) -> N
 
 
 def bicgstab(system: Operator | Compiled, b: Array, u: Array, target: float, max_iterations: int) -> float:
-    """Improve ``u`` in place until the largest entry of b - (I - γ Π) u is below ``target``; returns that entry.
+    """Improve `u` in place until the largest entry of b - (I - γ Π) u is below `target`; return that entry.
 
-    The shadow vector is the first residual; on a breakdown the method restarts where it is. Memory: five vectors.
+    The shadow vector is the first residual; after a breakdown the method restarts from the current u. It needs five
+    vectors of memory.
     """
     iterate = _compiled if isinstance(system, tuple) else _iterate
     return float(iterate(system, b, u, float(target), max_iterations))
@@ -61,7 +62,7 @@ def _iterate(system: Any, b: Array, u: Array, target: float, max_iterations: int
     rho = _dot(shadow, r)
     for _ in range(max_iterations):
         if worst <= target:
-            worst = _residual(system, b, u, r)  # the recurrence drifts: look again
+            worst = _residual(system, b, u, r)  # the recurrence drifts, so recompute the residual
             if worst <= 2 * target:
                 return worst
         product(system, p, q)
@@ -90,14 +91,14 @@ def _residual(system: Any, b: Array, u: Array, out: Array) -> Any:
 
 @register_jitable
 def _ratio(a: float, b: float) -> float:
-    """a / b, and 0 where that says nothing."""
+    """Return a / b, or 0 if that is not a finite number."""
     value = a / b if b != 0.0 else 0.0
     return value if np.isfinite(value) else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _dot(u: Array, v: Array) -> float:
-    """<u, v>; sums may be reordered, which is what lets LLVM vectorize them."""
+    """Return <u, v>; sums may be reordered, which allows LLVM to vectorize them."""
     total = 0.0
     for k in range(u.size):
         total += u[k] * v[k]
@@ -106,7 +107,7 @@ def _dot(u: Array, v: Array) -> float:
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _two_dots(t: Array, r: Array) -> tuple[float, float]:
-    """<t, r> and <t, t>."""
+    """Return <t, r> and <t, t>."""
     first, second = 0.0, 0.0
     for k in range(t.size):
         first += t[k] * r[k]
@@ -124,7 +125,7 @@ def _half_step(alpha: float, p: Array, q: Array, u: Array, r: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def _full_step(omega: float, t: Array, shadow: Array, u: Array, r: Array) -> tuple[float, float]:
-    """u and r after the stabilizing step; returns <shadow, r> and the largest |r|."""
+    """Apply the stabilizing step to u and r; return <shadow, r> and the largest |r|."""
     dot, worst = 0.0, 0.0
     for k in range(u.size):
         u[k] += omega * r[k]

@@ -1,22 +1,22 @@
-"""Solve the quotients instead: merge equivalent states of each chain first, then lift the answer back.
+"""Lump first: merge equivalent states of each chain, solve for the quotients, and lift the result.
 
-States x, x' of X with equal cost rows c(x,·) = c(x',·) and equal probability into every class have U(x,·) = U(x',·):
-both sides of the Bellman equation only see the classes. So the quotient chains X/~ and Y/~ have the same distance, and
-U(x,y) = U([x],[y]). Plans, occupancies and gradients of the full problem come from one sweep over the lifted table,
-when they are asked for: exact transports, or the entropic ones if the table is that of the entropic metric.
+States x, x' of X with equal cost rows c(x,·) = c(x',·) and equal probabilities into every class have U(x,·) = U(x',·),
+because both sides of the Bellman equation depend only on the classes. So the quotient chains X/~ and Y/~ have the same
+distance, and U(x,y) = U([x],[y]). Plans, occupancies and gradients of the full problem come from one sweep over the
+lifted table when they are requested, with exact transports, or entropic ones for the entropic metric.
 
-Floating point makes the classes agree up to a residual δ (total variation, see lumping.py) instead of exactly; that
-moves U by at most γ/(1-γ) δ max c, which is added to the bounds. It counts twice, because the rows of the quotient are
-then divided by their sums, and with the roundings of those sums and of the starts.
+In floating point the classes agree up to a residual δ (total variation, see lumping.py). This moves U by at most
+γ/(1-γ) δ max c, which is added to the bounds. It counts twice, because the rows of the quotient are then divided by
+their sums; the rounding errors of those sums and of the initial distributions are added.
 
-Average and total cost see only the classes, too, but which states recur must not hang on a probability that the
-tolerance takes for zero. So the quotient must have the possible transitions of the chain there (else equal means equal
-to the bit), and δ is a *blur* of the rows that the solver itself adds to its rounding.
-Over T steps the same holds at every time, for chains that stay the same: there the residual moves V_t by at most
-(T - t) δ times the largest distance (:func:`over_steps`).
+Average and total cost also depend only on the classes, but which states are recurrent must not depend on a probability
+that the tolerance treats as zero. The quotient must therefore have the same possible transitions as the chain
+(otherwise only exactly equal rows are merged), and δ is a *blur* of the rows that the solver adds to its rounding. For
+a finite horizon T the same holds at every time, for time-homogeneous chains, and the residual moves V_t by at most (T -
+t) δ times the largest distance (:func:`over_steps`).
 
-If the quotients were solved on their reachable pairs only, the lifted table has NaN, and the full problem's plans and
-potentials are those of its own reachable pairs, as for ``Exact(reachable=True)``.
+If the quotients were solved only on their reachable pairs, the lifted table contains NaN, and plans and potentials
+exist only for the reachable pairs of the full problem, as for ``Exact(reachable=True)``.
 """
 
 from collections.abc import Mapping
@@ -42,23 +42,31 @@ EPS = float(np.finfo(float).eps)
 
 @dataclass(frozen=True, slots=True)
 class Lumped:
-    """Quotient both chains, solve with ``solver``, lift the result."""
+    """Lump both chains, solve for the quotients, and lift the result.
+
+    Parameters
+    ----------
+    solver : solver
+        The solver for the quotients.
+    """
 
     solver: Any
 
     name: ClassVar[str] = "lumped"
     samples: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
-    tol: ClassVar[None] = None  # those of the solver inside count
+    tol: ClassVar[None] = None  # that of the inner solver applies
     threads: ClassVar[int] = 1
     criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total", "horizon")
 
     def solve(
         self, problem: Any, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
-        """The distance by way of the quotients."""
+        """Solve for the distance by way of the quotients."""
         if warm is not None:
-            raise InvalidArgument("warm and lump do not go together: the quotient has other states; leave one out")
+            raise InvalidArgument(
+                "warm and lump cannot be combined, because the quotient has other states; leave one out"
+            )
         if problem.criterion == "horizon":
             return over_steps(problem, self.solver, callback)
         if isinstance(problem, (AverageProblem, TotalProblem)):
@@ -73,7 +81,7 @@ class Lumped:
             return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
 
         solver, tol = self.solver, self.solver.tol
-        if tol is not None and problem.scale > 0:  # the quotient's gap is what lifting leaves of the tolerance
+        if tol is not None and problem.scale > 0:  # leave room in the tolerance for the shift
             solver = replace(solver, tol=max(tol - 2.01 * shift / problem.scale, tol / 2))
         watch = None if callback is None else (lambda row: callback(widened(row)))
         result: DistanceResult = solver.solve(quotient, callback=watch)
@@ -87,7 +95,7 @@ class Lumped:
         )  # fmt: skip
 
     def _undiscounted(self, problem: AverageProblem | TotalProblem, callback: Any) -> DistanceResult:
-        """The same for average and total cost."""
+        """Solve average and total cost problems."""
         seen, changes = problem.cost, dict[str, Any]()
         if isinstance(problem, TotalProblem):
             seen = np.where(problem.terminal, -1.0, seen)
@@ -103,20 +111,20 @@ class Lumped:
 
 
 def _of_classes(table: NDArray[Any], by_x: Lumping, by_y: Lumping) -> NDArray[Any]:
-    """A table of pairs of states as one of pairs of classes."""
+    """Restrict a table of pairs of states to pairs of classes."""
     first = [np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)]
     return np.ascontiguousarray(table[np.ix_(*first)])
 
 
 def _moved(problem: Any, by_x: Lumping, by_y: Lumping) -> float:
-    """How far the rows of the quotients may be from those of the chains, times the discount; both together."""
+    """Bound the difference between the rows of the quotients and the chains, for both together, times the discount."""
     sides = (problem.x, by_x), (problem.y, by_y)
     rounding = sum(int(np.diff(chain.successors.indptr).max()) + 4 + chain.n_states for chain, _ in sides) * EPS
     return float(2 * problem.discount * (by_x.residual + by_y.residual) + rounding)
 
 
 def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
-    """The coarsest lumping within which states have the same possible transitions between classes."""
+    """Return the coarsest lumping whose classes have equal possible transitions between classes."""
     key = _equal_rows(cost)
     found = lump(chain, key=key)
     s, into = chain.successors, found.labels
@@ -130,9 +138,9 @@ def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
 
 
 def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceResult:
-    """The distance over finitely many steps by way of the quotients of both chains."""
+    """Solve a finite-horizon problem by way of the quotients of both chains."""
     if not (isinstance(problem.x, MarkovChain) and isinstance(problem.y, MarkovChain)):
-        raise InvalidArgument("lump merges states of chains that stay the same; with a TimedChain leave lump out")
+        raise InvalidArgument("lump needs time-homogeneous chains; leave lump out for a TimedChain")
     from diffbisim.solvers.exact.horizon import HorizonCoupling, Level
 
     tables = problem.costs[:1] if problem.one_cost else problem.costs
@@ -167,12 +175,12 @@ def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceRes
 
 
 def _equal_rows(cost: Array) -> list[bytes]:
-    """A key per row that is equal for equal rows."""
+    """Return a key per row that is equal for equal rows."""
     return [blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16).digest() for row in cost + 0.0]
 
 
 class LumpedCoupling(Coupling):
-    """The table of the quotients, lifted; everything else by one sweep over it."""
+    """The lifted table of the quotients; everything else comes from one sweep over it."""
 
     def __init__(
         self, problem: Problem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None,
@@ -200,7 +208,7 @@ class LumpedCoupling(Coupling):
 
     @property
     def bias(self) -> Array | None:
-        """For average cost, the table that plans and potentials are optimal for on closed classes."""
+        """For average cost, the table for which plans and potentials are optimal on closed classes."""
         return None if self._bias is None else self._lifted(self._bias)
 
     @lazy
@@ -233,14 +241,14 @@ class LumpedCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "LumpedCoupling":
-        """From the lifted table: the quotients are not needed any more."""
+        """Rebuild from the lifted table; the quotients are no longer needed."""
         check_lumped(problem, arrays)
         bias = numbers(arrays, "bias", problem.shape, nan=True) if problem.criterion == "average" else None
         return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)), bias=bias)
 
 
 def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | None) -> Coupling:
-    """The coupling that belongs to a solved table."""
+    """Return the coupling for a solved table."""
     if isinstance(problem, AverageProblem) and bias is not None:
         from diffbisim.solvers.exact.average import AverageCoupling
 
@@ -259,16 +267,15 @@ def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | N
 
 
 def check_lumped(problem: Problem, arrays: Arrays) -> None:
-    """A table of all pairs, or of the reachable ones (at least) with NaN elsewhere."""
+    """Check that a file has a table of all pairs, or of the reachable ones (at least) with NaN elsewhere."""
     from diffbisim.solvers.exact.pairs import begin
 
     table = numbers(arrays, "values", problem.shape, nan=True)
     missing = np.isnan(table).ravel()
-    # a class may have members out of reach
     if missing.any() and missing[begin(problem, True, 1, None).items.listed].any():
-        raise InvalidData("array 'values' is NaN at pairs that the starts can reach")
+        raise InvalidData("array 'values' is NaN at pairs that the starts can reach; the file is damaged")
     if "epsilon" in arrays:
         numbers(arrays, "epsilon", (), least=0.0)
     with np.errstate(over="ignore"):
         if np.isinf(table / (problem.scale or 1.0)).any():
-            raise InvalidData("array 'values' has entries that are too large for the cost")
+            raise InvalidData("array 'values' has entries that are too large for the cost; the file is damaged")

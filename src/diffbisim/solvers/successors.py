@@ -1,27 +1,27 @@
-"""What compiled solvers do with the successors of two states: gather costs, transform potentials, round plans.
+"""Operations of compiled solvers on the successors of two states: gather costs, transform potentials, round plans.
 
-Rows of a chain come as :class:`diffbisim.stochastic.Successors`, three arrays that kernels take as they are. For one
-row of X with a successors ``rows`` and law p, and one row of Y with b successors ``cols`` and law q:
+Rows of a chain come as :class:`diffbisim.stochastic.Successors`, three arrays that kernels take directly. For one row
+of X with a successors ``rows`` and law p, and one row of Y with b successors ``cols`` and law q:
 
     C (a, b)               costs of the pair, from a flat table W (n_X*n_Y,) with ``n_y`` columns      gather
-    f_i = min_j C_ij - g_j the c-transform: the best f for g; two in a row make any g feasible         c_transform
-    K (a, b)               a plan; rounded to the marginals p and q                                    round_plan
+    f_i = min_j C_ij - g_j the c-transform, the best f for g; two in a row make any g feasible         c_transform
+    K (a, b)               a plan, rounded to the marginals p and q                                    round_plan
 
-*Rounding* (Altschuler, Weed, Rigollet 2017): scale down the rows that are too heavy, then the columns, and fill what is
-missing by a rank-one term; that makes the marginals exact and moves at most twice the mass by which they were wrong.
-(The linear program has a rounding of its own, in numpy: an oracle shares nothing with what it checks.)
+*Rounding* (Altschuler, Weed, Rigollet 2017): scale down rows that are too heavy, then columns, and add the missing mass
+as a rank-one term. The marginals are then exact, and at most twice the mass of their error is moved. (The linear
+program has its own rounding in numpy, because an oracle must not share code with what it checks.)
 """
 
 import numpy as np
 
 from diffbisim._compile import njit
 
-LAST_DIGITS = 4 * 2.0**-52  # what a marginal may lack, or every entry would get some mass
+LAST_DIGITS = 4 * 2.0**-52  # marginal errors below this, relative, are ignored, so that zero entries stay zero
 
-LOG2E, MAGIC = 1.4426950408889634, 6755399441055744.0  # 1.5 · 2^52: adding it rounds to an integer
+LOG2E, MAGIC = 1.4426950408889634, 6755399441055744.0  # adding 1.5 · 2^52 rounds to an integer
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
-#: How kernels are compiled: sums in their order; or in any, so that they vectorize, and where no NaN can be.
+#: Compiler options: sums in order (STRICT), or reordered so that they vectorize, where no NaN can occur (LOOSE).
 STRICT = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 LOOSE = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz", "nnan"}}
 
@@ -31,9 +31,9 @@ LOOSE = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"con
 
 @njit(inline="always", **STRICT)
 def exp(t):
-    """e^t for -700 < t ≤ 709, to the last digit or two.
+    """Return e^t for -700 < t ≤ 709, accurate to the last digit or two.
 
-    t = k ln 2 + r, a polynomial in r, and k written into the exponent. Must not be compiled with "reassoc".
+    t = k ln 2 + r, with a polynomial in r, and k written into the exponent. Must not be compiled with "reassoc".
     """
     s = t * LOG2E + MAGIC
     k = s - MAGIC
@@ -55,7 +55,7 @@ def exp(t):
 
 @njit(inline="always", **STRICT)
 def exp_or_zero(t, least):
-    """e^t for t ≤ 709, and 0 from ``least`` downward (at least -700)."""
+    """Return e^t for t ≤ 709, and 0 for t ≤ `least` (which must be at least -700)."""
     e = exp(max(t, least))
     return e if t > least else 0.0
 
@@ -65,13 +65,13 @@ def exp_or_zero(t, least):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def longest(successors):
-    """Most successors of one row."""
+    """Return the largest number of successors of a row."""
     return np.max(successors.indptr[1:] - successors.indptr[:-1])
 
 
 @njit(cache=True, nogil=True, inline="always")
 def gather(W, n_y, rows, cols, C):
-    """C (a*b,), by rows = the table on the successors of a pair."""
+    """Write the table on the successors of a pair into C (a*b,), by rows."""
     b = cols.size
     for i in range(rows.size):
         line, into = W[rows[i] * n_y : (rows[i] + 1) * n_y], C[i * b : (i + 1) * b]
@@ -101,7 +101,7 @@ def c_transform_back(C, f, g):
 
 @njit(cache=True, nogil=True)
 def c_transform_at(W, at, stride, others, potential):
-    """min_k W[at + others_k · stride] - potential_k: of one state, on the successors of the other side."""
+    """Return min_k W[at + others_k · stride] - potential_k, the c-transform at a single state."""
     least = np.inf
     for k in range(others.size):
         least = min(least, W[at + others[k] * stride] - potential[k])
@@ -119,7 +119,7 @@ def _column_sums(K, col):
 
 @njit(**LOOSE)
 def round_plan(K, p, q, row, col):
-    """K → a plan with marginals p and q (to the last digits), in place; ``row (a,)`` and ``col (b,)`` are scratch."""
+    """Round K in place to a plan with marginals p and q (to the last digits); `row` (a,) and `col` (b,) are scratch."""
     a, b = K.shape
     for i in range(a):
         total = 0.0

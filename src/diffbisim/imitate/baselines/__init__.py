@@ -1,4 +1,4 @@
-"""Other ways to imitate from observations, tabular, all called alike: ``method(offline, expert, discount)``.
+"""Other tabular methods for imitation from observations, all called as ``method(offline, expert, discount)``.
 
 =========================  ==================================================  ====================  ==============
 method                     what it matches                                     dynamics              solved by
@@ -12,10 +12,10 @@ method                     what it matches                                     d
 `iostom_style`             state-transition occupancies, soft Q-learning       only the data         fixed point
 =========================  ==================================================  ====================  ==============
 
-``offline`` is `OfflineData`: action-labeled transitions, by default of a *uniformly random* policy (the paper does
-not say which data its baselines get), or an exact `diffbisim.MDP`, which stands for infinitely many of them and makes
-the dynamics known. ``expert`` is a chain, (s, s') pairs or an occupancy table. Each returns a `BaselineResult`.
-All of them need the expert's states to be the learner's own.
+`offline` is `OfflineData`, action-labeled transitions, by default of a *uniformly random* policy (the paper does not
+say which data its baselines use), or a `diffbisim.MDP`, which stands for infinitely many of them and makes the dynamics
+known. `expert` is a chain, (s, s') pairs or an occupancy table. Each method returns a `BaselineResult`. All of them
+require that the expert's states are the learner's own.
 """
 
 from diffbisim.imitate.baselines.counting import behavioral_cloning, iostom_style

@@ -1,18 +1,18 @@
-"""What the baselines are given, and what they return.
+"""The inputs and results of the baselines.
 
-Letters: ``n`` states, ``T[a, s, s']`` dynamics, ``π_I(a|s)`` the behavior policy, ``p0`` the start, γ the discount.
+Letters: ``n`` states, ``T[a, s, s']`` dynamics, ``π_I(a|s)`` behavior policy, ``p0`` initial distribution, γ discount.
 
-    weights[a, s, s']  share of (s, a, s') among the offline transitions
-    T(s'|s,a)          = weights(s,a,s') / Σ_s' weights(s,a,s')         uniform where (s, a) was never seen
-    π_I(a|s)           = Σ_s' weights(s,a,s') / Σ_a,s' weights(s,a,s')  uniform where s was never left
+    weights[a, s, s']  frequency of (s, a, s') among the offline transitions
+    T(s'|s,a)          = weights(s,a,s') / Σ_s' weights(s,a,s')         uniform if (s, a) was never observed
+    π_I(a|s)           = Σ_s' weights(s,a,s') / Σ_a,s' weights(s,a,s')  uniform if s was never left
     ρ_I(s,a)           = occupancy of π_I in the MDP (T, p0)
-    ν_E(s,s')          expert's transition occupancy, ρ_E(s) = Σ_s' ν_E(s,s')
+    ν_E(s,s')          transition occupancy of the expert, ρ_E(s) = Σ_s' ν_E(s,s')
 
-The offline transitions are those of a uniformly random policy unless another is named: drawn independently from its
-discounted occupancy (`OfflineData.sample`), or infinitely many (`OfflineData.exact`; then T and π_I are the true ones).
-Expert pairs count as draws from the expert's discounted occupancy. Episodes (``Transitions`` with starts) are what
-:func:`diffbisim.imitate` makes of them, one chain in which states that were never left are absorbing, and ν_E is its
-occupancy: an episode that ends in a terminal state goes on there, with all the weight γ^T that is left.
+Unless stated otherwise, the offline transitions are those of a uniformly random policy: drawn independently from its
+discounted occupancy (`OfflineData.sample`), or infinitely many (`OfflineData.exact`, where T and π_I are the true
+ones). Expert pairs count as draws from the expert's discounted occupancy. Episodes (``Transitions`` with starts) are
+converted as in :func:`diffbisim.imitate`, to a chain in which states that were never left are absorbing, and ν_E is its
+occupancy: an episode that ends in a terminal state stays there with the remaining weight γ^T.
 """
 
 from __future__ import annotations
@@ -30,20 +30,26 @@ from diffbisim.mdp import MDP
 from diffbisim.results import Status
 from diffbisim.stochastic import Successors, as_generator
 
-NOTHING = 1e-9  # a state with less occupancy than this is one the program does not visit
+UNVISITED = 1e-9  # states with less occupancy count as unvisited
 
 
 @dataclass(frozen=True, eq=False)
 class BaselineResult:
-    """A baseline's policy, and how it was reached.
+    """The policy of a baseline.
 
-    Attributes:
-        policy: (n_states, n_actions), rows sum to one; uniform in states that the method knows nothing about.
-        objective: what the method minimizes, at its solution (see the head of its module).
-        status: how it ended, a sentence.
-        occupancy: (n_states, n_actions), the state-action occupancy that the program chose; None without a program.
-        tolerance: by how much the conditions that define the solution may be missed (zero: closed form); what that
-            means for the policy is said at the head of the method's module. Digits beyond it are the machine's.
+    Attributes
+    ----------
+    policy : array of shape (n_states, n_actions)
+        Rows sum to one; uniform in states that the method knows nothing about.
+    objective : float
+        Minimum of the method's objective (see the docstring of its module).
+    status : Status
+        Why the method ended, a sentence.
+    occupancy : array of shape (n_states, n_actions) or None
+        State-action occupancy of the solution, for methods that solve a program.
+    tolerance : float
+        By how much the conditions that define the solution may be violated (zero for a closed form). The method's
+        module explains what this means for the policy; further digits depend on the machine.
     """
 
     policy: Floats
@@ -55,7 +61,16 @@ class BaselineResult:
 
 @dataclass(frozen=True, eq=False)
 class OfflineData:
-    """Action-labeled transitions and the MDP they suggest; make it with ``from_transitions``, ``sample`` or ``exact``.
+    """Action-labeled transitions and the estimated MDP; create it with ``from_transitions``, ``sample`` or ``exact``.
+
+    Attributes
+    ----------
+    mdp : MDP
+        The estimated MDP (T, p0).
+    behavior : array of shape (n_states, n_actions)
+        The behavior policy π_I.
+    weights : array of shape (n_actions, n_states, n_states)
+        Frequencies of the transitions; they sum to one.
 
     Examples
     --------
@@ -73,14 +88,14 @@ class OfflineData:
     def from_transitions(
         cls, s: Any, a: Any, s_next: Any, *, n_states: int, n_actions: int, initial: Any = 0
     ) -> OfflineData:
-        """From observed steps ``s[k], a[k] → s_next[k]``; ``initial`` is a state or a distribution, known."""
+        """Count observed steps ``s[k], a[k] → s_next[k]``; `initial` is the known initial state or distribution."""
         n, m = check_count(n_states, "n_states"), check_count(n_actions, "n_actions")
         columns = [_numbers(s, n, "s"), _numbers(a, m, "a"), _numbers(s_next, n, "s_next")]
         if len({column.size for column in columns}) > 1:
             sizes = ", ".join(str(column.size) for column in columns)
-            raise InvalidData(f"s, a and s_next have {sizes} entries; give one of each per transition")
+            raise InvalidData(f"s, a and s_next have {sizes} entries; they must have one entry per transition")
         if columns[0].size == 0:
-            raise InvalidData("s is empty; there must be at least one offline transition")
+            raise InvalidData("s is empty; pass at least one offline transition")
         sources, actions, targets = columns
         weights = np.bincount((actions * n + sources) * n + targets, minlength=m * n * n).reshape(m, n, n)
         pairs = weights.sum(axis=2)  # (n_actions, n)
@@ -94,7 +109,7 @@ class OfflineData:
     def sample(
         cls, mdp: MDP, n: int, discount: float, rng: int | np.random.Generator, policy: Any = None
     ) -> OfflineData:
-        """``n`` independent transitions from the discounted occupancy of ``policy`` (default: uniformly random)."""
+        """Draw `n` independent transitions from the discounted occupancy of `policy` (uniformly random by default)."""
         generator = as_generator(rng)
         pi = mdp._policy(mdp.uniform_policy() if policy is None else policy)
         rho = mdp.induced_chain(pi).occupancy(discount)
@@ -105,7 +120,7 @@ class OfflineData:
 
     @classmethod
     def exact(cls, mdp: MDP, discount: float, policy: Any = None) -> OfflineData:
-        """The limit of infinitely many transitions of ``policy`` (default: uniformly random): dynamics known."""
+        """Return the limit of infinitely many transitions of `policy` (uniformly random by default)."""
         pi = mdp._policy(mdp.uniform_policy() if policy is None else policy)
         rho = mdp.induced_chain(pi).occupancy(discount)
         weights = (rho[:, None] * pi).T[:, :, None] * _dense(mdp)
@@ -113,53 +128,56 @@ class OfflineData:
 
     @property
     def n_states(self) -> int:
+        """Number of states."""
         return self.mdp.n_states
 
     @property
     def n_actions(self) -> int:
+        """Number of actions."""
         return self.mdp.n_actions
 
     @property
     def dynamics(self) -> Floats:
-        """``T``, (n_actions, n, n), dense."""
+        """The dynamics T, dense, of shape (n_actions, n, n)."""
         return _dense(self.mdp)
 
     def occupancy(self, discount: float) -> Floats:
-        """``ρ_I(s,a)``, (n, n_actions): the behavior policy's, in the estimated MDP."""
+        """Return ρ_I(s,a) of shape (n, n_actions), the occupancy of the behavior policy in the estimated MDP."""
         return self.mdp.induced_chain(self.behavior).occupancy(discount)[:, None] * self.behavior
 
 
 def checked(offline: Any, expert: Any, discount: float) -> tuple[OfflineData, Floats]:
-    """The checked offline data and the expert's ``ν_E`` (n, n)."""
+    """Return the checked offline data and the expert's ν_E of shape (n, n)."""
     gamma = check_discount(discount)
     if isinstance(offline, MDP):
         offline = OfflineData.exact(offline, gamma)
     if not isinstance(offline, OfflineData):
         raise InvalidArgument(
-            f"offline is a {type(offline).__name__}; give an OfflineData or, for known dynamics, an MDP"
+            f"offline is a {type(offline).__name__}; pass an OfflineData or, for known dynamics, an MDP"
         )
     return offline, _expert_pairs(expert, offline.mdp, gamma)
 
 
 def check_positive(value: float, name: str, *, zero: bool = False) -> float:
-    """A finite number above zero (or zero, where that is allowed)."""
+    """Return a finite number above zero (or zero, if that is allowed)."""
     if not (np.isfinite(value) and (value > 0.0 or (zero and value == 0.0))):
         raise InvalidArgument(f"{name} is {value!r}; it must be {'at least' if zero else 'above'} 0 and finite")
     return float(value)
 
 
 def policy_of(rho: Floats) -> Floats:
-    """``π(a|s) = ρ(s,a) / ρ(s)``, uniform where the occupancy is nothing."""
+    """Return π(a|s) = ρ(s,a) / ρ(s), uniform in unvisited states."""
     rho = np.maximum(rho, 0.0)
-    return normalized(np.where(rho.sum(axis=1, keepdims=True) > NOTHING, rho, 0.0))
+    return normalized(np.where(rho.sum(axis=1, keepdims=True) > UNVISITED, rho, 0.0))
 
 
 def normalized(table: Floats) -> Floats:
-    """Rows divided by their sums, uniform where the sum is zero."""
+    """Divide rows by their sums; rows with sum zero become uniform."""
     return freeze(_shares(table, table.sum(axis=1, keepdims=True), table.shape[1]))
 
 
 def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:
+    """Return ν_E of shape (n, n)."""
     n = mdp.n_states
     if isinstance(expert, MarkovChain):
         _same_states(expert.n_states, n)
@@ -168,19 +186,19 @@ def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:
     if isinstance(expert, np.ndarray):
         if expert.shape != (n, n):
             raise InvalidData(
-                f"expert has shape {expert.shape}; an occupancy table is ({n}, {n}), pairs are (s, s_next)"
+                f"expert has shape {expert.shape}; pass an occupancy table of shape ({n}, {n}), or a pair (s, s_next)"
             )
         return distribution(expert.ravel(), n * n, name="expert").reshape(n, n)
     if isinstance(expert, tuple) and len(expert) == 2:
         expert = Transitions.from_pairs(*(_numbers(part, n, f"expert[{k}]") for k, part in enumerate(expert)), states=n)
     if not isinstance(expert, Transitions):
         raise InvalidData(
-            f"expert is a {type(expert).__name__}; give a MarkovChain, a pair (s, s_next) of arrays, Transitions or an "
-            "occupancy table; trajectories: Transitions.from_trajectories(paths, states=n)"
+            f"expert is a {type(expert).__name__}; pass a MarkovChain, a pair (s, s_next) of arrays, an occupancy "
+            "table or Transitions; for trajectories use Transitions.from_trajectories(paths, states=n)"
         )
     _same_states(expert.n_states, n)
     if len(expert) == 0:
-        raise InvalidData("expert has no transition; give trajectories of at least two states")
+        raise InvalidData("expert has no transitions; pass trajectories of at least two states")
     if expert.episodes is not None:
         return _expert_pairs(observed_chain(expert, mdp), mdp, discount)
     table = np.bincount(expert.states * n + expert.next_states, expert.weights, minlength=n * n).reshape(n, n)
@@ -190,24 +208,24 @@ def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:
 def _same_states(found: int, n: int) -> None:
     if found != n:
         raise InvalidData(
-            f"expert has {found} states, the offline data {n}; the baselines need the same states in both "
-            "(diffbisim.imitate does not)"
+            f"expert has {found} states, the offline data {n}; the baselines need the same states in both, "
+            "diffbisim.imitate does not"
         )
 
 
 def _numbers(values: Any, n: int, name: str) -> Integers:
-    """An (m,) array of integers in 0 … n-1."""
+    """Return an (m,) array of integers in 0 … n-1."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidData(f"{name} has shape {array.shape} and type {array.dtype}; give a flat array of integers")
+        raise InvalidData(f"{name} has shape {array.shape} and type {array.dtype}; pass a flat array of integers")
     if (bad := (array < 0) | (array >= n)).any():
         k = int(bad.argmax())
-        raise InvalidData(f"{name}[{k}] = {array[k]} is outside 0 … {n - 1}; correct it or the size of the MDP")
+        raise InvalidData(f"{name}[{k}] = {array[k]} is outside 0 … {n - 1}; correct it, or the size of the MDP")
     return array.astype(np.int64)
 
 
 def _shares(table: Any, sums: Any, n: int) -> Floats:
-    """``table / sums``, 1/n where the sum is zero."""
+    """Return table / sums, and 1/n where the sum is zero."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(sums > 0.0, table / np.where(sums > 0.0, sums, 1.0), 1.0 / n), dtype=np.float64)
 

@@ -1,10 +1,10 @@
 """Generative adversarial imitation from observation (Torabi, Warnell and Stone 2018) as a reward.
 
-A network D tells steps (s, s') of the expert from the learner's own, and the reward is -log(1 - D(s, s')); every
-thousand steps it is trained anew on the learner's latest (scikit-learn, 64 units). That reward is positive, so as
-published it is good to live, whatever the expert does. Here, as in later work (Kostrikov et al. 2019), the end is a
-state that steps lead to and stay in, for the expert, too, and a learner that ends is paid γ/(1 - γ) times what staying
-there is worth.
+A network D distinguishes steps (s, s') of the expert from the learner's own, and the reward is -log(1 - D(s, s')). It
+is retrained every thousand steps on the learner's latest steps (scikit-learn, 64 units). The reward is positive, so as
+published it rewards survival, whatever the expert does. Here, as in later work (Kostrikov et al. 2019), the end of an
+episode is an absorbing state, for the expert too, and a learner that terminates is paid γ/(1 - γ) times the reward of
+staying there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from diffbisim.imitate.control.tracking import Nodes
 
 
 class Adversary:
-    """What a discriminator takes for the expert's."""
+    """The reward of a discriminator between expert and learner."""
 
-    more = 0
+    extra = 0
 
     def __init__(self, nodes: Nodes, discount: float, every: int = EVERY) -> None:
         self.discount, self.every, self.seen = discount, every, Episodes()
@@ -47,18 +47,19 @@ class Adversary:
         return own, NOTHING
 
     def train(self, own: Floats) -> None:
-        """From the learner's steps (m, 2 k + 2), and as many of the expert's."""
+        """Train on the learner's steps (m, 2 k + 2) and equally many of the expert's."""
         few = self.expert[np.arange(len(own)) * len(self.expert) // len(own)]
         self.network = classifier(np.vstack([few, own]), np.repeat([1, 0], len(own)))
         self.staying = self.reward(self.end, self.end)
 
     def reward(self, before: Floats, after: Floats) -> float:
+        """Return -log(1 - D) of a step, zero before the first training."""
         if self.network is None:
             return 0.0
         return -float(np.log(max(self.network.predict_proba([np.append(before, after)])[0, 0], 1e-3)))
 
     def _steps(self, paths: list[Floats], ended: list[bool]) -> Floats:
-        """All steps; paths that ended stay in the end, to the length of the longest demonstration."""
+        """Return all steps; paths that terminated stay at the end, up to the length of the longest demonstration."""
         rows = []
         for path, over in zip(paths, ended, strict=True):
             states = np.hstack([path, np.zeros((len(path), 1))])

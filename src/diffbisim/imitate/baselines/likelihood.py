@@ -1,24 +1,26 @@
-"""Maximum likelihood of the observed (s, s') under the given dynamics, state by state.
+"""Maximum likelihood of the observed (s, s') under given dynamics, state by state.
 
-In every state s with expert shares q(s') = ν_E(s,s') / ρ_E(s),
+In every state s with expert frequencies q(s') = ν_E(s,s') / ρ_E(s),
 
     maximize  Σ_s' q(s') log Σ_a π(a) T(s'|s,a)      over the simplex:      mixture proportions, concave.
 
 With Lagrange multiplier 1 the simplex may be replaced by π ≥ 0 in  f(π) = -Σ q log(Lπ) + Σ_a π(a), L[s',a] = T(s'|s,a):
-f is minimal where Σ π = 1. Each step minimizes the second-order model of f over π ≥ 0 (a non-negative least-squares
-problem) and halves the step until f falls (mixSQP: Kim, Carbonetto, Stephens, Anitescu 2020). EM would take thousands
-of steps here: with slips all actions reach the same successors, and its rate at the boundary of the simplex is 1/k.
+f is minimal where Σ π = 1. Each step minimizes the second-order model of f over π ≥ 0 (a nonnegative least-squares
+problem) and halves the step until f decreases (mixSQP: Kim, Carbonetto, Stephens, Anitescu 2020). EM would take
+thousands of steps: with slips all actions reach the same successors, and its rate at the boundary of the simplex is
+1/k.
 
-Near the solution the support is known, and f has nothing that slows Newton's method down: plain steps on the support
-end at rounding (`_polish`), so the answer does not depend on where the first phase stopped.
+Near the solution the support is known and Newton's method converges to rounding on it (`_polish`), so the answer does
+not depend on where the first phase stopped.
 
-Certified: with g(a) = Σ_s' q(s') T(s'|s,a) / (Lπ)(s'), the likelihood is within max_a g(a) - 1 of its maximum.
-"Solved" says more: g ≤ 1 and g = 1 wherever π > 0, up to ACCURATE. Near its maximum the likelihood is flat: to know it
-to ε gives the policy only to √ε. But g = 1 gives the policy to ACCURATE, times the condition of the actions' effects.
+*Certificate.* With g(a) = Σ_s' q(s') T(s'|s,a) / (Lπ)(s'), the likelihood is within max_a g(a) - 1 of its maximum.
+"Solved" is stronger: g ≤ 1, and g = 1 wherever π > 0, up to ACCURATE. The likelihood is flat near its maximum, so
+knowing it to ε determines the policy only to √ε; g = 1 determines it to ACCURATE times the condition number of the
+actions' effects.
 
-With known dynamics (an MDP as ``offline``) and enough data this solves imitation from observations outright, whenever
-some policy of the MDP can make the expert's transitions. States where the expert was never seen get the uniform policy.
-Actions with equal effects share their probability as the start (uniform) has it. O(n) problems of n_actions variables.
+With known dynamics (an MDP as `offline`) and enough data this solves imitation from observations, provided that some
+policy of the MDP can make the expert's transitions. States in which the expert was never observed get the uniform
+policy. Actions with equal effects share their probability equally. O(n) problems of n_actions variables.
 """
 
 from __future__ import annotations
@@ -38,15 +40,23 @@ STEPS = 100
 
 
 def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineResult:
-    """The policy of maximal likelihood; its objective is the mean of -log P_π(s'|s) over the expert's pairs.
+    """Compute the maximum likelihood policy.
+
+    Expert transitions that no action can make have no likelihood; they are omitted with a warning.
 
     Parameters
     ----------
-    offline : OfflineData (its estimated dynamics are used), or an MDP for known dynamics
-    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
-    discount : γ (only weights the expert's states; it does not change the policy)
+    offline : OfflineData or MDP
+        Offline data, whose estimated dynamics are used, or an MDP for known dynamics.
+    expert : MarkovChain, tuple (s, s_next), Transitions or array of shape (n, n)
+        The expert; an array is an occupancy table.
+    discount : float
+        Discount γ. It weights the expert's states, but does not change the policy.
 
-    Expert transitions that no action makes have no likelihood: they are left out, with a warning.
+    Returns
+    -------
+    BaselineResult
+        Its objective is the mean of -log P_π(s'|s) over the expert's pairs.
     """
     data, nu = checked(offline, expert, discount)
     T = data.dynamics
@@ -74,9 +84,9 @@ def maximum_likelihood(offline: Any, expert: Any, discount: float) -> BaselineRe
 
 
 def proportions(L: Floats, q: Floats) -> tuple[Floats, float]:
-    """Proportions (m,) that maximize ``Σ q log(L π)`` and by how much they miss the optimality conditions.
+    """Return proportions (m,) that maximize Σ q log(L π), and their violation of the optimality conditions.
 
-    L (k, m) is non-negative without a zero row; q (k,) is positive and sums to one.
+    L (k, m) is nonnegative without a zero row; q (k,) is positive and sums to one.
     """
     m = L.shape[1]
     pi = np.full(m, 1.0 / m)
@@ -95,12 +105,12 @@ def proportions(L: Floats, q: Floats) -> tuple[Floats, float]:
 
 
 def _polish(L: Floats, q: Floats, pi: Floats) -> tuple[Floats, float]:
-    """Newton steps on the support, which loses what reaches zero and wins what the conditions ask for."""
+    """Take Newton steps on the support, dropping what reaches zero and adding what the conditions require."""
     support, patience = pi > 0.0, 3 + pi.size
     best, least = pi, _miss(L, q, pi)
     while patience:
         d = _newton(L, q, pi, support)
-        room = np.divide(pi, -d, where=d < 0.0, out=np.full(pi.size, np.inf))  # how far each may go
+        room = np.divide(pi, -d, where=d < 0.0, out=np.full(pi.size, np.inf))  # largest feasible step of each
         length = min(room.min(), 1.0)
         support &= room > length
         pi = np.where(support, np.maximum(pi + length * d, 0.0), 0.0)
@@ -111,7 +121,7 @@ def _polish(L: Floats, q: Floats, pi: Floats) -> tuple[Floats, float]:
         if miss <= max(least, ROUNDING):
             best, least = pi, miss
         if length < 1.0:
-            continue  # who comes in is asked at the best point of a face only
+            continue  # add an action only at the optimum of the current face
         outside = np.where(support, 0.0, _excess(L, q, pi))
         if outside.max() > ROUNDING:
             support[outside.argmax()] = True
@@ -121,11 +131,11 @@ def _polish(L: Floats, q: Floats, pi: Floats) -> tuple[Floats, float]:
 
 
 def _newton(L: Floats, q: Floats, pi: Floats, support: Any) -> Floats:
-    """Minimum of the second-order model of -Σ q log(Lπ) over steps on the support that sum to zero, the shortest one.
+    """Return the shortest minimizer of the quadratic model of -Σ q log(Lπ) over steps on the support that sum to zero.
 
     With A = diag(√q / Lπ) L, an orthonormal basis N of those steps and A N = U S V', the step is N V S⁻² V'N'(A'√q).
-    Since the columns of L sum to 1 - lost, A'√q may be replaced by A'(q - Lπ)/√q - lost: what is small at a solution
-    that explains q then enters small, and S only once. Directions without effect (equal actions) are left alone.
+    Since the columns of L sum to 1 - lost, A'√q may be replaced by A'(q - Lπ)/√q - lost, which is small at a solution
+    that explains q and avoids one division by S. Directions without effect (equal actions) are left unchanged.
     """
     step, k = np.zeros(pi.size), int(support.sum())
     if k < 2:
@@ -141,19 +151,19 @@ def _newton(L: Floats, q: Floats, pi: Floats, support: Any) -> Floats:
 
 
 def _excess(L: Floats, q: Floats, pi: Floats) -> Floats:
-    """``g(a) - 1`` (m,), without cancellation where the mixture is near q."""
+    """Return g(a) - 1, (m,), without cancellation if the mixture is close to q."""
     mixture = L @ pi
     return np.asarray((q - mixture) / mixture @ L - _lost(L))
 
 
 def _lost(L: Floats) -> Floats:
-    """What the columns of L lack of one (m,): successors that the expert was never seen to reach; not mere rounding."""
+    """Return one minus the column sums of L, (m,): the mass of successors never observed, with rounding removed."""
     lost = 1.0 - L.sum(axis=0)
     return np.where(np.abs(lost) > L.shape[0] * ROUNDING, lost, 0.0)
 
 
 def _miss(L: Floats, q: Floats, pi: Floats) -> float:
-    """How far g ≤ 1, and g = 1 where π > 0, are from being true; infinite where the likelihood is zero."""
+    """Return the violation of g ≤ 1, and g = 1 where π > 0; infinite if the likelihood is zero."""
     if (L @ pi).min() <= 0.0:
         return np.inf
     excess = _excess(L, q, pi)
@@ -166,7 +176,7 @@ def _f(L: Floats, q: Floats, pi: Floats) -> float:
 
 
 def _model_minimum(L: Floats, q: Floats, pi: Floats) -> Floats:
-    """Minimum over z ≥ 0 of g·(z-π) + ½ (z-π)'(H + δI)(z-π), as non-negative least squares."""
+    """Minimize g·(z-π) + ½ (z-π)'(H + δI)(z-π) over z ≥ 0 by nonnegative least squares."""
     from scipy.optimize import nnls
 
     mixture = L @ pi
@@ -178,5 +188,5 @@ def _model_minimum(L: Floats, q: Floats, pi: Floats) -> Floats:
     b = R @ pi - np.linalg.solve(R.T, g)
     try:
         return np.asarray(nnls(R, b)[0], dtype=np.float64)
-    except RuntimeError:  # it may cycle where steps are lost in rounding: one step of EM leads on, and never up
+    except RuntimeError:  # nnls can cycle at the level of rounding; a step of EM never increases f
         return pi * (1.0 - g)

@@ -1,8 +1,8 @@
-"""What is left of tracking without the coupling: the same model, the same planner, and a cost without time.
+"""Ablations of tracking: the same model and planner, with a cost that ignores time.
 
-`nearest`: the distance to the nearest state that the expert was seen in, min_x c(x, s). The ablation: if it does as
-well, the model did it. `constant`: a cost of one per step, or of having ended, without any expert but for whether its
-demonstrations end: if it does as well, the end of the episode did it.
+`nearest` uses the distance to the nearest state of the expert, min_x c(x, s); if it does as well as tracking, the model
+explains the result. `constant` uses a cost of one per step, or of having ended, and nothing of the expert except
+whether its demonstrations end; if it does as well, the end of the episode explains the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diffbisim.imitate.control.tracking import ENDED, Nodes
 
 @dataclass(frozen=True, eq=False)
 class NearestNode(Nodes):
-    """One node that stays, and costs what the cheapest of all does."""
+    """A single node that stays, with the cost of the cheapest of all nodes."""
 
     @cached_property
     def _trees(self) -> dict[bool, Any]:
@@ -36,7 +36,7 @@ class NearestNode(Nodes):
 
 
 class Survival(NearestNode):
-    """Costs one until the end, if the expert's episodes end, else one after it."""
+    """Costs one until the end if the expert's episodes end, else one after it."""
 
     def cost(self, nodes: Any, seen: Floats, ended: Any) -> Floats:
         shape = np.broadcast_shapes(np.shape(nodes), seen.shape[:-1])
@@ -44,12 +44,12 @@ class Survival(NearestNode):
 
 
 def nearest(lesson: Lesson) -> ControlResult:
-    """Planning to stay near states of the expert, in a learned model."""
+    """Plan to stay near states of the expert, in a learned model."""
     return _without_time(lesson, NearestNode)
 
 
 def constant(lesson: Lesson) -> ControlResult:
-    """Planning for the end of the episode, or against it, in a learned model."""
+    """Plan to reach the end of the episode, or to avoid it, in a learned model."""
     return _without_time(lesson, Survival)
 
 

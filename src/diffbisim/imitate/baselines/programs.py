@@ -1,6 +1,6 @@
 """Convex programs over occupancies: `state_matching`, `pw_dice`, `smodice` and `lobs_dice`.
 
-*What the last three share.*
+*The common form of the last three.*
 
     minimize  c'z + Σ_i w_i KL(M_i z ‖ t_i)      over  z ≥ 0  with  E z = b;      KL(x ‖ t) = Σ x log(x/t)
 
@@ -11,71 +11,71 @@ z begins with ρ(s,a) on the support of ρ_I, and E with the Bellman flow,
 One of the divergences is α KL(ρ ‖ ρ_I): it is infinite unless ρ vanishes wherever ρ_I does, so only the pairs (s, a) on
 the support of ρ_I are variables; nothing is lost, and small data make small programs. A KL with a fixed second law is
 written as negative entropy plus a linear term, Σ x log x - x log t: its coefficients log t are of order one where the
-law t itself is tiny, and that decides whether the solver gets there. Written in cvxpy, solved by Clarabel (interior
-point, exponential cones) to TOLERANCE.
+law t itself is tiny, which the solver needs to converge. Written in cvxpy, solved by Clarabel (interior point,
+exponential cones) to TOLERANCE.
 
-What that leaves open: from a gap of 1e-8 follows α KL(ρ ‖ ρ*) ≤ 1e-8 and no more, |ρ - ρ*|_1 ≤ √(2 · 1e-8 / α), 1.4e-3
-at α = 0.01; the digits beyond are the machine's. So the answer is polished by Newton's method on the optimality
-conditions,
+A gap of 1e-8 implies only α KL(ρ ‖ ρ*) ≤ 1e-8, that is |ρ - ρ*|_1 ≤ √(2 · 1e-8 / α), 1.4e-3 at α = 0.01; further
+digits would depend on the machine. The answer is therefore polished by Newton's method on the optimality conditions,
 
     r = c + Σ_i w_i M_i'(log(M_i z / t_i) + 1) + E'y = 0,      E z = b,
 
-if every variable has an entropy of its own, which keeps it positive. Entropies are strongly convex, so that now
+if every variable has an entropy of its own, which keeps it positive. Entropies are strongly convex, so that
 
     |ρ - ρ*|_1 ≤ max|r| / α
 
-and the tolerance of the result is max|r|, at most POLISHED. Newton's method may fail where plans are singular to
-rounding (e^{-1/ε1} < 1e-16), and without regularization it has nothing to stand on: the tolerance is then Clarabel's.
+and the tolerance of the result is max|r|, at most POLISHED. Newton's method can fail if plans are singular to rounding
+(e^{-1/ε1} < 1e-16), and it is not applicable without regularization; the tolerance is then Clarabel's.
 
-*State-occupancy matching by plain optimal transport: the foil that sees marginals only. A linear program.*
+*State-occupancy matching by optimal transport*, a linear program that compares marginals only.
 
     minimize  <Π, c>      over Π(s,s') ≥ 0, ρ(s,a) ≥ 0
     s.t.      Σ_s' Π(s,s') = Σ_a ρ(s,a),     Σ_s Π(s,s') = ρ_E(s'),
               Σ_a ρ(s,a) = (1-γ) p0(s) + γ Σ_{s̄,ā} T(s|s̄,ā) ρ(s̄,ā)
 
-The minimum is zero for every policy whose state occupancy is the expert's, however it moves between the states: which
-of them comes out is the solver's choice. For c = 1{s ≠ s'} the transport cost is the total variation, and the plan is
-replaced by the mass that stays, t ≤ ρ(s), t ≤ ρ_E(s), minimize 1 - Σ t: that is n more variables instead of n².
+The minimum is zero for every policy with the expert's state occupancy, however it moves between the states; the solver
+returns any of them. For c = 1{s ≠ s'} the transport cost is the total variation, and the plan is replaced by the mass
+that stays, t ≤ ρ(s), t ≤ ρ_E(s), minimize 1 - Σ t, which needs n additional variables instead of n².
 
-Solved by HiGHS (scipy), without cvxpy, to 1e-10 in every constraint: the transport cost is known to that times the
-sum of the prices, 1e-10 · (n + 1) max c / (1-γ) at most; the policy need not be unique. Size: 500 states and 6 actions
-with the indicator cost take seconds; with a general cost the plan has (states) × (expert's states) entries, fine up to
-about 100 states.
+Solved by HiGHS (scipy), without cvxpy, to 1e-10 in every constraint, so the error of the transport cost is at most
+1e-10 times the sum of the dual prices, 1e-10 · (n + 1) max c / (1-γ). The policy need not be unique. Size: 500 states
+and 6 actions take seconds with the indicator cost; with a general cost the plan has (states) × (expert's states)
+entries, which is practical up to about 100 states.
 
-*PW-DICE (Yan, Schwing, Wang 2024): primal Wasserstein distance between state occupancies, as a convex program.*
+*PW-DICE* (Yan, Schwing, Wang 2024): primal Wasserstein distance between state occupancies, as a convex program.
 
     minimize  <Π, c> + ε1 KL(Π ‖ U) + ε2 KL(ρ ‖ ρ_I)                       over Π(s,s') ≥ 0, ρ(s,a) ≥ 0
     s.t.      Σ_s' Π(s,s') = Σ_a ρ(s,a),     Σ_s Π(s,s') = ρ_E(s'),     Bellman flow of ρ (see above)
 
-with U(s,s') = ρ_I(s) ρ_E(s'), c = 1{s ≠ s'} unless given, and π = ρ(s,a)/ρ(s). The coupling matches *where* the two
-are, not where they go next: policies with equal state occupancies cost the same, and ε2 decides between them in favor
-of the behavior policy. As ε1, ε2 → 0 it becomes `state_matching` on the support of the data.
+with U(s,s') = ρ_I(s) ρ_E(s'), c = 1{s ≠ s'} by default, and π = ρ(s,a)/ρ(s). The coupling matches *where* the two are,
+not where they go next: policies with equal state occupancies have equal cost, and ε2 favors the one closest to the
+behavior policy. As ε1, ε2 → 0 it becomes `state_matching` on the support of the data.
 
 Size: one exponential cone per pair of (states in the data) × (expert's states), and one per (s, a) in the data;
 64 states (4 096 cones) take a second or two, 104 about 15 s, several hundred are too many.
 
-*SMODICE (Ma, Shen, Jayaraman, Bastani 2022): KL between state occupancies.*
+*SMODICE* (Ma, Shen, Jayaraman, Bastani 2022): KL between state occupancies.
 
     minimize  KL(ρ(s) ‖ ρ_E(s)) + α KL(ρ(s,a) ‖ ρ_I(s,a))      over ρ(s,a) ≥ 0 with Bellman flow (see above)
 
-The published objective is its upper bound E_ρ[log ρ_I(s)/ρ_E(s)] + KL(ρ(s,a) ‖ ρ_I(s,a)), made for samples; here the
-program is solved as it stands, with the regularizer of `lobs_dice` and `pw_dice`. Only state marginals of the expert
-enter. The KL is infinite where the learner must go and the expert was never seen, so ρ_E is mixed with a share δ of
-ρ_I first.
+The published objective is its upper bound E_ρ[log ρ_I(s)/ρ_E(s)] + KL(ρ(s,a) ‖ ρ_I(s,a)), designed for samples; here
+the program itself is solved, with the regularizer of `lobs_dice` and `pw_dice`. Only state marginals of the expert
+enter. The KL is infinite if the learner must visit states where the expert was never observed, so ρ_E is first mixed
+with a fraction δ of ρ_I.
 
 Size: one exponential cone per (s, a) in the data and one per state.
 
-*LobsDICE (Kim et al. 2022): KL between state-transition occupancies.*
+*LobsDICE* (Kim et al. 2022): KL between state-transition occupancies.
 
     minimize  KL(ν(s,s') ‖ ν_E(s,s')) + α KL(ρ(s,a) ‖ ρ_I(s,a)),      ν(s,s') = Σ_a ρ(s,a) T(s'|s,a)
     over      ρ(s,a) ≥ 0 with Bellman flow (see above)
 
-The published algorithm solves the dual from samples; here the program is solved as it stands. It compares
-pairs (s, s'): unlike `smodice`, `pw_dice` and `state_matching` it does see how the expert moves. The KL is infinite
-where the learner must go and the expert was never seen, so ν_E is mixed with a share δ of ν_I first.
+The published algorithm solves the dual from samples; here the program itself is solved. It compares pairs (s, s'), so
+unlike `smodice`, `pw_dice` and `state_matching` it takes into account how the expert moves. The KL is infinite if the
+learner must make transitions that the expert was never observed to make, so ν_E is first mixed with a fraction δ of
+ν_I.
 
-Size: one exponential cone per (s, a) in the data and one per transition (s, s') that they allow. Pairs (s, a) never
-seen have uniform successors in the estimated MDP, which is where large programs come from.
+Size: one exponential cone per (s, a) in the data and one per transition (s, s') that they allow. Pairs (s, a) that were
+never observed have uniform successors in the estimated MDP, which can make programs large.
 """
 
 from __future__ import annotations
@@ -94,21 +94,30 @@ from diffbisim.parallel import left_behind
 from diffbisim.results import Status
 
 HIGHS = 1e-10  # feasibility of linear programs
-TOLERANCE = 1e-8  # of Clarabel: gap and feasibility; what only reaches 5e-5 is called inaccurate
-POLISHED = 1e-12  # of the optimality conditions
-STEPS, PATIENCE = 50, 8
+TOLERANCE = 1e-8  # gap and feasibility of Clarabel, which reports solutions within 5e-5 as inaccurate
+POLISHED = 1e-12  # violation of the optimality conditions after polishing
+STEPS, PATIENCE = 50, 8  # of Newton's method: maximum number, and number without progress
 RIDGE = 1e-14
 
 
 def state_matching(offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> BaselineResult:
-    """A policy whose state occupancy is as close to the expert's as can be; its objective is the transport cost.
+    """Match the expert's state occupancy by optimal transport.
 
     Parameters
     ----------
-    offline : OfflineData, or an MDP for known dynamics (π_I and ρ_I play no part)
-    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
-    discount : γ
-    cost : "indicator" or an (n, n) array c(s, s')
+    offline : OfflineData or MDP
+        Offline data, or an MDP for known dynamics; π_I and ρ_I are not used.
+    expert : MarkovChain, tuple (s, s_next), Transitions or array of shape (n, n)
+        The expert; an array is an occupancy table.
+    discount : float
+        Discount γ.
+    cost : "indicator" or array of shape (n, n), default="indicator"
+        Transport cost c(s, s').
+
+    Returns
+    -------
+    BaselineResult
+        Its objective is the transport cost.
     """
     data, nu = checked(offline, expert, discount)
     target = nu.sum(axis=1)
@@ -118,19 +127,19 @@ def state_matching(offline: Any, expert: Any, discount: float, *, cost: Any = "i
 
 
 def state_cost(cost: Any, n: int) -> Floats:
-    """The (n, n) cost between states of one space."""
+    """Return the (n, n) cost between states."""
     if isinstance(cost, str):
         if cost != "indicator":
-            raise InvalidCost(f'cost {cost!r} is unknown here; use "indicator" or an ({n}, {n}) array')
+            raise InvalidCost(f'cost is {cost!r}; use "indicator" or an ({n}, {n}) array')
         return 1.0 - np.eye(n)
     table = np.asarray(cost, dtype=np.float64)
     if table.shape != (n, n) or not np.isfinite(table).all() or table.min() < 0.0:
-        raise InvalidCost(f"cost has shape {table.shape}; expected ({n}, {n}), finite and at least 0")
+        raise InvalidCost(f"cost has shape {table.shape}; expected shape ({n}, {n}) with finite entries >= 0")
     return table
 
 
 def _stay(data: OfflineData, discount: float, target: Floats) -> BaselineResult:
-    """Variables t (n,) and ρ (n · n_actions,): t ≤ ρ(s), t ≤ ρ_E."""
+    """Solve for t (n,) and ρ (n · n_actions,) with t ≤ ρ(s) and t ≤ ρ_E."""
     n = data.n_states
     leaving, flow, start = _flow(data, discount)
     A_ub = sp.hstack([sp.eye_array(n), -leaving], format="csc")
@@ -140,7 +149,7 @@ def _stay(data: OfflineData, discount: float, target: Floats) -> BaselineResult:
 
 
 def _move(data: OfflineData, discount: float, target: Floats, c: Floats) -> BaselineResult:
-    """Variables Π (all states × the expert's) and ρ: rows of Π sum to ρ(s), columns to ρ_E."""
+    """Solve for Π (all states × the expert's) and ρ; rows of Π sum to ρ(s), columns to ρ_E."""
     n, columns = data.n_states, np.flatnonzero(target)
     m = columns.size
     leaving, flow, start = _flow(data, discount)
@@ -152,7 +161,7 @@ def _move(data: OfflineData, discount: float, target: Floats, c: Floats) -> Base
 
 
 def _flow(data: OfflineData, discount: float) -> tuple[sp.csr_array, sp.csr_array, Floats]:
-    """(n, n · n_actions): Σ_a, and the two sides of the Bellman flow for ρ in the order (s, a)."""
+    """Return Σ_a as a matrix (n, n · n_actions), and both sides of the Bellman flow for ρ in the order (s, a)."""
     n, m = data.n_states, data.n_actions
     leaving = sp.kron(sp.eye_array(n), np.ones((1, m)), format="csr")
     arriving = sp.csr_array(data.dynamics.transpose(1, 0, 2).reshape(n * m, n).T)
@@ -162,6 +171,7 @@ def _flow(data: OfflineData, discount: float) -> tuple[sp.csr_array, sp.csr_arra
 def _linear_program(
     data: OfflineData, weights: Floats, constant: float, *, high: Any, **program: Any
 ) -> BaselineResult:
+    """Solve the linear program with HiGHS and read off the policy."""
     from scipy.optimize import linprog
 
     n, m = data.n_states, data.n_actions
@@ -170,7 +180,7 @@ def _linear_program(
     tight = {"primal_feasibility_tolerance": HIGHS, "dual_feasibility_tolerance": HIGHS}
     done = left_behind(linprog, objective, bounds=bounds, method="highs", options=tight, **program)
     if done.x is None:
-        raise InvalidData(f"HiGHS gave up on the program ({done.message}); check the expert and the offline data")
+        raise InvalidData(f"HiGHS found no solution ({done.message}); check the expert and the offline data")
     rho = np.maximum(done.x[weights.size :].reshape(n, m), 0.0)
     status = Status.SOLVED if done.status == 0 else Status.INACCURATE
     return BaselineResult(policy_of(rho), max(float(done.fun) + constant, 0.0), status, rho, HIGHS)
@@ -185,15 +195,25 @@ def pw_dice(
     coupling_regularization: float = 0.01,
     regularization: float = 0.01,
 ) -> BaselineResult:
-    """PW-DICE's policy; its objective is the regularized transport cost.
+    """Compute the policy of PW-DICE.
 
     Parameters
     ----------
-    offline : OfflineData, or an MDP for known dynamics and infinitely many transitions
-    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
-    discount : γ
-    cost : "indicator" or an (n, n) array c(s, s')
-    coupling_regularization, regularization : ε1 and ε2; zero is allowed
+    offline : OfflineData or MDP
+        Offline data; an MDP stands for known dynamics and infinitely many transitions.
+    expert : MarkovChain, tuple (s, s_next), Transitions or array of shape (n, n)
+        The expert; an array is an occupancy table.
+    discount : float
+        Discount γ.
+    cost : "indicator" or array of shape (n, n), default="indicator"
+        Transport cost c(s, s').
+    coupling_regularization, regularization : float, default=0.01
+        ε1 and ε2; zero is allowed.
+
+    Returns
+    -------
+    BaselineResult
+        Its objective is the regularized transport cost.
     """
     data, nu = checked(offline, expert, discount)
     c = state_cost(cost, data.n_states)
@@ -204,7 +224,7 @@ def pw_dice(
     product = np.outer(program.behavior.sum(axis=1)[rows], target[columns])  # U
     n, m = product.shape
     plan = sp.eye_array(n * m, format="csr")  # after ρ, row by row
-    other = np.arange(m) != target[columns].argmax()  # one column follows from the rest: both laws sum to one
+    other = np.arange(m) != target[columns].argmax()  # one column constraint is redundant: both laws sum to one
     over_rows, over_columns = sp.kron(sp.eye_array(n), np.ones((1, m))), sp.kron(np.ones((1, n)), np.eye(m)[other])
     marginals = sp.block_array([[-program.state_occupancy[rows], over_rows], [None, over_columns]], format="csr")
     none = sp.csr_array((n * m, program.states.size))
@@ -219,15 +239,21 @@ def pw_dice(
 def smodice(
     offline: Any, expert: Any, discount: float, *, regularization: float = 0.01, smoothing: float = 1e-3
 ) -> BaselineResult:
-    """SMODICE's policy; its objective is the sum above.
+    """Compute the policy of SMODICE.
 
     Parameters
     ----------
-    offline : OfflineData, or an MDP for known dynamics and infinitely many transitions
-    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
-    discount : γ
-    regularization : α
-    smoothing : δ, the share of ρ_I in the expert's law; zero is allowed if the expert visits every state of the data
+    offline, expert, discount
+        As in :func:`pw_dice`.
+    regularization : float, default=0.01
+        Weight α of KL(ρ ‖ ρ_I).
+    smoothing : float, default=1e-3
+        Fraction δ of ρ_I in the expert's law; zero is allowed if the expert visits every state of the data.
+
+    Returns
+    -------
+    BaselineResult
+        Its objective is the sum of the two divergences.
     """
     data, nu = checked(offline, expert, discount)
     alpha, delta = check_positive(regularization, "regularization", zero=True), check_share(smoothing)
@@ -240,15 +266,21 @@ def smodice(
 def lobs_dice(
     offline: Any, expert: Any, discount: float, *, regularization: float = 0.01, smoothing: float = 1e-3
 ) -> BaselineResult:
-    """LobsDICE's policy; its objective is the sum above.
+    """Compute the policy of LobsDICE.
 
     Parameters
     ----------
-    offline : OfflineData, or an MDP for known dynamics and infinitely many transitions
-    expert : a chain, (s, s_next), Transitions or an (n, n) occupancy table
-    discount : γ
-    regularization : α
-    smoothing : δ, the share of ν_I in the expert's law; zero if the expert makes every transition of the data
+    offline, expert, discount
+        As in :func:`pw_dice`.
+    regularization : float, default=0.01
+        Weight α of KL(ρ ‖ ρ_I).
+    smoothing : float, default=1e-3
+        Fraction δ of ν_I in the expert's law; zero is allowed if the expert makes every transition of the data.
+
+    Returns
+    -------
+    BaselineResult
+        Its objective is the sum of the two divergences.
     """
     data, nu = checked(offline, expert, discount)
     alpha, delta = check_positive(regularization, "regularization", zero=True), check_share(smoothing)
@@ -258,11 +290,11 @@ def lobs_dice(
     return program.solve(alpha, Divergence(1.0, law, smoothed(nu, behavior, delta)[s, s_next]))
 
 
-# --- what the last three share ------------------------------------------------------------------------------
+# --- the common form of the last three ----------------------------------------------------------------------
 
 
 def modeling() -> Any:
-    """The module cvxpy."""
+    """Import and return cvxpy."""
     try:
         import cvxpy
     except ImportError:
@@ -271,7 +303,7 @@ def modeling() -> Any:
 
 
 class Divergence(NamedTuple):
-    """``w KL(M z ‖ t)``; where t is zero, so must be M z."""
+    """The term w KL(M z ‖ t); M z must be zero where t is."""
 
     weight: float
     matrix: sp.csr_array  # M, (rows, size of z), non-negative
@@ -280,7 +312,7 @@ class Divergence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The variables ρ and their flow."""
+    """The variables ρ and their Bellman flow."""
 
     data: OfflineData
     behavior: Floats  # (n, n_actions), ρ_I
@@ -291,21 +323,22 @@ class Program:
 
     @classmethod
     def make(cls, data: OfflineData, discount: float) -> Program:
-        modeling()  # say at once that it is missing
+        """Build the variables and constraints from offline data."""
+        modeling()  # raises early if cvxpy is missing
         rho_i = data.occupancy(discount)
         states, actions = np.nonzero(rho_i > 0.0)
         arriving = sp.csr_array(data.dynamics[actions, states].T)  # (n, k): T(s|s̄,ā)
-        inside = np.unique(states)  # elsewhere both sides are zero
+        inside = np.unique(states)  # both sides of the flow are zero elsewhere
         flow = (_sums(states, data.n_states) - discount * arriving).tocsr()[inside]
         return cls(data, rho_i, states, actions, flow, (1.0 - discount) * data.mdp.initial[inside])
 
     @property
     def state_occupancy(self) -> sp.csr_array:
-        """``ρ(s)`` as a matrix (n, k)."""
+        """The map from ρ to ρ(s), a matrix (n, k)."""
         return _sums(self.states, self.data.n_states)
 
     def transition_occupancy(self) -> tuple[sp.csr_array, Integers, Integers]:
-        """``ν(s,s') = Σ_a ρ(s,a) T(s'|s,a)`` where it can be positive (cells, k), and the s, s' of its rows."""
+        """Return the map from ρ to ν(s,s') where it can be positive, (cells, k), and the s and s' of its rows."""
         n, rows = self.data.n_states, sp.csr_array(self.data.dynamics[self.actions, self.states])
         k = np.repeat(np.arange(self.states.size), np.diff(rows.indptr))
         cells, entry = np.unique(self.states[k] * n + rows.indices, return_inverse=True)
@@ -313,9 +346,9 @@ class Program:
         return matrix, cells // n, cells % n
 
     def solve(self, alpha: float, *terms: Divergence, cost: Any = (), equal: Any = None) -> BaselineResult:
-        """Minimize α KL(ρ ‖ ρ_I), the other terms and the cost of the variables after ρ; read off the policy.
+        """Minimize α KL(ρ ‖ ρ_I), the other terms and the cost of the variables after ρ, and read off the policy.
 
-        ``equal``: a matrix (rows, size of z) and what it times z equals, beside the flow.
+        `equal` holds further equations: a matrix (rows, size of z) and its right-hand side.
         """
         k, extra = self.states.size, len(cost)
         own = sp.eye_array(k, k + extra, format="csr")
@@ -328,7 +361,7 @@ class Program:
         z, verdict = _minimize(c, terms, E, b)
         if verdict not in ("optimal", "optimal_inaccurate"):
             raise InvalidData(
-                f"Clarabel called the program {verdict}; raise the regularization or the smoothing, or give more data"
+                f"Clarabel reports {verdict}; raise the regularization or the smoothing, or use more offline data"
             )
         z, miss = polished(z, c, terms, E, b)
         solved = verdict == "optimal" or miss <= POLISHED
@@ -342,7 +375,7 @@ class Program:
 
 
 def _minimize(c: Floats, terms: tuple[Divergence, ...], E: sp.csr_array, b: Floats) -> tuple[Floats, str]:
-    """Clarabel's ``z`` and its verdict, if need be with other settings: a few in a hundred stall with the first."""
+    """Return Clarabel's z and verdict, trying other settings if it stalls (a few percent of problems)."""
     cp = modeling()
     z = cp.Variable(c.size, nonneg=True)
     objective, constraints = c @ z, [E @ z == b]
@@ -357,7 +390,7 @@ def _minimize(c: Floats, terms: tuple[Divergence, ...], E: sp.csr_array, b: Floa
     tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), TOLERANCE)
     data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={})
     for settings in ({}, {"equilibrate_enable": False}, {"max_step_fraction": 0.9}):
-        # Not problem.solve, which warns of an inaccurate solution: the caller says that, after the last attempt.
+        # problem.solve would warn about an inaccurate solution at every attempt; the caller warns after the last one.
         options = {"max_iter": 500, **tolerances, **settings}
         try:
             solution = chain.invert(chain.solve_via_data(problem, data, False, False, options), inverse)
@@ -373,11 +406,11 @@ def _minimize(c: Floats, terms: tuple[Divergence, ...], E: sp.csr_array, b: Floa
 
 
 def polished(z: Floats, c: Floats, terms: tuple[Divergence, ...], E: sp.csr_array, b: Floats) -> tuple[Floats, float]:
-    """Newton's method on the optimality conditions from Clarabel's answer, and by how much they are missed in the end.
+    """Improve Clarabel's answer by Newton's method on the optimality conditions; return it and their violation.
 
-    Steps are solved for in the scale √z, where the Hessian of an entropy is the identity. A variable grows by its step
-    and shrinks by a factor, z exp(step/z): both are the step to first order, and nothing becomes negative. Redundant
-    equations are met by a ridge; what it takes from one step, the next one gives.
+    Steps are computed in the scale √z, in which the Hessian of an entropy is the identity. A variable grows by its step
+    and shrinks by a factor, z exp(step/z); both agree with the step to first order, and nothing becomes negative. A
+    ridge handles redundant equations; the next step compensates for it.
     """
     free, terms = _interior(terms, z.size)
     if free is None:
@@ -388,7 +421,7 @@ def polished(z: Floats, c: Floats, terms: tuple[Divergence, ...], E: sp.csr_arra
     for _ in range(STEPS):
         laws = [matrix @ x for _, matrix, _ in terms]
         r, p = c + E.T @ y, b - E @ x
-        with np.errstate(all="ignore"):  # what runs away ends below
+        with np.errstate(all="ignore"):  # divergence is detected below
             for (weight, matrix, target), law in zip(terms, laws, strict=True):
                 r += weight * (matrix.T @ (np.log(law / target) + 1.0))
         miss = float(max(np.abs(r).max(), np.abs(p).max()))
@@ -412,7 +445,7 @@ def polished(z: Floats, c: Floats, terms: tuple[Divergence, ...], E: sp.csr_arra
 
 
 def _interior(terms: tuple[Divergence, ...], size: int) -> tuple[Any, tuple[Divergence, ...]]:
-    """The variables that need not vanish, and the terms on them; None unless each has an entropy of its own."""
+    """Return the variables that can be positive and the terms on them; None unless each has an entropy of its own."""
     free, own = np.ones(size, dtype=bool), np.zeros(size, dtype=bool)
     for _, matrix, target in terms:
         free[matrix[target == 0.0].indices] = False
@@ -425,7 +458,7 @@ def _interior(terms: tuple[Divergence, ...], size: int) -> tuple[Any, tuple[Dive
 def _newton(
     x: Floats, r: Floats, p: Floats, terms: tuple[Divergence, ...], laws: list[Floats], E: sp.csr_array
 ) -> tuple[Floats, Floats]:
-    """The step of x relative to x, and of the multipliers: H dx + E'dy = -r, E dx = p."""
+    """Return the step of x relative to x, and of the multipliers: H dx + E'dy = -r, E dx = p."""
     from scipy.sparse.linalg import splu
 
     root = sp.diags_array(np.sqrt(x))
@@ -449,18 +482,18 @@ def _divergence(term: Divergence, z: Floats) -> float:
 
 
 def check_share(value: float) -> float:
-    """The smoothing δ, in [0, 1)."""
+    """Return the smoothing δ, which must be in [0, 1)."""
     if not 0.0 <= value < 1.0:
-        raise InvalidArgument(f"smoothing is {value!r}; it must be at least 0 and below 1")
+        raise InvalidArgument(f"smoothing is {value!r}; it must be at least 0 and less than 1")
     return float(value)
 
 
 def smoothed(nu: Floats, reference: Floats, share: float) -> Floats:
-    """``(1-δ) ν + δ ν_I``: an expert law that excludes nothing the data contain."""
+    """Return (1-δ) ν + δ ν_I, an expert law that is positive wherever the data are."""
     mixed: Floats = (1.0 - share) * nu + share * reference / reference.sum()
     return mixed
 
 
 def _sums(states: Integers, n: int) -> sp.csr_array:
-    """(n, k): sums the pairs of each state."""
+    """Return the matrix (n, k) that sums the pairs of each state."""
     return sp.csr_array((np.ones(states.size), (states, np.arange(states.size))), shape=(n, states.size))

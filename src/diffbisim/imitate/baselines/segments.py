@@ -1,9 +1,9 @@
-"""Segment matching: the reward is minus the distance of the last ten steps to the nearest ten of the expert.
+"""Segment matching: the reward is minus the distance of the last ten steps to the nearest ten steps of the expert.
 
-    r = -min_t (1/L Σ_i |s_{T-i} - x_{t-i}|²)^½,        L = 10;  with L = 1 the nearest state, as a reward
+    r = -min_t (1/L Σ_i |s_{T-i} - x_{t-i}|²)^½,        L = 10;  with L = 1, the nearest state
 
-Before the start of a path its first state is repeated. Whether an episode has ended is a coordinate of its states, and
-a learner that has ended pays for the time to come, r / (1 - γ), or ending would be a way out.
+Before the start of a path its first state is repeated. Whether an episode has ended is a coordinate of its states. A
+learner that terminates pays for the remaining time, r / (1 - γ), so that ending does not avoid costs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from diffbisim.imitate.control.tracking import ENDED, Nodes
 class Segments:
     """The distance to the nearest segment of a demonstration."""
 
-    more = 0
+    extra = 0
 
     def __init__(self, nodes: Nodes, discount: float, length: int = 10) -> None:
         from scipy.spatial import cKDTree
@@ -38,11 +38,11 @@ class Segments:
         return own / (1.0 - self.discount) if ended else own, NOTHING
 
     def _segments(self, path: Floats) -> Floats:
-        """The last so many states at every time, (T, length (k + 1))."""
+        """Return the last `length` states at every time, (T, length (k + 1))."""
         whole = np.vstack([np.repeat(path[:1], self.length - 1, axis=0), path])
         return sliding_window_view(whole, self.length, axis=0).transpose(0, 2, 1).reshape(len(path), -1)
 
 
 def flagged(nodes: Nodes) -> list[Floats]:
-    """The demonstrations, (T, k + 1), with a last coordinate that says whether they have ended."""
+    """Return the demonstrations (T, k + 1), with a last coordinate for whether they have ended."""
     return [np.hstack([nodes.points[own], ENDED * nodes.ended[own, None]]) for own in nodes.numbers()]

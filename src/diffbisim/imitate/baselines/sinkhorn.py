@@ -1,13 +1,13 @@
-"""The Sinkhorn trajectory reward (Dadashi et al. 2021; Cohen et al. 2022): what each step pays in a transport of paths.
+"""The Sinkhorn trajectory reward (Dadashi et al. 2021; Cohen et al. 2022): steps pay their transport cost.
 
-An episode s_1 … s_T and the demonstration that begins nearest are two clouds of points, of equal mass each; with π the
-entropic plan between them (Sinkhorn and Knopp's scaling, cost c the distance, blur ε times its mean)
+An episode s_1 … s_T and the demonstration with the nearest start are point clouds with uniform weights. With the
+entropic plan π between them (Sinkhorn scaling, the distance as cost c, regularization ε times its mean)
 
-    r_t = -T Σ_j π_tj c(s_t, x_j)
+    r_t = -T Σ_j π_tj c(s_t, x_j).
 
-so it is known when the episode is over, or when the learner wants to learn: `settle`. Time plays no part in π. Paths
-that ended by themselves stay where they are, to the length of the longest demonstration: what that costs is paid at the
-end.
+The rewards are therefore known only when the episode is over, or when the learner updates: `settle`. Time plays no role
+in π. Paths that terminated stay in place, up to the length of the longest demonstration; the cost of this is paid at
+the end.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ BLUR, ROUNDS = 0.05, 50
 
 
 class Sinkhorn:
-    """Pays nothing at once; ``settle`` has the rewards of all steps since it was last called."""
+    """Pays nothing during a step; ``settle`` returns the rewards of all steps since its last call."""
 
-    more = 0
+    extra = 0
 
     def __init__(self, nodes: Nodes, discount: float) -> None:
         self.discount = discount
@@ -34,7 +34,7 @@ class Sinkhorn:
         self.longest = max(map(len, paths))
         self.shown = [_stayed(path, self.longest) if path[-1, -1] else path for path in paths]
         self.open: list[list[Floats]] = []
-        self.paid = 0  # steps of the first open path that were paid for
+        self.paid = 0  # number of steps of the first open path already paid
 
     def reset(self, seen: Floats) -> Floats:
         self.open.append([np.append(seen, 0.0)])
@@ -45,13 +45,14 @@ class Sinkhorn:
         return 0.0, NOTHING
 
     def settle(self) -> Floats:
+        """Return the rewards of all steps since the last call."""
         rewards = [self.rewards(np.stack(path)) if len(path) > 1 else np.zeros(0) for path in self.open]
         found = np.concatenate(rewards)[self.paid :]
         self.open, self.paid = self.open[-1:], len(rewards[-1])
         return found
 
     def rewards(self, path: Floats) -> Floats:
-        """Of every step of a path (T + 1, k + 1), (T,)."""
+        """Return the reward (T,) of every step of a path (T + 1, k + 1)."""
         shown = self.shown[int(np.argmin([np.linalg.norm(other[0] - path[0]) for other in self.shown]))]
         T, over = len(path) - 1, path[-1, -1] > 0
         own = _stayed(path[1:], self.longest) if over else path[1:]
@@ -62,7 +63,7 @@ class Sinkhorn:
 
 
 def plan(C: Floats, blur: float = BLUR, rounds: int = ROUNDS) -> Floats:
-    """The entropic plan between uniform weights for a cost C (T, N); its columns are exact, its rows nearly so."""
+    """Return the entropic plan between uniform weights for a cost C (T, N), with exact columns and approximate rows."""
     K = np.exp(-(C - C.min(axis=1, keepdims=True)) / max(blur * float(C.mean()), 1e-12))
     K += 1e-30
     v = np.ones(C.shape[1])

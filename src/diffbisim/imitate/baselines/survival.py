@@ -1,7 +1,7 @@
-"""Rewards without an expert, to be set beside every reward that has one.
+"""Rewards without an expert, for comparison with every reward that has one.
 
-*Constant*: −1 per step. Where episodes end at the goal it says all there is to say. *Survival only*: −1 at the end.
-Where episodes end in failure, it does.
+*Constant*: −1 per step, sufficient if episodes end at the goal. *Survival only*: −1 at the end, sufficient if episodes
+end in failure.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from diffbisim.imitate.control.rewards import NOTHING
 
 
 class Indifferent:
-    """Pays the same for every step, and something for the end."""
+    """Pays `each` for every step and `end` for the end of the episode."""
 
-    more = 0
+    extra = 0
 
     def __init__(self, each: float, end: float) -> None:
         self.each, self.end = each, end

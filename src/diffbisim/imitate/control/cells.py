@@ -1,21 +1,21 @@
-"""Imitation on cells: a table of a continuous environment, in which imitation is as in a known MDP.
+"""Imitation on cells: a tabular model of a continuous environment, in which imitation works as in a known MDP.
 
-    cells       k-means of what learner and expert visited (quantize.py)
+    cells       k-means of the states visited by learner and expert (quantize.py)
     kernels     P_a(·|cell): the model's step from the center, spread over the d+1 nearest cells
-    expert      its chain, counted on the nearest states of its own cells
+    expert      its chain, counted on cells of its own
     cost        |x - f(s)| between the features of both, in standard deviations
-    imitation   `diffbisim.imitate` in that MDP: a policy per cell
+    imitation   `diffbisim.imitate` in that MDP: one policy per cell
 
-**What cells must be.** A policy on cells cannot tell states within one apart, and every step spreads over several. So
-before anything is solved, walks that were made are made again on the cells, with the same actions, and compared after
-ten steps:
+*Accuracy of the cells.* A policy on cells cannot distinguish states within a cell, and every step spreads over several
+cells. Before anything is solved, recorded walks are therefore repeated on the cells with the same actions, and compared
+after ten steps:
 
-    blur = median of (E |S - s|²)^½ / median distance that was covered,     S on the cells, s in the environment
+    blur = median of (E |S - s|²)^½ / median distance covered,     S on the cells, s in the environment
 
-Every step spreads a little, so where cells are wider than a step, longer steps spread less: an action may be held for
-2, or 4, steps of the environment, which are one of the table (and γ², the expert's every second state). That of 1, 2,
-4 with the least blur is taken; if it is more than `MOST_BLUR`, the table knows little more of where the learner is
-than that it has moved, and the call is refused, with the number.
+Every step spreads a little, so if cells are wider than a step, longer steps spread less: an action may be held for 2 or
+4 steps of the environment, which are then one step of the table (with γ² or γ⁴, and every second or fourth state of the
+expert). The hold of 1, 2 or 4 with the least blur is used. If the blur exceeds `MOST_BLUR`, the table hardly knows
+where the learner is, and the call is refused.
 """
 
 from __future__ import annotations
@@ -31,60 +31,62 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument
 from diffbisim.imitate.control.dynamics import ForwardModel
-from diffbisim.imitate.control.learning import ControlResult, Lesson, Made
+from diffbisim.imitate.control.learning import ControlResult, Lesson, MadeAgent
 from diffbisim.imitate.control.tracking import Interpolation, Nodes
 from diffbisim.imitate.control.walks import Walk
 from diffbisim.mdp import MDP
 from diffbisim.quantize import Cells, quantize
 
 MOST_BLUR = 0.5
-STEPS, WALKS = 10, 200  # compared
-HOLDS = (1, 2, 4)  # steps for which an action may be held
+STEPS, WALKS = 10, 200  # length and number of the walks compared
+HOLDS = (1, 2, 4)  # numbers of steps for which an action may be held
 
-#: Cells of the expert at most.
+#: Largest number of cells of the expert.
 EXPERT_CELLS = 40
 
-#: Cells of the learner, unless told: a table is solved against that of the expert, pair by pair.
+#: Default number of cells of the learner; the cost of solving grows with the pairs of cells.
 CELLS = 150
 
-#: What it costs at most to be elsewhere, in standard deviations; and always where one has ended and the other not.
+#: Largest cost, in standard deviations; also the cost if only one of the two has ended.
 FARTHEST = 2.0
 
 Solve = Callable[[MDP, MarkovChain, Floats, float], Any]  # MDP, expert, cost, discount
 
 
 def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
-    """Imitation with ``policy="markov"``; ``solve`` imitates a chain in an MDP, with a cost."""
+    """Imitate with ``policy="markov"``; ``solve(mdp, expert, cost, discount)`` imitates a chain in an MDP."""
     nodes = Nodes.of(lesson.shown, lesson.features)
 
-    def make(seen: Walk) -> Made:
+    def make(seen: Walk) -> MadeAgent:
         model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
         tables = [table(model, centers, seen, hold) for hold in HOLDS]
         blurs = [blur(seen, each, centers / model.scale, model.scale, k) for k, each in zip(HOLDS, tables, strict=True)]
         best = int(np.argmin(blurs))
-        hold, mdp, unsure = HOLDS[best], tables[best], blurs[best]
-        if unsure > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # later on, steps would be lost
+        hold, mdp, least = HOLDS[best], tables[best], blurs[best]
+        if least > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # raising later would waste steps
             raise InvalidArgument(
-                f'policy="markov": on {len(centers)} cells the learner is known to {unsure:.2f} of the way it goes '
-                f'in {STEPS} steps, sensible is {MOST_BLUR:g}; pass policy="tracking", more sampling.cells, or learn a '
-                "deep policy on diffbisim.imitate.sb3.BicausalReward"
+                f'policy="markov": with {len(centers)} cells the position of the learner is uncertain by {least:.2f} '
+                f'of the distance it covers in {STEPS} steps (the limit is {MOST_BLUR:g}); use policy="tracking", '
+                "increase sampling.cells, or train a network on diffbisim.imitate.sb3.BicausalReward"
             )
         expert, where = expert_chain(nodes, hold)
         found = solve(mdp, expert, gaps(where, nodes.seen(centers)), lesson.discount**hold)
-        facts = {"model_error": model.error, "blur": unsure, "hold": hold, "distance": found.distance.value}
-        return Made(CellAgent(found.policy[:-1], centers / model.scale, model.scale, hold), {**facts, "table": found})
+        facts = {"model_error": model.error, "blur": least, "hold": hold, "distance": found.distance.value}
+        return MadeAgent(
+            CellAgent(found.policy[:-1], centers / model.scale, model.scale, hold), {**facts, "table": found}
+        )
 
     return lesson.learn(make)
 
 
 def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats, hold: int = 1) -> float:
-    """How badly the table foretells walks that were made (see the head); centers (K, d) are scaled.
+    """Return how badly the table predicts recorded walks (see the module docstring); centers (K, d) are scaled.
 
-    Where actions are held, walks in which they happened to be; infinite if there are none.
+    If actions are held, only walks in which they happened to be repeated count; infinite if there are none.
     """
     lengths = np.diff(np.append(np.flatnonzero(seen.first), len(seen)))
     steps = max(hold, min(STEPS, int(np.median(lengths)) // 2) // hold * hold)
-    broken = np.append(seen.first[1:], True)  # after which steps another episode begins
+    broken = np.append(seen.first[1:], True)  # steps that end an episode
     sums = np.append(0, np.cumsum(broken))
     whole = np.flatnonzero(sums[steps - 1 : -1] == sums[: len(sums) - steps])
     taken = seen.actions[whole[:, None] + np.arange(steps)].reshape(len(whole), -1, hold)
@@ -107,7 +109,7 @@ def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats, hold: int = 1) ->
 
 
 def table(model: ForwardModel, centers: Floats, seen: Walk, hold: int = 1) -> MDP:
-    """The MDP on the cells, and one state more, the last, in which everything has ended; actions are held so long."""
+    """Return the MDP on the cells, with actions held for `hold` steps; its last state is the end of an episode."""
     K, n = len(centers), len(model.actions)
     grid = Interpolation(centers / model.scale, centers.shape[1] + 1)
     end = sp.csr_array(([1.0], ([0], [K])), shape=(1, K + 1))
@@ -130,7 +132,7 @@ def table(model: ForwardModel, centers: Floats, seen: Walk, hold: int = 1) -> MD
 
 
 def expert_chain(nodes: Nodes, hold: int = 1) -> tuple[MarkovChain, Floats]:
-    """The chain of the demonstrations on cells of what is seen, (k, d), and one state more, which has ended."""
+    """Return the chain of the demonstrations on their cells, with a last state for the end, and the centers (k, d)."""
     paths = nodes.paths()
     cells = quantize(paths, None, min(EXPERT_CELLS, len(nodes) // 2), scale=None)
     ended = [bool(nodes.ended[own[-1]]) for own in nodes.numbers()]
@@ -138,9 +140,9 @@ def expert_chain(nodes: Nodes, hold: int = 1) -> tuple[MarkovChain, Floats]:
 
 
 def chain_on(cells: Cells, paths: Sequence[Floats], ended: Sequence[bool], hold: int = 1) -> MarkovChain:
-    """The chain of every ``hold``-th state of paths on cells, by counts, and one state more, which has ended.
+    """Count the chain of every `hold`-th state of paths on cells, with a last state for the end.
 
-    A cell that was never left does as the nearest one that was: the last of a path is not known to stay.
+    A cell that was never left copies the nearest cell that was, because the last state of a path need not be absorbing.
     """
     k = cells.n_states
     codes = [cells.encode(path, outside="nearest") for path in paths]
@@ -156,7 +158,7 @@ def chain_on(cells: Cells, paths: Sequence[Floats], ended: Sequence[bool], hold:
 
 
 def gaps(expert: Floats, learner: Floats) -> Floats:
-    """Cost between cells, by what is seen at their centers, (m, k) and (n, k); the last state of both has ended."""
+    """Return the cost between cells from features (m, k) and (n, k) at their centers, with a last state for the end."""
     cost = np.full((len(expert) + 1, len(learner) + 1), FARTHEST)
     cost[:-1, :-1] = np.minimum(cdist(expert, learner), FARTHEST)
     cost[-1, -1] = 0.0
@@ -164,7 +166,7 @@ def gaps(expert: Floats, learner: Floats) -> Floats:
 
 
 class CellAgent:
-    """A policy per cell, mixed over the cells around a state; what it does it does for ``hold`` steps."""
+    """A policy per cell, interpolated between the cells around a state; each action is held for `hold` steps."""
 
     def __init__(self, policy: Floats, centers: Floats, scale: Floats, hold: int = 1) -> None:
         self.policy, self.scale, self.hold, self.time, self.last = policy, scale, hold, 0, 0

@@ -1,19 +1,20 @@
 """A forward model of an environment, learned from steps: (s, a) → s' - s, and whether s' is terminal.
 
-Ridge regression on random Fourier features (Rahimi and Recht 2007): z = (s, a), coordinates divided by their standard
-deviations, φ(z) = [cos(Wz + b), z, 1] with W normal of length scale 3,
+Ridge regression on random Fourier features (Rahimi and Recht 2007): z = (s, a) with coordinates divided by their
+standard deviations, φ(z) = [cos(Wz + b), z, 1] with W normal with length scale 3,
 
     s' - s ≈ B φ(z),        B = argmin Σ |s' - s - B φ(z)|² + λ |B|²
 
-One linear system: 5,000 steps take a tenth of a second, where three networks of 64 x 64 units took three seconds and
-were no better on Gymnasium's five classic tasks. Far from all data the cosines cancel and a linear model is left.
+This is one linear system: 5,000 steps take a tenth of a second, while three networks of 64 x 64 units took three
+seconds and were not better on Gymnasium's five classic control tasks. Far from the data the cosines cancel, which
+leaves a linear model.
 
-Differences are divided by their standard deviations, too: a car that creeps must be modeled as well as one that flies.
-A tenth of the steps is held out, and the error on it is part of every result:
+Differences are also divided by their standard deviations, so that slow coordinates are modeled as well as fast ones.
+A tenth of the steps is held out, and the error on them is part of every result:
 
-    error = root mean square of (predicted - true s') / standard deviation of (s' - s),     0 perfect, 1 knows nothing
+    error = root mean square of (predicted - true s') / standard deviation of (s' - s),     0 perfect, 1 uninformative
 
-Terminations are learned by the same features of s', from the states in which episodes ended by themselves.
+Terminations are learned with the same features of s', from the states in which episodes terminated.
 """
 
 from __future__ import annotations
@@ -28,28 +29,30 @@ from diffbisim.imitate.control.walks import Actions, Walk
 FEATURES = 300
 LENGTH = 3.0
 RIDGE = 1e-7
-HELD_OUT = 10  # one of so many steps
+HELD_OUT = 10  # one in this many steps is held out
 
-#: Residuals beyond so many medians weigh less.
+#: Residuals above this multiple of the median are down-weighted.
 FAR = 5.0
 
-#: So many ends must have been seen before it is said where they are.
+#: Number of terminal states needed to learn where they are.
 FEW_ENDS = 3
 
-#: A state may lie outside the box of what was seen by this share of its sides; farther out the model is not believed.
+#: Predicted states are clipped to the bounding box of the data, enlarged by this fraction of its sides.
 MARGIN = 0.25
 
 
 class Step(NamedTuple):
+    """Predicted next states."""
+
     states: Floats  # (n, d)
     ended: Any  # (n,) bool
 
 
 class ForwardModel:
-    """What is known of an environment; ``step`` goes from (n, d) states and (n,) numbers of actions to the next."""
+    """A learned model; ``step`` maps states (n, d) and action numbers (n,) to the next states."""
 
     def __init__(self, walk: Walk, actions: Actions, ends: Floats, rng: int | np.random.Generator = 0) -> None:
-        """``ends``: (m, d) terminal states known otherwise, those of an expert who shows whole observations."""
+        """Fit the model; `ends` (m, d) are further terminal states, shown by an expert with whole observations."""
         self.actions = actions
         seen = np.vstack([walk.states, walk.following, ends])
         self.center, self.scale = seen.mean(axis=0), _spread(seen)
@@ -65,6 +68,7 @@ class ForwardModel:
         self.judge = _judge(self._scaled(np.vstack([walk.following, ends])), np.append(walk.ended, np.ones(len(ends))))
 
     def step(self, states: Floats, actions: Integers) -> Step:
+        """Return the predicted next states and whether they are terminal."""
         following = np.clip(states + self.change(self._inputs(states, actions)), self.low, self.high)
         if self.judge is None:
             return Step(following, np.zeros(len(following), dtype=bool))
@@ -78,10 +82,10 @@ class ForwardModel:
 
 
 class Ridge:
-    """Ridge regression on random Fourier features, from (n, i) inputs to (n, o) outputs."""
+    """Ridge regression on random Fourier features, from inputs (n, i) to outputs (n, o)."""
 
     def __init__(self, inputs: Floats, targets: Floats, rng: int | np.random.Generator, mass: Any = 1.0) -> None:
-        """``mass``: (n, 1) weights of the rows."""
+        """Fit with row weights `mass` (n, 1)."""
         generator = np.random.default_rng(rng)
         self.W = (generator.normal(size=(inputs.shape[1], FEATURES)) / LENGTH).astype(np.float32)
         self.b = generator.uniform(0.0, 2.0 * np.pi, FEATURES).astype(np.float32)
@@ -93,16 +97,16 @@ class Ridge:
         return np.asarray(self._features(inputs) @ self.weights, dtype=np.float64)
 
     def _features(self, inputs: Floats) -> Any:
-        """In single precision: cosines are all the time that planning takes."""
+        """Return the features in single precision, because cosines dominate the time of planning."""
         phase = inputs.astype(np.float32) @ self.W + self.b
         return np.hstack([np.cos(phase), inputs.astype(np.float32), np.ones((len(inputs), 1), dtype=np.float32)])
 
 
 def robust(inputs: Floats, targets: Floats, rng: int | np.random.Generator) -> Ridge:
-    """Fitted twice: what the first time was missed by more than five times the median then weighs less (Huber).
+    """Fit twice, down-weighting residuals of the first fit above five times their median (Huber).
 
-    A car that hits a wall loses in one step all its speed, many standard deviations: a few such steps must not bend the
-    model everywhere.
+    A car that hits a wall loses all its speed in one step, many standard deviations; a few such steps must not distort
+    the model elsewhere.
     """
     generator = np.random.default_rng(rng)
     seed = int(generator.integers(2**31))
@@ -117,7 +121,7 @@ def _spread(points: Floats) -> Floats:
 
 
 def _judge(points: Floats, ended: Any) -> Ridge | None:
-    """Positive at terminal states, by least squares in which both kinds weigh the same."""
+    """Return a least-squares classifier that is positive at terminal states, with both classes weighted equally."""
     ended = ended > 0
     if ended.sum() < FEW_ENDS or ended.all():
         return None

@@ -1,7 +1,7 @@
 """Imitation in an environment with continuous observations: act, learn a model, plan against the expert, act again.
 
-The first round is random, the others follow the agent so far, with a share of random actions; after each the model and
-the agent are made anew from all that was seen. Every step in the environment is counted, and there are no others.
+The first round takes random actions; later rounds follow the current agent with a fraction of random actions. After
+each round the model and the agent are rebuilt from all observed steps. Every step in the environment is counted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from diffbisim.imitate.control.walks import (
     Actions,
     Agent,
     Demonstrations,
+    ExploringAgent,
     Features,
     RandomAgent,
-    Sometimes,
     Walk,
     demonstrations,
     episodes,
@@ -33,23 +33,38 @@ from diffbisim.imitate.control.walks import (
 )
 from diffbisim.quantize import quantize
 
-#: Tables of cells beyond so many dimensions of what is observed have gaps; plans are made instead.
+#: Largest dimension of observations for tables on cells, which have gaps beyond; plans are used instead.
 TABLE_DIMENSIONS = 3
 
-
-#: Cells of the learner, unless told, of which a table per node is made.
+#: Default number of cells of the learner; each node of the demonstrations has a table on them.
 CELLS = 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """How to imitate where observations are continuous.
+    """Options of imitation with continuous observations.
 
-    ``steps`` in the environment in all, in so many ``rounds``; ``explore`` is the share of random actions in all but
-    the first, which is random. ``demonstrations``: how many are watched of an expert that acts; arrays are all taken.
-    ``cells`` of the learner's states (None: 1,500 for "tracking", 150 for "markov"), ``shift`` of the clock, ``grid``
-    of values per dimension of a Box of actions. ``planner``: "table" (dynamic programming on cells), "plans"
-    (model-predictive control over ``horizon`` steps, experimental), or "auto", the table up to three dimensions.
+    Parameters
+    ----------
+    steps : int, default=6_000
+        Total number of steps in the environment.
+    rounds : int, default=6
+        Number of rounds; the first takes random actions.
+    explore : float, default=0.2
+        Fraction of random actions in the later rounds.
+    demonstrations : int, default=5
+        Number of demonstrations recorded from an expert that acts; given arrays are all used.
+    cells : int, default=None
+        Number of cells of the learner's states. None means 1,500 for "tracking" and 150 for "markov".
+    shift : int, default=3
+        How many steps the node may shift at a time.
+    grid : int, default=5
+        Number of values per dimension of Box actions.
+    planner : {"auto", "table", "plans"}, default="auto"
+        "table" is dynamic programming on cells, "plans" model-predictive control over `horizon` steps (experimental),
+        and "auto" the table for up to three dimensions.
+    horizon : int, default=25
+        Planning horizon of "plans".
     """
 
     steps: int = 6_000
@@ -66,20 +81,23 @@ class Control:
         counts = {name: getattr(self, name) for name in ("steps", "rounds", "demonstrations", "grid", "horizon")}
         for name, count in counts.items() | {"cells": self.cells or CELLS}.items():
             if check_count(count, f"sampling.{name}") < 1:
-                raise InvalidArgument(f"sampling.{name} is 0; give at least 1")
+                raise InvalidArgument(f"sampling.{name} is 0; it must be at least 1")
         if not 0 <= self.explore <= 1 or self.shift < 0:
-            raise InvalidArgument(f"sampling.explore is {self.explore!r}, .shift {self.shift!r}; give a share, a count")
+            raise InvalidArgument(
+                f"sampling.explore is {self.explore!r} and sampling.shift is {self.shift!r}; explore must be between 0 "
+                "and 1 and shift at least 0"
+            )
         if self.planner not in ("auto", "table", "plans"):
             raise InvalidArgument(f'sampling.planner is {self.planner!r}; use "auto", "table" or "plans"')
 
     def batches(self) -> list[int]:
-        """Steps of each round, ``steps`` together."""
+        """Return the number of steps of each round."""
         each = self.steps // self.rounds
         return [self.steps - each * (self.rounds - 1)] + [each] * (self.rounds - 1)
 
 
-class Made(NamedTuple):
-    """An agent, and what is to be said of how it was made."""
+class MadeAgent(NamedTuple):
+    """An agent, with further entries for the history."""
 
     agent: Agent
     facts: Mapping[str, Any]
@@ -87,7 +105,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """All that an imitator is given, but for what it sees by itself."""
+    """Everything that an imitator is given, apart from its own experience."""
 
     env: Any
     actions: Actions
@@ -100,28 +118,30 @@ class Lesson:
 
     @classmethod
     def of(cls, env: Any, expert: Any, features: Any, options: Control, discount: float, rng: Any) -> Lesson:
+        """Record or convert the demonstrations, and enumerate the actions."""
         dimension = observed(env)
         seen = feature_map(features, dimension)
         shown = demonstrations(expert, env, seen, options.demonstrations, rng)
         return cls(env, Actions.of(env, options.grid), shown, seen, features is None, options, discount, rng)
 
     def model(self, seen: Walk) -> ForwardModel:
+        """Return the forward model learned from the observed steps."""
         ends = [
             path[-1:] for path, ended in zip(self.shown.paths, self.shown.ended, strict=True) if ended and self.whole
         ]
         return ForwardModel(seen, self.actions, np.concatenate([np.zeros((0, seen.states.shape[1])), *ends]), self.rng)
 
     def centers(self, seen: Walk, n_states: int) -> Floats:
-        """Cells of the learner's states, with half of the weight on the expert's if these are whole."""
+        """Return cells of the learner's states; whole observations of the expert get half of the weight."""
         cells = quantize(seen.paths(), list(self.shown.paths) if self.whole else None, n_states, rng=0)
         return np.array(cells.centers)
 
-    def learn(self, make: Callable[[Walk], Made]) -> ControlResult:
-        """Rounds of acting and making an agent of all that was seen."""
+    def learn(self, make: Callable[[Walk], MadeAgent]) -> ControlResult:
+        """Alternate acting and making an agent from all observed steps."""
         agent: Agent = RandomAgent(len(self.actions), self.rng)
         walks, history = [], []
         for k, steps in enumerate(self.options.batches()):
-            acting = Sometimes(agent, len(self.actions), self.options.explore, self.rng) if k else agent
+            acting = ExploringAgent(agent, len(self.actions), self.options.explore, self.rng) if k else agent
             walks.append(walk(self.env, acting, self.actions, steps, self.rng))
             agent, facts = make(Walk.joined(walks))
             history.append({"steps": sum(map(len, walks)), "episode_return": _mean_return(walks[-1]), **facts})
@@ -130,13 +150,17 @@ class Lesson:
 
 @dataclass(frozen=True, eq=False)
 class ControlResult:
-    """An agent that imitates, and how it was made.
+    """An agent that imitates, and how it was trained.
 
-    Attributes:
-        agent: ``reset(observation)`` at the start of an episode, ``act(observation)`` for the number of an action.
-        actions: what these numbers mean to the environment.
-        history: per round ``steps`` so far, ``episode_return`` (the environment's, never learned from), and of methods
-            with a model ``model_error`` on steps held out: 0 perfect, 1 knows nothing.
+    Attributes
+    ----------
+    agent : Agent
+        ``reset(observation)`` at the start of an episode, ``act(observation)`` for the number of an action.
+    actions : Actions
+        The actions with these numbers.
+    history : tuple of dict
+        Per round: ``steps`` so far, ``episode_return`` (of the environment, never used for learning) and, for methods
+        with a model, ``model_error`` on held-out steps (0 is perfect, 1 is uninformative).
     """
 
     agent: Agent
@@ -145,36 +169,37 @@ class ControlResult:
 
     @property
     def steps(self) -> int:
-        """Steps that were made in the environment."""
+        """Number of steps made in the environment."""
         return int(self.history[-1]["steps"])
 
     @property
     def model_error(self) -> float:
+        """Error of the forward model on held-out steps, relative to the standard deviation."""
         return float(self.history[-1]["model_error"])
 
     def __repr__(self) -> str:
         return f"ControlResult({self.steps} steps in the environment, {len(self.history)} rounds)"
 
     def reset(self, observation: Any) -> None:
-        """To be called with the first observation of an episode."""
+        """Start an episode with its first observation."""
         self.agent.reset(np.asarray(observation, dtype=np.float64).ravel())
 
     def act(self, observation: Any) -> Any:
-        """The action for an observation, as the environment takes it."""
+        """Return the action for an observation, as the environment expects it."""
         return self.actions.raw[self.agent.act(np.asarray(observation, dtype=np.float64).ravel())]
 
     def walk(self, env: Any, count: int = 10, rng: int | np.random.Generator = 0) -> Walk:
-        """Whole episodes in an environment; ``.returns`` has what each earned."""
+        """Run `count` whole episodes in an environment; ``.returns`` of the result has their returns."""
         return episodes(env, self.agent, self.actions, count, rng)
 
 
 def track(lesson: Lesson) -> ControlResult:
-    """Imitation with ``policy="tracking"``."""
+    """Imitate with ``policy="tracking"``."""
     return lesson.learn(lambda seen: planned(lesson, Nodes.of(lesson.shown, lesson.features), seen))
 
 
-def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> Made:
-    """The agent that follows nodes, in the model of what was seen."""
+def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> MadeAgent:
+    """Return the agent that follows the nodes in the model of the observed steps."""
     model, options = lesson.model(seen), lesson.options
     table = options.planner == "table" or (options.planner == "auto" and seen.states.shape[1] <= TABLE_DIMENSIONS)
     if table:
@@ -182,18 +207,18 @@ def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> Made:
         agent: Agent = TableTracker(nodes, model, centers, lesson.discount, options.shift, starts)
     else:
         agent = PlanTracker(nodes, model, options.horizon, lesson.discount, options.shift, lesson.rng)
-    return Made(agent, {"model_error": model.error})
+    return MadeAgent(agent, {"model_error": model.error})
 
 
 def observed(env: Any) -> int:
-    """The dimension of what is observed."""
+    """Return the dimension of the observations."""
     space = env.observation_space
     if not isinstance(space, import_gymnasium().spaces.Box):
-        raise InvalidArgument(f"observations of env are {space}; tracking and cells need a Box of numbers")
+        raise InvalidArgument(f"observation_space of env is {space}; tracking and cells need a Box")
     return int(np.prod(space.shape))
 
 
 def _mean_return(seen: Walk) -> float:
-    """Of the episodes that were finished; the last one hardly ever is."""
+    """Return the mean return of the finished episodes (the last one is usually unfinished)."""
     finished = seen.returns[:-1] if len(seen.returns) > 1 else seen.returns
     return float(finished.mean())

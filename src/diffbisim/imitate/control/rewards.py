@@ -1,25 +1,24 @@
-"""What a step is worth to a reinforcement learner: the coupling with an expert, as a reward.
+"""Rewards for reinforcement learning from the coupling with an expert.
 
-A `Score` watches an episode by what is comparable of it, f(s) in standard deviations, and pays for every step. Two
-forms of the coupling:
+A `Score` observes an episode through its features f(s), in standard deviations, and pays for every step. There are two
+forms of the coupling.
 
-`Tracking`. Under a given policy the coupling of tracking.py costs Σ γ^t c(x_t, s_t), with x_t the node of a
-demonstration that the learner carries. Its negative is a return like any other, of an environment whose state is (s,
-x):
+`Tracking`. Under a given policy the coupling of tracking.py costs Σ γ^t c(x_t, s_t), where x_t is the demonstration
+node that the learner carries. Its negative is the return of an environment with state (s, x):
 
-    observation     s, what the expert shows at the next node, and how far along its path that is
+    observation     s, the expert's features at the next node, and how far along its path that node is
     reward          -c(x', s') at every step
 
-`Coupling`. Expert and learner as chains of what was seen, on cells that they share. Every thousand steps their distance
-is solved anew, and its implicit reward r(y, y') (gradient.py) is paid for going from cell to cell until the next time.
-It is the advantage of a transition at the policy that was, so its discounted sum is what the next policy gains on it.
-Rows that were never left do as the nearest one that was: the end of a demonstration that was cut off must not become a
-trap.
+`Coupling`. Expert and learner are chains on shared cells, estimated from what was observed. Every thousand steps their
+distance is solved again, and its implicit reward r(y, y') (gradient.py) is paid for transitions between cells until the
+next time. It is the advantage of a transition at the previous policy, so its discounted sum is the gain of the next
+policy. Rows that were never left copy the nearest row that was, so that the end of a truncated demonstration is not
+absorbing.
 
-**The end of an episode must not be a way out.** When the learner ends at s', the coupling goes on: the expert walks on,
-and is compared with s' for ever. Tracking charges all of that at once, r = -Σ_h γ^h c(x'_h, s'), which is zero if the
-expert ends there and then; r(y, y') contains it, because the end is a state of the chains. (Learners bootstrap nothing
-after a termination; at a truncation they do, and nothing is charged.)
+*Ending an episode must not avoid costs.* When the learner terminates at s', the coupling continues: the expert moves
+on and is compared with s' forever. Tracking charges all of this at once, r = -Σ_h γ^h c(x'_h, s'), which is zero if the
+expert ends there at the same time. r(y, y') already contains it, because the end is a state of the chains. (Learners do
+not bootstrap after a termination; after a truncation they do, and nothing is charged.)
 """
 
 from __future__ import annotations
@@ -34,23 +33,26 @@ from diffbisim.imitate.control.cells import chain_on, gaps
 from diffbisim.imitate.control.tracking import Nodes, shifted
 from diffbisim.quantize import Cells, quantize
 
-#: Steps after which the coupling is solved again, and cells that expert and learner share.
-EVERY, CELLS = 1_000, 80
+#: Number of steps after which the coupling is solved again.
+EVERY = 1_000
+
+#: Number of cells shared by expert and learner.
+CELLS = 80
 
 NOTHING = np.zeros(0)
 
 
 class Score(Protocol):
-    """Pays for the steps of an episode; ``seen (k,)`` is what is comparable of a state, scaled as the nodes are."""
+    """Pays for the steps of an episode; `seen` (k,) are the features of a state, scaled like the nodes."""
 
-    more: int  # numbers that it adds to the observation
+    extra: int  # how many numbers are appended to the observation
 
     def reset(self, seen: Floats) -> Floats:
-        """An episode begins; returns what is added to the observation."""
+        """Start an episode and return what is appended to the observation."""
         ...
 
     def step(self, seen: Floats, ended: bool) -> tuple[float, Floats]:
-        """The reward for having come to a state, and what is added to its observation."""
+        """Return the reward for reaching a state, and what is appended to its observation."""
         ...
 
 
@@ -59,7 +61,7 @@ class Tracking:
 
     def __init__(self, nodes: Nodes, discount: float, shift: int = 0) -> None:
         self.nodes, self.discount, self.shift, self.node = nodes, discount, shift, 0
-        self.more = nodes.points.shape[1] + 1
+        self.extra = nodes.points.shape[1] + 1
         self.first = np.append(0, np.flatnonzero(np.diff(nodes.path)) + 1)
 
     def reset(self, seen: Floats) -> Floats:
@@ -81,7 +83,7 @@ class Tracking:
 
 
 def ending(nodes: Nodes, node: int, seen: Floats, discount: float) -> float:
-    """Σ_h γ^h c(x_h, s) for a learner that has ended where ``seen (k,)`` is what is seen, from a node on."""
+    """Return Σ_h γ^h c(x_h, s), from a node on, for a learner that has ended with features `seen` (k,)."""
     last = int(np.flatnonzero(nodes.path == nodes.path[node])[-1])
     ahead = np.arange(node, last + 1)
     weights = discount ** np.arange(len(ahead))
@@ -90,25 +92,29 @@ def ending(nodes: Nodes, node: int, seen: Floats, discount: float) -> float:
 
 
 class Episodes:
-    """The episodes since it was last asked: paths (T, k), and whether they ended by themselves."""
+    """The episodes since the last call of `taken`: paths (T, k), and whether they terminated."""
 
     def __init__(self) -> None:
         self.paths: list[list[Floats]] = []
         self.ended: list[bool] = []
 
     def begin(self, seen: Floats) -> None:
+        """Start an episode."""
         self.paths.append([seen])
         self.ended.append(False)
 
     def add(self, seen: Floats, ended: bool) -> None:
+        """Add a step to the current episode."""
         self.paths[-1].append(seen)
         self.ended[-1] = ended
 
     @property
     def steps(self) -> int:
+        """Number of steps."""
         return sum(map(len, self.paths)) - len(self.paths)
 
     def taken(self) -> tuple[list[Floats], list[bool]]:
+        """Return and forget the episodes with at least one step."""
         kept = [k for k, path in enumerate(self.paths) if len(path) > 1]
         found = [np.stack(self.paths[k]) for k in kept], [self.ended[k] for k in kept]
         self.paths, self.ended = [], []
@@ -116,9 +122,9 @@ class Episodes:
 
 
 class Coupling:
-    """The implicit reward of the coupling between the chains of expert and learner, in units of its own size."""
+    """The implicit reward of the coupling between the chains of expert and learner, with unit root mean square."""
 
-    more = 0
+    extra = 0
 
     def __init__(self, nodes: Nodes, discount: float, every: int = EVERY, n_cells: int = CELLS) -> None:
         self.nodes, self.discount, self.every, self.n_cells = nodes, discount, every, n_cells
@@ -139,7 +145,7 @@ class Coupling:
         return float(self.table[before, self.cell]), NOTHING
 
     def solve(self, paths: list[Floats], ended: list[bool]) -> None:
-        """Cells, chains and reward anew, from the learner's episodes."""
+        """Recompute cells, chains and reward from the learner's episodes."""
         shown = self.nodes.paths()
         self.cells = quantize(shown, paths, self.n_cells, scale=None)
         expert = chain_on(self.cells, shown, [bool(self.nodes.ended[own[-1]]) for own in self.nodes.numbers()])

@@ -1,27 +1,26 @@
-"""Tracking: imitation against the expert's own paths, by an agent that carries its place on them.
+"""Tracking: imitation of the expert's own paths by an agent that keeps track of its position on them.
 
-A node x is one state on one demonstration; it is followed by the next one, and the last stays. The coupling of that
-chain with the learner is worth
+A node x is one state of one demonstration; its successor is the next state, and the last node stays. The coupling of
+that chain with the learner has the value
 
-    V(x, s) = c(x, s) + γ min_a E V(x', s'),        c(x, s) = |x - f(s)| + 1{one of the two has ended}
+    V(x, s) = c(x, s) + γ min_a E V(x', s'),        c(x, s) = |x - f(s)| + 1{exactly one of the two has ended}
 
-where f(s) is what is comparable of a state, a position alone, say, in standard deviations. The learner knows its own
-state s and its node x, so what is seen of the expert need not be Markov: time is in the node.
+where f(s) are the compared features of a state (a position only, for example) in standard deviations. The learner knows
+its own state s and its node x, so the observed features of the expert need not be Markov: time is part of the node.
 
-**The clock.** A learner that is late or early would be compared with the wrong node for ever. So after every step the
-node may shift: of the nodes up to ``shift`` before and after x', the one with the least V(·, s') is taken. It is one
-rule for all environments.
+*Shifting the node.* A learner that is late or early would always be compared with the wrong node. After every step the
+node may therefore shift: among the nodes up to `shift` before and after x', the one with the least V(·, s') is chosen.
 
-**The start** is coupled, too: every demonstration is followed from an equal share of the learner's starts, or an
-expert who is slow once in five times would be slow always, if that is the easiest to follow. So demonstrations have
+*Coupling the starts.* Every demonstration is followed from an equal share of the learner's starts. Otherwise, if one of
+five demonstrations were slow and easiest to follow, the learner would always be slow. Demonstrations therefore have
 prices φ, the potentials of the transport between starts and demonstrations, and an episode begins at the node with the
 least V - φ.
 
-Two ways to V, both in the learned model (dynamics.py):
+There are two ways to compute V, both in the learned model (dynamics.py):
 
-    TableTracker    dynamic programming backward along each path on cells of the learner's states: 2-3 dimensions
-    PlanTracker     model-predictive control: random sequences of actions, refined (cross-entropy method), over
-                    ``horizon`` steps: 4 and more dimensions. Experimental: what lies beyond the horizon does not count
+    TableTracker    dynamic programming backward along each path, on cells of the learner's states: 2-3 dimensions
+    PlanTracker     model-predictive control with random action sequences, refined by the cross-entropy method, over
+                    `horizon` steps: 4 and more dimensions. Experimental: costs beyond the horizon are ignored
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from diffbisim.imitate.control.dynamics import ForwardModel
 from diffbisim.imitate.control.walks import Demonstrations, Features
 from diffbisim.stochastic import as_generator
 
-#: What a shift by one step must save, as a share of the value and in standard deviations. Without it the learner waits:
-#: at an earlier node all that is to come costs γ times as much.
+#: Penalty of a shift by one step, relative to the value and in standard deviations. Without it the learner would wait,
+#: because at an earlier node all future costs are discounted by another factor γ.
 TOLL = 0.05
 
-#: Cost of one having ended and the other not, in standard deviations of what is seen.
+#: Cost if exactly one of the two has ended, in standard deviations of the features.
 ENDED = 1.0
 
-#: Steps for which an action is tried in the model before the table is asked. What one step changes is less than a cell:
-#: asked at once, the table of MountainCar cannot tell the actions apart.
+#: Numbers of steps for which an action is simulated before the table is used. One step changes less than a cell: with
+#: a single step the table of MountainCar cannot distinguish the actions.
 LOOKS = (1, 2, 4, 8)
 
-#: Sweeps at most for the last node of a path, which stays.
+#: Maximum number of sweeps for the last node of a path, which stays.
 SWEEPS = 300
 
-#: Sequences that are tried per round of planning, rounds, and how many of the best the next round is drawn from.
+#: Action sequences per round of planning, number of rounds, and number of best sequences that define the next round.
 SEQUENCES, ROUNDS, ELITE = 64, 2, 8
 
 
@@ -68,6 +67,7 @@ class Nodes:
 
     @classmethod
     def of(cls, shown: Demonstrations, features: Features) -> Nodes:
+        """Build the nodes of demonstrations, scaled by their standard deviations."""
         lengths = [len(path) for path in shown.paths]
         points, last = shown.points, np.cumsum(lengths) - 1
         after, ended = np.arange(1, len(points) + 1), np.zeros(len(points), dtype=bool)
@@ -79,30 +79,30 @@ class Nodes:
         return len(self.after)
 
     def numbers(self) -> list[Integers]:
-        """The nodes of each demonstration."""
+        """Return the node numbers of each demonstration."""
         return [np.flatnonzero(self.path == k) for k in range(self.path[-1] + 1)]
 
     def paths(self) -> list[Floats]:
-        """The demonstrations, scaled, each (T, k)."""
+        """Return the scaled demonstrations, each of shape (T, k)."""
         return [self.points[own] for own in self.numbers()]
 
     def seen(self, states: Floats) -> Floats:
-        """What is comparable of states (…, d), scaled: (…, k)."""
+        """Return the scaled features (…, k) of states (…, d)."""
         flat = self.features(states.reshape(-1, states.shape[-1])) / self.scale
         return flat.reshape(*states.shape[:-1], -1)
 
     def cost(self, nodes: Any, seen: Floats, ended: Any) -> Floats:
-        """c(x, s), for nodes and states that are broadcast against each other."""
+        """Return c(x, s) for nodes and states that broadcast with each other."""
         gap = np.sqrt(((self.points[nodes] - seen) ** 2).sum(axis=-1))
         return np.asarray(gap + ENDED * (self.ended[nodes] != ended))
 
     def near(self, node: int, shift: int) -> Integers:
-        """The nodes of the same path that are up to ``shift`` steps away."""
+        """Return the nodes of the same path that are at most `shift` steps away."""
         window = np.arange(max(node - shift, 0), min(node + shift + 1, len(self)))
         return np.asarray(window[self.path[window] == self.path[node]])
 
     def ahead(self, nodes: Integers, horizon: int) -> Integers:
-        """The nodes that follow, (m, horizon), from the next one on."""
+        """Return the following nodes, (m, horizon), starting with the next one."""
         rows = [nodes]
         for _ in range(horizon):
             rows.append(self.after[rows[-1]])
@@ -110,17 +110,17 @@ class Nodes:
 
 
 def shifted(values: Floats, by: Integers) -> Floats:
-    """Values (…, m) of nodes that lie so many steps from the clock, with the toll."""
+    """Add the penalty for shifting by `by` steps to values (…, m) of nodes."""
     return np.asarray(values + TOLL * np.abs(by) * (1.0 + values))
 
 
 class TableTracker:
-    """V as a table of nodes and cells, by one sweep backward along each path."""
+    """V as a table of nodes and cells, from one backward sweep along each path."""
 
     def __init__(
         self, nodes: Nodes, model: ForwardModel, centers: Floats, discount: float, shift: int = 3, starts: Any = None
     ) -> None:
-        """``starts``: (m, d) states in which episodes began."""
+        """Solve for V; `starts` (m, d) are observed initial states."""
         self.nodes, self.model, self.discount, self.shift = nodes, model, discount, shift
         self.cells = Interpolation(centers / model.scale)
         self.table = self._solve(centers)
@@ -131,14 +131,14 @@ class TableTracker:
             self.prices = prices(np.stack(first))[nodes.path]
 
     def _solve(self, centers: Floats) -> Floats:
-        """V (N, K); P (actions K, K): the cells around what follows, row a K + k."""
+        """Return V of shape (N, K); row a K + k of P (n_actions K, K) spreads the step of cell k under action a."""
         γ, N, K, n = self.discount, len(self.nodes), len(centers), len(self.model.actions)
         step = self.model.step(np.tile(centers, (n, 1)), np.repeat(np.arange(n), K))
         where, weights = self.cells(step.states / self.model.scale)
         rows = np.repeat(np.arange(n * K), where.shape[1])
         P = sp.csr_array((weights.ravel(), (rows, where.ravel())), shape=(n * K, K))
         seen, final = self.nodes.seen(centers), self.nodes.seen(step.states)
-        V, stay = np.zeros((N, K)), np.zeros(n * K)  # stay: the cost of having ended where the step leads, from x' on
+        V, stay = np.zeros((N, K)), np.zeros(n * K)  # stay: cost, from x' on, of having ended where the step leads
 
         def sweep(x: int, following: Floats) -> Floats:
             future = np.where(step.ended, stay, np.asarray(P @ following))
@@ -166,7 +166,7 @@ class TableTracker:
         return int(self._values(following, observation).argmin())
 
     def _values(self, x: int, observation: Floats) -> Floats:
-        """What each action costs, held for as many of `LOOKS` steps as is best, from the node on it leads to: (n,)."""
+        """Return the cost (n,) of each action from node x on, held for the best number of `LOOKS` steps."""
         n, weight = len(self.model.actions), 1.0
         best = np.full(n, np.inf)
         states, over, values = np.repeat(observation[None], n, axis=0), np.zeros(n, dtype=bool), np.zeros(n)
@@ -184,7 +184,7 @@ class TableTracker:
         return best
 
     def _match(self, observation: Floats) -> int:
-        """The node to go on from: near the one that the clock shows, or anywhere."""
+        """Return the node to continue from: near the current one, or any node at the start."""
         everywhere = self._everywhere(observation)
         if self.node is None:
             return int((everywhere - self.prices).argmin())
@@ -192,12 +192,12 @@ class TableTracker:
         return int(near[shifted(everywhere[near], near - self.node).argmin()])
 
     def _everywhere(self, observation: Floats) -> Floats:
-        """V of a state at all nodes."""
+        """Return V of a state at all nodes."""
         where, weights = self.cells(observation[None] / self.model.scale)
         return np.asarray(self.table[:, where[0]] @ weights[0])
 
     def _stay(self, node: int, states: Floats) -> Floats:
-        """The cost of having ended in states (m, d) from a node on."""
+        """Return the cost, from a node on, of having ended in states (m, d)."""
         horizon = int(np.ceil(np.log(1e-3) / np.log(self.discount)))
         nodes = np.append(node, self.nodes.ahead(np.array([node]), horizon)[0])
         weights = self.discount ** np.arange(len(nodes))
@@ -205,9 +205,9 @@ class TableTracker:
 
 
 def prices(costs: Floats) -> Floats:
-    """What demonstrations pay, (n,), so that each is the cheapest for an equal share of m starts; costs (m, n).
+    """Return prices (n,) at which each demonstration is the cheapest for an equal share of starts; costs (m, n).
 
-    Potentials of the transport between both, by Sinkhorn and Knopp's scaling.
+    These are the potentials of the transport between starts and demonstrations, from Sinkhorn scaling.
     """
     n = costs.shape[1]
     φ, blur = np.zeros(n), max(0.05 * float(costs.std()), 1e-9)
@@ -219,10 +219,10 @@ def prices(costs: Floats) -> Floats:
 
 
 class Interpolation:
-    """Values at points from the centers around them: weights that rebuild the point, on centers as near as can be.
+    """Interpolation between the nearest centers, with weights that reproduce the point.
 
-    w = argmin |p - Σ w_i c_i|² + 0.01 Σ w_i² |p - c_i|² with Σ w = 1, over the ``count`` nearest (2d + 2);
-    negative ones are cut.
+    w = argmin |p - Σ w_i c_i|² + 0.01 Σ w_i² |p - c_i|² with Σ w = 1, over the `count` nearest centers (2d + 2 by
+    default); negative weights are set to zero.
     """
 
     def __init__(self, centers: Floats, count: int | None = None) -> None:
@@ -232,7 +232,7 @@ class Interpolation:
         self.count = min(count or 2 * centers.shape[1] + 2, len(centers))
 
     def __call__(self, points: Floats) -> tuple[Integers, Floats]:
-        """Numbers of centers and their weights, both (m, count)."""
+        """Return the numbers of the centers and their weights, both of shape (m, count)."""
         where = np.asarray(self.tree.query(points, k=self.count)[1], dtype=np.int64).reshape(len(points), self.count)
         gaps = self.centers[where] - points[:, None]
         gram = gaps @ gaps.transpose(0, 2, 1)
@@ -244,7 +244,7 @@ class Interpolation:
 
 
 class PlanTracker:
-    """V by model-predictive control: the best of some sequences of actions over the next ``horizon`` steps."""
+    """V by model-predictive control: the best of several action sequences over the next `horizon` steps."""
 
     def __init__(
         self, nodes: Nodes, model: ForwardModel, horizon: int, discount: float, shift: int = 3, rng: Any = 0
@@ -256,7 +256,7 @@ class PlanTracker:
 
     def reset(self, observation: Floats) -> None:
         self.node: int | None = None
-        self.chances = np.full((self.horizon, self.n), 1.0 / self.n)  # of the actions at each step of a plan
+        self.chances = np.full((self.horizon, self.n), 1.0 / self.n)  # action probabilities at each step of a plan
 
     def act(self, observation: Floats) -> int:
         if self.node is None:
@@ -276,7 +276,7 @@ class PlanTracker:
         return int(plans[best, 0])
 
     def _draw(self, count: int) -> Integers:
-        """Sequences of actions, (count, horizon); of those without a preference, actions are held for a while."""
+        """Draw action sequences (count, horizon); while there is no preference, actions are held for a while."""
         below = np.cumsum(self.chances, axis=1)
         plans = (self.rng.random((count, self.horizon, 1)) > below[None, :, :-1]).sum(axis=2)
         plain = self.chances.max(axis=1) < 1.5 / self.n
@@ -286,7 +286,7 @@ class PlanTracker:
         return np.asarray(plans, dtype=np.int64)
 
     def _imagine(self, observation: Floats, plans: Integers) -> tuple[Floats, Any]:
-        """What is seen when sequences of actions are followed, (m, horizon, k), and whether it has ended by then."""
+        """Return the features (m, horizon, k) along simulated action sequences, and whether they have ended by then."""
         states, over = np.repeat(observation[None], len(plans), axis=0), np.zeros(len(plans), dtype=bool)
         rows, ends = [], []
         for t in range(self.horizon):
@@ -298,6 +298,6 @@ class PlanTracker:
         return self.nodes.seen(np.stack(rows, axis=1)), np.stack(ends, axis=1)
 
     def _values(self, nodes: Integers, seen: Floats, ended: Any) -> Floats:
-        """Cost of each sequence from each node, (m, nodes)."""
+        """Return the cost of each sequence from each node, (m, nodes)."""
         ahead = self.nodes.ahead(nodes, self.horizon)
         return np.asarray(self.nodes.cost(ahead[None], seen[:, None], ended[:, None]) @ self.weights)

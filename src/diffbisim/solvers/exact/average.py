@@ -2,31 +2,31 @@
 
     g*(x,y) = min limsup 1/n E Σ_{t<n} c(x_t, y_t)    over bicausal couplings from (x,y),    d = OT_{g*}(ν_X, ν_Y)
 
-*Closed classes of pairs* (undiscounted.py). On each, g* is a constant: couplings cannot leave the class, and the
+*Closed classes of pairs* (undiscounted.py). On each of them g* is constant: couplings cannot leave the class, and the
 independent one connects it. With a table W, the *bias*, the optimality equation is W + g = T W, T W = c + OT_W, and for
-any W whatever
+any W
 
-    min_C (T W - W) ≤ g*_C ≤ max_C (T W - W)
+    min_C (T W - W) ≤ g*_C ≤ max_C (T W - W).
 
-(sum T W - W along a path: costs, and a difference of W that the number of steps divides away; the best plans for W make
-it an upper bound, and no coupling does better than OT_W). Newton's steps bring the two together.
+(Sum T W - W along a path: this gives the costs and a difference of W that vanishes when divided by the number of steps.
+The best plans for W give the upper bound, and no coupling does better than OT_W.) Newton's steps close the gap.
 
-*Pairs with a transient state* are left almost surely under every coupling, and g* = OT_{g*} there, with the classes'
-values as its boundary: the least expectation of where the coupling ends up. Its certificate is that of total.py, with
-costs zero: if |OT_u - u| ≤ δ k at the transient pairs, then |u - g*| ≤ δ w. Since w is separable, it adds just
-δ (<ν_X, w_X> + <ν_Y, w_Y>) to the bounds of d. What is uncertain about g* on the classes adds no more than itself.
+*Pairs with a transient state* are left almost surely under every coupling, and g* = OT_{g*} there, with the values of
+the classes as boundary: the least expected value of where the coupling ends up. The certificate is that of total.py
+with zero costs: if |OT_u - u| ≤ δ k at the transient pairs, then |u - g*| ≤ δ w. Since w is separable, this adds δ
+(<ν_X, w_X> + <ν_Y, w_Y>) to the bounds on d. An error of g* on the classes adds no more than itself.
 
-*Gradient.* With m the long-run law of the best coupling from the start, n its expected visits to transient pairs, f^W
-the potentials for the table W and f^g those for g*,
+*Gradient.* Let m be the long-run law of the best coupling from the start, n its expected visits to transient pairs, f^W
+the potentials for the table W and f^g those for g*. Then
 
     ∂d/∂P_X(x'|x) = Σ_y m(x,y) f^W_xy(x') + Σ_y n(x,y) f^g_xy(x'),        ∂d/∂c = m,        ∂d/∂ν_X = f_0
 
-for changes that keep the possible transitions: new ones may join classes, where g* jumps. Where two recurrent classes
+for changes that preserve the possible transitions; new ones may join classes, where g* jumps. If two recurrent classes
 of the best coupling tie, m is not unique, and this is one of several generalized gradients.
 
-*Rounding.* As in solver.py: computed T W - W differs from the true one by at most η = η₀ + 12 u S downwards and η + p
-upwards, where S is the size of W, which begins at zero on every class; there is no 1 - γ to divide by. The steps of
-undiscounted.py change W and with it how tight the bounds are, never whether they hold.
+*Rounding.* As in solver.py, the computed T W - W is at most η = η₀ + 12 u S too small and at most η + p too large,
+where S is the size of W, which starts at zero on every class; there is no division by 1 - γ. The steps of
+undiscounted.py affect how tight the bounds are, not whether they hold.
 """
 
 from collections.abc import Mapping
@@ -43,9 +43,9 @@ from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, la
 from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
-from diffbisim.solvers.exact.transports import Basis, Items, Transports
+from diffbisim.solvers.exact.transports import Items, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -57,24 +57,26 @@ from diffbisim.solvers.exact.undiscounted import (
     known_by,
     leaving_chain,
     pair_classes,
+    restored_start,
+    restored_trees,
     scaled_cost,
     settled,
 )
 
-#: Occupancies of pairs that the plans leave for good, where rounding makes them differ from zero.
+#: Occupancies up to this, relative, are set to zero at pairs that the plans leave for good.
 LEFT = 1e-10
 
 
 def solve(
     problem: AverageProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
-    """Newton's steps to the certified gap, from a previous result if given."""
+    """Take Newton's steps to the certified gap, starting from a previous result if given."""
     run = AverageCost(problem, options, warm)
     return finish(DistanceResult, run, problem, options, callback)
 
 
 class Split(NamedTuple):
-    """The pairs of a problem by what becomes of them."""
+    """The closed and transient pairs of a problem."""
 
     closed: Integers  # (K,) flat pairs of recurrent states; empty for all pairs
     label: Integers  # (K,) their classes
@@ -84,7 +86,7 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, problem: AverageProblem, reachable: bool) -> "Split":
-        """Of all pairs, or of those that the starts can reach."""
+        """Split all pairs, or those that the starts can reach."""
         x, y = Recurrence.of(problem.x), Recurrence.of(problem.y)
         label = pair_classes(x, y)
         pairs = pair_items(problem, True).listed if reachable else np.arange(label.size)
@@ -95,7 +97,7 @@ class Split(NamedTuple):
         return cls(ALL if everything else closed, number.reshape(-1), classes.size, transient, recurrent)
 
     def items(self, problem: AverageProblem) -> tuple[Items, Items | None]:
-        """The transports of closed classes, and of transient pairs if there are any."""
+        """Return the transports of closed classes, and of transient pairs if there are any."""
         items = pair_items(problem, False)
         others = items._replace(listed=self.transient) if self.transient.size else None
         return items._replace(listed=self.closed), others
@@ -104,7 +106,7 @@ class Split(NamedTuple):
 class AverageCost(Run):
     """One solve: the bias W on closed classes, their gains, and the table g of gains over all pairs.
 
-    ``low``, ``high (classes,)`` are certified bounds of the gains, in units of the largest cost.
+    `low` and `high` (classes,) are certified bounds on the gains, in units of the largest cost.
     """
 
     def __init__(self, problem: AverageProblem, options: Exact, warm: DistanceResult | None = None) -> None:
@@ -125,6 +127,7 @@ class AverageCost(Run):
             self._begin_transient(begin_with(others, options.threads, other_trees), warm)
 
     def _begin_transient(self, transports: Transports, warm: DistanceResult | None) -> None:
+        """Set up the equation of the transient pairs."""
         problem, pairs, chains = self.problem, self.split.transient, (self.problem.x, self.problem.y)
         self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
         sides = [Leaving.of(c, r, problem.blur) for c, r in zip(chains, self.split.recurrent, strict=True)]
@@ -138,37 +141,38 @@ class AverageCost(Run):
 
     @property
     def work(self) -> dict[str, int]:
-        """What was done so far, on both kinds of pairs."""
+        """Counts of the work so far, for both kinds of pairs."""
         closed = self.closed.work
         return closed if self.transient is None else {k: v + self.transient.work[k] for k, v in closed.items()}
 
     def _by_class(self, reduce: np.ufunc, values: Array) -> Array:
-        """Over every class, (classes,)."""
+        """Reduce values over every class, (classes,)."""
         if self.order is None:
             return np.array([reduce.reduce(values)])
         return np.asarray(reduce.reduceat(values[self.order], self.starts))
 
     def _gauge(self) -> None:
-        """W begins at zero on every class."""
+        """Shift W so that its minimum is zero on every class."""
         W = self.closed.W[self.closed.pairs]
         self.closed.W[self.closed.pairs] = W - self._by_class(np.minimum, W)[self.split.label]
 
     def improve(self, iteration: int) -> None:
-        """Optimal plans for W, and what they say of the gains; then for where transient pairs end up."""
+        """Compute optimal plans for W and bounds on the gains, then the same for the transient pairs."""
         closed = self.closed
         closed.improve()
         self.low = self._by_class(np.minimum, closed.change) - closed.below
         self.high = self._by_class(np.maximum, closed.change) + closed.error
         self.gain = np.clip((self.low + self.high) / 2, 0.0, 1.0)
         self.half = float((self.high - self.low).max()) / 2 if closed.solved else np.inf
-        self.half += self.problem.blur  # of the starts; gains are at most one
-        self.extra = 0.0  # at other pairs than the starts
+        self.half += self.problem.blur  # error of the initial distributions; gains are at most one
+        self.extra = 0.0  # additional error at pairs other than the starts
         self.floor = 2 * closed.error + PRICE * closed.size
         self.g[closed.pairs] = self.gain[self.split.label]
         if self.transient is not None:
             self._improve_transient(self.transient)
 
     def _improve_transient(self, part: Equation) -> None:
+        """Compute optimal plans and error bounds at the transient pairs."""
         self.g[part.pairs] = np.clip(self.g[part.pairs], self.gain.min(), self.gain.max())
         part.improve()
         off = np.maximum(part.change + part.error, part.below - part.change)
@@ -181,13 +185,13 @@ class AverageCost(Run):
         self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
 
     def check(self, iteration: int) -> Check:
-        """The distance for the table of gains, and its bounds; the gap is that of the whole table."""
+        """Compute the distance for the table of gains and its bounds; the gap is that of the whole table."""
         bounds = self.start.solve(self.g, self.half)
         row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
         return Check(row, bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
 
     def evaluate(self) -> None:
-        """The next tables, both of them."""
+        """Compute the next tables."""
         change = float((self.high - self.low).max())
         price = max(PRICE * self.closed.size, LOOSE * change)
         self.closed.newton(self.gain[self.split.label], change, price)
@@ -197,7 +201,7 @@ class AverageCost(Run):
             self.transient.newton(0.0, change, max(PRICE, LOOSE * change))
 
     def table_bounds(self) -> tuple[Array, Array]:
-        """Of the gains of all pairs, flat: those of the classes, and at transient pairs as far as these may be off."""
+        """Return bounds on the gains of all pairs, flat."""
         low, high = self.g.copy(), self.g.copy()
         low[self.closed.pairs], high[self.closed.pairs] = self.low[self.split.label], self.high[self.split.label]
         if not self.closed.solved:
@@ -210,13 +214,13 @@ class AverageCost(Run):
         return low, high
 
     def coupling(self) -> "AverageCoupling":
-        """What is known at the end."""
+        """Return the coupling at the end."""
         solved = Solved(self.closed.transports, None if self.transient is None else self.transient.transports)
         return AverageCoupling(self.problem, self.split, solved, self.closed.W, self.g, self.start)
 
 
 def _known(warm: DistanceResult | None) -> tuple[Transports | None, Transports | None]:
-    """Trees of a previous result, of closed classes and of transient pairs."""
+    """Return the trees of a previous result, for closed classes and for transient pairs."""
     coupling = None if warm is None else warm.coupling
     if isinstance(coupling, AverageCoupling):
         return coupling.solved
@@ -233,8 +237,8 @@ class Solved(NamedTuple):
 class AverageCoupling(Coupling):
     """Plans and potentials from optimal trees: on closed classes for the bias W, elsewhere for the gains g.
 
-    Both tables are flat and scaled by the largest cost. Potentials off the supports are known where there is one closed
-    class and no transient pair: otherwise mass that enters there could change the classes.
+    Both tables are flat and scaled by the largest cost. Potentials off the supports are known only if there is a single
+    closed class and no transient pair; otherwise mass that enters there could change the classes.
     """
 
     problem: AverageProblem
@@ -253,7 +257,7 @@ class AverageCoupling(Coupling):
 
     @classmethod
     def of_tables(cls, problem: AverageProblem, W: Array, values: Array) -> Self:
-        """The optimal trees for given tables of bias and gains (one sweep); NaN marks pairs out of reach."""
+        """Return the optimal trees for given tables of bias and gains (one sweep); NaN marks unreachable pairs."""
         split = Split.of(problem, bool(np.isnan(values).any()))
         items, transient = split.items(problem)
         solved = Solved(Transports(items), None if transient is None else Transports(transient))
@@ -269,7 +273,7 @@ class AverageCoupling(Coupling):
 
     @lazy
     def values(self) -> Array:
-        """g*, (n_X, n_Y)."""
+        """g*, of shape (n_X, n_Y)."""
         problem = self.problem
         table = np.clip(problem.scale * np.minimum(self.g, 1.0), float(problem.cost.min()), problem.scale)
         if not self.everything:
@@ -280,7 +284,7 @@ class AverageCoupling(Coupling):
 
     @lazy
     def table_bounds(self) -> tuple[Array, Array]:
-        """From one sweep over both tables."""
+        """Bounds from one sweep over both tables."""
         problem, options = self.problem, Exact(reachable=not self.everything, threads=self.solved.closed.threads)
         run = AverageCost(problem, options, known_by(self))
         run.improve(1)
@@ -289,7 +293,7 @@ class AverageCoupling(Coupling):
 
     @property
     def bias(self) -> Array:
-        """The bias W in the user's units, (n_X, n_Y), zero at its least on every class; NaN where there is none."""
+        """The bias W in the units of the cost, (n_X, n_Y), with minimum zero on every class; NaN elsewhere."""
         table = self.problem.scale * self.W
         if self.split.closed.size:
             known = np.zeros(table.size, bool)
@@ -318,7 +322,7 @@ class AverageCoupling(Coupling):
 
     @lazy
     def _law(self) -> tuple[Array, Array]:
-        """Where the best coupling is in the long run, and how often it visits transient pairs; both (n_X*n_Y,)."""
+        """The long-run law of the best coupling, and its expected visits to transient pairs; both (n_X*n_Y,)."""
         entered, visits = np.zeros(self.g.size), np.zeros(self.g.size)
         i, j, mass = self._start.transport.cells()
         entered[self._start.cells[i, j]] = mass
@@ -333,7 +337,7 @@ class AverageCoupling(Coupling):
         return self._long_run(entered), visits
 
     def _long_run(self, entered: Array) -> Array:
-        """Where the plans lead in the long run from a law on closed classes."""
+        """Return the long-run law of the plans from a law on closed classes."""
         label, n = self.split.label, self.split.n_classes
         pairs: Any = self.split.closed if self.split.closed.size else slice(None)
         first = entered[pairs]
@@ -359,7 +363,7 @@ class AverageCoupling(Coupling):
         return law
 
     def occupancy(self) -> Array:
-        """The long-run law from the start: sums to one, <m, c> = d, and exactly zero where plans never stay."""
+        """Return the long-run law m: it sums to one, <m, c> = d, and it is exactly zero where plans never stay."""
         return self._law[0].reshape(self.problem.shape).copy()
 
     def potential_weights(self, m: Array) -> Array:
@@ -368,8 +372,8 @@ class AverageCoupling(Coupling):
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
         if everywhere and not self.complete:
             raise InvalidArgument(
-                "potentials off the supports need all pairs, in one closed class: use an irreducible, aperiodic chain, "
-                "and Exact(reachable=False)"
+                "potentials off the supports need all pairs in one closed class; use irreducible, aperiodic chains and "
+                "Exact(reachable=False)"
             )
         weights, (n_x, n_y) = np.array(m, dtype=np.float64).ravel(), self.problem.shape
         by_x, by_y = self.solved.closed.weighted_potentials(
@@ -399,21 +403,13 @@ class AverageCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: AverageProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The inverse of :meth:`state`. Which pairs there are follows from the problem."""
+        """Rebuild from the arrays of :meth:`state`; the list of pairs follows from the problem."""
         numbers(arrays, "W", (problem.cost.size,), most=1e300)
         numbers(arrays, "g", (problem.cost.size,), least=0.0, most=1.0)
         split = Split.of(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
         items, transient = split.items(problem)
-        solved = Solved(Transports(items), None if transient is None else Transports(transient))
-        for transports, prefix in zip(solved, ("", "transient."), strict=True):
-            if transports is not None:
-                check_trees(transports, arrays, prefix, problem.shape[1])
-                for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-                    part[:] = arrays[prefix + name]
-                transports.basis = Basis.FEASIBLE
-        check_start(problem, arrays)
-        start = StartTransport(problem)
-        for part, name in zip(start.transport.tree, ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[f"start.{name}"]
+        n_y, start = problem.shape[1], restored_start(problem, arrays)
+        others = None if transient is None else restored_trees(transient, arrays, "transient.", n_y)
+        solved = Solved(restored_trees(items, arrays, "", n_y), others)
         start.solve(arrays["g"], 0.0)
         return cls(problem, split, solved, np.array(arrays["W"]), np.array(arrays["g"]), start)

@@ -2,22 +2,22 @@
 
     V_T = w_T c_T,        V_t = w_t c_t + OT_{V_{t+1}}(P_t, Q_t),        d = OT_{V_0}(ν_X, ν_Y)
 
-There is nothing to iterate and nothing to certify but rounding. A sweep begins with the trees of the one before where
-the kernels have the same supports (always, for chains that are the same at every step), and of a previous result.
+No iteration is needed, and the bounds account only for rounding. A sweep starts with the trees of the previous one if
+the kernels have the same supports (always the case for time-homogeneous chains), or with those of a previous result.
 
-*Rounding.* Tables are scaled so that no distance is above one. In the letters of solver.py let S_t be the largest entry
+*Rounding.* Tables are scaled so that no distance exceeds one. In the letters of solver.py let S_t be the largest entry
 of V_t; no entry is negative. A transport over the computed V_{t+1} gives OT - η₀ ≤ value ≤ OT + p + η₀ with
 η₀ = ((3 N + 4) u + s + 2 κ) S_{t+1}; the cost w_t c_t / scale has two roundings and its sum with the value one more,
-3 u S_t together. OT moves by no more than its table does. So V_t is too small by at most Σ_{s≥t} (η₀ + 3 u S_s) and
-too large by at most as much plus (T - t) p, and the transport of the starts adds its own. Everywhere 4 u instead of
-3 u pays for terms of second order.
+3 u S_t in total. OT changes by at most as much as its table. So V_t is too small by at most Σ_{s≥t} (η₀ + 3 u S_s) and
+too large by at most as much plus (T - t) p, and the transport of the starts adds its own error. Using 4 u instead of
+3 u everywhere covers second-order terms.
 
-*Stopped early* at time t, the costs before t are only known to lie between their least and largest, and so is the pair
-at t: Σ_{s<t} w_s min c_s + min V_t ≤ d ≤ Σ_{s<t} w_s max c_s + max V_t.
+*Early stopping.* If the run stops at time t, the costs before t are only known to lie between their extremes, and so is
+the pair at t: Σ_{s<t} w_s min c_s + min V_t ≤ d ≤ Σ_{s<t} w_s max c_s + max V_t.
 
-Memory: the tables, 8 bytes per pair and time, and for plans and gradient the trees, 10 (a + b) bytes or so per pair
-and step with a, b successors. Where these would take more than ``KEPT`` bytes in all, none are kept, and those of a
-step are found again (one sweep) when they are asked for.
+*Memory.* The tables need 8 bytes per pair and time. The trees, for plans and gradient, need about 10 (a + b) bytes per
+pair and step with a, b successors. If they would exceed `KEPT` bytes in total, none are kept, and those of a step are
+recomputed (one sweep) on demand.
 """
 
 import time
@@ -51,22 +51,22 @@ from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
 
-#: Bytes that the trees of all steps may take.
+#: Largest size in bytes of the trees of all steps.
 KEPT = 2**30
 
 
 class Level(NamedTuple):
-    """A time that is solved."""
+    """The table of a solved time."""
 
     table: Array  # (n_X*n_Y,) V_t, flat and scaled
-    short: float  # by how much it may be too small
-    excess: float  # by how much it may be too large
+    short: float  # bound on how much it is too small
+    excess: float  # bound on how much it is too large
 
 
 def solve(
     problem: TimedProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> HorizonResult:
-    """Backward induction from the last time; ``callback(row of history)`` true stops after a step."""
+    """Run backward induction from the last time; stops after a step if ``callback(row)`` is true."""
     run = BackwardInduction(problem, options, warm)
     deadline = time.monotonic() + (float("inf") if options.time_limit is None else options.time_limit)
     history, status = [run.row()], None
@@ -86,11 +86,11 @@ def solve(
 
 
 class BackwardInduction:
-    """One solve; ``time`` is the earliest time that is solved."""
+    """One solve; `time` is the earliest solved time."""
 
     def __init__(self, problem: TimedProblem, options: Exact, warm: DistanceResult | None) -> None:
         if warm is not None and not isinstance(warm, DistanceResult):
-            raise InvalidArgument(f"warm is a {type(warm).__name__}; give the result of a previous distance")
+            raise InvalidArgument(f"warm is a {type(warm).__name__}; pass the result of a previous distance")
         T, self.problem, self.threads = problem.n_steps, problem, options.threads
         self.coupling = HorizonCoupling(problem, options.reachable)
         self.keep = tree_bytes(problem) <= KEPT
@@ -106,11 +106,11 @@ class BackwardInduction:
 
     @property
     def work(self) -> dict[str, int]:
-        """What was done."""
+        """Counts of the work so far."""
         return {"pairs": self.pairs, "pivots": self.pivots}
 
     def step(self) -> None:
-        """V_{t-1} from V_t."""
+        """Compute V_{t-1} from V_t."""
         t, coupling = self.time - 1, self.coupling
         after = coupling.levels[t + 1]
         transports = self._begin(t, after.table)
@@ -129,7 +129,7 @@ class BackwardInduction:
         self.transports, self.time = transports, t
 
     def _begin(self, t: int, W: Array) -> Transports:
-        """The transports of step t, from the trees of the one after it or of a previous result."""
+        """Return the transports of step t, with the trees of a previous result or of the following step."""
         old = self.known.steps[t] if self.known is not None and len(self.known.steps) > t else None
         for trees in (old, self.transports):
             if trees is not None and (found := self._from(trees, t)) is not None:
@@ -137,26 +137,26 @@ class BackwardInduction:
         return self.coupling.fresh(t, W, self.threads)
 
     def _from(self, old: Transports, t: int) -> Transports | None:
-        """The transports of step t with the trees of others, which are kept as they are; None if they do not fit."""
+        """Return the transports of step t with copies of given trees, or None if these do not fit."""
         (x, y), items = self.problem.rows(t), old.items
         listed, n_y = self.coupling.listed[t], self.problem.shape_at(t + 1)[1]
         if items.n_y != n_y or not _same(items.listed, listed) or not (_fits(items.x, x) and _fits(items.y, y)):
             return None
         same = _same(items.x.probabilities, x.probabilities) and _same(items.y.probabilities, y.probabilities)
         if same and not self.keep and old is self.transports:
-            return old  # nobody else has them
+            return old  # no one else holds these trees
         trees = Trees(old.trees.at, *(np.array(part) for part in old.trees[1:]))
         new = Transports(items._replace(listed=listed, x=x, y=y), self.threads, trees)
         new.basis, new.clipped = old.basis if same else min(old.basis, Basis.OTHER), old.clipped
         return new
 
     def _top(self, table: Array, t: int) -> float:
-        """S_t, over the pairs that are solved."""
+        """Return S_t over the solved pairs."""
         listed = self.coupling.listed[t]
         return float(table[listed].max() if listed.size else table.max())
 
     def row(self) -> Row:
-        """The bounds that the solved times give."""
+        """Return a row of the history, with the bounds from the solved times."""
         if self.time == 0:
             value, lower, upper = self.coupling.finish()
         else:
@@ -165,7 +165,7 @@ class BackwardInduction:
         return Row({"time": self.time, "value": value, "lower": lower, "upper": upper, **self.work})
 
     def _meanwhile(self) -> tuple[float, float]:
-        """Bounds from the cost to go at a time and the extremes of the costs before it."""
+        """Return bounds from the cost-to-go at the current time and the extremes of the costs before it."""
         t, problem = self.time, self.problem
         table, short, excess = self.coupling.levels[t]
         pairs = self.coupling.listed[t]
@@ -176,7 +176,7 @@ class BackwardInduction:
 
 
 def tree_bytes(problem: TimedProblem) -> int:
-    """About the size of the trees of all steps."""
+    """Return the approximate size of the trees of all steps."""
     total = 0
     for t in range(problem.n_steps):
         (n_x, n_y), (x, y) = problem.shape_at(t), problem.rows(t)
@@ -185,7 +185,7 @@ def tree_bytes(problem: TimedProblem) -> int:
 
 
 def reachable_pairs(problem: TimedProblem) -> list[Integers]:
-    """For each time the pairs, flat, that some bicausal coupling can be in."""
+    """Return, for each time, the flat pairs that some bicausal coupling can reach."""
     seen = np.outer(problem.x.initial > 0, problem.y.initial > 0)
     listed = [np.flatnonzero(seen)]
     for t in range(problem.n_steps):
@@ -203,12 +203,12 @@ def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def _fits(side: Successors, rows: Successors) -> bool:
-    """Whether the rows have the successors that they have on this side."""
+    """Return whether the rows have the same successors as this side."""
     return _same(side.indptr, rows.indptr) and _same(side.indices, rows.indices)
 
 
 class HorizonCoupling(Coupling):
-    """Plans, potentials and laws from the tables of all times and, where they are kept, the trees of all steps."""
+    """Plans, potentials and laws from the tables of all times and, if kept, the trees of all steps."""
 
     problem: Any
 
@@ -221,20 +221,20 @@ class HorizonCoupling(Coupling):
 
     @property
     def first(self) -> int:
-        """The earliest time that is solved."""
+        """The earliest solved time."""
         return next(t for t, level in enumerate(self.levels) if level is not None)
 
     def goes_on(self, problem: TimedProblem, reachable: bool) -> bool:
-        """Whether these levels are those of a run that was stopped on the way to the same answer."""
+        """Return whether these levels belong to an interrupted run of the same problem."""
         trusted = all(level is None or level.short < np.inf for level in self.levels)
         return self.first > 0 and trusted and reachable == self.reachable and self.problem.same_as(problem)
 
     def base(self, t: int) -> Array:
-        """The scaled cost w_t c_t, flat: all there is of V_t at the last time."""
+        """Return the scaled cost w_t c_t, flat."""
         return np.asarray((self.problem.weights[t] * self.problem.costs[t].ravel()) / (self.problem.scale or 1.0))
 
     def finish(self) -> tuple[float, float, float]:
-        """The distance for V_0 and its bounds: (value, lower, upper)."""
+        """Return the distance for V_0 and its bounds, (value, lower, upper)."""
         problem, start = self.problem, self._start
         level, scale = self.levels[0], problem.scale
         cells = level.table[start.cells]
@@ -247,14 +247,14 @@ class HorizonCoupling(Coupling):
     # --- trees -----------------------------------------------------------------------------------------------------
 
     def fresh(self, t: int, W: Array, threads: int | None = None, listed: Integers | None = None) -> Transports:
-        """The transports of step t, not solved yet; those of ``listed`` pairs only, if given."""
+        """Return the unsolved transports of step t, for the `listed` pairs only if given."""
         x, y = self.problem.rows(t)
         n_y = self.problem.shape_at(t + 1)[1]
         items = Items.of(x, y, n_y, sort_keys(W.reshape(-1, n_y)))
         return Transports(items._replace(listed=self.listed[t] if listed is None else listed), threads)
 
     def transports(self, t: int) -> Transports:
-        """The solved transports of step t."""
+        """Return the solved transports of step t."""
         self._check(t)
         kept = self.steps[t]
         return self._solved(t, None) if kept is None else kept
@@ -266,7 +266,7 @@ class HorizonCoupling(Coupling):
         return transports
 
     def _item(self, x: int, y: int, t: int) -> tuple[Transports, int]:
-        """The solved transport of a pair: the list that it is in, and its number there."""
+        """Return the solved transport of a pair: the list that contains it, and its index there."""
         self._check(t)
         z, listed = x * self.problem.shape_at(t)[1] + y, self.listed[t]
         k = int(np.searchsorted(listed, z)) if listed.size else z
@@ -278,15 +278,16 @@ class HorizonCoupling(Coupling):
         return (self._solved(t, np.array([z])), 0) if kept is None else (kept, k)
 
     def _check(self, t: int) -> None:
+        """Raise if time t is not solved."""
         if t < self.first:
             raise InvalidArgument(
-                f"the run was stopped at time {self.first}, time {t} is not solved: go on with warm=result"
+                f"time {t} is not solved, because the run stopped at time {self.first}; continue it with warm=result"
             )
 
-    # --- what follows ----------------------------------------------------------------------------------------------
+    # --- values, plans, potentials and laws ------------------------------------------------------------------------
 
     def values_at(self, t: int) -> Array:
-        """V_t in the user's units; NaN where it is not solved."""
+        """Return V_t in the units of the cost; NaN where it is not solved."""
         level, shape, listed = self.levels[t], self.problem.shape_at(t), self.listed[t]
         if level is None:
             return frozen(np.full(shape, np.nan))
@@ -303,7 +304,7 @@ class HorizonCoupling(Coupling):
 
     @lazy
     def table_bounds(self) -> tuple[Array, Array]:
-        """Of V_0: within rounding, which is known where it was computed; what comes from a file is solved again."""
+        """Bounds on V_0, within rounding; a table from a file is solved again."""
         level, problem = self.levels[0], self.problem
         if level is None:
             return self.values, self.values
@@ -335,7 +336,7 @@ class HorizonCoupling(Coupling):
         f, g = (np.empty(n) for n in self.problem.shape_at(time + 1))
         transports, k = self._item(x, y, time)
         item_potentials(k, transports.items, transports.trees, self.levels[time + 1].table, f, g)
-        if not self.complete:  # off the supports a c-transform would need pairs that were not solved
+        if not self.complete:  # c-transforms off the supports would need pairs that were not solved
             for potential, support in zip((f, g), self._supports(x, y, time), strict=True):
                 potential[~np.isin(np.arange(potential.size), support)] = np.nan
         return self.problem.scale * f, self.problem.scale * g
@@ -356,10 +357,10 @@ class HorizonCoupling(Coupling):
         return laws
 
     def occupancy(self) -> Array:
-        raise InvalidArgument("there is a law of pairs for every time: use occupancy_at(time)")
+        raise InvalidArgument("a finite horizon has a law of pairs for every time; use occupancy_at(time)")
 
     def step_potentials(self, t: int, everywhere: bool) -> tuple[Array, Array]:
-        """``Σ_y m_t(x,y) f_xy`` and ``Σ_x m_t(x,y) g_xy`` of step t: by row and state, or by stored entry."""
+        """Return Σ_y m_t(x,y) f_xy and Σ_x m_t(x,y) g_xy of step t, by row and state or by stored entry."""
         transports, listed, m = self.transports(t), self.listed[t], self.laws[t].ravel()
         now, after = self.problem.shape_at(t), self.problem.shape_at(t + 1)
         shapes = ((now[0], after[0]), (now[1], after[1])) if everywhere else None
@@ -369,9 +370,9 @@ class HorizonCoupling(Coupling):
         return self.problem.scale * by_x, self.problem.scale * by_y
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
-        """The sums over all steps, for two chains that stay the same; pairs count by their law at each time, not m."""
+        """Return the sums over all steps for time-homogeneous chains, weighted by the law at each time instead of m."""
         if everywhere and not self.complete:
-            raise InvalidArgument("potentials off the supports need all pairs: use Exact(reachable=False)")
+            raise InvalidArgument("potentials off the supports need all pairs; use Exact(reachable=False)")
         parts = [self.step_potentials(t, everywhere) for t in range(self.problem.n_steps)]
         by_x, by_y = (sum(side[1:], start=side[0]) for side in zip(*parts, strict=True))
         if everywhere:
@@ -397,14 +398,14 @@ class HorizonCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: TimedProblem, arrays: Mapping[str, NDArray[Any]]) -> "HorizonCoupling":
-        """The inverse of :meth:`state`, checked as if an enemy had written it."""
+        """Rebuild from the arrays of :meth:`state`, which are fully checked."""
         T = problem.n_steps
         coupling = cls(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
         first = int(numbers(arrays, "first", (), np.int64, least=0, most=T))
         sizes = [int(np.prod(problem.shape_at(t))) for t in range(first, T + 1)]
         tables = np.split(numbers(arrays, "tables", (sum(sizes),), least=0.0, most=1.1), np.cumsum(sizes)[:-1])
         for t, table in enumerate(tables, first):
-            coupling.levels[t] = Level(table.copy(), np.inf, np.inf)  # bounds are not taken from a file
+            coupling.levels[t] = Level(table.copy(), np.inf, np.inf)  # bounds from a file are not trusted
         if first < T and numbers(arrays, "kept", (), np.bool_):
             coupling._restore_trees(arrays)
         start = coupling._start.transport
@@ -416,7 +417,7 @@ class HorizonCoupling(Coupling):
         return coupling
 
     def _restore_trees(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """The trees of all steps from where they stand one after the other."""
+        """Restore the trees of all steps from their concatenation."""
         steps = {t: self.fresh(t, self.levels[t + 1].table) for t in range(self.first, self.problem.n_steps)}
         total, at = sum(step.edges for step in steps.values()), 0
         child, parent = (numbers(arrays, name, (total,), np.int32, least=0) for name in ("child", "parent"))
@@ -425,7 +426,7 @@ class HorizonCoupling(Coupling):
             mine, index = slice(at, at + step.edges), step.trees.child.dtype
             parts = {"child": child[mine].astype(index), "parent": parent[mine].astype(index), "flow": flow[mine]}
             if max(child[mine].max(), parent[mine].max()) >= step.nodes:
-                raise InvalidData(f"the edges of time {t} are no spanning tree")
+                raise InvalidData(f"the edges of time {t} are no spanning tree; the file is damaged")
             k, what = unfit(step, parts, "", True)
             if what:
                 raise InvalidData(f"the {what.split()[0]} of item {k} of time {t} {what.partition(' ')[2]}")
@@ -435,7 +436,7 @@ class HorizonCoupling(Coupling):
             self.steps[t] = step
 
     def check_bounds(self, result: DistanceResult, cells: float) -> None:
-        """Whether bounds and tables are what they claim, if all sweeps together visit at most so many cells."""
+        """Raise if bounds and tables are wrong, provided that all sweeps together visit at most `cells` cells."""
         problem = self.problem
         if result.upper > problem.bounded(0.0, np.inf)[1]:
             raise InvalidData(f"upper is {result.upper!r}, above all costs")
@@ -450,4 +451,4 @@ class HorizonCoupling(Coupling):
             )
         for t in range(self.first, problem.n_steps + 1):
             if not np.allclose(self.levels[t].table, again.coupling.levels[t].table, rtol=0.0, atol=1e-9):
-                raise InvalidData(f"the table of time {t} is not that of these processes")
+                raise InvalidData(f"the table of time {t} is not that of these processes; the file is damaged")

@@ -2,35 +2,37 @@
 
     V = T V := c + OT_V  outside the terminal pairs Z,        V = 0 on Z,        d = OT_V(ν_X, ν_Y)
 
-*When that makes sense.* Call pairs of two recurrent states (undiscounted.py) that are not terminal R; all other pairs
-outside Z are left almost surely whatever the coupling. V is finite and the only solution if
+*Conditions.* Let R be the pairs of two recurrent states (undiscounted.py) that are not terminal; all other pairs
+outside Z are left almost surely under any coupling. V is finite and the unique solution if
 
-    from every pair Z can be reached by possible transitions (the independent coupling then gets there), and c > 0 on R
+    Z can be reached from every pair by possible transitions (the independent coupling then gets there), and c > 0 on R
 
-(staying in R for ever costs infinitely much). If both chains are absorbed and Z has all pairs where they may end, R is
-empty; if Z is the diagonal and c = 1 elsewhere, V is the least meeting time. Everything else is refused: where Z cannot
-be reached the total is infinite, and with c = 0 on R a coupling that stays there costs nothing and never ends.
+(staying in R forever has infinite cost). If both chains are absorbed and Z contains all pairs where they may end, R is
+empty; if Z is the diagonal and c = 1 elsewhere, V is the least expected meeting time. All other problems are refused:
+if Z cannot be reached, the total is infinite, and if c = 0 somewhere on R, a coupling may stay there at no cost and
+never end.
 
-*Certificate.* Let w be the separable function of undiscounted.py, Π w = w - k for all plans; k > 0 outside R. For any
-table W ≥ 0 that is zero on Z, Δ = T W - W, and numbers λ > 0 and δ, the table h = λ W + δ w has
+*Certificate.* Let w be the separable function of undiscounted.py, with Π w = w - k for all plans; k > 0 outside R. For
+any table W ≥ 0 that is zero on Z, with Δ = T W - W, and numbers λ > 0 and δ, the table h = λ W + δ w satisfies
 
     T h - h = λ T W + (1-λ) c + δ (w - k) - h = λ Δ + (1-λ) c - δ k        (on Z it has the sign of δ)
 
-with "≤" if plans are chosen for T W, and λ OT_W + δ (w - k) is what OT_h is. So
+with "≤" if plans are chosen for T W, because OT_h = λ OT_W + δ (w - k). So
 
     T h ≤ h    for  λ = 1/(1-ρ), ρ = max_R Δ/c < 1,    δ = max (λΔ - (λ-1)c)/k    (at least 0, outside R):    V ≤ h
     T h ≥ h    for  λ = 1/(1+ρ), ρ = max_R -Δ/c,      -δ = max (-λΔ - (1-λ)c)/k                               V ≥ h
 
-The first because its plans cost at most h, so that they end; the second because a coupling that ends costs at least h,
-and one that does not costs infinitely much. Since w is separable, OT_h(ν_X, ν_Y) = λ OT_W(ν_X, ν_Y) + δ w(ν_X, ν_Y).
+The first holds because its plans cost at most h and therefore end; the second because a coupling that ends costs at
+least h, and one that does not has infinite cost. Since w is separable,
+OT_h(ν_X, ν_Y) = λ OT_W(ν_X, ν_Y) + δ w(ν_X, ν_Y).
 
-*Policy iteration* by the steps of undiscounted.py. If R is not empty it begins with the cost of the independent
-coupling, so that T W ≤ W: plans that improve on one that ends also end, and the upper bound is finite from the first
-sweep on.
+*Policy iteration* uses the steps of undiscounted.py. If R is not empty, it starts with the cost of the independent
+coupling, so that T W ≤ W: plans that improve on a policy that ends also end, and the upper bound is finite from the
+first sweep on.
 
 *Gradient.* With m the expected visits of the best coupling, d = <m, c> and ∂d/∂P_X(x'|x) = Σ_y m(x,y) f_xy(x').
 
-*Rounding.* As in average.py: Δ is known up to η, and up to η + p from below, and both enter where Δ does.
+*Rounding.* As in average.py, Δ is known up to η, and up to η + p from below, and both enter wherever Δ does.
 """
 
 from collections.abc import Mapping
@@ -47,9 +49,9 @@ from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, check_start, check_trees, enclosing
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
 from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, reached, row_ways
-from diffbisim.solvers.exact.transports import EPS, Basis, Transports
+from diffbisim.solvers.exact.transports import EPS, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -60,30 +62,32 @@ from diffbisim.solvers.exact.undiscounted import (
     first_bias,
     known_by,
     leaving_chain,
+    restored_start,
+    restored_trees,
     scaled_cost,
     settled,
 )
 from diffbisim.stochastic import Successors
 
-#: Residual of the independent coupling's cost that is enough to begin with, relative to the least cost of a step.
+#: Sufficient residual of the independent coupling's cost, relative to the least cost of a step.
 ENOUGH = 0.05
 
 
 def solve(
     problem: TotalProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
-    """Policy iteration to the certified gap, relative to the largest cost or total, whichever is larger."""
+    """Run policy iteration to the certified gap, relative to the largest cost or total, whichever is larger."""
     run = TotalCost(problem, options, warm)
     return finish(DistanceResult, run, problem, options, callback)
 
 
-# --- which pairs -----------------------------------------------------------------------------------------------------
+# --- the pairs -------------------------------------------------------------------------------------------------------
 
 
 def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
-    """The pairs that are not terminal, flat; with ``reachable`` those that the starts lead to before they end.
+    """Return the flat pairs that are not terminal, or, if `reachable`, those that the starts reach before they end.
 
-    If both start at a terminal pair, all of them.
+    If both chains start at a terminal pair, all nonterminal pairs are returned.
     """
     terminal = problem.terminal.ravel()
     if reachable:
@@ -97,15 +101,15 @@ def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
 
 
 def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> None:
-    """Refuse problems whose total is infinite, or not unique; ``recurring (K,)`` are the pairs of R."""
+    """Raise if the total is infinite or not unique; `recurring` (K,) marks the pairs of R."""
     n_y = problem.shape[1]
     if not recurring.any():
         return
     free = pairs[recurring & (problem.cost.ravel()[pairs] == 0)]
     if free.size:
         raise InvalidArgument(
-            f"pair {divmod(int(free[0]), n_y)} can recur for ever, costs nothing and is not terminal ({free.size} such "
-            "pairs): the total is not unique; add them to terminal, or give them a cost"
+            f"pair {divmod(int(free[0]), n_y)} is recurrent, costs nothing and is not terminal ({free.size} such "
+            "pairs), so the total cost is not unique; add these pairs to terminal=, or give them a cost"
         )
     backward = [Successors.of(sparse.csr_array(chain.successors.matrix.T)) for chain in (problem.x, problem.y)]
     seen = np.zeros(problem.cost.size, bool)
@@ -113,9 +117,9 @@ def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> Non
     stuck = pairs[~seen[pairs]]
     if stuck.size:
         raise InvalidArgument(
-            f"from pair {divmod(int(stuck[0]), n_y)} no terminal pair can be reached ({stuck.size} such pairs): the "
-            "total cost is infinite; name the pairs where it ends by terminal=, use Exact(reachable=True) if the "
-            "starts do not lead there, or criterion='average'"
+            f"from pair {divmod(int(stuck[0]), n_y)} no terminal pair can be reached ({stuck.size} such pairs), so the "
+            "total cost is infinite; add terminal pairs with terminal=, use Exact(reachable=True) if the starts do not "
+            "lead there, or use criterion='average'"
         )
 
 
@@ -123,7 +127,7 @@ def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> Non
 
 
 class Band(NamedTuple):
-    """λ_l W + δ_l w ≤ V ≤ λ_u W + δ_u w."""
+    """The bounds λ_l W + δ_l w ≤ V ≤ λ_u W + δ_u w."""
 
     lower: tuple[float, float]
     upper: tuple[float, float]
@@ -158,27 +162,27 @@ class TotalCost(Run):
             self._begin()
 
     def _begin(self) -> None:
-        """The cost of the independent coupling where a coupling might not end, else that of one step."""
+        """Start with the cost of the independent coupling if a coupling might not end, else with that of one step."""
         equation, cost = self.equation, self.equation.cost
         first = independent_cost(self.problem, equation, self.least) if self.recurring.any() else cost
         equation.W[equation.pairs] = np.maximum(first, cost)
 
     @property
     def work(self) -> dict[str, int]:
-        """What was done so far."""
+        """Counts of the work so far."""
         return self.equation.work
 
     def improve(self, iteration: int) -> None:
-        """Optimal plans for V, and what they say of the fixed point."""
+        """Compute optimal plans for V, and bounds on the fixed point."""
         self.equation.improve()
         self.band = self._band()
-        if iteration == 1 and self.band.upper[0] == np.inf:  # a warm start of which nothing is known
+        if iteration == 1 and self.band.upper[0] == np.inf:  # the warm start gives no upper bound
             self._begin()
             self.equation.improve()
             self.band = self._band()
 
     def _band(self) -> Band:
-        """The two numbers of each bound, (0, 0) and (∞, 0) where nothing is known."""
+        """Return λ and δ of both bounds, or (0, 0) and (∞, 0) if nothing is known."""
         e, nothing = self.equation, Band((0.0, 0.0), (np.inf, 0.0))
         if not e.solved:
             return nothing
@@ -195,7 +199,7 @@ class TotalCost(Run):
         return Band((down, -drop), (up, rise)) if np.isfinite(up) else nothing._replace(lower=(down, -drop))
 
     def check(self, iteration: int) -> Check:
-        """The distance for the table, and its bounds: the best so far, since all are true."""
+        """Compute the distance for the table, and the best bounds so far."""
         start, scale, size = self.start, self.problem.scale, self.equation.size
         table = self.equation.W[start.cells]
         value = start.transport.solve(table, PRICE * size)
@@ -214,19 +218,19 @@ class TotalCost(Run):
         return Check(row, max(gap, self._table_gap()), self._floor())
 
     def _table_gap(self) -> float:
-        """How wide the band is anywhere, relative to the largest total or cost."""
+        """Return the largest width of the band, relative to the largest total or cost."""
         (down, drop), (up, rise) = self.band
         largest = max(1.0, float(self.equation.W.max()))
         return (up - down) + (rise - drop) * self.longest / largest
 
     def _floor(self) -> float:
-        """What rounding leaves of that."""
+        """Return the smallest such width that rounding allows."""
         e, slowest = self.equation, float(self.fall[~self.recurring].min(initial=np.inf))
         largest = max(1.0, float(e.W.max()))
         return 4 * EPS + 4 * e.error * (1 / self.least + self.longest / largest / slowest) if slowest > 0 else np.inf
 
     def evaluate(self) -> None:
-        """The next table: no less than the cost of one step, which bounds it from below."""
+        """Compute the next table, which is at least the cost of one step."""
         e = self.equation
         change = float(np.abs(e.change).max())
         price = min(max(PRICE * e.size, LOOSE * change), 0.01 * self.least)
@@ -234,7 +238,7 @@ class TotalCost(Run):
         e.W[e.pairs] = np.maximum(e.W[e.pairs], e.cost)
 
     def table_bounds(self) -> tuple[Array, Array]:
-        """Of all pairs, flat: zero at terminal ones, the band at the others."""
+        """Return bounds on the values of all pairs, flat: zero at terminal pairs, the band elsewhere."""
         low, high = np.zeros(self.equation.W.size), np.zeros(self.equation.W.size)
         V, pairs = self.equation.W[self.equation.pairs], self.equation.pairs
         with np.errstate(all="ignore"):
@@ -243,17 +247,17 @@ class TotalCost(Run):
         return np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=np.inf, posinf=np.inf)
 
     def coupling(self) -> "TotalCoupling":
-        """What is known at the end."""
+        """Return the coupling at the end."""
         return TotalCoupling(self.problem, self.equation.transports, self.equation.W, self.start, 0.0)
 
 
 def _most(off: Array, fall: Array) -> float:
-    """max(off / fall), at least zero."""
+    """Return max(off / fall), at least zero."""
     return float(np.where(off <= 0, 0.0, np.where(fall > 0, off / fall, np.inf)).max(initial=0.0)) * (1 + 4 * EPS)
 
 
 def independent_cost(problem: TotalProblem, equation: Equation, least: float) -> Array:
-    """What it costs to move independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
+    """Return the cost of moving independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
     P, Q, pairs = problem.x.transition, problem.y.transition, equation.pairs
     table = np.zeros(problem.shape)
 
@@ -268,7 +272,7 @@ def independent_cost(problem: TotalProblem, equation: Equation, least: float) ->
 
 
 class TotalCoupling(ExactCoupling):
-    """Plans, potentials and visits from optimal trees and the table V (flat, scaled), zero at terminal pairs."""
+    """Plans, potentials and visits from optimal trees and the table V (flat, scaled, zero at terminal pairs)."""
 
     problem: TotalProblem
 
@@ -280,7 +284,7 @@ class TotalCoupling(ExactCoupling):
 
     @classmethod
     def of_table(cls, problem: TotalProblem, values: Array) -> Self:  # type: ignore[override]
-        """The optimal trees for a given table (one sweep); NaN marks pairs out of reach."""
+        """Return the optimal trees for a given table (one sweep); NaN marks unreachable pairs."""
         pairs = costly_pairs(problem, bool(np.isnan(values).any()))
         transports = Transports(pair_items(problem, False)._replace(listed=pairs))
         V, start = np.nan_to_num(values.ravel() / (problem.scale or 1.0)), StartTransport(problem)
@@ -291,26 +295,19 @@ class TotalCoupling(ExactCoupling):
 
     @classmethod
     def restore(cls, problem: TotalProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:  # type: ignore[override]
-        """The inverse of :meth:`state`. The pairs are all that are not terminal, or those within reach."""
+        """Rebuild from the arrays of :meth:`state`; its pairs are all nonterminal ones, or the reachable ones."""
         V = numbers(arrays, "U", (problem.cost.size,), least=0.0)
         pairs = arrays.get("pair")
         if pairs is None or not any(np.array_equal(pairs, costly_pairs(problem, within)) for within in (False, True)):
-            raise InvalidData("array 'pair' does not list the pairs that are not terminal")
-        transports = Transports(pair_items(problem, False)._replace(listed=np.array(pairs, np.int64)))
-        check_trees(transports, arrays, "", problem.shape[1])
-        check_start(problem, arrays)
-        for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[name]
-        transports.basis = Basis.FEASIBLE
-        start = StartTransport(problem)
-        for part, name in zip(start.transport.tree, ("child", "parent", "flow"), strict=True):
-            part[:] = arrays[f"start.{name}"]
+            raise InvalidData("array 'pair' does not list the pairs that are not terminal; the file is damaged")
+        items = pair_items(problem, False)._replace(listed=np.array(pairs, np.int64))
+        transports, start = restored_trees(items, arrays, "", problem.shape[1]), restored_start(problem, arrays)
         start.transport.solve(V[start.cells], PRICE * max(1.0, float(V.max())))
         return cls(problem, transports, np.array(V), start, 0.0)
 
     @lazy
     def values(self) -> Array:
-        """V, (n_X, n_Y)."""
+        """V, of shape (n_X, n_Y)."""
         table = self.problem.scale * self.U
         if not self.complete:
             known = self.problem.terminal.ravel().copy()
@@ -320,7 +317,7 @@ class TotalCoupling(ExactCoupling):
 
     @lazy
     def table_bounds(self) -> tuple[Array, Array]:
-        """From one sweep over the table."""
+        """Bounds from one sweep over the table."""
         problem, options = self.problem, Exact(reachable=not self.complete, threads=self.transports.threads)
         run = TotalCost(problem, options, known_by(self))
         run.improve(1)
@@ -329,11 +326,11 @@ class TotalCoupling(ExactCoupling):
 
     def _item(self, x: int, y: int) -> int:
         if self.problem.terminal[x, y]:
-            raise InvalidArgument(f"pair ({x}, {y}) is terminal: the cost ends there, and nothing is planned")
+            raise InvalidArgument(f"pair ({x}, {y}) is terminal, so it has no plan; choose another pair")
         return super()._item(x, y)
 
     def occupancy(self) -> Array:
-        """Expected visits m = m_0 + Πᵀ m of pairs that are not terminal; <m, c> = d."""
+        """Return the expected visits m = m_0 + Πᵀ m of nonterminal pairs; <m, c> = d."""
         listed, m = self.transports.items.listed, np.zeros(self.U.size)
         i, j, mass = self._start.transport.cells()
         m[self._start.cells[i, j]] = mass

@@ -1,28 +1,28 @@
-"""What average and total cost have in common: which pairs recur, and Newton's steps without a discount.
+"""What average and total cost have in common: recurrent pairs, and Newton's steps without a discount.
 
-*Structure.* A state of a chain is *recurrent* if every state that it leads to leads back; the recurrent states fall
-into closed classes, each with a period p and, for every state, a phase φ modulo p. Couplings have fixed marginals, so
-none leaves a pair of closed classes, or changes φ_X - φ_Y modulo gcd(p_X, p_Y); and the independent coupling
-connects all pairs that agree in these. So the closed classes of pairs are known from the two chains alone, and the
-product chain is never formed. A pair with a transient state is left almost surely under *every* coupling: with w the
-expected time that a chain spends in its transient states,
+*Structure.* A state of a chain is *recurrent* if every state it leads to leads back. The recurrent states form closed
+classes, each with a period p and a phase φ modulo p for every state. Couplings have fixed marginals, so none leaves a
+pair of closed classes or changes φ_X - φ_Y modulo gcd(p_X, p_Y); and the independent coupling connects all pairs that
+agree in these. The closed classes of pairs are therefore known from the two chains alone, and the product chain is
+never formed. A pair with a transient state is left almost surely under *every* coupling. With w the expected time that
+a chain spends in its transient states,
 
     w(x,y) = w_X(x) + w_Y(y),        Π w = w - k,        k = w - P_X w_X - P_Y w_Y = 1{x transient} + 1{y transient}
 
 for the plans Π of any coupling, because w is separable.
 
-*Newton's step.* All these problems have the form W = T W - g, T W = c + OT_W, with g a constant on every closed class
-(zero for total cost). The plans Π of T W make a linear equation of it, and
+*Newton's step.* These problems have the form W = T W - g, T W = c + OT_W, where g is constant on every closed class
+(zero for total cost). With the plans Π of T W the equation becomes linear, and
 
     W ← W + (I - γ Π)⁻¹ (T W - W - g)
 
-with γ = 1 where plans leave the listed pairs, as for total cost. On closed classes I - Π is singular, which γ < 1
-avoids: then it is the cost of going on with Π until a geometric time and W there, a proximal step. The table converges
-by the factor (1-γ)/(1-γλ) in each step if the best coupling mixes at rate λ, periodic or not, and even if Π has several
-recurrent classes. Where a step gains too little, 1-γ becomes smaller. Only a correction is solved for, to a few digits,
-so nothing large is ever subtracted from something large.
+with γ = 1 if plans leave the listed pairs, as for total cost. On closed classes I - Π is singular, and γ < 1 is used:
+the step is then the cost of following Π until a geometric time plus W there, a proximal step. The error of the table
+decreases by the factor (1-γ)/(1-γλ) in each step if the best coupling mixes at rate λ, periodic or not, even if Π has
+several recurrent classes. If a step gains too little, 1-γ is reduced. Only a correction is solved for, to a few digits,
+which avoids cancellation.
 
-max(T W - W) never rises (r ← K r with K = (1-γ) Π (I - γ Π)⁻¹ stochastic, and better plans only make it smaller).
+max(T W - W) never increases (r ← K r with K = (1-γ) Π (I - γ Π)⁻¹ stochastic, and better plans only make it smaller).
 """
 
 from typing import Any, NamedTuple
@@ -36,28 +36,30 @@ from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import krylov
-from diffbisim.solvers.exact.coupling import PRICE
+from diffbisim.solvers.base import Arrays
+from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, check_trees
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
-from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
+from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, transport_rounding
 from diffbisim.stochastic import fewest_steps
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: 1-γ of Newton's steps: the first, and the least.
+#: 1-γ of Newton's steps: initial and smallest value.
 FIRST, LEAST = 1e-3, 1e-13
 
-#: A step that gains less than this factor makes 1-γ so many times smaller.
+#: If a step gains less than this factor, 1-γ is divided by it.
 GAIN = 10.0
 
-#: Residual of a step, relative to what it corrects.
+#: Residual of a step, relative to the correction.
 ACCURACY = 1e-3
 
-#: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
+#: While the table still changes by Δ, pivots that gain less than this fraction of Δ are skipped.
 LOOSE = 1e-3
 
-#: Occupancies are solved until their equation holds to this.
+#: Residual to which the equation of an occupancy is solved.
 OCCUPANCY = 1e-14
 
 
@@ -65,7 +67,7 @@ OCCUPANCY = 1e-14
 
 
 class Recurrence(NamedTuple):
-    """Where a chain stays for ever."""
+    """The recurrent states of a chain."""
 
     label: Integers  # (n,) closed class of each state, -1 if transient
     phase: Integers  # (n,) time modulo the period of its class
@@ -73,12 +75,12 @@ class Recurrence(NamedTuple):
 
     @property
     def recurrent(self) -> Mask:
-        """(n,)"""
+        """Whether each state is recurrent, (n,)."""
         return self.label >= 0
 
     @classmethod
     def of(cls, chain: MarkovChain) -> "Recurrence":
-        """From the possible transitions; how likely they are does not matter."""
+        """Build from the possible transitions, whatever their probabilities."""
         classes, label = chain.recurrent_classes, np.full(chain.n_states, -1)
         for k, states in enumerate(classes):
             label[states] = k
@@ -88,7 +90,7 @@ class Recurrence(NamedTuple):
 
 
 def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
-    """The closed class of every pair, flat; -1 for pairs with a transient state."""
+    """Return the closed class of every flat pair, -1 for pairs with a transient state."""
     both = np.gcd.outer(x.period, y.period)
     first = np.cumsum(both.ravel()).reshape(both.shape) - both
     classes = np.ix_(x.label, y.label)
@@ -98,14 +100,14 @@ def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
 
 
 class Leaving(NamedTuple):
-    """The separable function w and by how much it falls at least in a step; zero on recurrent states."""
+    """The separable function w and a lower bound on its decrease per step; zero on recurrent states."""
 
     time: Array  # (n,) w
-    fall: Array  # (n,) k, less rounding
+    fall: Array  # (n,) k, minus rounding
 
     @classmethod
     def of(cls, chain: MarkovChain, recurrent: Mask, blur: float) -> "Leaving":
-        """Expected times in transient states. Whatever the solve returns, ``fall`` is what is certain of it."""
+        """Solve for the expected times in transient states; `fall` is certified whatever the solve returns."""
         time, fall = np.zeros(chain.n_states), np.zeros(chain.n_states)
         open_states = np.flatnonzero(~recurrent)
         if not open_states.size:
@@ -132,10 +134,10 @@ class Leaving(NamedTuple):
 
 
 class Equation:
-    """W = c + OT_W - g at a list of pairs, where W is given elsewhere: sweeps, and Newton's steps.
+    """The equation W = c + OT_W - g at a list of pairs, with W given elsewhere: sweeps and Newton's steps.
 
-    ``W (n_X*n_Y,)`` and ``cost (K,)`` are in units of the largest cost. ``leaves`` says whether plans lead to pairs
-    that are not in the list. ``blur`` is by how much rows may differ from those that are certified.
+    `W` (n_X*n_Y,) and `cost` (K,) are in units of the largest cost. `leaves` tells whether plans lead to pairs that are
+    not in the list. `blur` bounds the difference between the rows used and those certified.
     """
 
     def __init__(self, transports: Transports, cost: Array, W: Array, leaves: bool, blur: float) -> None:
@@ -147,9 +149,9 @@ class Equation:
         self.price, self.products = PRICE, 0
 
     def improve(self) -> None:
-        """Optimal plans for the table: ``change`` is T W - W at the listed pairs, (K,).
+        """Compute optimal plans for the table, and ``change`` = T W - W at the listed pairs, (K,).
 
-        The true change is at least that less ``below`` and at most that plus ``error``.
+        The true change is at least ``change - below`` and at most ``change + error``.
         """
         self.solved = self.transports.solve(self.W, self.TW, self.price)
         self.TW += self.cost
@@ -162,21 +164,21 @@ class Equation:
         self.below = self.error + self.price
 
     def newton(self, gain: Any, change: float, price: float) -> None:
-        """The next table; ``change`` is how far the present one is from a solution, ``price`` the least for pivots."""
+        """Compute the next table; `change` is the current error, `price` the least gain of later pivots."""
         if self.rest > self.least and change > self.before / GAIN:
             self.rest = max(self.rest / GAIN, self.least)
         self.before, source = change, self.change - gain
         chain = self.chain(1 - self.rest)
         source = np.append(source, 0.0) if self.leaves else source
         step, solved = corrected(chain, source, ACCURACY * float(np.abs(source).max()), transposed=False)
-        if not solved:  # not so close to one, then
+        if not solved:  # move γ away from one
             self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST
         self.products += chain.products
         self.W[self.pairs] += step[: self.transports.size]
         self.price = price
 
     def chain(self, discount: float) -> PairChain:
-        """The chain of the listed pairs; if plans leave the list, with one more pair for all others."""
+        """Return the chain of the listed pairs, with one more pair for all others if plans leave the list."""
         return (
             leaving_chain(self.transports, self.W.size, discount)
             if self.leaves
@@ -185,13 +187,13 @@ class Equation:
 
     @property
     def work(self) -> dict[str, int]:
-        """What was done so far."""
+        """Counts of the work so far."""
         t = self.transports
         return {"pairs": t.size, "pivots": t.pivots, "improvements": t.sweeps, "sweeps": self.products}
 
 
 def leaving_chain(transports: Transports, n_pairs: int, discount: float) -> PairChain:
-    """The chain of listed pairs whose plans lead out of the list: pair K stands for all others, and ends there."""
+    """Return the chain of listed pairs whose plans leave the list; pair K stands for all others and is absorbing."""
     listed, trees = transports.items.listed, transports.trees
     numbers = np.full(n_pairs, listed.size, np.int64)
     numbers[listed] = np.arange(listed.size)
@@ -200,9 +202,9 @@ def leaving_chain(transports: Transports, n_pairs: int, discount: float) -> Pair
 
 
 def corrected(chain: PairChain, source: Array, target: float, transposed: bool) -> tuple[Array, bool]:
-    """(I - γ Π)⁻¹ source, or with the transpose, to a residual; and whether it was reached."""
+    """Solve (I - γ Π) u = source, or with the transpose, to a residual; return u and whether it was reached."""
     u, system = np.zeros_like(source), chain.system(transposed)
-    most = 150 if chain.plans.flow.size <= FACTORIZE else 1_500  # beyond, there is no preconditioner
+    most = 150 if chain.plans.flow.size <= FACTORIZE else 1_500  # large problems have no preconditioner
     if target <= 0.0 or krylov.bicgstab(system, source, u, target, most) <= 2 * target:
         return u, True
     if chain.preconditioned(source, u, target, transposed):
@@ -213,10 +215,10 @@ def corrected(chain: PairChain, source: Array, target: float, transposed: bool) 
 
 
 def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None) -> Array:
-    """m = source + Πᵀ m, from ``first``: expected visits or, for source 0, where a law is in the long run.
+    """Solve m = source + Πᵀ m from `first`: expected visits or, for source 0, the long-run law.
 
-    By corrections m ← m + (I - γ Πᵀ)⁻¹ (source + Πᵀ m - m), for the chain's discount 1 and, where ``normalize`` repairs
-    what is known of m after each, γ < 1.
+    Uses corrections m ← m + (I - γ Πᵀ)⁻¹ (source + Πᵀ m - m), with γ = 1, or γ < 1 if `normalize` restores known
+    properties of m after each correction.
     """
     m, residual, best, system = first.copy(), np.empty_like(first), np.inf, chain.system(transposed=True)
     rest = 0.0 if normalize is None else FIRST
@@ -237,24 +239,43 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
     total = float(np.abs(residual).sum()) / max(float(m.sum()), 1.0)
     if total > 1e-8:
         warn(
-            f"the occupancy of {chain.size} pairs solves its equation only to {total:.1e} in total; use lump=True or "
-            "reachable=True", ConvergenceWarning, stacklevel=4,
+            f"the occupancy of {chain.size} pairs is accurate only to {total:.1e} in total; use lump=True or "
+            "Exact(reachable=True)", ConvergenceWarning, stacklevel=4,
         )  # fmt: skip
     return m
 
 
 def scaled_cost(problem: Problem) -> Array:
-    """(n_X*n_Y,), at most one."""
+    """Return the cost (n_X*n_Y,), scaled to at most one."""
     return problem.cost.ravel() / (problem.scale or 1.0)
 
 
+def restored_trees(items: Items, arrays: Arrays, prefix: str, n_y: int) -> Transports:
+    """Return transports with the trees of a file, checked."""
+    transports = Transports(items)
+    check_trees(transports, arrays, prefix, n_y)
+    for part, name in zip(transports.trees[1:], Tree._fields, strict=True):
+        part[:] = arrays[prefix + name]
+    transports.basis = Basis.FEASIBLE
+    return transports
+
+
+def restored_start(problem: Problem, arrays: Arrays) -> StartTransport:
+    """Return the transport of the starts with the tree of a file, checked."""
+    check_start(problem, arrays)
+    start = StartTransport(problem)
+    for part, name in zip(start.transport.tree, Tree._fields, strict=True):
+        part[:] = arrays[f"start.{name}"]
+    return start
+
+
 def known_by(coupling: Coupling) -> DistanceResult:
-    """A coupling as something to begin with."""
+    """Wrap a coupling as a warm start."""
     return DistanceResult(coupling.problem, np.nan, np.nan, np.nan, Status.INTERRUPTED, 0, "exact", coupling)
 
 
 def first_bias(warm: Any, problem: Problem) -> Array:
-    """The scaled table to begin with: the cost, or the undiscounted table of a previous result."""
+    """Return the initial scaled table: the cost, or the undiscounted table of a previous result."""
     cost = scaled_cost(problem)
     if warm is None:
         return cost

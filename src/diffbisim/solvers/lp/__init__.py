@@ -1,9 +1,9 @@
 """The paper's linear program as a solver, and its options.
 
-    solver.py     solves, certifies, and what is known at the end
+    solver.py     solves and certifies; the coupling
     program.py    the programs: plans of all pairs as one matrix, constraints, HiGHS
 
-Nothing here, and nothing it imports, is shared with the compiled solvers: it is their oracle.
+This package shares no code with the compiled solvers, because it is their oracle.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,20 @@ METHODS = ("highs", "highs-ds", "highs-ipm")
 
 @dataclass(frozen=True, slots=True)
 class LinearProgram:
-    """The paper's linear program by HiGHS (``solver="lp"``): the reference for small chains.
+    """The paper's linear program, solved by HiGHS (``solver="lp"``): the reference for small chains.
 
-    Attributes:
-        tol: certified gap to reach, relative to the largest cost.
-        method: "highs-ds" (dual simplex), "highs-ipm" (interior point), or "highs": it chooses.
-        max_iterations: simplex or interior-point iterations.
-        time_limit: seconds, for each of the two programs.
-        max_variables: refuse larger programs.
+    Parameters
+    ----------
+    tol : float, default=1e-8
+        Certified gap to reach, relative to the largest cost.
+    method : {"highs", "highs-ds", "highs-ipm"}, default="highs"
+        Dual simplex ("highs-ds"), interior point ("highs-ipm"), or the choice of HiGHS ("highs").
+    max_iterations : int, default=None
+        Maximum number of simplex or interior-point iterations.
+    time_limit : float, default=None
+        Seconds for each of the two programs.
+    max_variables : int, default=2_000_000
+        Larger programs are refused.
     """
 
     tol: float = 1e-8
@@ -45,13 +51,13 @@ class LinearProgram:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise InvalidArgument(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
+            raise InvalidArgument(f"method is {self.method!r}; use one of {', '.join(map(repr, METHODS))}")
         check_options(self, "tol", "max_iterations", "time_limit", "max_variables")
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
-        """Solve and certify. ``warm`` is checked but not used: HiGHS by way of scipy starts afresh."""
+        """Solve and certify. `warm` is checked but not used, because HiGHS in scipy has no warm start."""
         from diffbisim.solvers.lp.solver import solve
 
         return solve(problem, self, warm, callback)

@@ -1,13 +1,13 @@
 """The two linear programs (solver.py) as sparse matrices, in edge form, and HiGHS.
 
 *Edge form.* Write e = (x → x') for the transitions of X, sorted by x, and k = (y → y') for those of Y. One matrix
-``A[e, k]``, shape (E_X, E_Y), holds the plans of *all* pairs: the plan of (x,y) is its block of rows that leave x and
+``A[e, k]``, shape (E_X, E_Y), holds the plans of *all* pairs: the plan of (x,y) is the block of rows that leave x and
 columns that leave y. Tables over (x',y') enter as ``W[target_X][:, target_Y]``, sums and minima over blocks are
-``reduceat``, and a coupling of the starts is the case of one row on each side. Any A can be repaired:
+``reduceat``, and a coupling of the starts is the case of one row on each side. Any A and f can be made feasible:
 
-    round_plans   any non-negative matrices → plans with exact marginals, moving at most twice the mass by
-                  which the marginals were wrong (Altschuler, Weed, Rigollet 2017, algorithm 2, lemma 7)
-    conjugate     any f → g(y') = min_x' W(x',y') - f(x'), then f likewise: feasible, never worth less
+    round_plans   nonnegative matrices → plans with exact marginals, moving at most twice the mass of the marginal
+                  error (Altschuler, Weed, Rigollet 2017, algorithm 2, lemma 7)
+    conjugate     f → g(y') = min_x' W(x',y') - f(x'), then f likewise: feasible, and the value never decreases
 
 *The constraints.* Every sum in them is a Kronecker product of incidence matrices: S_X[x, e] = 1 if e leaves x,
 T_X[x, e] = 1 if e leads to x,
@@ -17,18 +17,18 @@ T_X[x, e] = 1 if e leads to x,
 
 so no loop over pairs or cells is needed.
 
-*A policy*, the plans A of all pairs, is as a matrix over flat pairs ``i = x n_Y + y`` a Markov kernel Π, and with m_0 a
-coupling of the starts
+*A policy*, the plans A of all pairs, is a Markov kernel Π over flat pairs ``i = x n_Y + y``. With a coupling m_0 of the
+starts,
 
-    U = (1-γ) c + γ Π U         value of the policy in every pair
-    m = (1-γ) m_0 + γ Π^T m     its occupancy
+    U = (1-γ) c + γ Π U         is its value in every pair
+    m = (1-γ) m_0 + γ Π^T m     is its occupancy
 
 both solved by a sparse LU factorization, restricted to a set of pairs that Π does not leave.
 
-*Rounding.* With ε = 2^-52, k_X and k_Y the longest rows and M the largest number that enters, an entry of TW carries a
+*Rounding.* With ε = 2^-52, the longest rows k_X and k_Y, and the largest number M that enters, an entry of TW has a
 rounding error below (k_X + k_Y + 8) ε M (sums by rows, then by columns; marginals included). :func:`rounding` is four
-times that. M has to bound U itself wherever a plan *should* lead, not only where it does: a successor of probability
-1e-16 can get lost in the rounding of its plan, and what it leads to may be the only costs there are.
+times that. M must bound U wherever a plan *should* lead, not only where it does: a successor of probability 1e-16 can
+get lost in the rounding of its plan, and it may lead to the only pairs with a positive cost.
 """
 
 import time
@@ -51,7 +51,7 @@ Mask = NDArray[np.bool_]
 
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
-#: Occupancies up to this are rounding: a rounded plan may put a last digit where the program put nothing.
+#: Occupancies up to this count as zero: rounding of a plan may add a last digit where the program has no mass.
 NOISE = 1e-14
 
 
@@ -59,31 +59,31 @@ NOISE = 1e-14
 
 
 def at_targets(table: Array, ex: Successors, ey: Successors) -> Array:
-    """``table (n_X, n_Y)`` at the pairs that the edges lead to, shape ``(E_X, E_Y)``."""
+    """Return `table` (n_X, n_Y) at the pairs that the edges lead to, (E_X, E_Y)."""
     return table[np.ix_(ex.indices, ey.indices)]
 
 
 def over_x(values: Array, ex: Successors, reduce: np.ufunc = np.add) -> Array:
-    """Sum (or ``np.minimum``) of the rows that leave each x: ``(E_X, ·) → (n_X, ·)``."""
+    """Sum (or take the minimum of) the rows that leave each x: (E_X, ·) → (n_X, ·)."""
     return np.asarray(reduce.reduceat(values, ex.indptr[:-1], axis=0))
 
 
 def over_y(values: Array, ey: Successors, reduce: np.ufunc = np.add) -> Array:
-    """Sum (or ``np.minimum``) of the columns that leave each y: ``(·, E_Y) → (·, n_Y)``."""
+    """Sum (or take the minimum of) the columns that leave each y: (·, E_Y) → (·, n_Y)."""
     return np.asarray(reduce.reduceat(values, ey.indptr[:-1], axis=1))
 
 
 def conditional(mass: Array, ex: Successors, ey: Successors) -> Array:
-    """Each block divided by its sum; blocks without mass stay zero."""
+    """Divide each block by its sum; blocks without mass stay zero."""
     return mass * _inverse(over_y(over_x(mass, ex), ey))[ex.sources][:, ey.sources]
 
 
 def round_plans(plans: Array, ex: Successors, ey: Successors) -> Array:
-    """Non-negative blocks ``(E_X, E_Y)`` → plans with exact marginals; zero block → product.
+    """Round nonnegative blocks (E_X, E_Y) to plans with exact marginals; a zero block becomes the product.
 
-    Scale the rows that are too heavy, then the columns, and fill what is missing by a rank-one term. Exact up to a few
-    last digits of one *in all*: a successor of probability 1e-16 may be left without mass, and bounds have to allow for
-    that (:func:`marginal_error`).
+    Rows that are too heavy are scaled down, then columns, and the missing mass is added as a rank-one term. The result
+    is exact up to a few last digits of one *in total*: a successor of probability 1e-16 may get no mass, and bounds
+    must allow for that (:func:`marginal_error`).
     """
     p, q, x, y = ex.probabilities[:, None], ey.probabilities[None, :], ex.sources, ey.sources
     A = plans * _shrink(p, over_y(plans, ey))[:, y]
@@ -95,33 +95,33 @@ def round_plans(plans: Array, ex: Successors, ey: Successors) -> Array:
 
 
 def _inverse(total: Array) -> Array:
-    """``1 / total``, zero where there is nothing."""
+    """Return 1 / total, and zero where the total is zero."""
     return np.divide(1.0, total, out=np.zeros_like(total), where=total > TINY)
 
 
 def _shrink(wanted: Array, have: Array) -> Array:
-    """``min(wanted / have, 1)``, one where there is nothing."""
+    """Return min(wanted / have, 1)."""
     return np.divide(wanted, have, out=np.ones_like(have), where=have > wanted)
 
 
 def _lack(wanted: Array, have: Array) -> Array:
-    """``max(wanted - have, 0)``; the last digit does not count, or every entry would get some mass."""
+    """Return max(wanted - have, 0), ignoring the last digit so that zero entries stay zero."""
     lack = wanted - have
     lack[lack <= 4 * EPS * wanted] = 0.0
     return lack
 
 
 def marginal_error(plans: Array, ex: Successors, ey: Successors) -> Array:
-    """By how much the marginals of every block are wrong: Σ |row sums - p| + Σ |column sums - q|."""
+    """Return the marginal error of every block, Σ |row sums - p| + Σ |column sums - q|."""
     rows = np.abs(over_y(plans, ey) - ex.probabilities[:, None])  # (E_X, n_Y)
     columns = np.abs(over_x(plans, ex) - ey.probabilities)  # (n_X, E_Y)
     return over_x(rows, ex) + over_y(columns, ey)
 
 
 def conjugate(f: Array, W: Array, ex: Successors, ey: Successors) -> tuple[Array, Array]:
-    """``f (E_X, n_Y)`` → ``f (E_X, n_Y), g (n_X, E_Y)``, c-transforms of each other with f + g ≤ W.
+    """Return f (E_X, n_Y) and g (n_X, E_Y), c-transforms of each other with f + g ≤ W, starting from f.
 
-    ``W`` is in edge form (:func:`at_targets`). Each f is centered first, so that neither grows large.
+    `W` is in edge form (:func:`at_targets`). Each f is centered first, so that neither becomes large.
     """
     f = f - over_x(ex.probabilities[:, None] * f, ex)[ex.sources]
     g = over_x(W - f[:, ey.sources], ex, np.minimum)
@@ -129,17 +129,17 @@ def conjugate(f: Array, W: Array, ex: Successors, ey: Successors) -> tuple[Array
 
 
 def plan_costs(plans: Array, W: Array, ex: Successors, ey: Successors) -> Array:
-    """``<Π_xy, W>`` for every pair of rows; ``W`` in edge form."""
+    """Return <Π_xy, W> for every pair of rows; `W` is in edge form."""
     return over_y(over_x(plans * W, ex), ey)
 
 
 def dual_values(f: Array, g: Array, ex: Successors, ey: Successors) -> Array:
-    """``E_{P_X(·|x)} f_xy + E_{P_Y(·|y)} g_xy`` for every pair of rows."""
+    """Return E_{P_X(·|x)} f_xy + E_{P_Y(·|y)} g_xy for every pair of rows."""
     return over_x(ex.probabilities[:, None] * f, ex) + over_y(ey.probabilities * g, ey)
 
 
 def rounding(ex: Successors, ey: Successors, *tables: Array) -> float:
-    """Four times the bound on the rounding error of one transport value that is made of these tables."""
+    """Return four times the bound on the rounding error of one transport value computed from these tables."""
     magnitude = max(float(np.abs(table).max(initial=0.0)) for table in tables)
     return 4 * (ex.longest + ey.longest + 8) * EPS * magnitude
 
@@ -149,7 +149,7 @@ def rounding(ex: Successors, ey: Successors, *tables: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A problem in edge form, its cost divided by ``2**exponent`` so that the largest is in [1/2, 1)."""
+    """A problem in edge form, with its cost divided by ``2**exponent`` so that the largest is in [1/2, 1)."""
 
     ex: Successors  # transitions of X
     ey: Successors
@@ -163,7 +163,7 @@ class Grid:
 
     @classmethod
     def of(cls, problem: Problem) -> "Grid":
-        """The exact powers of two leave the digits of the cost alone."""
+        """Build from a problem; scaling by a power of two is exact."""
         x, y, γ = problem.x, problem.y, problem.discount
         exponent = int(np.frexp(problem.scale)[1])
         return cls(
@@ -179,7 +179,7 @@ class Grid:
         )
 
     def unscaled(self, bound: float, outward: float) -> float:
-        """A bound in the units of the cost; where these are too small for all its digits, the next number outward."""
+        """Return a bound in the units of the cost, rounded outward if scaling is inexact (underflow)."""
         value = np.ldexp(bound, self.exponent)
         if np.ldexp(value, -self.exponent) != bound:
             value = np.nextafter(value, outward)
@@ -187,7 +187,7 @@ class Grid:
 
     @property
     def plan_shape(self) -> tuple[int, int]:
-        """``(E_X, E_Y)``."""
+        """(E_X, E_Y)."""
         return self.ex.indices.size, self.ey.indices.size
 
     @property
@@ -197,7 +197,7 @@ class Grid:
 
 
 def n_variables(problem: Problem) -> int:
-    """Variables of the paper's program: μ, m_X, m_Y and m_0; counted before anything is built."""
+    """Count the variables of the paper's program, μ, m_X, m_Y and m_0, without building it."""
     x, y = problem.x, problem.y
     starts = np.count_nonzero(x.initial) * np.count_nonzero(y.initial)
     return x.n_transitions * y.n_transitions + 2 * x.n_states * y.n_states + int(starts)
@@ -208,7 +208,7 @@ def n_variables(problem: Problem) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """``min <cost, z>`` subject to ``matrix @ z = rhs``, ``z ≥ 0``; both sides come in named groups."""
+    """``min <cost, z>`` subject to ``matrix @ z = rhs``, ``z ≥ 0``, with variables and constraints in groups."""
 
     cost: Array
     matrix: sparse.csc_array
@@ -218,22 +218,26 @@ class Program:
 
     @classmethod
     def of_groups(cls, costs: list[Array], blocks: list[list[sparse.sparray | None]], rhs: list[Array]) -> "Program":
-        """Glue the groups together: ``blocks[i][j]`` acts on group j of the variables."""
+        """Assemble the groups; ``blocks[i][j]`` acts on group j of the variables."""
         matrix = sparse.csc_array(sparse.block_array(blocks, format="csc"))
         columns, rows = tuple(c.size for c in costs), tuple(b.size for b in rhs)
         return cls(np.concatenate(costs), matrix, np.concatenate(rhs), columns, rows)
 
     def split_columns(self, z: Array) -> list[Array]:
-        """A solution by groups of variables."""
+        """Split a solution into groups of variables."""
         return np.split(z, np.cumsum(self.columns)[:-1])
 
     def split_rows(self, duals: Array) -> list[Array]:
-        """Multipliers by groups of constraints."""
+        """Split multipliers into groups of constraints."""
         return np.split(duals, np.cumsum(self.rows)[:-1])
 
 
 def paper_program(grid: Grid) -> Program:
-    """Variables μ, m_X, m_Y, m_0; rows flow, causal-X, causal-Y, λ_X, λ_Y in Δ, start of X, start of Y."""
+    """Return the paper's program.
+
+    Variables are μ, m_X, m_Y and m_0; constraints are flow, causal-X, causal-Y, λ_X and λ_Y in Δ, and the starts of X
+    and Y.
+    """
     ex, ey, sx, sy, γ = grid.ex, grid.ey, grid.sx, grid.sy, grid.discount
     (n_x, n_y), (k_x, k_y), (e_x, e_y) = grid.cost.shape, grid.start_shape, grid.plan_shape
     one_x, one_y, S_x, S_y = _eye(n_x), _eye(n_y), _leaves(ex, n_x), _leaves(ey, n_y)
@@ -255,7 +259,7 @@ def paper_program(grid: Grid) -> Program:
 
 
 def all_pairs_program(grid: Grid) -> Program:
-    """Variables μ, m; constraints flow with every pair a start, causal-X, causal-Y."""
+    """Return the program with every pair as a start: variables μ and m; constraints flow, causal-X and causal-Y."""
     ex, ey, γ = grid.ex, grid.ey, grid.discount
     (n_x, n_y), (e_x, e_y) = grid.cost.shape, grid.plan_shape
     S_x, S_y = _leaves(ex, n_x), _leaves(ey, n_y)
@@ -281,19 +285,19 @@ def _row(n: int) -> sparse.csr_array:
 
 
 def _leaves(edges: Successors, n: int) -> sparse.csr_array:
-    """S (n, E): which state an edge leaves."""
+    """Return S (n, E): the state that an edge leaves."""
     size = edges.indices.size
     return sparse.csr_array((np.ones(size), (edges.sources, np.arange(size))), shape=(n, size))
 
 
 def _leads(edges: Successors, n: int) -> sparse.csr_array:
-    """T (n, E): which state an edge leads to."""
+    """Return T (n, E): the state that an edge leads to."""
     size = edges.indices.size
     return sparse.csr_array((np.ones(size), (edges.indices, np.arange(size))), shape=(n, size))
 
 
 def _weighted(edges: Successors, leaves: sparse.csr_array) -> sparse.csr_array:
-    """(E, n): the transposed incidence with the probability of each edge."""
+    """Return the transposed incidence (E, n), weighted with the probability of each edge."""
     return sparse.csr_array(sparse.diags_array(edges.probabilities) @ leaves.T)
 
 
@@ -301,7 +305,7 @@ def _weighted(edges: Successors, leaves: sparse.csr_array) -> sparse.csr_array:
 
 
 class Answer(NamedTuple):
-    """What HiGHS found; zeros if it has no answer."""
+    """The answer of HiGHS; zeros if it has none."""
 
     z: Array  # solution
     duals: Array
@@ -310,7 +314,7 @@ class Answer(NamedTuple):
 
 
 def highs(program: Program, method: str, max_iterations: int | None, time_limit: float | None) -> Answer:
-    """Tightest tolerances. After numerical trouble: without presolve, then interior point."""
+    """Solve with the tightest tolerances; after numerical trouble retry without presolve, then with interior point."""
     options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     options |= {} if max_iterations is None else {"maxiter": max_iterations}
     deadline = deadline_of(time_limit)
@@ -331,14 +335,14 @@ def highs(program: Program, method: str, max_iterations: int | None, time_limit:
 
 
 def evaluate(A: Array, grid: Grid, where: Mask) -> Array:
-    """``U = (1-γ) c + γ Π U`` on a set of pairs that the plans do not leave; zero elsewhere."""
+    """Solve U = (1-γ) c + γ Π U on a set of pairs that the plans do not leave; zero elsewhere."""
     U = np.zeros(grid.cost.size)
     U[where] = spsolve(_system(A, grid, where), (1 - grid.discount) * grid.cost.ravel()[where])
     return U.reshape(grid.cost.shape)
 
 
 def occupancy(A: Array, start: Array, grid: Grid) -> Array:
-    """``m = (1-γ) m_0 + γ Π^T m``, ``start`` = m_0 on the supports of the starts; no entry below NOISE."""
+    """Solve m = (1-γ) m_0 + γ Π^T m, with `start` = m_0 on the supports; entries up to NOISE become zero."""
     where = reachable(A, start, grid)
     source = np.zeros(grid.cost.shape)
     source[np.ix_(grid.sx.indices, grid.sy.indices)] = (1 - grid.discount) * start
@@ -349,7 +353,7 @@ def occupancy(A: Array, start: Array, grid: Grid) -> Array:
 
 
 def reachable(A: Array, start: Array, grid: Grid) -> Mask:
-    """The pairs that the plans lead to from the coupling of the starts, flat."""
+    """Return which flat pairs the plans reach from the coupling of the starts."""
     n, (i, j) = grid.cost.size, np.nonzero(start)
     first = grid.sx.indices[i] * grid.cost.shape[1] + grid.sy.indices[j]
     root = sparse.csr_array((np.ones(first.size), (np.zeros_like(first), first)), shape=(1, n))
@@ -362,7 +366,7 @@ def reachable(A: Array, start: Array, grid: Grid) -> Mask:
 
 
 def _kernel(A: Array, grid: Grid) -> sparse.csr_array:
-    """Π as a matrix over flat pairs."""
+    """Return Π as a matrix over flat pairs."""
     n_y, (e, k) = grid.cost.shape[1], np.nonzero(A)
     rows = grid.ex.sources[e] * n_y + grid.ey.sources[k]
     columns = grid.ex.indices[e] * n_y + grid.ey.indices[k]
@@ -370,12 +374,12 @@ def _kernel(A: Array, grid: Grid) -> sparse.csr_array:
 
 
 def _system(A: Array, grid: Grid, where: Mask) -> sparse.csc_array:
-    """``I - γ Π`` on a closed set of pairs."""
+    """Return I - γ Π on a closed set of pairs."""
     system = sparse.eye_array(grid.cost.size) - grid.discount * _kernel(A, grid)
     return sparse.csc_array(system.tocsr()[where][:, where])
 
 
 def shaping(edges: Successors, h: Array, discount: float) -> Array:
-    """``w = h + γ P w``: what turns the multipliers of "λ in Δ" into a shift of V."""
+    """Solve w = h + γ P w, which turns the multipliers of "λ in Δ" into a shift of V."""
     system = (sparse.eye_array(h.size) - discount * edges.matrix).tocsc()
     return np.asarray(spsolve(system, h)).reshape(h.size)

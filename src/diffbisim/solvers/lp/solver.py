@@ -1,4 +1,4 @@
-"""The paper's linear program, solved by HiGHS: slow, independent, and certified.
+"""The paper's linear program, solved by HiGHS: slow, but independent of the other solvers and certified.
 
 Over couplings μ(x,y,x',y') of two consecutive steps, and the encoder λ_X(y|x) and decoder λ_Y(x|y),
 
@@ -10,32 +10,32 @@ Over couplings μ(x,y,x',y') of two consecutive steps, and the encoder λ_X(y|x)
     Σ_y m_X = ρ_X,   Σ_x m_Y = ρ_Y                                 λ in Δ      duals h_X, h_Y
     Σ_y m_0 = ν_X,   Σ_x m_0 = ν_Y                                 starts      duals φ, ψ
 
-Here m_X(x,y) = ρ_X(x) λ_X(y|x), so that ν_X(x,x') λ_X(y|x) = P_X(x'|x) m_X(x,y): the paper's program with its
-λ-columns scaled, which keeps the tolerances of HiGHS meaningful in states that are hardly ever visited. μ
-lives on the supports only, one variable for each transition of X and each of Y: the edge form of program.py.
-The objective is scaled by a power of two near max c.
+Here m_X(x,y) = ρ_X(x) λ_X(y|x), so that ν_X(x,x') λ_X(y|x) = P_X(x'|x) m_X(x,y). This is the paper's program with its
+λ-columns scaled, which keeps the tolerances of HiGHS meaningful in states that are rarely visited. μ is defined on the
+supports only, with one variable for each transition of X and each of Y (the edge form of program.py). The objective is
+scaled by a power of two near max c.
 
-*From the duals to a lower bound.* The rows "λ in Δ" follow from the others, so V is only fixed up to shaping
-V(x,y) + w_X(x) + w_Y(y). Feasibility of the columns μ, m_X, m_Y says V + h_X + h_Y ≤ c + γ OT_V; with
-w_X = h_X + γ P_X w_X (w_Y alike) the shaped Ṽ = V + w_X + w_Y satisfies Ṽ ≤ c + γ OT_Ṽ, which is what
-certify.py needs, with potentials f_xy(x') = a(x,x',y)/γ + w_X(x').
+*From the duals to a lower bound.* The rows "λ in Δ" are redundant, so V is determined only up to shaping
+V(x,y) + w_X(x) + w_Y(y). Dual feasibility of the columns μ, m_X, m_Y means V + h_X + h_Y ≤ c + γ OT_V. With
+w_X = h_X + γ P_X w_X, and w_Y likewise, the shaped Ṽ = V + w_X + w_Y satisfies Ṽ ≤ c + γ OT_Ṽ, which certify.py needs,
+with potentials f_xy(x') = a(x,x',y)/γ + w_X(x').
 
-*From μ to an upper bound.* The plans μ/m, rounded to their marginals, are a coupling of the two chains; its
-value solves a linear system, whose residual is accounted for, and so is what its marginals still lack (:func:`_upper`).
+*From μ to an upper bound.* The plans μ/m, rounded to their marginals, are a coupling of the two chains. Its value
+solves a linear system, whose residual is accounted for, as is the remaining error of the marginals (:func:`_upper`).
 ``value`` is the value of that coupling.
 
-Neither bound believes HiGHS: whatever it returns is only a guess of plans and potentials.
+Both bounds are valid for any answer of HiGHS, which is used only as a guess of plans and potentials.
 
-*All pairs.* Where no mass goes the program above says nothing about V. The metric between all pairs of states
-comes from a second program, solved when it is asked for, in which every pair is a start:
+*All pairs.* Where there is no mass the program above does not determine V. The metric between all pairs of states comes
+from a second program, solved on demand, in which every pair is a start:
 
     min <m, c>   s.t.   m = (1-γ) + γ Σ μ(·,·,x,y),   Σ_y' μ = P_X m,   Σ_x' μ = P_Y m.
 
-Its plans fill in where the first has no mass; the value of the combined policy is ``values``; the potentials are made
-c-transforms of each other for those values, so that they are feasible to the last digit.
+Its plans are used where the first program has no mass. ``values`` is the value of the combined policy, and potentials
+are made c-transforms of each other for these values, so that they are feasible to the last digit.
 
-Cost: (transitions of X)·(transitions of Y) variables; 10^4 take seconds, 4·10^4 some ten ("highs-ipm" less).
-For anything larger: the exact solver.
+Cost: (transitions of X)·(transitions of Y) variables; 10^4 take seconds, 4·10^4 about ten ("highs-ipm" less). For
+larger problems use the exact solver.
 """
 
 from dataclasses import dataclass, fields
@@ -79,17 +79,17 @@ from diffbisim.stochastic import Successors
 if TYPE_CHECKING:
     from diffbisim.solvers.lp import LinearProgram
 
-#: Multipliers beyond this, of costs scaled to one, are of no use: their rounding alone would be larger than tol.
+#: Multipliers are clipped to this, for costs scaled to one: beyond it their rounding alone would exceed tol.
 LARGEST = 1e6
 
-#: The plans μ/m of the paper's program are kept where a pair has at least this occupancy: dividing by less
-#: would magnify rounding, and the second program has all pairs.
+#: The plans μ/m of the paper's program are kept for pairs with at least this occupancy: dividing by less would magnify
+#: rounding errors, and the second program covers all pairs.
 VISITED = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What HiGHS found for the paper's program, in units of U and shaped."""
+    """The solution of the paper's program, in units of U and shaped."""
 
     mass: Array  # (E_X, E_Y): μ
     start: Array  # m_0 on the supports of the starts
@@ -103,14 +103,14 @@ class Solution:
 def solve(
     problem: Problem, options: "LinearProgram", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
-    """Solve the paper's program and certify what it says."""
+    """Solve the paper's program and certify the result."""
     if warm is not None:
         check_warm(warm, problem.shape)
     size = n_variables(problem)
     if size > options.max_variables:
         raise InvalidArgument(
-            f"the linear program would have {size:,} variables (more than max_variables = "
-            f"{options.max_variables:,}): use solver='exact', which gives the same distance"
+            f"the linear program would have {size:,} variables, more than max_variables = "
+            f"{options.max_variables:,}; use solver='exact', which gives the same distance"
         )
     grid = Grid.of(problem)
     solution = solve_paper(grid, options)
@@ -120,7 +120,7 @@ def solve(
     value = min(max(float(np.ldexp(value, grid.exponent)), lower), upper)
     row = Row({"value": value, "lower": lower, "upper": upper})
     if callback is not None:
-        callback(row)  # there is nothing left to stop
+        callback(row)  # its return value does not matter, because the run is over
     return DistanceResult(
         problem, value, lower, upper, _status(upper - lower, problem.scale, solution, options), solution.iterations,
         options.name, LinearProgramCoupling(problem, grid, solution, options), (row,),
@@ -138,12 +138,12 @@ def _status(gap: float, scale: float, solution: Solution, options: "LinearProgra
 
 
 def solve_program(program: Program, options: "LinearProgram") -> Answer:
-    """By HiGHS, with the options of the solver."""
+    """Solve with HiGHS and the options of the solver."""
     return highs(program, options.method, options.max_iterations, options.time_limit)
 
 
 def solve_paper(grid: Grid, options: "LinearProgram") -> Solution:
-    """The paper's program; if HiGHS has no answer the zero solution, which certifies wide bounds."""
+    """Solve the paper's program; if HiGHS has no answer, use zeros, which certify wide bounds."""
     program = paper_program(grid)
     answer = solve_program(program, options)
     mass, _, _, start = program.split_columns(answer.z)
@@ -165,7 +165,7 @@ def solve_paper(grid: Grid, options: "LinearProgram") -> Solution:
 
 
 def _lower(grid: Grid, solution: Solution) -> float:
-    """A certified lower bound from the multipliers: true for any table and any potentials that are numbers."""
+    """Return a certified lower bound from the multipliers, valid for any table and potentials."""
     ex, ey, γ = grid.ex, grid.ey, grid.discount
     W, f, f_start = (
         np.clip(np.nan_to_num(table), -LARGEST, LARGEST)
@@ -177,7 +177,7 @@ def _lower(grid: Grid, solution: Solution) -> float:
 
 
 def lower_distance(lower: Array, f: Array, sx: Successors, sy: Successors) -> float:
-    """``d ≥`` this, from a table with ``U ≥ lower`` and any potential ``f (k_X, 1)`` of the start of X."""
+    """Return a lower bound on d, given U ≥ `lower` and any potential `f` (k_X, 1) of the start of X."""
     cost = at_targets(lower, sx, sy)
     f, g = conjugate(f, cost, sx, sy)
     return float(dual_values(f, g, sx, sy)[0, 0]) - rounding(sx, sy, cost, f, g)
@@ -186,21 +186,21 @@ def lower_distance(lower: Array, f: Array, sx: Successors, sy: Successors) -> fl
 def _upper(grid: Grid, solution: Solution) -> tuple[float, float]:
     """The value of the coupling μ/m, and a certified upper bound.
 
-    *Plans whose marginals are nearly right.* Rounding leaves the plan A of a pair with marginals that are off by δ in
-    all, a few last digits of *one*: a successor of probability 1e-16 may be missing altogether, and with it every pair
-    that only it leads to. There is a coupling π that exceeds A by a mass of δ at most (scale down the rows of A that
-    are too heavy, then the columns, and fill up). Let M = max c, which bounds U everywhere, R the pairs that the plans
-    lead to, and 0 ≤ W ≤ M a table on R. For k ≥ 0 put h = min(W + k, M) on R and M elsewhere. On R
+    *Plans with nearly correct marginals.* After rounding, the marginals of the plan A of a pair have a total error δ, a
+    few last digits of *one*: a successor of probability 1e-16 may be missing altogether, and with it every pair that
+    only it leads to. There is a coupling π that exceeds A by a mass of at most δ (scale down rows of A that are too
+    heavy, then columns, and fill up). Let M = max c, which bounds U everywhere, R the pairs that the plans lead to, and
+    0 ≤ W ≤ M a table on R. For k ≥ 0 let h = min(W + k, M) on R and M elsewhere. On R
 
         T h  ≤  (1-γ) c + γ <π, h>  ≤  (1-γ) c + γ (<A, W> + k + δ M),
 
-    because the part of π below A has mass one at most and leads to R, and the rest is at most M. That is at most W + k
-    if k = (max_R (TW - W)⁺ + γ δ M)/(1-γ), and T h ≤ M as well; so T h ≤ h and U ≤ h. The start is one more such plan.
+    because the part of π below A has mass at most one and leads to R, and the rest costs at most M. This is at most
+    W + k if k = (max_R (TW - W)⁺ + γ δ M)/(1-γ), and T h ≤ M as well; so T h ≤ h and U ≤ h. The start is one more plan.
 
-    *Rounding*, in units u = 2^-53 = ε/2 of M, with K = k_X + k_Y the longest rows: TW - W carries K + 5; the sums in δ
-    carry K; the rows of either chain miss one by up to 8 that the door lets pass, and their sums there carried K, which
-    is K + 16 together; the last additions carry 6. That is 3 K + 27 < 4 (K + 8): half of what :func:`rounding` allows,
-    which does not know δ.
+    *Rounding errors*, in units u = 2^-53 = ε/2 of M, with K = k_X + k_Y for the longest rows: K + 5 for TW - W; K for
+    the sums in δ; K + 16 for both chains, whose row sums may differ from one by up to 8 each after validation, computed
+    with an error of K; 6 for the last additions. The total 3 K + 27 < 4 (K + 8) is half of what :func:`rounding`
+    returns, which does not include δ.
     """
     ex, ey, sx, sy, γ, M = grid.ex, grid.ey, grid.sx, grid.sy, grid.discount, float(grid.cost.max())
     A = round_plans(conditional(solution.mass, ex, ey), ex, ey)
@@ -214,11 +214,11 @@ def _upper(grid: Grid, solution: Solution) -> tuple[float, float]:
     return value, value + k + M * float(marginal_error(start, sx, sy)[0, 0]) + rounding(sx, sy, grid.cost) / 2
 
 
-# --- what is known at the end -------------------------------------------------------------------------------------
+# --- the coupling -------------------------------------------------------------------------------------------------
 
 
 class AllPairs(NamedTuple):
-    """Plans, values and potentials of all pairs, scaled."""
+    """Scaled plans, values and potentials of all pairs."""
 
     plans: Array  # (E_X, E_Y)
     table: Array  # (n_X, n_Y): the value of the plans
@@ -226,7 +226,7 @@ class AllPairs(NamedTuple):
 
 
 class LinearProgramCoupling(Coupling):
-    """Plans, potentials and values of all pairs: from the second program where the first has no mass."""
+    """Plans, potentials and values of all pairs, from the second program where the first has no mass."""
 
     def __init__(self, problem: Problem, grid: Grid, solution: Solution, options: "LinearProgram | None") -> None:
         self.problem, self.grid, self.solution, self.options = problem, grid, solution, options
@@ -237,7 +237,7 @@ class LinearProgramCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: dict[str, NDArray[Any]]) -> "LinearProgramCoupling":
-        """The inverse of :meth:`state`: nothing is solved again."""
+        """Rebuild from the arrays of :meth:`state`, without solving again."""
         check_lp(problem, arrays)
         parts: dict[str, Any] = {f.name: arrays[f.name] for f in fields(Solution)}
         parts |= {"iterations": int(parts["iterations"]), "limit": bool(parts["limit"])}
@@ -248,7 +248,7 @@ class LinearProgramCoupling(Coupling):
     @lazy
     def _pairs(self) -> AllPairs:
         grid, mass, options = self.grid, self.solution.mass, self.options
-        assert options is not None, "what comes from a file has all pairs"
+        assert options is not None, "a restored coupling already has all pairs"
         ex, ey, γ = grid.ex, grid.ey, grid.discount
         program = all_pairs_program(grid)
         answer = solve_program(program, options)
@@ -261,8 +261,8 @@ class LinearProgramCoupling(Coupling):
         gap = float(np.max(U - (1 - γ) * grid.cost - γ * dual_values(f, g, ex, ey))) / (1 - γ)
         if gap > options.tol * grid.cost.max():
             warn(
-                f"the values of all pairs are certified to {np.ldexp(gap, grid.exponent):.1e}, more than "
-                "tol: use solver='exact'",
+                f"the values of all pairs are certified only to {np.ldexp(gap, grid.exponent):.1e}, which exceeds tol; "
+                "use solver='exact'",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -291,7 +291,7 @@ class LinearProgramCoupling(Coupling):
         return self._extended(f, self.grid.ex.indices[rows], self.grid.ey.indices[columns])
 
     def occupancy(self) -> Array:
-        """``m = (1-γ) m_0 + γ Π^T m`` on the pairs that the start can reach."""
+        """Solve m = (1-γ) m_0 + γ Π^T m on the pairs that the start can reach."""
         start = round_plans(self.solution.start, self.grid.sx, self.grid.sy)
         return occupancy(self._pairs.plans, start, self.grid)
 
@@ -299,7 +299,7 @@ class LinearProgramCoupling(Coupling):
         return slice(*self.grid.ex.indptr[x : x + 2]), slice(*self.grid.ey.indptr[y : y + 2])
 
     def _extended(self, f: Array, support_x: Any, support_y: Any) -> tuple[Array, Array]:
-        """From f on the support of X: c-transforms of each other, for every x' and every y'."""
+        """Extend f from the support of X to c-transforms of each other for every x' and y'."""
         U = self.values
         g = np.min(U[np.ix_(support_x, support_y)] - f[:, None], axis=0)
         f = np.min(U[:, support_y] - g, axis=1)
@@ -312,7 +312,7 @@ def _sparse_plan(plan: Array, rows: Any, columns: Any, shape: tuple[int, int]) -
 
 
 def check_lp(problem: Problem, arrays: dict[str, NDArray[Any]]) -> None:
-    """What a file says: solutions of the paper's program, and plans, values and potentials of all pairs."""
+    """Check the arrays of a file: solutions of the paper's program, and plans, values and potentials of all pairs."""
     ex, ey = problem.x.successors, problem.y.successors
     n_y, plans = problem.shape[1], (ex.indices.size, ey.indices.size)
     starts = int(np.count_nonzero(problem.x.initial)), int(np.count_nonzero(problem.y.initial))
@@ -328,7 +328,7 @@ def check_lp(problem: Problem, arrays: dict[str, NDArray[Any]]) -> None:
     A = numbers(arrays, "plans", plans, least=0.0)
     off = np.abs(over_y(A, ey) - ex.probabilities[:, None]).max(), np.abs(over_x(A, ex) - ey.probabilities).max()
     if not max(off) <= MARGINALS:
-        raise InvalidData(f"array 'plans' misses the marginals by {max(off):.1e}")
+        raise InvalidData(f"array 'plans' misses the marginals by {max(off):.1e}; the file is damaged")
     values = numbers(arrays, "values", problem.shape)
     if not np.allclose(values, np.ldexp(table, int(np.frexp(problem.scale)[1])), rtol=1e-12, atol=0.0):
-        raise InvalidData("arrays 'values' and 'table' are not the same table")
+        raise InvalidData("arrays 'values' and 'table' are not the same table; the file is damaged")

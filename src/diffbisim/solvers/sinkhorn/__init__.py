@@ -1,11 +1,11 @@
 """Sinkhorn value and policy iteration, and their options.
 
-    solver.py     the algorithm: improve, check, evaluate; how the temperature falls
+    solver.py     the algorithm: improve, check, evaluate; the annealing schedule
     plans.py      the plans of all pairs in Gibbs form, and as one matrix
     kernels.py    Sinkhorn and Newton on one pair, rounding, transforms
-    coupling.py   what is known at the end; the entropic metric
+    coupling.py   the coupling, and the entropic metric
 
-numba is loaded when a solver runs, not before.
+numba is loaded when a solver runs.
 """
 
 from dataclasses import dataclass
@@ -26,15 +26,25 @@ SCHEDULES = ("anneal", "sqrt", "constant")
 class SinkhornPolicy:
     """Sinkhorn policy iteration (``solver="sinkhorn-policy"``).
 
-    Attributes:
-        tol: certified gap to reach, relative to the largest ground cost; default 1e-3, with ``epsilon`` 1e-10.
-        epsilon: temperature of the entropic metric, in the units of the cost; 0 for the distance itself.
-        schedule: "anneal", or the paper's "sqrt" (η/√k) and "constant".
-        eta: η of the paper's schedules, for costs whose largest is one (others are scaled).
-        sweeps: sweeps of evaluation in every iteration; None for a linear solve (SPI) or one (SVI).
-        max_iterations: improvements before it gives up (it warns, and the bounds stay true).
-        time_limit: seconds after which no further iteration starts; None for no limit.
-        threads: how many to use; None for all processors, where the work is large enough to pay.
+    Parameters
+    ----------
+    tol : float, default=None
+        Certified gap to reach, relative to the largest ground cost. None means 1e-3, or 1e-10 with `epsilon`.
+    epsilon : float, default=0.0
+        Temperature of the entropic metric, in the units of the cost; 0 for the distance itself.
+    schedule : {"anneal", "sqrt", "constant"}, default="anneal"
+        Annealing, or the paper's schedules η/√k and η.
+    eta : float, default=5.0
+        η of the paper's schedules, for costs scaled to a maximum of one.
+    sweeps : int, default=None
+        Evaluation sweeps per iteration. None means a linear solve for policy iteration and one sweep for value
+        iteration.
+    max_iterations : int, default=1000
+        Maximum number of improvements; beyond it the solver warns, and the bounds remain valid.
+    time_limit : float, default=None
+        Seconds after which no further iteration starts; None for no limit.
+    threads : int, default=None
+        Number of threads; None for all processors if the work is large enough.
     """
 
     tol: float | None = None
@@ -54,19 +64,21 @@ class SinkhornPolicy:
 
     def __post_init__(self) -> None:
         if not 0 <= as_number(self.epsilon) < float("inf"):
-            raise InvalidArgument(f"epsilon is {self.epsilon!r}; give a temperature in the units of the cost, or 0")
+            raise InvalidArgument(f"epsilon is {self.epsilon!r}; pass a temperature in the units of the cost, or 0")
         if self.tol is None:
             object.__setattr__(self, "tol", 1e-10 if self.epsilon else 1e-3)
         if self.schedule not in SCHEDULES:
-            raise InvalidArgument(f"schedule is {self.schedule!r}; choose one of {', '.join(map(repr, SCHEDULES))}")
+            raise InvalidArgument(f"schedule is {self.schedule!r}; use one of {', '.join(map(repr, SCHEDULES))}")
         check_options(self, "tol", "eta", "sweeps", "max_iterations", "time_limit", "threads")
         if self.epsilon and self.schedule != "anneal":
-            raise InvalidArgument(f"epsilon needs schedule='anneal': {self.schedule!r} never stops cooling")
+            raise InvalidArgument(
+                f"epsilon needs schedule='anneal', because {self.schedule!r} does not end at a given temperature"
+            )
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
-        """Run to the certified gap, from a previous result if given; ``callback(row of history)`` true stops."""
+        """Solve to the certified gap, starting from a previous result if given; stops if ``callback(row)`` is true."""
         from diffbisim.solvers.sinkhorn.solver import solve
 
         return solve(problem, self, warm, callback)
@@ -76,7 +88,7 @@ class SinkhornPolicy:
 class SinkhornValue(SinkhornPolicy):
     """Sinkhorn value iteration (``solver="sinkhorn-value"``): no linear solves between the half-steps.
 
-    Options as :class:`SinkhornPolicy`.
+    Parameters are those of :class:`SinkhornPolicy`.
     """
 
     name: ClassVar[str] = "sinkhorn-value"

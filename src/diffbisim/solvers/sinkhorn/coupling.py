@@ -1,34 +1,35 @@
-"""What the Sinkhorn solvers know at the end, and the entropic metric.
+"""The coupling of the Sinkhorn solvers, and the entropic metric.
 
-*At the end* there are potentials in Gibbs form and a table, read out when asked. Plans are rounded, so their marginals
-are exact. Potentials are transforms of each other for the table ``values``: hard ones, feasible to the last digit, for
-the distance itself; soft ones for the entropic metric, where they are its exact derivatives. The table is shifted so
-that the transport of the starts is the ``value`` of the result.
+*Coupling.* The result of a run is a set of potentials in Gibbs form and a table. Plans are rounded, so their marginals
+are exact. Potentials are transforms of each other for the table ``values``: for the distance itself hard ones, feasible
+to the last digit; for the entropic metric soft ones, which are its exact derivatives. The table is shifted so that the
+transport of the starts equals the ``value`` of the result.
 
 *The entropic metric* is a smooth version of the distance. With a temperature ε > 0, in the units of the cost, every
-step pays for the information that its plan uses:
+step also pays for the information that its plan uses:
 
     V_ε(x,y) = c(x,y) + γ min_{π ∈ Π(P_X(·|x), P_Y(·|y))} <π, V_ε> + ε KL(π ‖ P_X(·|x) ⊗ P_Y(·|y))
     d_ε      = (1-γ) min_{π ∈ Π(ν_X, ν_Y)} <π, V_ε> + ε KL(π ‖ ν_X ⊗ ν_Y)
 
-so d_ε is the least discounted average of cost + ε·information: it grows with ε from d to the value of the independent
-coupling. The operator is monotone and shifts by γk when the table shifts by k, as for ε = 0: a γ-contraction, with the
-same certified bounds. In U = (1-γ)V the temperature is (1-γ)ε, which is what the solvers call ``epsilon`` inside.
+so d_ε is the least discounted average of cost + ε·information; it increases with ε from d to the value of the
+independent coupling. As for ε = 0, the operator is monotone and shifts by γk when the table shifts by k, so it is a
+γ-contraction with the same certified bounds. In U = (1-γ)V the temperature is (1-γ)ε, which is called ``epsilon``
+inside the solvers.
 
 *Gradient.* By duality one step is, for p = P_X(·|x), q = P_Y(·|y),
 
     max_{f,g} <p, f> + <q, g> - ε Σ_ij p_i q_j (exp((f_i + g_j - V_ij)/ε) - 1),
 
-and at the maximum Σ_j q_j exp((f_i + g_j - V_ij)/ε) = 1 for *every* i, also where p_i = 0 if f_i is defined by it: the
-soft c-transform. The derivative in p_i is f_i - ε (1 - 1) = f_i: the reference p ⊗ q moves with p and contributes
-nothing more. The maximizers are unique up to a constant, hence the derivative exists everywhere, at d = 0 and at ties
-too, and the formulas of gradient.py hold word for word with these potentials and the Gibbs plans:
+and at the maximum Σ_j q_j exp((f_i + g_j - V_ij)/ε) = 1 for *every* i. Where p_i = 0 this equation, the soft
+c-transform, defines f_i. The derivative in p_i is f_i - ε (1 - 1) = f_i: the reference p ⊗ q also changes with p, but
+contributes nothing more. The maximizers are unique up to a constant, hence the derivative exists everywhere, also at
+d = 0 and at ties, and the formulas of gradient.py hold with these potentials and the Gibbs plans:
 
     ∂d_ε/∂P_X(x'|x) = γ Σ_y m(x,y) f_xy(x'),   ∂d_ε/∂ν_X = (1-γ) f_0,   ∂d_ε/∂c = m.
 
-``value``, ``lower`` and ``upper`` of an entropic result are d_ε and its bounds, not those of d: d ≤ d_ε ≤ d + ε I, with
-I the discounted information of an optimal coupling, at most the logarithm of the number of successors in every step.
-d_ε(X, X) is positive: the entropic metric is a loss, not a metric.
+``value``, ``lower`` and ``upper`` of an entropic result are d_ε and bounds on it, not on d. They are related by
+d ≤ d_ε ≤ d + ε I, where I is the discounted information of an optimal coupling, at most the logarithm of the number of
+successors per step. d_ε(X, X) is positive: the entropic metric is a loss function, not a metric.
 """
 
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ EPS = float(np.finfo(float).eps)
 
 
 class SinkhornCoupling(Coupling):
-    """Plans, potentials and occupancies from :class:`GibbsPlans` and a table ``U`` (flat, scaled)."""
+    """Plans, potentials and occupancies from :class:`GibbsPlans` and a table `U` (flat, scaled)."""
 
     def __init__(self, problem: Problem, plans: GibbsPlans, U: Array, epsilon: float) -> None:
         self.problem, self.plans, self.U, self.epsilon = problem, plans, U, epsilon
@@ -58,7 +59,7 @@ class SinkhornCoupling(Coupling):
 
     @classmethod
     def of_table(cls, problem: Problem, values: Array, epsilon: float) -> "SinkhornCoupling":
-        """The entropic coupling that belongs to a solved table; ``epsilon`` as inside, positive."""
+        """Return the entropic coupling of a solved table; `epsilon` > 0 is the temperature of U."""
         plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape)
         U = values.ravel() / (problem.scale or 1.0)
         plans.settle(U, 1 / epsilon, 1e-14)
@@ -71,7 +72,7 @@ class SinkhornCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "SinkhornCoupling":
-        """The inverse of :meth:`state`: tables, potentials and temperatures."""
+        """Rebuild from the arrays of :meth:`state`: tables, potentials and temperatures."""
         (n_x, n_y), x, y = problem.shape, problem.x, problem.y
         sizes = {"U": n_x * n_y, "W": n_x * n_y, "F": n_y * x.n_transitions, "G": n_x * y.n_transitions}
         U, W, F, G = (numbers(arrays, name, (size,)) for name, size in sizes.items())
@@ -79,7 +80,7 @@ class SinkhornCoupling(Coupling):
         epsilon = float(numbers(arrays, "epsilon", (), least=0.0))
         plans = GibbsPlans(x.successors, y.successors, problem.shape)
         plans.F, plans.G = F, G
-        plans.heat(W, beta)
+        plans.set_kernel(W, beta)
         plans.coldest = plans.beta
         return cls(problem, plans, U, epsilon)
 
@@ -100,7 +101,7 @@ class SinkhornCoupling(Coupling):
         return self.scale * f, self.scale * g
 
     def occupancy(self) -> Array:
-        """m = (1-γ) m_0 + γ Πᵀ m of the rounded plans, by BiCGStab; sweeps where that stagnates."""
+        """Solve m = (1-γ) m_0 + γ Πᵀ m for the rounded plans by BiCGStab, or by sweeps if it stagnates."""
         γ, operator = self.problem.discount, plan_operator(self.plans)
         source = (1 - γ) * self.start.plan.toarray().ravel()
 
@@ -116,7 +117,7 @@ class SinkhornCoupling(Coupling):
             system(m, image := np.empty_like(m))
             if (total := float(np.abs(image - source).sum()) / (1 - γ)) > 1e-6:
                 warn(
-                    f"the occupancy is only accurate to {total:.1e} in total; use a smaller discount",
+                    f"the occupancy is accurate only to {total:.1e} in total; use a smaller discount",
                     ConvergenceWarning,
                     stacklevel=3,
                 )
@@ -141,27 +142,27 @@ class SharpStart:
         self.exact, self.shape = StartTransport(problem), problem.shape
 
     def bounds(self, U: Array) -> tuple[float, float]:
-        """Around OT_U(ν_X, ν_Y), rounding included."""
+        """Return bounds on OT_U(ν_X, ν_Y), including rounding."""
         cost = U[self.exact.cells]
         value = self.exact.transport.solve(cost, PRICE)
         slack = 2 * (sum(cost.shape) + 4) * EPS * float(np.abs(cost).max()) + PRICE
         return value - slack, value + slack
 
     def start(self, U: Array) -> Start:
-        """Plan and potentials for a table."""
+        """Return plan and potentials for a table."""
         self.bounds(U)
         return Start(self.exact.plan(), *self.exact.potentials(U.reshape(self.shape)))
 
 
 class SoftStart:
-    """The entropic coupling of the starts at temperature ``epsilon`` (of U)."""
+    """The entropic coupling of the starts at the temperature `epsilon` of U."""
 
     def __init__(self, problem: Problem, epsilon: float) -> None:
         x, y = (Successors.of(chain.initial[None, :]) for chain in (problem.x, problem.y))
         self.epsilon, self.plans = epsilon, GibbsPlans(x, y, problem.shape, threads=1)
 
     def bounds(self, U: Array) -> tuple[float, float]:
-        """Around the entropic transport of the starts, rounding included."""
+        """Return bounds on the entropic transport of the starts, including rounding."""
         plans = self.plans
         plans.settle(U, 1 / self.epsilon, 1e-14)
         upper, (lower, size) = plans.soft_costs(U, self.epsilon), plans.dual_bounds(U, self.epsilon)
@@ -170,11 +171,11 @@ class SoftStart:
         return float(lower[0]) - slack, float(upper[0]) + slack
 
     def start(self, U: Array) -> Start:
-        """Plan and potentials for a table."""
+        """Return plan and potentials for a table."""
         self.bounds(U)
         return Start(self.plans.plan(0), *self.plans.potentials(0, U, self.epsilon))
 
 
 def start_of(problem: Problem, epsilon: float) -> SharpStart | SoftStart:
-    """The coupling of the starts: entropic, or for ε = 0 exact."""
+    """Return the coupling of the starts: entropic, or exact for ε = 0."""
     return SoftStart(problem, epsilon) if epsilon else SharpStart(problem)

@@ -1,27 +1,27 @@
 """Sinkhorn's algorithm on pairs of states, for plans in Gibbs form (numba, without the GIL).
 
 The plan of pair k = (x,y) is π(i,j) = p_i q_j exp(β (f_i + g_j - W_ij)) on the successors i of x and j of y. The costs
-of a pair are gathered from the table into a scratch matrix that stays in the cache; nothing of size n_X² n_Y² exists.
+of a pair are gathered from the table into a scratch matrix that stays in the cache; no array of size n_X² n_Y² exists.
 
-No exponential here can overflow, whatever β, costs and probabilities are: the rows of a fresh matrix are normalized
-by their largest term first (*absorption*), so that the scalings u, w of the iteration start at one; where they drift
-beyond LARGE they are absorbed into f and g and the matrix is made anew.
+No exponential here can overflow, for any β, costs and probabilities: the rows of a new matrix are first normalized by
+their largest term (*absorption*), so that the scalings u, w of the iteration start at one. If they grow beyond LARGE,
+they are absorbed into f and g and the matrix is recomputed.
 
-    scale       over-relaxed Sinkhorn until the marginals are right
+    scale       over-relaxed Sinkhorn until the marginals are accurate
     newton      the same by Newton's method, where Sinkhorn is too slow
-    plans       rounded to exact marginals, what they cost, and what they do to tables
+    plans       rounded to exact marginals; their costs, and their action on tables
     potentials  transforms: half-steps, lower bounds, sums for the gradient
 
-A rounded plan costs at least as much as the transport, and two transforms in a row, g → f → g, are worth at most that:
+A rounded plan costs at least as much as the transport, and the value after two transforms, g → f → g, is at most that:
 
     <p, f> + <q, g>  ≤  min over couplings of <·, U> + ε KL(· ‖ p⊗q)  ≤  <π, U> + ε KL(π ‖ p⊗q)
 
 for a table U and a temperature ε ≥ 0. The transform is f_i = min_j (U_ij - g_j), or its soft version
 -ε log Σ_j q_j exp((g_j - U_ij)/ε), whose plan has mass one, so that the entropic dual has no further term. Letters:
 
-    k = x m_Y + y       pairs of rows, m_Y rows of Y (the starts are the case of one pair)
-    W, U, V             tables (n_X*n_Y,), flat; n_y their number of columns
-    F, G                potentials, pair after pair: see :func:`place`
+    k = x m_Y + y       pairs of rows, m_Y rows of Y (the starts are the case of a single pair)
+    W, U, V             flat tables (n_X*n_Y,) with n_y columns
+    F, G                potentials, one pair after the other: see :func:`place`
     C, K (a, b)         scratch: costs and plan of one pair
 """
 
@@ -45,11 +45,11 @@ from diffbisim.solvers.successors import (
 )
 from diffbisim.stochastic import Successors
 
-LARGE = 1e80  # scalings beyond it are absorbed
-TINY = 1e-150  # columns lighter than this share of what they should be are filled from their largest term
-VANISHES = -600.0  # exponents from here on downward
-PATIENCE, FIRM, EVERY = 6, 1.75, 10  # iterations before over-relaxation, its strength, iterations between two reviews
-REACH, RIDGE, STEPS = 4.0, 1e-14, 60  # Newton: longest first step, what keeps pivots positive, most steps
+LARGE = 1e80  # scalings beyond this are absorbed
+TINY = 1e-150  # columns lighter than this fraction of their target get a half-step of their own
+VANISHES = -600.0  # exponentials of smaller numbers are set to zero
+PATIENCE, OMEGA, EVERY = 6, 1.75, 10  # iterations before over-relaxation, its ω, iterations between reviews of ω
+REACH, RIDGE, STEPS = 4.0, 1e-14, 60  # Newton: longest first step, lower limit of pivots, maximum number of steps
 
 
 class Pairs(NamedTuple):
@@ -72,8 +72,24 @@ class Gibbs(NamedTuple):
     G: Any  # (m_X E_Y,)
 
 
+class Potentials(NamedTuple):
+    """The potentials of all pairs for a table U at the temperature ε, by transforms of G."""
+
+    pairs: Pairs
+    U: Any  # (n_X*n_Y,)
+    epsilon: float  # 0: hard transforms
+    G: Any  # (m_X E_Y,)
+
+
+class Stop(NamedTuple):
+    """When Sinkhorn's iteration stops."""
+
+    most: int  # iterations
+    target: float  # marginal error
+
+
 class Place(NamedTuple):
-    """Where one pair stands."""
+    """Where the data of one pair are."""
 
     x: int
     y: int
@@ -94,18 +110,18 @@ class Pair(NamedTuple):
     g: Any  # (b,)
 
 
-class Room(NamedTuple):
-    """Scratch for the largest pair."""
+class Scratch(NamedTuple):
+    """Scratch arrays for the largest pair."""
 
     matrices: Any  # (copies, a*b)
     row: Any  # (a,)
     col: Any  # (b,)
-    also: Any  # (b,)
+    col2: Any  # (b,)
 
 
 @njit(inline="always", **STRICT)
 def place(k, pairs):
-    """Pair k; potentials of one x stand by y, those of one y by x."""
+    """Return the place of pair k; the potentials of one x are ordered by y, those of one y by x."""
     x_at, y_at = pairs.x.indptr, pairs.y.indptr
     m_y = y_at.size - 1
     x, y = k // m_y, k % m_y
@@ -117,24 +133,24 @@ def place(k, pairs):
 
 @njit(inline="always", **STRICT)
 def pair_at(at, pairs, F, G):
-    """Laws and potentials of the pair at a place."""
+    """Return the laws and potentials of the pair at a place."""
     p, q = pairs.x.probabilities[at.rows], pairs.y.probabilities[at.cols]
     return Pair(p, q, pairs.log_p[at.rows], pairs.log_q[at.cols], F[at.f], G[at.g])
 
 
 @njit(inline="always", **STRICT)
-def costs(at, pairs, W, room):
-    """The costs of a pair, (a, b)."""
+def costs(at, pairs, W, scratch):
+    """Return the costs of a pair, (a, b)."""
     rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
-    gather(W, pairs.n_y, rows, cols, room)
-    return room[: rows.size * cols.size].reshape((rows.size, cols.size))
+    gather(W, pairs.n_y, rows, cols, scratch)
+    return scratch[: rows.size * cols.size].reshape((rows.size, cols.size))
 
 
 @njit(**STRICT)
-def _transposed_costs(at, pairs, W, room):
-    """The costs of a pair, (b, a)."""
+def _transposed_costs(at, pairs, W, scratch):
+    """Return the costs of a pair, (b, a)."""
     rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
-    T = room[: rows.size * cols.size].reshape((cols.size, rows.size))
+    T = scratch[: rows.size * cols.size].reshape((cols.size, rows.size))
     for i in range(rows.size):
         for j in range(cols.size):
             T[j, i] = W[rows[i] * pairs.n_y + cols[j]]
@@ -142,10 +158,10 @@ def _transposed_costs(at, pairs, W, room):
 
 
 @njit(inline="always", **STRICT)
-def make_room(pairs, copies):
-    """Room for ``copies`` matrices and three vectors."""
+def make_scratch(pairs, copies):
+    """Allocate `copies` matrices and three vectors for the largest pair."""
     a, b = longest(pairs.x), longest(pairs.y)
-    return Room(np.empty((copies, a * b)), np.empty(a), np.empty(b), np.empty(b))
+    return Scratch(np.empty((copies, a * b)), np.empty(a), np.empty(b), np.empty(b))
 
 
 @njit(**STRICT)
@@ -187,7 +203,7 @@ def _exponentials(shift, out):
 
 @njit(**STRICT)
 def soft_row(c, log_q, g, beta, out):
-    """softmin: -1/β log Σ_j q_j exp(β (g_j - c_j)), from the largest term; ``out`` gets the terms, summing to one."""
+    """Return softmin -1/β log Σ_j q_j exp(β (g_j - c_j)); `out` gets the terms, normalized to sum to one."""
     _exponents(log_q, g, c, beta, out)
     m = _largest(out)
     _exponentials(m, out)
@@ -199,7 +215,7 @@ def soft_row(c, log_q, g, beta, out):
 
 @njit(**STRICT)
 def _absorb(C, pair, beta, K):
-    """f = softmin (C - g), K = the plan, whose rows are then right; columns that are empty get a step of their own."""
+    """Set f = softmin (C - g) and K to the plan, with exact rows; empty columns get a half-step of their own."""
     (a, b), (p, q, log_p, log_q, f, g) = C.shape, pair
     for _ in range(3):
         for i in range(a):
@@ -223,26 +239,26 @@ def _absorb(C, pair, beta, K):
 
 @njit(inline="always", **LOOSE)
 def relaxed(t, omega):
-    """About t^ω, to second order in t - 1 (and growing like t outside [1/2, 2]); exactly t for ω = 1."""
+    """Return about t^ω, to second order in t - 1 (growing like t outside [1/2, 2]); exactly t for ω = 1."""
     c = min(max(t, 0.5), 2.0)
     return t / c * (1 + 0.5 * (omega + 1) * (c - 1)) / (1 - 0.5 * (omega - 1) * (c - 1))
 
 
 @njit(**STRICT)
 def relaxation(done, omega, error, before):
-    """ω after ``done`` iterations: 1 for a pair that converges at once, then FIRM, and 1 again if that was too much.
+    """Return ω after `done` iterations: 1 at first, then OMEGA for slow pairs, and 1 again if the error grew.
 
-    Sinkhorn is block Gauss-Seidel on the dual: near the solution SOR converges for ω < 2 and its best ω is near 2 when
-    Sinkhorn is slow (Young 1954); far from it ω = 1.9 diverges at low temperatures, and 1.75 was never seen to.
+    Sinkhorn is block Gauss-Seidel on the dual. Near the solution SOR converges for ω < 2, and its best ω is near 2 if
+    Sinkhorn is slow (Young 1954). Far from the solution ω = 1.9 diverges at low temperatures, while 1.75 never did.
     """
     if done % EVERY == 0 and error > 1.5 * before:
         return 1.0
-    return max(omega, FIRM) if done == PATIENCE else omega
+    return max(omega, OMEGA) if done == PATIENCE else omega
 
 
 @njit(**LOOSE)
 def _columns(K, q, u, w, omega, t):
-    """The columns' half-step; returns by how much their sums were wrong."""
+    """Apply the columns' half-step and return the error of their sums before it."""
     _put(0.0, t)
     for i in range(K.shape[0]):
         for j in range(q.size):
@@ -257,7 +273,7 @@ def _columns(K, q, u, w, omega, t):
 
 @njit(**LOOSE)
 def _rows(K, p, u, w, omega):
-    """The rows' half-step; returns the largest of u and 1/u."""
+    """Apply the rows' half-step and return the largest of u and 1/u."""
     far = 0.0
     for i in range(p.size):
         s = 0.0
@@ -277,10 +293,11 @@ def _farthest(w):
 
 
 @njit(inline="always", **STRICT)
-def _scale_one(C, K, pair, beta, most, target, omega, room):
-    """Sinkhorn on one pair until its columns are wrong by ``target``; returns iterations, that error and ω."""
+def _scale_one(C, K, pair, beta, stop, omega, scratch):
+    """Run Sinkhorn on one pair; return the number of iterations, the error of the columns, and ω."""
     p, q, f, g = pair.p, pair.q, pair.f, pair.g
-    u, w, t = room.row[: p.size], room.col[: q.size], room.also[: q.size]
+    most, target = stop
+    u, w, t = scratch.row[: p.size], scratch.col[: q.size], scratch.col2[: q.size]
     done, error, before = 0, np.inf, np.inf
     while True:
         _absorb(C, pair, beta, K)
@@ -306,46 +323,47 @@ def _scale_one(C, K, pair, beta, most, target, omega, room):
 
 
 @njit(**STRICT)
-def scale(lo, hi, gibbs, most, target, omega, error):
-    """Sinkhorn on every pair from its last potentials; ``omega`` and ``error`` (pairs,) are updated; iterations."""
+def scale(lo, hi, gibbs, stop, omega, error):
+    """Run Sinkhorn on every pair from its last potentials, updating `omega` and `error` (pairs,); return iterations."""
     gibbs, pairs, omega, error = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(omega), borrowed(error)
-    room, total = make_room(pairs, 2), 0
+    scratch, total = make_scratch(pairs, 2), 0
     for k in range(lo, hi):
         at = place(k, pairs)
-        C = costs(at, pairs, gibbs.W, room.matrices[0])
-        K = room.matrices[1][: C.size].reshape(C.shape)
+        C = costs(at, pairs, gibbs.W, scratch.matrices[0])
+        K = scratch.matrices[1][: C.size].reshape(C.shape)
         pair = pair_at(at, pairs, gibbs.F, gibbs.G)
-        done, error[k], omega[k] = _scale_one(C, K, pair, gibbs.beta, most, target, omega[k], room)
+        done, error[k], omega[k] = _scale_one(C, K, pair, gibbs.beta, stop, omega[k], scratch)
         total += done
     return total
 
 
 # --- Newton -------------------------------------------------------------------------------------------------------
 #
-# Where Sinkhorn is too slow: high accuracy at low temperature. With f eliminated by an exact half-step, the dual of one
-# pair is concave in g alone,
+# For high accuracy at low temperature, where Sinkhorn is too slow. With f eliminated by an exact half-step, the dual of
+# one pair is a concave function of g alone,
 #
 #     φ(g) = <p, softmin(C - g)> + <q, g>,     ∇φ = q - t,     ∇²φ = -β (diag(t) - Kᵀ diag(1/p) K),
 #
-# where K is the plan and t its column sums. Sinkhorn is the fixed step g += log(q/t)/β; when mass hardly moves between
-# two groups of states (a nearly degenerate transport) its rate is one minus that mass. Newton does not mind: the
-# matrix, made symmetric as I - N with N = t^{-1/2} Kᵀ p^{-1} K t^{-1/2}, is a graph Laplacian, singular only in the
-# constants that g cannot see. Steps are limited to REACH in the exponent, or twice the last step, and shortened until φ
-# does not fall. Cost of a step: a b² + b³/3 for (a, b) successors, about as much as b/2 iterations of Sinkhorn.
+# where K is the plan and t its column sums. Sinkhorn is the fixed step g += log(q/t)/β; if little mass moves between
+# two groups of states (a nearly degenerate transport), its rate is one minus that mass. Newton's method is not
+# affected: the matrix, in the symmetric form I - N with N = t^{-1/2} Kᵀ p^{-1} K t^{-1/2}, is a graph Laplacian,
+# singular only for constants, which do not matter for g. Steps are limited to REACH in the exponent, or twice the last
+# step, and shortened until φ does not decrease. A step costs a b² + b³/3 for (a, b) successors, about as much as b/2
+# Sinkhorn iterations.
 
 
-class NewtonRoom(NamedTuple):
-    """Scratch of Newton's method for b columns."""
+class NewtonScratch(NamedTuple):
+    """Scratch arrays of Newton's method for b columns."""
 
     H: Any  # (b, b)
     t: Any  # (b,) column sums
     v: Any  # (b,) direction
-    old: Any  # (b,) where the step begins
+    old: Any  # (b,) g before the step
 
 
 @njit(**LOOSE)
 def _hessian(K, p, root, H):
-    """Lower triangle of I - N + RIDGE, root = sqrt(t)."""
+    """Write the lower triangle of I - N + RIDGE, with root = sqrt(t)."""
     a, b = K.shape
     for j in range(b):
         for m in range(j + 1):
@@ -364,7 +382,7 @@ def _hessian(K, p, root, H):
 
 @njit(**LOOSE)
 def _cholesky_solve(H, v):
-    """v = H⁻¹ v with the lower triangle of H, which is used up; pivots are kept positive."""
+    """Solve v = H⁻¹ v with the lower triangle of H, which is overwritten; pivots are kept positive."""
     b = v.size
     for j in range(b):
         for m in range(j + 1):
@@ -384,7 +402,7 @@ def _cholesky_solve(H, v):
 
 @njit(inline="always", **STRICT)
 def _dual_value(C, K, pair, beta, t):
-    """Plan, column sums t and error for g; f is made from it. Returns φ and the error."""
+    """Compute f, the plan and its column sums t from g; return φ and the error."""
     _absorb(C, pair, beta, K)
     p, q, f, g = pair.p, pair.q, pair.f, pair.g
     _put(0.0, t)
@@ -401,14 +419,14 @@ def _dual_value(C, K, pair, beta, t):
 
 
 @njit(inline="always", **STRICT)
-def _direction(K, p, q, room):
-    """v = Newton's step for β g, without its mean, which does nothing; returns its length. Uses up t."""
-    t, v = room.t, room.v
+def _direction(K, p, q, scratch):
+    """Write Newton's step for β g, with zero mean, to v and return its length; overwrites t."""
+    t, v = scratch.t, scratch.v
     for j in range(q.size):
         t[j] = np.sqrt(t[j])
         v[j] = (q[j] - t[j] * t[j]) / t[j]
-    _hessian(K, p, t, room.H)
-    _cholesky_solve(room.H, v)
+    _hessian(K, p, t, scratch.H)
+    _cholesky_solve(scratch.H, v)
     mean, size = 0.0, 0.0
     for j in range(q.size):
         v[j] /= t[j]
@@ -420,28 +438,28 @@ def _direction(K, p, q, room):
 
 
 @njit(inline="always", **STRICT)
-def _newton_one(C, K, pair, beta, target, room):
-    """Newton on one pair; returns the error that is left. φ never falls by more than its rounding."""
-    g, v, old = pair.g, room.v, room.old
+def _newton_one(C, K, pair, beta, target, scratch):
+    """Run Newton's method on one pair and return the remaining error; φ decreases at most by rounding."""
+    g, v, old = pair.g, scratch.v, scratch.old
     reach, best, idle, size, length, before = REACH, np.inf, 0, 0.0, 0.0, -np.inf
     for step in range(STEPS + 1):
-        value, error = _dual_value(C, K, pair, beta, room.t)
+        value, error = _dual_value(C, K, pair, beta, scratch.t)
         if step == STEPS:
             break
         noise = 1e-15 * (abs(value) + 1 / beta)
         if value >= before - noise:
-            reach = max(REACH, 2 * length * size)  # where φ is straight, ever longer steps
+            reach = max(REACH, 2 * length * size)  # longer and longer steps where φ is nearly linear
             idle = 0 if error < 0.9 * best or value > before + 10 * noise else idle + 1
             best = min(best, error)
             if error <= target or idle == 3:
                 break
-            before, size = value, _direction(K, pair.p, pair.q, room)
+            before, size = value, _direction(K, pair.p, pair.q, scratch)
             length = min(1.0, reach / size)
             for j in range(g.size):
                 old[j] = g[j]
         elif length * size > 1e-12:
             length *= 0.25
-        else:  # no way up, or not a number: back to where it was, and no further
+        else:  # no ascent, or not a number: go back and stop
             length, before, idle = 0.0, -np.inf, 2
         for j in range(g.size):
             g[j] = old[j] + length * v[j] / beta if length > 0.0 else old[j]
@@ -450,51 +468,51 @@ def _newton_one(C, K, pair, beta, target, room):
 
 @njit(**STRICT)
 def newton(lo, hi, gibbs, target, error):
-    """Newton on every pair whose columns are wrong by more than ``target``; returns how many there were."""
+    """Run Newton's method on every pair whose error exceeds `target`, and return their number."""
     gibbs, pairs, error = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(error)
     b, count = longest(pairs.y), 0
-    matrices, H, t, v, old = make_room(pairs, 2).matrices, np.empty((b, b)), np.empty(b), np.empty(b), np.empty(b)
+    matrices, H, t, v, old = make_scratch(pairs, 2).matrices, np.empty((b, b)), np.empty(b), np.empty(b), np.empty(b)
     for k in range(lo, hi):
         if error[k] > target:
             at = place(k, pairs)
             C = costs(at, pairs, gibbs.W, matrices[0])
             K = matrices[1][: C.size].reshape(C.shape)
             n = C.shape[1]
-            room = NewtonRoom(H[:n, :n], t[:n], v[:n], old[:n])
-            error[k] = _newton_one(C, K, pair_at(at, pairs, gibbs.F, gibbs.G), gibbs.beta, target, room)
+            scratch = NewtonScratch(H[:n, :n], t[:n], v[:n], old[:n])
+            error[k] = _newton_one(C, K, pair_at(at, pairs, gibbs.F, gibbs.G), gibbs.beta, target, scratch)
             count += 1
     return count
 
 
 # --- plans --------------------------------------------------------------------------------------------------------
 #
-# Plans that are *stored* stand pair after pair, each (a, b) by rows.
+# *Stored* plans are one pair after the other, each (a, b) by rows.
 
 
 @njit(inline="always", **STRICT)
-def pair_plan(at, gibbs, rounded, room):
-    """The plan of the pair at a place, (a, b), in scratch, for its potentials as they are; rounded or not."""
-    C = costs(at, gibbs.pairs, gibbs.W, room.matrices[0])
-    K = room.matrices[1][: C.size].reshape(C.shape)
+def pair_plan(at, gibbs, rounded, scratch):
+    """Compute the plan (a, b) of the pair at a place in scratch, from its current potentials, rounded or not."""
+    C = costs(at, gibbs.pairs, gibbs.W, scratch.matrices[0])
+    K = scratch.matrices[1][: C.size].reshape(C.shape)
     pair, beta = pair_at(at, gibbs.pairs, gibbs.F, gibbs.G), gibbs.beta
     p, log_q, f, g = pair.p, pair.log_q, pair.f, pair.g
     for i in range(p.size):
-        for j in range(log_q.size):  # one side is normalized, so no entry is much above one
+        for j in range(log_q.size):  # one marginal is normalized, so no entry is much larger than one
             K[i, j] = p[i] * exp_or_zero(min(log_q[j] + beta * (f[i] + g[j] - C[i, j]), 700.0), VANISHES)
     if rounded:
-        round_plan(K, p, pair.q, room.row[: p.size], room.col[: log_q.size])
+        round_plan(K, p, pair.q, scratch.row[: p.size], scratch.col[: log_q.size])
     return K
 
 
 @njit(**STRICT)
 def one_plan(k, gibbs, rounded):
-    """The plan of pair k alone."""
-    return pair_plan(place(k, gibbs.pairs), gibbs, rounded, make_room(gibbs.pairs, 2))
+    """Return the plan of pair k."""
+    return pair_plan(place(k, gibbs.pairs), gibbs, rounded, make_scratch(gibbs.pairs, 2))
 
 
 @njit(**LOOSE)
 def _inner(K, C):
-    """<K, C>."""
+    """Return <K, C>."""
     total = 0.0
     for i in range(K.shape[0]):
         for j in range(K.shape[1]):
@@ -504,7 +522,7 @@ def _inner(K, C):
 
 @njit(**STRICT)
 def _divergence(K, log_p, log_q):
-    """KL(K ‖ p⊗q) of a plan: probabilities may be so small that their product vanishes."""
+    """Return KL(K ‖ p⊗q) of a plan, with logarithms, because products of small probabilities may underflow."""
     total = 0.0
     for i in range(log_p.size):
         for j in range(log_q.size):
@@ -515,13 +533,13 @@ def _divergence(K, log_p, log_q):
 
 @njit(**STRICT)
 def plan_costs(lo, hi, gibbs, rounded, V, epsilon, out):
-    """out[k] = <π, V> + ε KL(π ‖ p⊗q) of the plan of every pair."""
+    """Compute out[k] = <π, V> + ε KL(π ‖ p⊗q) for the plan of every pair."""
     gibbs, pairs, V, out = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(V), borrowed(out)
-    room = make_room(pairs, 3)
+    scratch = make_scratch(pairs, 3)
     for k in range(lo, hi):
         at = place(k, pairs)
-        K = pair_plan(at, gibbs, rounded, room)
-        out[k] = _inner(K, costs(at, pairs, V, room.matrices[2]))
+        K = pair_plan(at, gibbs, rounded, scratch)
+        out[k] = _inner(K, costs(at, pairs, V, scratch.matrices[2]))
         if epsilon > 0.0:
             out[k] += epsilon * _divergence(K, pairs.log_p[at.rows], pairs.log_q[at.cols])
 
@@ -536,14 +554,14 @@ def _spread(rows, cols, n_y, amount, K, out):
 
 @njit(**STRICT)
 def push(lo, hi, gibbs, rounded, m, out):
-    """out += Σ_k m_k π_k; every piece needs an ``out`` of its own."""
+    """Add Σ_k m_k π_k to `out`; each piece needs its own `out`."""
     gibbs, pairs, m, out = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(m), borrowed(out)
-    room = make_room(pairs, 2)
+    scratch = make_scratch(pairs, 2)
     for k in range(lo, hi):
         if m[k] != 0.0:
             at = place(k, pairs)
             rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
-            _spread(rows, cols, pairs.n_y, m[k], pair_plan(at, gibbs, rounded, room), out)
+            _spread(rows, cols, pairs.n_y, m[k], pair_plan(at, gibbs, rounded, scratch), out)
 
 
 @njit(inline="always", **STRICT)
@@ -555,12 +573,12 @@ def _stored(at, pairs, plans):
 
 @njit(**STRICT)
 def store(lo, hi, gibbs, rounded, plans):
-    """Write the plans."""
+    """Write the plans to `plans`."""
     gibbs, pairs, plans = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(plans)
-    room = make_room(pairs, 2)
+    scratch = make_scratch(pairs, 2)
     for k in range(lo, hi):
         at = place(k, pairs)
-        K, stored = pair_plan(at, gibbs, rounded, room), _stored(at, pairs, plans)
+        K, stored = pair_plan(at, gibbs, rounded, scratch), _stored(at, pairs, plans)
         for i in range(K.shape[0]):
             for j in range(K.shape[1]):
                 stored[i, j] = K[i, j]
@@ -568,7 +586,7 @@ def store(lo, hi, gibbs, rounded, plans):
 
 @njit(**LOOSE)
 def apply_stored(lo, hi, pairs, plans, V, out):
-    """out[k] = <π_k, V> for plans that were stored."""
+    """Compute out[k] = <π_k, V> for stored plans."""
     pairs, plans, V, out = borrowed(pairs), borrowed(plans), borrowed(V), borrowed(out)
     for k in range(lo, hi):
         at = place(k, pairs)
@@ -583,7 +601,7 @@ def apply_stored(lo, hi, pairs, plans, V, out):
 
 @njit(**STRICT)
 def push_stored(lo, hi, pairs, plans, m, out):
-    """:func:`push` for plans that were stored."""
+    """Do the same as :func:`push` for stored plans."""
     pairs, plans, m, out = borrowed(pairs), borrowed(plans), borrowed(m), borrowed(out)
     for k in range(lo, hi):
         if m[k] != 0.0:
@@ -597,9 +615,9 @@ def push_stored(lo, hi, pairs, plans, m, out):
 
 @njit(**STRICT)
 def half_step(lo, hi, gibbs, columns, out):
-    """``out``, shaped like F, = softmin (W - G); with ``columns``, shaped like G, = softmin (W - F)."""
+    """Write softmin (W - G) to `out` (like F), or, with `columns`, softmin (W - F) (like G)."""
     pairs = gibbs.pairs
-    matrix = make_room(pairs, 1).matrices[0]
+    matrix = make_scratch(pairs, 1).matrices[0]
     for k in range(lo, hi):
         at = place(k, pairs)
         pair = pair_at(at, pairs, gibbs.F, gibbs.G)
@@ -616,7 +634,7 @@ def half_step(lo, hi, gibbs, columns, out):
 
 @njit(**STRICT)
 def means(lo, hi, pairs, columns, potential, out):
-    """out[k] = <p, f> for potentials shaped like F; with ``columns`` <q, g> for potentials shaped like G."""
+    """Compute out[k] = <p, f> for potentials like F, or, with `columns`, <q, g> for potentials like G."""
     pairs, potential, out = borrowed(pairs), borrowed(potential), borrowed(out)
     for k in range(lo, hi):
         at, total = place(k, pairs), 0.0
@@ -628,9 +646,10 @@ def means(lo, hi, pairs, columns, potential, out):
 
 
 @njit(inline="always", **STRICT)
-def _own_potentials(at, pairs, U, epsilon, G, room):
-    """Potentials of a pair on its successors, f (a,) and g (b,): two transforms, from the g that is in G."""
-    f, g, C = np.empty(at.rows.stop - at.rows.start), G[at.g].copy(), costs(at, pairs, U, room)
+def _own_potentials(at, dual, scratch):
+    """Return potentials f (a,) and g (b,) of a pair on its successors, by two transforms of its g in G."""
+    pairs, U, epsilon = dual.pairs, dual.U, dual.epsilon
+    f, g, C = np.empty(at.rows.stop - at.rows.start), dual.G[at.g].copy(), costs(at, pairs, U, scratch)
     if epsilon == 0.0:
         c_transform(C, g, f)
         c_transform_back(C, f, g)
@@ -639,21 +658,21 @@ def _own_potentials(at, pairs, U, epsilon, G, room):
     terms_p, terms_q = np.empty(f.size), np.empty(g.size)
     for i in range(f.size):
         f[i] = soft_row(C[i], log_q, g, 1 / epsilon, terms_q)
-    T = _transposed_costs(at, pairs, U, room)
+    T = _transposed_costs(at, pairs, U, scratch)
     for j in range(g.size):
         g[j] = soft_row(T[j], log_p, f, 1 / epsilon, terms_p)
     return f, g
 
 
 @njit(**STRICT)
-def dual_bounds(lo, hi, pairs, U, epsilon, G, out):
-    """out[k] ≤ the transport of pair k for the table U; returns the largest number in the potentials."""
-    pairs, U, G, out = borrowed(pairs), borrowed(U), borrowed(G), borrowed(out)
-    room, largest = make_room(pairs, 1).matrices[0], 0.0
+def dual_bounds(lo, hi, dual, out):
+    """Write lower bounds on the transport of every pair for the table U; return the largest potential."""
+    pairs, dual, out = borrowed(dual.pairs), borrowed(dual), borrowed(out)
+    scratch, largest = make_scratch(pairs, 1).matrices[0], 0.0
     for k in range(lo, hi):
         at, value = place(k, pairs), 0.0
         p, q = pairs.x.probabilities[at.rows], pairs.y.probabilities[at.cols]
-        f, g = _own_potentials(at, pairs, U, epsilon, G, room)
+        f, g = _own_potentials(at, dual, scratch)
         for i in range(p.size):
             value += p[i] * f[i]
             largest = max(largest, abs(f[i]))
@@ -666,7 +685,7 @@ def dual_bounds(lo, hi, pairs, U, epsilon, G, out):
 
 @njit(**STRICT)
 def _soft_transform_at(W, at, stride, others, log_q, g, epsilon):
-    """The soft version of :func:`c_transform_at`."""
+    """Return the soft version of :func:`c_transform_at`."""
     line = np.empty(others.size)
     for j in range(others.size):
         line[j] = W[at + others[j] * stride]
@@ -674,12 +693,13 @@ def _soft_transform_at(W, at, stride, others, log_q, g, epsilon):
 
 
 @njit(**STRICT)
-def potentials(k, pairs, U, epsilon, G, room, f, g):
-    """Potentials of pair k for the table U at all states, f (n_X,) and g (n_Y,): transforms off the successors too."""
+def potentials(k, dual, scratch, f, g):
+    """Write the potentials of pair k at all states, f (n_X,) and g (n_Y,), by transforms off the successors."""
+    pairs, U, epsilon = dual.pairs, dual.U, dual.epsilon
     at, n_y = place(k, pairs), pairs.n_y
     rows, cols = pairs.x.indices[at.rows], pairs.y.indices[at.cols]
     log_p, log_q = pairs.log_p[at.rows], pairs.log_q[at.cols]
-    own_f, own_g = _own_potentials(at, pairs, U, epsilon, G, room)
+    own_f, own_g = _own_potentials(at, dual, scratch)
     for x in range(f.size):
         if epsilon > 0.0:
             f[x] = _soft_transform_at(U, x * n_y, 1, cols, log_q, own_g, epsilon)
@@ -699,39 +719,39 @@ def _add(weight, values, out):
 
 
 @njit(**STRICT)
-def sum_potentials(lo, hi, pairs, U, epsilon, G, m, sums):
-    """sums[0][x] += m(x,y) f_xy and sums[1][y] += m(x,y) g_xy, dense; every piece needs tables of its own."""
-    by_x, by_y = sums
-    room, f, g = make_room(pairs, 1).matrices[0], np.empty(by_x.shape[1]), np.empty(by_y.shape[1])
+def sum_potentials(lo, hi, dual, m, sums):
+    """sums[0][x] += m(x,y) f_xy and sums[1][y] += m(x,y) g_xy, dense; each piece needs its own tables."""
+    dual, (by_x, by_y) = borrowed(dual), sums
+    scratch, f, g = make_scratch(dual.pairs, 1).matrices[0], np.empty(by_x.shape[1]), np.empty(by_y.shape[1])
     for k in range(lo, hi):
         if m[k] > 0.0:
-            at = place(k, pairs)
-            potentials(k, pairs, U, epsilon, G, room, f, g)
+            at = place(k, dual.pairs)
+            potentials(k, dual, scratch, f, g)
             _add(m[k], f, by_x[at.x])
             _add(m[k], g, by_y[at.y])
 
 
 @njit(**STRICT)
-def sum_potentials_on_supports(lo, hi, pairs, U, epsilon, G, m, sums):
+def sum_potentials_on_supports(lo, hi, dual, m, sums):
     """The same on the successors only, aligned with their arrays."""
-    by_x, by_y = sums
-    room = make_room(pairs, 1).matrices[0]
+    dual, (by_x, by_y) = borrowed(dual), sums
+    scratch = make_scratch(dual.pairs, 1).matrices[0]
     for k in range(lo, hi):
         if m[k] > 0.0:
-            at = place(k, pairs)
-            f, g = _own_potentials(at, pairs, U, epsilon, G, room)
+            at = place(k, dual.pairs)
+            f, g = _own_potentials(at, dual, scratch)
             _add(m[k], f, by_x[at.rows])
             _add(m[k], g, by_y[at.cols])
 
 
 # --- one kernel for a block of pairs ------------------------------------------------------------------------------
 #
-# For plans.py, where every transition is possible. prob (rows, n): the kernel of a chain. Pair k = first + r uses row
-# k // m_Y of X's or, with ``columns``, row k % m_Y of Y's. scaling, weighted = prob · scaling, and sums are (pairs, n).
+# For plans.py, if every transition is possible. prob (rows, n) is the kernel of a chain. Pair k = first + r uses row
+# k // m_Y of X or, with `columns`, row k % m_Y of Y. scaling, weighted = prob · scaling, and sums are (pairs, n).
 
 
 class Block(NamedTuple):
-    """Which pairs a block is of, and which side is meant."""
+    """A block of pairs, and one of its two sides."""
 
     first: int
     m_y: int
@@ -747,7 +767,7 @@ def _law(block, r):
 
 @njit(**LOOSE)
 def relax_block(block, scaling, sums, weighted, omega, error):
-    """A half-step: ``sums`` is the kernel times the weighted scalings of the other side; ``error``: what was wrong."""
+    """Apply a half-step and write its previous error; `sums` is the kernel times the other side's weighted scalings."""
     for r in range(scaling.shape[0]):
         p, total = _law(block, r), 0.0
         for j in range(p.size):
@@ -760,7 +780,7 @@ def relax_block(block, scaling, sums, weighted, omega, error):
 
 @njit(**STRICT)
 def review_relaxation(done, omega, error, before):
-    """:func:`relaxation` for every pair; ``before`` becomes the present error when it was reviewed."""
+    """Apply :func:`relaxation` to every pair; after a review, `before` becomes the current error."""
     for r in range(omega.size):
         omega[r] = relaxation(done, omega[r], error[r], before[r])
         if done % EVERY == 0:
@@ -769,7 +789,7 @@ def review_relaxation(done, omega, error, before):
 
 @njit(**STRICT)
 def weigh_block(block, logs, out):
-    """out = prob · exp(logs)."""
+    """Compute out = prob · exp(logs)."""
     for r in range(logs.shape[0]):
         p = _law(block, r)
         for j in range(p.size):
@@ -778,7 +798,7 @@ def weigh_block(block, logs, out):
 
 @njit(**LOOSE)
 def shrink_block(block, weighted, sums):
-    """Scale down what is too heavy: weighted *= min(1, prob / (weighted · sums))."""
+    """Scale down entries that are too heavy: weighted *= min(1, prob / (weighted · sums))."""
     for r in range(weighted.shape[0]):
         p = _law(block, r)
         for j in range(p.size):
@@ -789,7 +809,7 @@ def shrink_block(block, weighted, sums):
 
 @njit(**LOOSE)
 def missing_in_block(block, weighted, sums, out):
-    """out = what is missing, prob - weighted · sums (rows: as a distribution); returns the largest total."""
+    """Write the missing mass prob - weighted · sums (rows: normalized) to `out`; return the largest total."""
     largest = 0.0
     for r in range(weighted.shape[0]):
         p, total = _law(block, r), 0.0

@@ -2,22 +2,23 @@
 
     π_xy(x',y') = P_X(x'|x) P_Y(y'|y) exp(β (f_xy(x') + g_xy(y') - W(x',y')))
 
-The table W and the inverse temperature β are common to all pairs; a pair has its own potentials f_xy, g_xy only. That
-is all that is stored: O(n_X n_Y (a + b)) numbers for a and b successors, never the plans. There are two ways to work:
+The table W and the inverse temperature β are common to all pairs; only the potentials f_xy, g_xy belong to a pair.
+Only these are stored, O(n_X n_Y (a + b)) numbers for a and b successors, never the plans. There are two ways to
+compute:
 
-    shared kernel    every transition is possible and exp(-βW) is representable: one matrix product does a half-step
+    shared kernel    if every transition is possible and exp(-βW) is representable: one matrix product does a half-step
                      for a block of pairs (:class:`SharedKernel`)
     pair by pair     gather the costs of a pair's successors, absorb its potentials, iterate in the cache: any supports,
-                     any β, and a pair stops when its own marginals are right (kernels.py)
+                     any β, and each pair stops when its own marginals are accurate (kernels.py)
 
-A block for which the shared kernel runs out of exponents falls back to the second way by itself. Threads are made for
-one sweep and joined at its end, and sums over them are taken in a fixed order, as in the exact solver.
+A block for which the shared kernel would overflow is computed pair by pair. Threads are created for one sweep and
+joined at its end, and their results are added in a fixed order, as in the exact solver.
 
-As a matrix Π on tables the plans have n_X² n_Y² entries, and are held in one of three ways, the first that is possible:
+As a matrix Π on tables the plans have n_X² n_Y² entries. It is represented in one of three ways, the first possible:
 
     Factored     with a shared kernel: two scalings and a rank-one term per pair, O(n_X n_Y (n_X + n_Y)) numbers
-    Stored       entry by entry, up to STORED of them: sparse chains
-    Recomputed   not at all: every use makes the plans again from the potentials
+    Stored       all entries, up to STORED of them: sparse chains
+    Recomputed   not stored: every use recomputes the plans from the potentials
 """
 
 from collections.abc import Callable
@@ -30,21 +31,21 @@ from scipy import sparse
 from diffbisim.parallel import CHUNK, split
 from diffbisim.problem import Array, available_threads, read_only
 from diffbisim.solvers.sinkhorn import kernels
-from diffbisim.solvers.sinkhorn.kernels import Block, Gibbs, Pairs
+from diffbisim.solvers.sinkhorn.kernels import Block, Gibbs, Pairs, Potentials, Stop
 from diffbisim.stochastic import Successors
 
-#: Most entries of all plans together that are stored: a quarter of a gigabyte.
+#: Largest total number of plan entries that are stored: a quarter of a gigabyte.
 STORED = 2**25
 
-#: Multiplications in one matrix product: OpenBLAS starts threads above about twice as many.
+#: Number of multiplications in one matrix product; OpenBLAS starts its own threads above about twice as many.
 PRODUCT = 2**19
 
-#: Largest exponent of the kernel and of the scalings; e^709 is the largest number.
+#: Largest exponent of the kernel and of the scalings; exp overflows at 709.
 SAFE = 600.0
 
 
 class GibbsPlans:
-    """Potentials ``F``, ``G`` of all pairs of rows for the kernel exp(-βW); tables have ``shape`` (n_X, n_Y)."""
+    """Potentials `F` and `G` of all pairs of rows for the kernel exp(-βW); tables have `shape` (n_X, n_Y)."""
 
     def __init__(self, x: Successors, y: Successors, shape: tuple[int, int], threads: int | None = None) -> None:
         self.pairs = Pairs(x, y, np.log(x.probabilities), np.log(y.probabilities), shape[1])
@@ -55,22 +56,23 @@ class GibbsPlans:
         self.cells = float(x.indices.size) * y.indices.size
         self.full = x.indices.size == self.m_x * shape[0] and y.indices.size == self.m_y * shape[1]
         self.threads = threads or available_threads()
-        self.half_steps, self.coldest = 0.0, 0.0  # of an average pair; largest β the potentials have seen
+        self.half_steps = 0.0  # of an average pair
+        self.coldest = 0.0  # largest β for which the potentials were scaled
         self.kernel: SharedKernel | None = None
         self.beta = 1.0
-        self.heat(np.zeros(shape), 1.0)
+        self.set_kernel(np.zeros(shape), 1.0)
 
     def split(self, run: Callable[[int, int], Any], work: float, step: int = 0) -> list[Any]:
-        """``run(lo, hi)`` over all pairs, at most ``step`` at a time, results in their order.
+        """Call ``run(lo, hi)`` for all pairs, at most `step` at a time, and return the results in order.
 
-        ``work`` per cell is in multiplications, of which about two and a half take as long as a unit of parallel.py.
+        `work` is the number of multiplications per cell; about two and a half take as long as a unit of parallel.py.
         """
         effort = 0.4 * work * self.cells
         threads, pieces = 1 if effort < CHUNK else self.threads, -(-self.size // step) if step else None
         return split(lambda piece, lo, hi, stop: run(lo, hi), self.size, effort, threads, pieces)
 
-    def heat(self, W: Array, beta: float, keep: bool = False) -> None:
-        """Another table and temperature; the potentials stay as they are, or (``keep``) β times them does."""
+    def set_kernel(self, W: Array, beta: float, keep: bool = False) -> None:
+        """Set table and inverse temperature, keeping the potentials or, with `keep`, their product with β."""
         if keep:
             for potential in (self.F, self.G):
                 potential *= self.beta / beta
@@ -82,57 +84,59 @@ class GibbsPlans:
 
     @property
     def gibbs(self) -> Gibbs:
-        """What the kernels that read plans take."""
+        """The plans, as compiled functions take them."""
         return Gibbs(self.pairs, self.W, self.beta, self.F, self.G)
 
     @property
     def step(self) -> int:
-        """Pairs in a block of the shared kernel; zero without one."""
+        """Number of pairs in a block of the shared kernel; zero without one."""
         return self.kernel.step if self.kernel else 0
 
     def block(self, lo: int, hi: int) -> tuple[Array, Array]:
-        """Potentials of some pairs when every transition is possible, ``(pairs, n_X)``, ``(pairs, n_Y)``; views."""
+        """Return views of the potentials of some pairs, (pairs, n_X) and (pairs, n_Y), for full supports."""
         return self.F.reshape(self.size, -1)[lo:hi], self.G.reshape(self.size, -1)[lo:hi]
 
     def has_supports_of(self, other: "GibbsPlans") -> bool:
-        """Whether every row has the successors that it has in the other plans."""
+        """Return whether every row has the same successors as in the other plans."""
         sides = ((self.pairs.x, other.pairs.x), (self.pairs.y, other.pairs.y))
         return all(np.array_equal(a, b) for mine, theirs in sides for a, b in zip(mine[:2], theirs[:2], strict=True))
 
     # --- half-steps ----------------------------------------------------------------------------------------
 
     def scale(self, most: int, target: float) -> None:
-        """Over-relaxed Sinkhorn until no pair's marginals are wrong by more than ``target``; see ``error``."""
+        """Run over-relaxed Sinkhorn until no pair's marginal error exceeds `target`, and update ``error``."""
+
+        stop = Stop(most, target)
 
         def run(lo: int, hi: int) -> float:
             if self.kernel is not None:
                 ω, error = self.omega[lo:hi], self.error[lo:hi]
-                done = self.kernel.scale(lo, *self.block(lo, hi), most, target, ω, error)
+                done = self.kernel.scale(lo, *self.block(lo, hi), stop, ω, error)
                 if done is not None:
                     return float(done) * (hi - lo)
-            return float(kernels.scale(lo, hi, self.gibbs, most, target, self.omega, self.error))
+            return float(kernels.scale(lo, hi, self.gibbs, stop, self.omega, self.error))
 
         iterations = self.split(run, 2 * most, self.step)
         self.half_steps += 2 * sum(iterations) / self.size + 3
         self.coldest = max(self.coldest, self.beta)
 
     def polish(self, target: float) -> int:
-        """Newton on the pairs whose marginals are wrong by more than ``target``; how many there were."""
+        """Run Newton's method on pairs whose marginal error exceeds `target`, and return their number."""
         return sum(self.split(lambda lo, hi: kernels.newton(lo, hi, self.gibbs, target, self.error), 100))
 
     def settle(self, U: Array, beta: float, target: float) -> None:
-        """Marginals right to ``target`` for exp(-βU), by way of higher temperatures if the potentials are new to β."""
+        """Reach the marginal error `target` for exp(-βU), annealing first if the potentials are far from this β."""
         now = max(self.coldest, 20 / max(float(np.ptp(U)), 1e-12))
         while now < beta / 2:
-            self.heat(U, now)
+            self.set_kernel(U, now)
             self.scale(20, 1e-2)
             now *= 2
-        self.heat(U, beta)
+        self.set_kernel(U, beta)
         self.scale(40, target)
         self.polish(target)
 
     def half_step(self, columns: bool, out: Array) -> None:
-        """``out`` (like F) = softmin(W - G), or with ``columns`` (like G) = softmin(W - F)."""
+        """Write softmin(W - G) to `out` (like F), or, with `columns`, softmin(W - F) (like G)."""
 
         def run(lo: int, hi: int) -> None:
             if self.kernel is not None:
@@ -144,10 +148,10 @@ class GibbsPlans:
         self.split(run, 10, self.step)
         self.half_steps += 1
 
-    # --- what is read off ----------------------------------------------------------------------------------
+    # --- plans, potentials and bounds ----------------------------------------------------------------------
 
     def plan(self, k: int, rounded: bool = True) -> sparse.coo_array:
-        """The plan of pair k, (n_X, n_Y)."""
+        """Return the plan of pair k, (n_X, n_Y)."""
         (x, y), of_x, of_y = divmod(k, self.m_y), self.pairs.x, self.pairs.y
         rows, cols = of_x.indices[slice(*of_x.indptr[x : x + 2])], of_y.indices[slice(*of_y.indptr[y : y + 2])]
         plan = kernels.one_plan(k, self.gibbs, rounded)
@@ -155,49 +159,50 @@ class GibbsPlans:
         return sparse.coo_array((plan[i, j], (rows[i], cols[j])), shape=self.shape)
 
     def potentials(self, k: int, U: Array, epsilon: float) -> tuple[Array, Array]:
-        """f (n_X,) and g (n_Y,) of pair k for a table: hard transforms of each other, or soft ones."""
-        room, f, g = np.empty(self.pairs.x.longest * self.pairs.y.longest), *map(np.empty, self.shape)
-        kernels.potentials(k, self.pairs, U, epsilon, self.G, room, f, g)
+        """Return f (n_X,) and g (n_Y,) of pair k for a table: hard or, with ε > 0, soft transforms of each other."""
+        scratch, f, g = np.empty(self.pairs.x.longest * self.pairs.y.longest), *map(np.empty, self.shape)
+        kernels.potentials(k, Potentials(self.pairs, U, epsilon, self.G), scratch, f, g)
         return f, g
 
     def weighted_potentials(self, U: Array, epsilon: float, m: Array, shapes: tuple[Any, Any] | None) -> list[Array]:
-        """``Σ m_k f_k`` by rows of X and ``Σ m_k g_k`` by rows of Y: dense (rows, states), or None: on the supports."""
+        """Return Σ m_k f_k by rows of X and Σ m_k g_k by rows of Y, with these shapes, or on the supports if None."""
         kernel = kernels.sum_potentials_on_supports if shapes is None else kernels.sum_potentials
         sizes = (self.pairs.x.indices.shape, self.pairs.y.indices.shape) if shapes is None else shapes
+        dual = Potentials(self.pairs, U, epsilon, self.G)
 
         def run(lo: int, hi: int) -> tuple[Array, Array]:
             sums = np.zeros(sizes[0]), np.zeros(sizes[1])
-            kernel(lo, hi, self.pairs, U, epsilon, self.G, read_only(m), sums)
+            kernel(lo, hi, dual, read_only(m), sums)
             return sums
 
         parts = self.split(run, 10, step=-(-self.size // self.threads))
         return [np.sum(side, axis=0) for side in zip(*parts, strict=True)]
 
     def means(self, columns: bool, potential: Array) -> Array:
-        """<p, f> of every pair, for an array like F; with ``columns`` <q, g>, for one like G."""
+        """Return <p, f> of every pair for an array like F, or, with `columns`, <q, g> for one like G."""
         out = np.empty(self.size)
         self.split(lambda lo, hi: kernels.means(lo, hi, self.pairs, columns, potential, out), 0.1)
         return out
 
     def soft_values(self) -> Array:
-        """<p, f> + <q, g> of every pair: the soft transport, when the last half-step made one side right."""
+        """Return <p, f> + <q, g> of every pair: the soft transport, if the last half-step made one marginal exact."""
         return self.means(False, self.F) + self.means(True, self.G)
 
     def soft_costs(self, U: Array, epsilon: float) -> Array:
-        """<π, U> + ε KL(π ‖ p⊗q) of every rounded plan."""
+        """Return <π, U> + ε KL(π ‖ p⊗q) of every rounded plan."""
         out = np.empty(self.size)
         self.split(lambda lo, hi: kernels.plan_costs(lo, hi, self.gibbs, True, U, epsilon, out), 30)
         return out
 
     def largest_information(self, epsilon: float) -> float:
-        """Largest number times ε in a soft transport: logarithms of probabilities, in KL and in soft minima."""
+        """Bound the terms with factor ε in a soft transport: logarithms of probabilities in KL and soft minima."""
         logarithms = (float(np.abs(logs).max()) for logs in (self.pairs.log_p, self.pairs.log_q))
         return epsilon * (2 + sum(logarithms)) if epsilon else 0.0
 
     def dual_bounds(self, U: Array, epsilon: float) -> tuple[Array, float]:
-        """Lower bounds on all transports for the table U (entropic for ε > 0), and the largest number that entered."""
-        out = np.empty(self.size)
-        sizes = self.split(lambda lo, hi: kernels.dual_bounds(lo, hi, self.pairs, U, epsilon, self.G, out), 3)
+        """Return lower bounds on all transports for the table U (entropic if ε > 0), and the largest potential."""
+        out, dual = np.empty(self.size), Potentials(self.pairs, U, epsilon, self.G)
+        sizes = self.split(lambda lo, hi: kernels.dual_bounds(lo, hi, dual, out), 3)
         return out, max(sizes)
 
 
@@ -208,19 +213,18 @@ class GibbsPlans:
 class SharedKernel:
     """K = exp(-βW) for all pairs: half-steps and expectations as matrix products.
 
-    With u = e^{βf}, w = e^{βg} as matrices (pairs, n_X), (pairs, n_Y), and P, Q the rows of the chains that belong to
-    each pair,
+    With u = e^{βf}, w = e^{βg} as matrices (pairs, n_X), (pairs, n_Y), and the rows P, Q of the chains for each pair,
 
         rows       u = 1 / ((Q∘w) Kᵀ)                             columns    w = 1 / ((P∘u) K)
         <π, V>     = sum over x' of (P∘u) ∘ ((Q∘w) (K∘V)ᵀ)        Σ m π = K ∘ ((m∘P∘u)ᵀ (Q∘w))
 
-    Rounding only changes the scalings and adds a product of two vectors to each plan, so it stays in this form.
+    Rounding only changes the scalings and adds a rank-one term to each plan, so the form is preserved.
 
-    The products are taken in blocks of pairs that fit the cache and stay below the size at which BLAS wakes threads of
-    its own; ours share out the blocks. All is safe while K, u and w are representable: the kernel is centered
-    (``middle`` of the table's range was taken out), the potentials are kept as logarithms and balanced within each pair
-    (f and g have the same middle), and the exponents are checked before and after. Where they do not fit, the methods
-    say so and the caller goes pair by pair.
+    Products are computed in blocks of pairs that fit the cache and stay below the size at which BLAS starts its own
+    threads; our threads share the blocks. Results are accurate while K, u and w are representable: the kernel is
+    centered (`middle` of the table's range is subtracted), potentials are kept as logarithms and balanced within each
+    pair (f and g have the same midpoint), and exponents are checked before and after. If they are out of range, the
+    methods report it and the caller proceeds pair by pair.
     """
 
     K: Array  # (n_X, n_Y)
@@ -232,7 +236,7 @@ class SharedKernel:
 
     @classmethod
     def of(cls, W: Array, beta: float, P: Array, Q: Array) -> "SharedKernel | None":
-        """None if the entries would not be representable."""
+        """Return the kernel, or None if its entries would not be representable."""
         low, high = float(W.min()), float(W.max())
         if not beta * (high - low) / 2 <= SAFE:
             return None
@@ -241,16 +245,16 @@ class SharedKernel:
 
     @property
     def step(self) -> int:
-        """Pairs in a block."""
+        """Number of pairs in a block."""
         return max(4, PRODUCT // self.K.size)
 
     def _sides(self, lo: int) -> tuple[Block, Block]:
-        """The rows of X and of Y that the pairs lo, lo + 1, … use."""
+        """Return the rows of X and of Y used by the pairs lo, lo + 1, …."""
         m_y = len(self.Q)
         return Block(lo, m_y, False, read_only(self.P)), Block(lo, m_y, True, read_only(self.Q))
 
     def half_step(self, lo: int, columns: bool, potential: Array, out: Array) -> bool:
-        """``out`` = softmin(W - G), or with ``columns`` softmin(W - F), for a block; whether the numbers fit."""
+        """Write softmin(W - G), or, with `columns`, softmin(W - F), of a block; return whether it was in range."""
         K, side = (self.K, self._sides(lo)[0]) if columns else (self.K_T, self._sides(lo)[1])
         center = _middle(potential)
         logs = self.beta * (potential - center)
@@ -260,15 +264,15 @@ class SharedKernel:
         np.subtract(self.middle - center, np.log(logs @ K) / self.beta, out=out)
         return True
 
-    def scale(self, lo: int, F: Array, G: Array, most: int, target: float, omega: Array, error: Array) -> int | None:
-        """Sinkhorn on a block until its worst pair is wrong by ``target``; iterations, or None if nothing was done."""
+    def scale(self, lo: int, F: Array, G: Array, stop: Stop, omega: Array, error: Array) -> int | None:
+        """Run Sinkhorn on a block; return the number of iterations, or None, without any change, if out of range."""
         center = _middle(G)
         log_u, log_w = np.zeros_like(F), self.beta * (G - center)  # the first half-step replaces u
         if not _fit(log_w):
             return None
         ω, wrong = omega.copy(), error.copy()
-        with np.errstate(all="ignore"):  # what overflows shows at the end
-            done = self._iterate(lo, log_u, log_w, most, target, ω, wrong)
+        with np.errstate(all="ignore"):  # overflow is detected below
+            done = self._iterate(lo, log_u, log_w, stop, ω, wrong)
         if not _fit(log_u, log_w):
             return None
         np.add(log_u / self.beta, self.middle - center, out=F)
@@ -276,8 +280,8 @@ class SharedKernel:
         omega[:], error[:] = ω, wrong
         return done
 
-    def _iterate(self, lo: int, log_u: Array, log_w: Array, most: int, target: float, ω: Array, wrong: Array) -> int:
-        """Replaces the logarithms, ω and what was wrong; the last iteration is not relaxed, and ends with the rows."""
+    def _iterate(self, lo: int, log_u: Array, log_w: Array, stop: Stop, ω: Array, wrong: Array) -> int:
+        """Update the logarithms, ω and the errors; the last iteration is not relaxed and ends with the rows."""
         (of_x, of_y), u, w = self._sides(lo), np.exp(log_u), np.exp(log_w)
         pu, qw, to_u, to_w = np.empty_like(u), np.empty_like(w), np.empty_like(u), np.empty_like(w)
         ignored, before, plain = np.empty_like(wrong), np.full_like(wrong, np.inf), np.ones_like(wrong)
@@ -286,8 +290,8 @@ class SharedKernel:
         done, last = 0, False
         while not last:
             np.matmul(pu, self.K, out=to_w)
-            kernels.relax_block(of_y, w, to_w, qw, plain if done == most else ω, wrong)
-            last = done == most or bool(wrong.max() <= target)
+            kernels.relax_block(of_y, w, to_w, qw, plain if done == stop.most else ω, wrong)
+            last = done == stop.most or bool(wrong.max() <= stop.target)
             np.matmul(qw, self.K_T, out=to_u)
             kernels.relax_block(of_x, u, to_u, pu, plain if last else ω, ignored)
             if not last:
@@ -298,9 +302,9 @@ class SharedKernel:
         return done
 
     def factors(self, lo: int, F: Array, G: Array, rounded: bool, into: tuple[Array, ...]) -> float | None:
-        """Plans of some pairs as π = diag(u) K diag(w) + row ⊗ col, written ``into`` (u, w, row, col).
+        """Write plans π = diag(u) K diag(w) + row ⊗ col of some pairs to `into` = (u, w, row, col).
 
-        Returns the largest mass of the last term (it comes from rounding), or None if the numbers do not fit.
+        Returns the largest mass of the last term, which comes from rounding, or None if out of range.
         """
         u, w, row, col = into
         shift = (_middle(F) - _middle(G) + self.middle) / 2
@@ -324,24 +328,24 @@ def _middle(rows: Array) -> Array:
 
 
 def _fit(*logs: Array) -> bool:
-    return all(bool(np.abs(a).max() <= SAFE) for a in logs)  # false for NaN
+    return all(bool(np.abs(a).max() <= SAFE) for a in logs)  # False for NaN
 
 
 # --- the plans as a matrix -----------------------------------------------------------------------------------------
 
 
 class PlanOperator(Protocol):
-    """Π and its transpose."""
+    """The matrix Π and its transpose."""
 
     def apply(self, V: Array, out: Array) -> None:
-        """``out[k] = <π_k, V>``."""
+        """Compute ``out[k] = <π_k, V>``."""
 
     def push(self, m: Array, out: Array) -> None:
-        """``out = Σ_k m_k π_k``, flat."""
+        """Compute ``out = Σ_k m_k π_k``, flat."""
 
 
 def plan_operator(plans: GibbsPlans, rounded: bool = True) -> PlanOperator:
-    """Π of the plans as they are now; without rounding one of the two marginals is wrong."""
+    """Return Π of the current plans; without rounding one of the two marginals is inexact."""
     if plans.kernel is not None:
         factored = Factored(plans, plans.kernel, rounded)
         if factored.fits:
@@ -392,7 +396,7 @@ class Factored:
 
 
 class Stored:
-    """All entries, pair after pair."""
+    """All entries, one pair after the other."""
 
     def __init__(self, plans: GibbsPlans, rounded: bool) -> None:
         self.plans, self.entries = plans, np.empty(int(plans.cells))
@@ -408,7 +412,7 @@ class Stored:
 
 
 class Recomputed:
-    """Nothing is stored."""
+    """Nothing is stored; plans are recomputed for every use."""
 
     def __init__(self, plans: GibbsPlans, rounded: bool) -> None:
         self.plans, self.rounded = plans, rounded
@@ -423,7 +427,7 @@ class Recomputed:
 
 
 def _add_up(plans: GibbsPlans, part: Callable[[int, int, Array], None], out: Array) -> None:
-    """Run ``part`` over all pairs, every piece into a table of its own, and add the tables in their order."""
+    """Run `part` over all pairs, each piece with its own table, and add the tables in order."""
 
     def run(lo: int, hi: int) -> Array:
         table = np.zeros_like(out)

@@ -2,27 +2,28 @@
 
 All pairs (x,y) share the cost table of their transports, so they share the Gibbs kernel exp(-βU): one half-step of
 Sinkhorn's algorithm for *all* pairs is one matrix product (dense) or one pass over the supports (sparse). Calo,
-Jonsson, Neu, Schwartz and Segovia-Aguas (2024) interleave such half-steps with the evaluation of the plans they make:
+Jonsson, Neu, Schwartz and Segovia-Aguas (2024) alternate such half-steps with the evaluation of the resulting plans:
 
-    improve     π_xy ← π_xy exp(-η γ V), then make the X marginal right, the next time the Y marginal
-    evaluate    SPI: V = c + γ Π V, by ``sweeps`` sweeps or a linear solve
-                SVI: V = c + γ min_π <π, V> + KL(π ‖ last plan)/(γη), one marginal right: a by-product of the half-step
+    improve     π_xy ← π_xy exp(-η γ V), then correct the X marginal, and the Y marginal in the next iteration
+    evaluate    SPI: V = c + γ Π V, by `sweeps` sweeps or a linear solve
+                SVI: V = c + γ min_π <π, V> + KL(π ‖ last plan)/(γη) with one marginal fixed: a by-product of the
+                half-step
 
-*Schedules.* ``"sqrt"`` (η/√k) and ``"constant"`` are theirs: the exponents accumulate, log K = -Σ η_k γ V_k. The
-default, ``"anneal"``, takes the kernel exp(-βU) of the present table afresh, runs a batch of over-relaxed Sinkhorn
-iterations from the last potentials, and doubles β when the marginals are right enough, with Newton's method for the
-pairs that lag behind at low temperatures; SPI evaluates by a Krylov solve, SVI takes the soft value.
+*Schedules.* "sqrt" (η/√k) and "constant" are theirs: the exponents accumulate, log K = -Σ η_k γ V_k. The default,
+"anneal", recomputes the kernel exp(-βU) from the current table, runs a batch of over-relaxed Sinkhorn iterations from
+the last potentials, and doubles β when the marginals are accurate enough; Newton's method helps pairs that converge
+slowly at low temperatures. SPI evaluates with a Krylov solve, SVI uses the soft value.
 
-*What is certified.* Plans are rounded to exact marginals and potentials made feasible by c-transforms, which gives true
-bounds for every transport (kernels.py) and from them for the distance (certify.py), rounding included, however the run
-ended. ``value`` is the middle of the bounds.
+*Certificates.* Plans are rounded to exact marginals and potentials are made feasible by c-transforms, which gives valid
+bounds for every transport (kernels.py) and hence for the distance (certify.py), including rounding, however the run
+ended. ``value`` is the midpoint of the bounds.
 
-*Entropic mode* (``epsilon > 0``): value, bounds, plans, potentials and gradient are those of the regularized metric d_ε
-(coupling.py), solved to ``tol`` by Newton's method on both levels.
+*Entropic mode* (``epsilon > 0``). Value, bounds, plans, potentials and gradient are those of the regularized metric d_ε
+(coupling.py), solved to `tol` by Newton's method on both levels.
 
-Inside, costs are divided by the largest one, tables are flat, and temperatures are those of U = (1-γ)V. Cost of a
-half-step: n_X n_Y a b for a and b successors. Memory: 8 (a + b) bytes per pair for the potentials, and 16 (a + b) more
-while plans with a shared kernel are evaluated; the plans themselves are never stored for dense chains.
+Internally, costs are divided by the largest one, tables are flat, and temperatures are those of U = (1-γ)V. A half-step
+costs n_X n_Y a b operations for a and b successors. Memory: 8 (a + b) bytes per pair for the potentials, and 16 (a + b)
+more while plans with a shared kernel are evaluated; plans of dense chains are never stored.
 """
 
 from abc import ABC, abstractmethod
@@ -44,31 +45,31 @@ if TYPE_CHECKING:
 
 EPS = float(np.finfo(float).eps)
 
-#: How many times farther off than the distance the table of the entropic metric may be: near ε = 0 its plans have
-#: errors that the distance does not see.
+#: Tolerance of the table of the entropic metric, as a multiple of that of the distance: near ε = 0 its plans have
+#: errors that do not affect the distance.
 TABLE = 50.0
 
-#: Temperatures, in units of the largest cost, from this to its inverse: beyond, 1/ε is no number.
+#: Smallest temperature in units of the largest cost, and inverse of the largest; beyond it 1/ε overflows.
 COLDEST = 1e-300
 
-#: Annealing: first β·spread, growth of β, Sinkhorn iterations at a time, and the marginal error, times β·spread, below
-#: which a lower temperature pays more than better marginals. Chosen by trial; they cost time, never correctness.
+#: Annealing: initial β·spread, growth of β, Sinkhorn iterations per batch, and the marginal error, times β·spread,
+#: below which β grows. Chosen by experiment; they affect time, not correctness.
 FIRST, GROWTH, ITERATIONS, READY = 80.0, 2.0, 40, 0.5
 
-#: Batches without success after which, from then on, Newton helps the pairs that lag behind.
+#: Number of unsuccessful batches after which Newton's method is used for pairs that converge slowly.
 PATIENCE = 2
 
-#: A temperature that a previous result had is too low if the first evaluation moves the table by so many times as much.
-STRANGE = 1e4
+#: The temperature of a previous result is discarded if the first evaluation changes the table by this multiple of it.
+FOREIGN = 1e4
 
-#: Value iteration: Sinkhorn iterations between two updates of the table, updates between two certificates, batches.
+#: Value iteration: Sinkhorn iterations per update of the table, updates per check, and patience in batches.
 FEW, CADENCE, MORE_PATIENCE = 10, 5, 10
 
 
 def solve(
     problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
-    """Run to the certified gap, from a previous result if given."""
+    """Solve to the certified gap, starting from a previous result if given."""
     run = (Annealing if options.schedule == "anneal" else Descent)(problem, options, warm)
     ended = iterate(run, Limits(run.tol, options.max_iterations, options.time_limit), callback)
     return DistanceResult(
@@ -78,7 +79,7 @@ def solve(
 
 
 class Run(ABC):
-    """One solve: the table, the plans, their evaluation and their certificate; schedules are subclasses."""
+    """One solve: the table, the plans, their evaluation and certificate; subclasses define the schedules."""
 
     operator: PlanOperator  # the rounded plans of the last check, if it needed them
 
@@ -90,13 +91,13 @@ class Run(ABC):
         self.plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, options.threads)
         self.start = start_of(problem, self.epsilon)
         self.rho = problem.x.occupancy(self.discount), problem.y.occupancy(self.discount)
-        self.U = independent_value(problem, self.c) if warm is None else self._take_over(warm)
-        self.lower, self.upper, self.value = -np.inf, np.inf, np.nan  # for the user
-        self.table_gap = 0.0  # how far the entropic table may be off
+        self.U = independent_value(problem, self.c) if warm is None else self._warm_start(warm)
+        self.lower, self.upper, self.value = -np.inf, np.inf, np.nan  # in the units of the cost
+        self.table_gap = 0.0  # bound on the error of the entropic table
         self.work = {"pairs": self.plans.size, "half_steps": 0, "newton": 0, "sweeps": 0}
 
-    def _take_over(self, warm: DistanceResult) -> Array:
-        """Table of a previous result, and its potentials if they belong to the same transitions."""
+    def _warm_start(self, warm: DistanceResult) -> Array:
+        """Return the table of a previous result, and use its potentials if they belong to the same transitions."""
         check_warm(warm, self.problem.shape)
 
         def first() -> Array:
@@ -115,23 +116,23 @@ class Run(ABC):
 
     @abstractmethod
     def improve(self, iteration: int) -> None:
-        """Better plans for the present table."""
+        """Improve the plans for the current table."""
 
     @abstractmethod
     def is_due(self, iteration: int) -> bool:
-        """Whether a certificate is worth its cost now."""
+        """Return whether a check is worth its cost now."""
 
     @abstractmethod
     def evaluate(self) -> None:
-        """The next table."""
+        """Compute the next table."""
 
     @property
     def spread(self) -> float:
-        """max U - min U: what 1/β is to be compared with."""
+        """max U - min U, the scale to compare 1/β with."""
         return max(float(np.ptp(self.U)), 1e-12 * float(np.abs(self.U).max()), 1e-300)
 
     def coupling(self) -> SinkhornCoupling:
-        """What is known at the end; the table is moved to the middle of the bounds, which potentials do not notice."""
+        """Return the coupling, with the table shifted to the midpoint of the bounds."""
         low, high = self.start.bounds(self.U)
         U = self.U + (self.value / self.scale - (low + high) / 2)
         return SinkhornCoupling(self.problem, self.plans, U, self.epsilon)
@@ -139,7 +140,7 @@ class Run(ABC):
     # --- evaluation ----------------------------------------------------------------------------------------
 
     def evaluate_plans(self, operator: PlanOperator, accuracy: float = 0.03) -> None:
-        """The value of the plans, U = (1-γ) c + γ Π U: a few sweeps, or a linear solve."""
+        """Evaluate the plans, U = (1-γ) c + γ Π U, by a few sweeps or a linear solve."""
         if self.sweeps is None:
             operator.apply(self.U, image := np.empty_like(self.U))
             self.work["sweeps"] += 1
@@ -152,10 +153,10 @@ class Run(ABC):
         self.work["sweeps"] += self.sweeps
 
     def move_to(self, goal: Array, operator: PlanOperator, accuracy: float = 0.03) -> None:
-        """U + δ with (I - γΠ) δ = goal - U, solved to ``accuracy`` times its right-hand side.
+        """Set U to U + δ with (I - γΠ) δ = goal - U, solved to `accuracy` relative to the right-hand side.
 
-        The value of the plans if ``goal`` is (1-γ) c + γ Π U, Newton's step for the entropic metric if it is the soft
-        goal. BiCGStab, or sweeps where that stagnates; a poor solution costs iterations, never correctness.
+        This is the value of the plans if `goal` is (1-γ) c + γ Π U, and Newton's step for the entropic metric if it is
+        the soft goal. Uses BiCGStab, or sweeps if it stagnates; a poor solution costs iterations, not correctness.
         """
 
         def system(v: Array, out: Array) -> None:
@@ -172,13 +173,13 @@ class Run(ABC):
         self.U = self.U + δ
 
     def soft_goal(self) -> Array:
-        """(1-γ) c + γ (<p, f> + <q, g>)."""
+        """Return (1-γ) c + γ (<p, f> + <q, g>)."""
         return np.asarray(self.c + self.discount * self.plans.soft_values())
 
     # --- certificate ---------------------------------------------------------------------------------------
 
     def check(self, iteration: int) -> Check:
-        """Bounds from the rounded plans and the transformed potentials, at the table U."""
+        """Compute bounds from the rounded plans and the transformed potentials, at the table U."""
         γ, plans, cost, scale = self.discount, self.plans, self.problem.cost, self.scale
         upper, (lower, size) = self._plan_costs(), plans.dual_bounds(self.U, self.epsilon)
         longest = plans.pairs.x.longest + plans.pairs.y.longest
@@ -186,11 +187,11 @@ class Run(ABC):
         slack = 4 * (longest + 8) * EPS * largest
         U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
         low, high = distance_bounds(U, TU_high, TU_low, self.start.bounds(self.U), self.rho, γ, slack)
-        low, high = np.nextafter([low * scale, high * scale], [-np.inf, np.inf]).tolist()  # digits end near 1e-308
-        self.lower = max(self.lower, low, float(cost.min()))  # at least an average of costs; at most that
-        self.upper = max(min(self.upper, high, float(cost.max())), self.lower)  # of independent plans
-        self.value = self.lower + (self.upper - self.lower) / 2  # their sum may be too large for a number
-        if self.epsilon:  # plans, potentials and gradient belong to the table, not to the distance alone
+        low, high = np.nextafter([low * scale, high * scale], [-np.inf, np.inf]).tolist()  # products may be rounded
+        self.lower = max(self.lower, low, float(cost.min()))  # d is at least the smallest cost
+        self.upper = max(min(self.upper, high, float(cost.max())), self.lower)  # and at most the largest
+        self.value = self.lower + (self.upper - self.lower) / 2  # lower + upper could overflow
+        if self.epsilon:  # plans, potentials and gradient depend on the whole table
             self.table_gap = (float((TU_high - U).max()) - float((TU_low - U).min())) / (1 - γ)
         self.work["half_steps"] = int(plans.half_steps)
         row = Row({
@@ -201,7 +202,7 @@ class Run(ABC):
         return Check(row, max((self.upper - self.lower) / scale, self.table_gap / TABLE), slack / (1 - γ))
 
     def _plan_costs(self) -> Array:
-        """What the rounded plans cost for the table U: upper bounds on every transport."""
+        """Return the costs of the rounded plans for the table U, upper bounds on every transport."""
         if self.epsilon:
             return self.plans.soft_costs(self.U, self.epsilon)
         self.operator = plan_operator(self.plans)
@@ -210,32 +211,32 @@ class Run(ABC):
 
 
 class Annealing(Run):
-    """The kernel is exp(-βU) of the *present* table, and β doubles whenever the marginals are right enough.
+    """The kernel is exp(-βU) of the *current* table, and β doubles whenever the marginals are accurate enough.
 
-    With a temperature ε of the entropic metric, β ends at 1/ε, and from there on both levels are Newton's method.
+    For the entropic metric at temperature ε, β ends at 1/ε, and from there both levels use Newton's method.
     """
 
     def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
         super().__init__(problem, options, warm)
         self.most = 1 / self.epsilon if self.epsilon else np.inf
-        # The table to begin with may be another problem's and flat. That of the independent coupling never spreads less
-        # than half as far as (1-γ) c, so the temperature need not be lower than for that.
+        # A warm-start table may come from another problem and be flat. The spread of the independent coupling's table
+        # is at least half that of (1-γ) c, so the initial temperature need not be lower than for that.
         spread = max(self.spread, float(np.ptp(self.c)) / 2)
         self.beta = min(max(FIRST / spread, self.plans.coldest), self.most)
         self.stuck, self.lagging, self.change = 0, False, self.spread
-        self.from_before = self.beta > FIRST / spread  # the temperature is that of a previous result
+        self.from_warm = self.beta > FIRST / spread  # whether the temperature is that of a previous result
 
     def improve(self, iteration: int) -> None:
         final = self.beta == self.most
         self.lagging = self.lagging or self.stuck >= (PATIENCE if self.policy else MORE_PATIENCE)
         target = self._accuracy() if final else 0.1 / (self.beta * self.spread)
-        self.plans.heat(self.U, self.beta)
+        self.plans.set_kernel(self.U, self.beta)
         self.plans.scale(ITERATIONS if self.policy or final else FEW, target)
         if final or self.lagging:
             self.work["newton"] += self.plans.polish(target)
 
     def _accuracy(self) -> float:
-        """Marginal error that d_ε needs: a share of what the table still moves, down to what ``tol`` asks for."""
+        """Return the marginal error to reach for d_ε: a fraction of the last change of the table, limited by `tol`."""
         least = 0.1 * self.tol * (1 - self.discount) / max(self.spread, self.epsilon)
         return max(1e-3 * min(self.change / self.spread, 1.0), min(least, 1e-3), 2e-15)
 
@@ -251,19 +252,20 @@ class Annealing(Run):
         else:
             self.evaluate_plans(self.operator)
         self.change = float(np.ptp(self.U - before))
-        if self.from_before and not self.epsilon and self.beta * self.change > STRANGE:
-            self.beta = max(FIRST / self.spread, FIRST / self.change)  # the previous result was of another problem
+        if self.from_warm and not self.epsilon and self.beta * self.change > FOREIGN:
+            self.beta = max(FIRST / self.spread, FIRST / self.change)  # the warm start came from another problem
             self.plans.F[:], self.plans.G[:] = 0.0, 0.0
-        self.from_before = False
+        self.from_warm = False
         self._cool()
 
     def _extrapolated(self) -> Array:
-        """The soft Bellman update, and the constant that it would still add in the end (MacQueen's shift)."""
+        """Return the soft Bellman update plus the constant that further updates would add (MacQueen's shift)."""
         goal = self.soft_goal()
         change = goal - self.U
         return np.asarray(goal + self.discount / (1 - self.discount) * (change.max() + change.min()) / 2)
 
     def _cool(self) -> None:
+        """Increase β if the marginals are accurate enough."""
         right = float(self.plans.error.mean()) * self.beta * self.spread <= READY
         settled = self.policy or self.change * self.beta <= READY
         self.stuck = 0 if right else self.stuck + 1
@@ -272,7 +274,7 @@ class Annealing(Run):
 
 
 class Descent(Run):
-    """The paper's mirror descent: the *last plans* times exp(-η_k Q_k), one marginal made right per iteration.
+    """The paper's mirror descent: the *last plans* times exp(-η_k Q_k), correcting one marginal per iteration.
 
     All factors accumulate in the kernel, log K = -Σ_k η_k γ V_k = -β W, so the plans stay in Gibbs form.
     """
@@ -291,16 +293,16 @@ class Descent(Run):
             self._soft_sweeps(step, columns)
         self.W = (self.beta * self.W + step * self.U) / (self.beta + step)
         self.beta += step
-        plans.heat(self.W, self.beta, keep=True)
+        plans.set_kernel(self.W, self.beta, keep=True)
         plans.half_step(columns, plans.G if columns else plans.F)
 
     def _soft_sweeps(self, step: float, columns: bool) -> None:
-        """U ← (1-γ) c + γ (least of <π, U> + KL(π ‖ last plan)/step with one marginal right): Bellman-Sinkhorn."""
+        """Apply U ← (1-γ) c + γ min_π (<π, U> + KL(π ‖ last plan)/step) with one marginal fixed (Bellman–Sinkhorn)."""
         plans, beta = self.plans, self.beta + step
         potential = plans.G if columns else plans.F
         out = np.empty_like(potential)
         for _ in range(self.sweeps or 1):
-            plans.heat((self.beta * self.W + step * self.U) / beta, beta, keep=True)
+            plans.set_kernel((self.beta * self.W + step * self.U) / beta, beta, keep=True)
             plans.half_step(columns, out)
             rise = plans.means(columns, out) - plans.means(columns, potential)
             self.U = self.c + self.discount * beta / step * rise
@@ -317,18 +319,18 @@ class Descent(Run):
 
 
 def _temperature(epsilon: float, scale: float, discount: float) -> float:
-    """``epsilon`` for costs divided by ``scale``, of U."""
+    """Return the temperature of U for `epsilon` in the units of the cost."""
     scaled = (1 - discount) * (epsilon / scale)
     if epsilon and not COLDEST <= scaled <= 1 / COLDEST:
         raise InvalidArgument(
-            f"epsilon is {epsilon!r} where the largest cost is {scale:g}: the ratio is too far from one for a double; "
-            "choose a temperature nearer to the costs, or 0 for the distance itself"
+            f"epsilon is {epsilon!r} but the largest cost is {scale:g}; their ratio is too far from one for double "
+            "precision, so choose a temperature closer to the costs, or 0 for the distance itself"
         )
     return scaled
 
 
 def independent_value(problem: Problem, c: Array) -> Array:
-    """U of the independent coupling, flat and scaled: the table to begin with, (I - γ P_X ⊗ P_Y) U = (1-γ) c."""
+    """Return U of the independent coupling, flat and scaled, the initial table: (I - γ P_X ⊗ P_Y) U = (1-γ) c."""
     P, Q, γ, shape = problem.x.transition, problem.y.transition, problem.discount, problem.shape
 
     def system(v: Array, out: Array) -> None:
