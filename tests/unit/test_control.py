@@ -60,8 +60,15 @@ class Known:
     actions = Actions(tuple(range(5)), np.eye(5))
     scale = np.ones(1)
 
+    def move(self, states, actions):
+        return states + SPEEDS[actions][:, None]
+
+    def terminal(self, states):
+        return np.zeros(len(states), dtype=bool)
+
     def step(self, states, actions):
-        return Step(states + SPEEDS[actions][:, None], np.zeros(len(states), dtype=bool))
+        following = self.move(states, actions)
+        return Step(following, self.terminal(following))
 
 
 def climb(observation):
@@ -203,6 +210,50 @@ def test_plans_follow_a_path_in_known_dynamics():
         gaps.append(abs(s[0] - UP[t + 1, 0]))
     assert max(gaps[4:]) <= 0.3 + 1e-9  # the clock may be three steps late
     assert s[0] > 0.6
+
+
+def test_plans_are_charged_until_the_demonstration_ends():
+    """A gap that stays costs g Σ γ^t: up to the last node if the demonstration ends there, for ever if it is cut."""
+    γ, gap, up = 0.9, 0.3 / UP.std(), np.full((1, 4), 3)
+    for ended, steps in ((True, [9, 6, 4]), (False, [np.inf] * 3)):
+        tracker = PlanTracker(line_nodes(ended), Known(), 4, γ, rng=0)
+        for x, left in zip((0, 3, 5), steps, strict=True):
+            value = tracker._values(np.array([x]), *tracker._imagine(UP[x] - 0.3, up))[0, 0]
+            assert value == pytest.approx(gap * (1 - γ ** (left + 1)) / (1 - γ))
+
+
+def test_plans_that_end_early_pay_for_the_rest():
+    """Beside an expert that stays at 0, a learner that walks away by 0.2 a step and ends at 0.6 stays there."""
+
+    class Cliff(Known):
+        def terminal(self, states):
+            return states[:, 0] > 0.55
+
+    γ, still = 0.9, Nodes.of(Demonstrations((np.zeros((11, 1)),), (False,)), lambda points: points[:, :1])
+    tracker = PlanTracker(still, Cliff(), 5, γ, rng=0)
+    away = tracker._values(np.zeros(1, dtype=int), *tracker._imagine(np.zeros(1), np.full((1, 5), 4)))[0, 0]
+    assert away == pytest.approx(0.2 + γ * 0.4 + γ**2 * 1.6 / (1 - γ))
+    for _ in range(3):  # at 0.4: one step back is better than the cliff
+        assert tracker.act(np.array([0.4])) < 2
+
+
+def test_plans_that_have_ended_together_cost_nothing():
+    class Over(Known):
+        def terminal(self, states):
+            return np.ones(len(states), dtype=bool)
+
+    tracker = PlanTracker(line_nodes(ended=True), Over(), 3, 0.9, rng=0)
+    imagined = tracker._imagine(np.zeros(1), np.full((1, 3), 2))
+    assert tracker._values(np.array([9, 10]), *imagined).tolist() == [[0.0, 0.0]]
+
+
+def test_a_lost_planner_continues_where_it_is():
+    nodes = Nodes.of(Demonstrations((UP, UP + 5.0), (False, False)), lambda points: points[:, :1])
+    tracker = PlanTracker(nodes, Known(), 4, 0.9, shift=0, rng=0)
+    for start, following in ((0, 15), (12, 13)):  # nowhere near the first path; a little behind on the second one
+        tracker.node, tracker.plan = start, np.full((1, 4), 3)
+        tracker.act(np.array([5.3 if start == 0 else 5.07]))
+        assert tracker.node == following
 
 
 @pytest.mark.parametrize("planner", ["table", "plans"])

@@ -3,7 +3,7 @@
 Experts are closed formulas; five demonstrations show all that the expert observes, or a part: positions, angles. Every
 method gets the same demonstrations, the same number of steps in the environment in six rounds, and, but for BCO, the
 same kind of learned model and the same planner. None is told a reward. What is reported is the share of the expert's
-return, (own - random) / (expert's - random), over ten episodes (Acrobot, CartPole: four): 0 is what random actions
+return, (own - random) / (expert's - random), over ten episodes (CartPole: four): 0 is what random actions
 earn, 1 what the expert does.
 
 PPO on several rewards, each named "PPO, …", is for `benchmarks/long/control.py ppo`: it needs more steps. There the
@@ -148,8 +148,8 @@ SCENES = {
     "Pendulum": Scene("Pendulum-v1", swing_up),
     "Pendulum, angle only": Scene("Pendulum-v1", swing_up, (0, 1)),
     "MountainCarContinuous": Scene("MountainCarContinuous-v0", push_along),
-    "Acrobot": Scene("Acrobot-v1", pump, None, Control(5_000, 4, horizon=20), episodes=4),
-    "CartPole": Scene("CartPole-v1", balance, None, Control(4_000, 4, horizon=30), episodes=4),
+    "Acrobot": Scene("Acrobot-v1", pump, None, Control(8_000)),
+    "CartPole": Scene("CartPole-v1", balance, None, Control(8_000), episodes=4),
 }
 
 
