@@ -13,8 +13,8 @@ from diffbisim.imitate.baselines.segments import Segments
 from diffbisim.imitate.baselines.sinkhorn import Sinkhorn, plan
 from diffbisim.imitate.baselines.survival import Indifferent
 from diffbisim.imitate.control import Control
-from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, table
-from diffbisim.imitate.control.dynamics import ForwardModel, Ridge, Step
+from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, longest, table
+from diffbisim.imitate.control.dynamics import LOGISTIC_RIDGE, ForwardModel, Logistic, Ridge, Step
 from diffbisim.imitate.control.learning import Lesson
 from diffbisim.imitate.control.rewards import Coupling, Tracking, ending
 from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
@@ -151,6 +151,19 @@ def test_ridge_learns_a_smooth_function():
     x = rng.uniform(-2, 2, (800, 2))
     y = np.sin(x[:, :1]) * x[:, 1:]
     assert np.abs(Ridge(x[:700], y[:700], 0)(x[700:]) - y[700:]).mean() < 0.01 * y.std()
+
+
+def test_logistic_regression_finds_a_rare_class():
+    """Beyond a circle that one point in fifty leaves; the loss is convex, so a slope of zero is its minimum."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4_000, 2))
+    beyond = (x**2).sum(axis=1) > 8.0
+    found = Logistic(x[:3_000], beyond[:3_000], 0)
+    φ, y = found.features(x[:3_000]).astype(np.float64), np.where(beyond[:3_000], 1.0, -1.0)
+    pull = φ.T @ (y / (1.0 + np.exp(y * (φ @ found.weights)))) / 3_000
+    assert np.abs(pull - LOGISTIC_RIDGE * found.weights).max() < 1e-5
+    wrong = (found(x[3_000:]) > 0) != beyond[3_000:]
+    assert wrong.sum() <= 0.2 * beyond[3_000:].sum()
 
 
 # --- tracking ------------------------------------------------------------------------------------------------------
@@ -340,6 +353,10 @@ def test_paths_on_cells_of_their_own_are_counted():
     cut = chain_on(cells, [UP], [False]).transition
     assert cut[10].tolist() == cut[9].tolist()  # never seen to leave, nor to stay: as the nearest
     assert cut[-1, -1] == 1.0
+
+
+def test_the_longest_hold_that_is_nearly_as_sharp():
+    assert [longest(blurs) for blurs in ([0.3, 0.25, 0.29], [0.2, 0.3, 0.24], [0.2, 0.3, np.inf])] == [2, 2, 0]
 
 
 def test_held_actions_are_steps_of_the_table():

@@ -37,6 +37,7 @@ from diffbisim.imitate.control.learning import Control, ControlResult, Lesson, o
 from diffbisim.imitate.control.rewards import Coupling, Score, Tracking
 from diffbisim.imitate.control.tracking import Nodes
 from diffbisim.imitate.control.walks import Actions, RandomAgent, Walk, demonstrations, episodes, feature_map
+from diffbisim.imitate.imitation import imitate
 from diffbisim.imitate.sb3 import ppo
 from diffbisim.plot.style import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, new_figure, plain
 
@@ -65,9 +66,20 @@ REWARDS: dict[str, Callable[[Nodes, float], Score]] = {
     "PPO, survival": lambda nodes, discount: Indifferent(each=0.0, end=-1.0),
     "PPO, constant": lambda nodes, discount: Indifferent(each=-1.0, end=-1.0),
 }
-METHODS = PLANNED | {name: partial(ppo, score_of=score) for name, score in REWARDS.items()}
+
+
+def on_cells(lesson: Lesson) -> Any:
+    """Imitate with a Markov policy on cells, from whole observations."""
+    return imitate(
+        lesson.env, list(lesson.shown.paths), discount=lesson.discount, policy="markov", sampling=lesson.options,
+        rng=lesson.rng,
+    )  # fmt: skip
+
+
+CELLS = "cells"
+METHODS = PLANNED | {CELLS: on_cells} | {name: partial(ppo, score_of=score) for name, score in REWARDS.items()}
 COLORS = dict(zip(PLANNED, (BLUE, VERMILION, GRAY, ORANGE, GREEN), strict=True)) | dict(
-    zip(REWARDS, (BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY, YELLOW, GRAY), strict=True)
+    zip((*REWARDS, CELLS), (BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY, YELLOW, GRAY, BLUE), strict=True)
 )
 DISCOUNT = 0.99
 EPISODES = 10

@@ -28,7 +28,7 @@ import numpy as np
 from diffbisim.checks import Floats, Integers
 from diffbisim.imitate.control.walks import Actions, Walk
 
-FEATURES = 300
+FEATURES, FEATURES_PER_INPUT = 300, 60  # at least 300, more for many inputs
 LENGTH = 3.0
 RIDGE = 1e-7
 LOGISTIC_RIDGE, NEWTON_STEPS = 1e-5, 12
@@ -93,19 +93,20 @@ class ForwardModel:
 
 
 class Fourier:
-    """Random Fourier features φ of inputs (n, i), in single precision, because cosines dominate the time of planning."""
+    """Random Fourier features φ of inputs (n, i), in single precision: cosines dominate the time of planning."""
 
     def __init__(self, n_inputs: int, rng: int | np.random.Generator) -> None:
         generator = np.random.default_rng(rng)
-        self.W = (generator.normal(size=(n_inputs, FEATURES)) / LENGTH).astype(np.float32)
-        self.b = generator.uniform(0.0, 2.0 * np.pi, FEATURES).astype(np.float32)
+        self.count = max(FEATURES, FEATURES_PER_INPUT * n_inputs)
+        self.W = (generator.normal(size=(n_inputs, self.count)) / LENGTH).astype(np.float32)
+        self.b = generator.uniform(0.0, 2.0 * np.pi, self.count).astype(np.float32)
 
     def __call__(self, inputs: Floats) -> Any:
-        φ = np.ones((len(inputs), FEATURES + inputs.shape[1] + 1), dtype=np.float32)
-        φ[:, FEATURES:-1] = inputs
-        phase = φ[:, FEATURES:-1] @ self.W
+        φ = np.ones((len(inputs), self.count + inputs.shape[1] + 1), dtype=np.float32)
+        φ[:, self.count : -1] = inputs
+        phase = φ[:, self.count : -1] @ self.W
         phase += self.b
-        np.cos(phase, out=φ[:, :FEATURES])
+        np.cos(phase, out=φ[:, : self.count])
         return φ
 
 
