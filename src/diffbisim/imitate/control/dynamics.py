@@ -9,6 +9,11 @@ This is one linear system: 5,000 steps take a tenth of a second, while three net
 seconds and were not better on Gymnasium's five classic control tasks. Far from the data the cosines cancel, which
 leaves a linear model.
 
+*Noise.* Observations such as (cos θ, sin θ) lie on a surface, and data on it do not say what happens beside it: errors
+of the model may then grow in every simulated step (on Acrobot, for a third of the draws of W). Every step is therefore
+used twice, the second time from s + ε to the same s', with ε 2 % of the standard deviation of s' - s. This teaches the
+model to return to the surface, and changes its error on held-out steps by less than a tenth.
+
 Differences are also divided by their standard deviations, so that slow coordinates are modeled as well as fast ones.
 A tenth of the steps is held out, and the error on them is part of every result:
 
@@ -37,6 +42,9 @@ HELD_OUT = 10  # one in this many steps is held out
 #: Residuals above this multiple of the median are down-weighted.
 FAR = 5.0
 
+#: Size of the noise added to states, in standard deviations of s' - s.
+NOISE = 0.02
+
 #: Number of terminal states needed to learn where they are.
 FEW_ENDS = 3
 
@@ -64,8 +72,12 @@ class ForwardModel:
         change = walk.following - walk.states
         size = _spread(change)
         held = np.arange(len(walk)) % HELD_OUT == HELD_OUT - 1
-        inputs = self._inputs(walk.states, walk.actions)
-        self.change = robust(inputs[~held], (change / size)[~held], rng)
+        inputs, generator = self._inputs(walk.states, walk.actions), np.random.default_rng(rng)
+        noise = NOISE * size * generator.normal(size=change.shape)
+        noisy, back = self._inputs(walk.states + noise, walk.actions), (change - noise) / size
+        self.change = robust(
+            np.vstack([inputs[~held], noisy[~held]]), np.vstack([(change / size)[~held], back[~held]]), generator
+        )
         self.error = float(np.sqrt(np.mean((self.change(inputs[held]) - (change / size)[held]) ** 2)))
         self.change.weights *= size.astype(np.float32)
         self.judge = _judge(self._scaled(np.vstack([walk.following, ends])), np.append(walk.ended, np.ones(len(ends))))
