@@ -21,7 +21,7 @@ A tenth of the steps is held out, and the error on them is part of every result:
 
 Terminal states are learned by logistic regression on the same kind of features of s', from the states in which episodes
 terminated. Least squares would not do: a classifier that is pulled by states far from the boundary puts it in the wrong
-place, and a planner finds the mistakes (on Acrobot, six of seven simulated states that it called terminal were not).
+place, and a planner finds the mistakes (on Acrobot, most simulated states that it called terminal were not).
 """
 
 from __future__ import annotations
