@@ -1,20 +1,20 @@
-"""Speed of the least average cost against pyotc's exact solver, in one run.
+"""Speed of the average-cost criterion compared with pyotc's exact solver, in one run.
 
     python benchmarks/average.py               both tables; pyotc takes minutes to hours
     python benchmarks/average.py --quick       smaller graphs
     python benchmarks/average.py --only blocks 100
 
 pyotc is the reference implementation of optimal transition coupling: policy iteration with POT's ``ot.emd`` for every
-pair, and the average cost of a coupling from a linear system with three unknowns per pair. Its dense backend writes out
-that system, (3N)² numbers for N pairs: 180 MB for 40 × 40 states, 7 GB for 100 × 100, where its sparse backend is run
-instead. It returns None where it does not converge ("nan" in the table).
+pair, with the average cost of a coupling from a linear system with three unknowns per pair. Its dense backend stores
+that system, (3N)² numbers for N pairs: 180 MB for 40 × 40 states and 7 GB for 100 × 100, for which the sparse backend
+is used instead. It returns None if it does not converge ("nan" in the table).
 
-Both walk on the same graphs: two dense ones with random weights, and two draws of its own stochastic block model, four
-blocks with edges of probability 0.9 within and 0.1 between them; the cost is the squared difference of degrees. Each
-run of pyotc is a process of its own, which is stopped after LIMIT seconds: its ratio is then "at least". Ours is
-certified to 1e-11 of the largest cost, here 1e-8 of the value or better, and must not be above pyotc's value; its time
-is the best of three, with compiled kernels. Times are processor times of all threads, which other programs disturb
-least.
+Both solve the same problems: walks on two dense graphs with random weights, and on two samples of pyotc's own
+stochastic block model, with four blocks and edge probabilities of 0.9 within and 0.1 between blocks. The cost is the
+squared difference of degrees. Each run of pyotc is a separate process that is stopped after LIMIT seconds; its ratio is
+then "at least". Our result is certified to 1e-11 of the largest cost, here 1e-8 of the value or better, and must not
+exceed pyotc's value. Our time is the best of three, with compiled kernels. Times are processor times of all threads,
+which other programs affect least.
 """
 
 import argparse
@@ -36,16 +36,16 @@ BLOCKS = np.where(np.eye(4, dtype=bool), 0.9, 0.1)
 
 
 def dense_graph(n: int, seed: int) -> Array:
-    """A complete graph with random symmetric weights."""
+    """Return a complete graph with random symmetric weights."""
     weights = np.random.default_rng(seed).random((n, n))
     return np.asarray(weights + weights.T)
 
 
 def block_graph(n: int, seed: int) -> Array:
-    """pyotc's stochastic block model."""
+    """Return a sample of pyotc's stochastic block model."""
     from pyotc.examples.stochastic_block_model import stochastic_block_model
 
-    np.random.seed(seed)  # noqa: NPY002 - it draws from numpy's global generator
+    np.random.seed(seed)  # noqa: NPY002 - pyotc uses numpy's global generator
     return np.asarray(stochastic_block_model((n // 4,) * 4, BLOCKS))
 
 
@@ -54,7 +54,7 @@ BACKEND = {"dense": "dense", "blocks": "sparse"}
 
 
 def problem(kind: str, n: int) -> tuple[Array, Array, Array]:
-    """Two kernels and a cost."""
+    """Return two kernels and a cost."""
     graphs = GRAPHS[kind](n, 0), GRAPHS[kind](n, 1)
     degrees = [graph.sum(axis=1) for graph in graphs]
     P, Q = (graph / degree[:, None] for graph, degree in zip(graphs, degrees, strict=True))
@@ -62,7 +62,7 @@ def problem(kind: str, n: int) -> tuple[Array, Array, Array]:
 
 
 def ours(kind: str, n: int) -> tuple[db.DistanceResult, float]:
-    """The result, and the best of three times."""
+    """Return our result and the best of three times."""
     P, Q, cost = problem(kind, n)
     X, Y, times = db.MarkovChain(P), db.MarkovChain(Q), []
     for _ in range(3):
@@ -78,7 +78,7 @@ def processor_time_of_children() -> float:
 
 
 def theirs(kind: str, n: int, backend: str, limit: float) -> tuple[float | None, float]:
-    """pyotc's value and time in a process of its own; NaN if it did not converge, None if it was stopped."""
+    """Return pyotc's value and time from a separate process; NaN if it did not converge, None if it was stopped."""
     call = [sys.executable, __file__, "--peer", kind, str(n), backend]
     began = processor_time_of_children()
     try:
@@ -90,7 +90,7 @@ def theirs(kind: str, n: int, backend: str, limit: float) -> tuple[float | None,
 
 
 def peer(kind: str, n: int, backend: str) -> None:
-    """Runs in that process."""
+    """Run pyotc in that process."""
     from pyotc.otc import exact_otc
 
     given = problem(kind, n)

@@ -1,10 +1,11 @@
 """A Dask cluster of one and of two worker processes on this machine: one large problem, and many small ones.
 
     python benchmarks/cluster.py                 10⁶ pairs, and pairwise of 300 chains
-    python benchmarks/cluster.py --pairs 1e7     as docs/cluster.md has it
+    python benchmarks/cluster.py --pairs 1e7     the figures of docs/cluster.md
     python benchmarks/cluster.py --small         many small problems on one thread: µs per problem, and in the kernel
 
-Two workers against one, in the same run, the same bounds. Bytes that go over the wire are counted from the sweeps.
+Compares two workers with one, in the same run and with the same bounds. The bytes sent are computed from the number of
+sweeps.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from diffbisim.solvers import Exact
 
 
 def sparse_chain(n, k, seed):
-    """n states with k random successors each."""
+    """Return a chain of n states with k random successors each."""
     rng = np.random.default_rng(seed)
     indices = np.concatenate([np.sort(rng.choice(n, k, replace=False)) for _ in range(n)])
     P = sp.csr_array((rng.dirichlet(np.ones(k), n).ravel(), indices, np.arange(n + 1) * k), shape=(n, n))
@@ -29,14 +30,14 @@ def sparse_chain(n, k, seed):
 
 
 def small_chains(m, seed):
-    """Dense chains of 5 to 10 states."""
+    """Return dense chains of 5 to 10 states."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(5, 11, m)
     return [db.MarkovChain(rng.dirichlet(np.ones(n), n), rewards=rng.random(n)) for n in sizes]
 
 
 class Spent(NamedTuple):
-    """Seconds: by the clock, of the processor here (the scheduler included), and of all workers together."""
+    """Return seconds of wall-clock time, of this process (including the scheduler), and of all workers together."""
 
     clock: float
     here: float
@@ -44,7 +45,7 @@ class Spent(NamedTuple):
 
 
 def on_workers(n, run):
-    """What the second run returns and takes: in the first one the workers load their kernels."""
+    """Return the result and the time of the second run; in the first one the workers load their kernels."""
     how = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
 
     def clocks():
@@ -96,7 +97,7 @@ def many_problems(m):
 
 
 def overhead(m):
-    """Processor time per problem: of pairwise, of its kernel alone, and of one distance after the other; best of 3."""
+    """Measure processor time per problem of pairwise, of its kernel alone, and of separate distances; best of 3."""
     from diffbisim.solvers.exact.batch import Ask, Pack, solve_batch
 
     chains = small_chains(m, 5)

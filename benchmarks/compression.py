@@ -1,14 +1,14 @@
 """Compression: random restarts, larger chains, rates. ``python benchmarks/compression.py enough small rooms models``.
 
-enough  the block chain, of five classes, to 6 … 10 states: distance zero
-small   the block chain to 2, 3 and 4 states: `compress` against the best of 200 descents from random kernels
-rooms   four rooms (104 states), walking to the goal, to 20 states
-sparse  a random sparse chain of 1 000 states to 20 states
+enough  the block chain, which has five classes, to 6 … 10 states: the distance must be zero
+small   the block chain to 2, 3 and 4 states: `compress` compared with the best of 200 descents from random kernels
+rooms   four rooms (104 states) with a policy that walks to the goal, to 20 states
+sparse  a random sparse chain of 1,000 states to 20 states
 models  walks in potentials to 4 states: distances, timescales and agreement with PCCA+ (deeptime) of all models
-wells   20 random potentials with as many wells as states: how far off the timescales are, kinetic and averaged
-scale   chains of 200 and 1 000 states of several kinds: processor time, distance; with the sources of another version
-        (``--before ../old/src``) those of both, chain by chain; ``--seeds 301,302`` chooses others
-large   a random sparse chain of 100 000 states to 20: time and memory
+wells   20 random potentials with as many wells as states: errors of the timescales, kinetic and averaged
+scale   chains of 200 and 1,000 states of several kinds: processor time and distance; with the sources of another
+        version (``--before ../old/src``), both versions, chain by chain; ``--seeds 301,302`` chooses other chains
+large   a random sparse chain of 100,000 states to 20: time and memory
 """
 
 import argparse
@@ -27,7 +27,7 @@ from scipy.optimize import linear_sum_assignment
 
 import diffbisim as db
 
-# What is inside the package is imported where it is used: ``scale`` also runs other versions.
+# Internal modules are imported where they are used, because ``scale`` also runs other versions.
 
 
 def enough():
@@ -83,18 +83,18 @@ def rooms():
 
 
 def off(times, of):
-    """By which factor the slowest, and the worst, timescale is off."""
+    """Return the factors by which the slowest and the worst timescale are off."""
     factor = np.maximum(times / of, of / times)
     return float(factor[0]), float(factor.max())
 
 
 def models(k=4, discount=0.95):
-    """Every model of two walks; PCCA+ and k-means give labels, from which either model of classes is made."""
+    """Compare all models of two walks; models of classes are also made from the labels of PCCA+ and k-means."""
     import deeptime.markov
     from scipy.cluster.vq import kmeans2
 
     warnings.simplefilter("ignore")
-    db.compress(db.examples.prinz_well(20, 0.3), 2, model="kinetic")  # compiled code is loaded
+    db.compress(db.examples.prinz_well(20, 0.3), 2, model="kinetic")  # loads compiled code
     for name, X in (("prinz_well", db.examples.prinz_well()), ("quadruple_well", db.examples.quadruple_well())):
         pcca = deeptime.markov.pcca(np.asarray(X.transition), k).assignments
         means = kmeans2(X.rewards[:, None], np.linspace(X.rewards.min(), X.rewards.max(), k)[:, None])[1]
@@ -122,7 +122,7 @@ def models(k=4, discount=0.95):
 
 
 def random_wells(seed, n=150):
-    """A walk on random points of the square in a potential with 3 to 5 wells of random places; and their number."""
+    """Return a walk on random points of a square in a potential with 3 to 5 random wells, and the number of wells."""
     rng = np.random.default_rng(seed)
     k = int(rng.integers(3, 6))
     side = int(n**0.5) + 1
@@ -156,7 +156,7 @@ def wells(seeds=range(1000, 1020)):
 
 
 class Inline:
-    """An executor that works at once, so that processor time is that of the call."""
+    """An executor that runs tasks immediately, so that processor time can be attributed to the call."""
 
     def submit(self, work, *given):
         done = Future()
@@ -165,7 +165,7 @@ class Inline:
 
 
 def blocks(seed, n, k=5, leave=0.02):
-    """Dense metastable blocks of random sizes."""
+    """Return a dense chain of metastable blocks of random sizes."""
     rng = np.random.default_rng(seed)
     block = rng.integers(k, size=n)
     W = rng.gamma(0.5, size=(n, n)) * np.where(block[:, None] == block, 1.0, leave)
@@ -174,7 +174,7 @@ def blocks(seed, n, k=5, leave=0.02):
 
 
 def line(seed, n):
-    """A birth-death chain with random rates; rewards are a random walk along it."""
+    """Return a birth-death chain with random rates, whose rewards are a random walk along it."""
     rng = np.random.default_rng(seed)
     up, down = rng.uniform(0.1, 0.5, (2, n))
     up[-1] = down[0] = 0.0
@@ -184,7 +184,7 @@ def line(seed, n):
 
 
 def grid(seed, n):
-    """A walk on a square with random odds in every cell and smooth rewards."""
+    """Return a walk on a square grid with random probabilities in every cell and smooth rewards."""
     rng, side = np.random.default_rng(seed), round(n**0.5)
     i, j = np.divmod(np.arange(side**2), side)
     P = sparse.csr_array((side**2, side**2))
@@ -209,7 +209,7 @@ SCALE = {
 
 
 def work():
-    """Compress what standard input names, a line each; what :func:`scale` runs for every version."""
+    """Compress the chains named on standard input, one per line; :func:`scale` runs this for every version."""
     warnings.simplefilter("ignore")
     db.compress(db.examples.random_chain(6, 0), 2, restarts=2)
     for given in sys.stdin:

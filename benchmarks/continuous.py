@@ -1,16 +1,16 @@
-"""Distances from trajectories with continuous states, against closed forms and against simpler ways, in one run.
+"""Distances from trajectories with continuous states, compared with closed forms and simpler methods, in one run.
 
     python benchmarks/continuous.py                        errors at 2,000 steps, medians over seeds
-    python benchmarks/continuous.py --rate figure.png      how they fall with the number of steps, and a figure of it
+    python benchmarks/continuous.py --rate figure.png      errors as a function of the number of steps, with a figure
     python benchmarks/continuous.py --fit                  parameters of simulators: drift of a process, friction
     python benchmarks/continuous.py --pnot other/bin/python    finite horizon against pnot 1.0.0, see horizon.py
 
-Columns: counts and plug_in, the distance on the same cells with counted and with local-linear rows; value, the
-estimate; least squares, the closed form of linear-Gaussian processes fitted to the data. The last knows what the data
-do not say (that the processes are linear) and is hard to beat where that is true; on bent walks it is wrong. Bound: the
-median error of the best unbiased estimate that knows it (Cramér and Rao); nothing that is not told more has less.
-Datasets are trajectories of 20 steps from N(0, 0.5²); discount 0.9. Settings were chosen on seeds 1000 to 6999, the
-pruning against pnot on 70000 to 70009.
+Columns: "counts" and "plug_in" are the distance on the same cells with counted and with local-linear rows, "value" is
+the estimate, and "least squares" is the closed form for linear-Gaussian processes fitted to the data. The last one
+assumes that the processes are linear. It is hard to beat if that is true, and wrong on bent walks. "bound" is the
+median error of the best unbiased estimate under the same assumption (Cramér and Rao); no unbiased estimate with this
+information is better. Datasets are trajectories of 20 steps from N(0, 0.5²), with discount 0.9. Settings were chosen on
+seeds 1000 to 6999, the pruning for the comparison with pnot on 70000 to 70009.
 """
 
 import argparse
@@ -78,7 +78,7 @@ CASES = [
     Case("bent 1.2, .4 | .6, .4", "euclidean", ((1.2, 0.4), (0.6, 0.4))),
     Case("bent 1.2, .4 | .6, .4", "sqeuclidean", ((1.2, 0.4), (0.6, 0.4))),
 ]  # fmt: skip
-FRESH = [  # nothing was chosen by these
+FRESH = [  # not used for choosing settings
     Case("AR(1) .6, .5 | .2, .5", "euclidean", (gaussian(0.6, 0.5), gaussian(0.2, 0.5))),
     Case("AR(1) .9, .3 | .9, .5", "euclidean", (gaussian(0.9, 0.3), gaussian(0.9, 0.5))),
     Case("AR(1) .3, .7 | .7, .3", "sqeuclidean", (gaussian(0.3, 0.7), gaussian(0.7, 0.3))),
@@ -91,7 +91,7 @@ EQUAL = [
 
 
 def estimates(case: Case, n_steps: int, seed: int) -> tuple[float, ...]:
-    """(counts, plug_in, value, least squares) of one pair of datasets."""
+    """Return (counts, plug_in, value, least squares) for one pair of datasets."""
     X, Y = case.sample(n_steps, seed)
     e = estimate_paths(X, Y, case.cost, DISCOUNT, rng=seed, replicates=40)
     counted = [e.cells.chain(paths, smoothing=None) for paths in (X, Y)]
@@ -116,7 +116,7 @@ def with_coefficients(v: np.ndarray, d: int) -> db.LinearGaussian:
 
 
 def log_likelihood(process: db.LinearGaussian, paths: np.ndarray) -> np.ndarray:
-    """Of n paths (n, T + 1, d), but for a constant."""
+    """Return the log-likelihood of n paths (n, T + 1, d), up to a constant."""
     z = np.linalg.solve(process.spread, (paths[:, 0] - process.start).T)
     ε = (paths[:, 1:] - paths[:, :-1] @ process.slope.T - process.shift) @ np.linalg.inv(process.noise).T
     volume = np.log(np.abs(np.diag(process.spread))).sum() + ε.shape[1] * np.log(np.abs(np.diag(process.noise))).sum()
@@ -124,12 +124,12 @@ def log_likelihood(process: db.LinearGaussian, paths: np.ndarray) -> np.ndarray:
 
 
 def slopes_at(v: np.ndarray, f: Any, h: float = 1e-5) -> np.ndarray:
-    """Central differences of f, one after the other along the last axis."""
+    """Return central differences of f, stacked along the last axis."""
     return np.stack([(f(v + step) - f(v - step)) / (2 * h) for step in h * np.eye(v.size)], axis=-1)
 
 
 def bound(case: Case, n_steps: int) -> float:
-    """The median error, relative to the distance, of an unbiased estimate with the least variance there is."""
+    """Return the median error, relative to the distance, of an unbiased estimate with the least possible variance."""
     if not case.linear:
         return float("nan")
     variance, d = 0.0, case.pair[0].dimension
@@ -163,7 +163,7 @@ def errors(seeds: int, only: list[int] | None, n_steps: int = 2000) -> None:
 
 
 def rate(path: str, seeds: int) -> None:
-    """Root mean square errors for several sizes, and their slopes in a log-log figure."""
+    """Compute root mean square errors for several sizes, and their slopes in a log-log plot."""
     import matplotlib.pyplot as plt
 
     sizes = (500, 1000, 2000, 4000)
@@ -186,12 +186,12 @@ def rate(path: str, seeds: int) -> None:
 
 
 def ornstein_uhlenbeck(parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """dx = -θ x dt + dW in steps of 0.2, from 1."""
+    """Simulate dx = -θ x dt + dW in steps of 0.2, from 1."""
     return db.LinearGaussian(np.exp(-0.2 * parameters[0]), 0.4, start=1.0).sample(80, 20, rng)
 
 
 def pendulum(parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Angle and velocity of a pendulum with friction and noise, steps of 0.2, released from random angles."""
+    """Simulate angle and velocity of a pendulum with friction and noise, in steps of 0.2, from random angles."""
     states = [np.stack([rng.uniform(-2, 2, 80), np.zeros(80)], axis=1)]
     for _ in range(20):
         angle, speed = states[-1].T
@@ -229,7 +229,7 @@ print(json.dumps(found))
 
 
 def pooled(x: np.ndarray, y: np.ndarray, grid: float) -> tuple[float, float]:
-    """The distance over the horizon of (n, T + 1) paths on a grid, steps of all times pooled; and processor time."""
+    """Return the finite-horizon distance of (n, T + 1) paths on a grid, with pooled steps, and the processor time."""
     began = time.process_time()
     x, y = x[..., None], y[..., None]
     reach = max(np.abs(x).max(), np.abs(y).max())
@@ -241,7 +241,7 @@ def pooled(x: np.ndarray, y: np.ndarray, grid: float) -> tuple[float, float]:
 
 
 def against_pnot(python: str, seeds: int, n_paths: int = 2000, T: int = 4) -> None:
-    """AR(1) paths: mean absolute error and processor time, each on the same paths and the same grids."""
+    """Compare mean absolute error and processor time for AR(1) paths, on the same paths and grids."""
     import tempfile
 
     e = db.examples

@@ -1,15 +1,16 @@
-"""Speed of the exact solver, as ratios to what a user would do instead, all measured in one run.
+"""Speed of the exact solver relative to the obvious alternatives, all measured in one run.
 
     python benchmarks/exact.py               every table (about ten minutes on two cores)
     python benchmarks/exact.py --quick       the dense ratios up to 32 states and the sparse growth up to 1 000 states
 
-Peers, on the same chains and to the same gap: policy iteration and value iteration with POT's ``ot.emd`` in the loop,
-one call per pair. Policy iteration has the same evaluation (BiCGStab to the same residual) and the same stopping rule
-as ours. Value iteration stops by the textbook's rule, γ/(1-γ) ‖TU - U‖ ≤ gap; its sweeps all cost the same, so that
-their number (counted with our kernel) times the time of a POT sweep in this run is its time, which saves an hour.
+The peers are policy iteration and value iteration with one call of POT's ``ot.emd`` per pair, on the same chains and to
+the same gap. Policy iteration uses the same evaluation (BiCGStab to the same residual) and the same stopping rule as
+ours. Value iteration stops by the textbook rule, γ/(1-γ) ‖TU - U‖ ≤ gap. All its sweeps cost the same, so its time is
+computed as the number of sweeps (counted with our kernel) times the time of a POT sweep in this run, which saves an
+hour.
 
-Sparse chains have no peer: there the growth with the number of pairs, the memory per pair and the gain from a second
-thread are reported; each size runs in a process of its own, because peak memory never falls.
+Sparse chains have no peer. For them, the growth with the number of pairs, the memory per pair and the gain from a
+second thread are reported. Each size runs in a separate process, because the peak memory of a process never decreases.
 """
 
 import argparse
@@ -32,7 +33,7 @@ DISCOUNT, GAP = 0.95, 1e-8
 
 
 def best_time(run: Callable[[], object], repeats: int) -> float:
-    """Shortest of several wall-clock times: the one least disturbed."""
+    """Return the shortest of several wall-clock times, which is the least disturbed one."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -42,7 +43,7 @@ def best_time(run: Callable[[], object], repeats: int) -> float:
 
 
 def pot_sweep(problem: Problem, U: Array) -> tuple[Array, sparse.csr_array]:
-    """T U and the plans, one ``ot.emd`` per pair."""
+    """Return T U and the plans, with one ``ot.emd`` per pair."""
     import ot
 
     (n_x, n_y), γ = problem.shape, problem.discount
@@ -60,7 +61,7 @@ def pot_sweep(problem: Problem, U: Array) -> tuple[Array, sparse.csr_array]:
 
 
 def value_iteration_sweeps(problem: Problem) -> int:
-    """How many sweeps U <- T U bring γ/(1-γ) ‖TU - U‖ below GAP."""
+    """Return the number of sweeps U <- T U after which γ/(1-γ) ‖TU - U‖ is below GAP."""
     from diffbisim.solvers.exact.pairs import begin, bellman
 
     transports, sweeps = begin(problem, reachable=False, threads=None, known=None), 0
@@ -74,7 +75,7 @@ def value_iteration_sweeps(problem: Problem) -> int:
 
 
 def pot_policy_iteration(problem: Problem) -> tuple[float, float]:
-    """Improve with POT, evaluate with our BiCGStab; returns the value and the time of one sweep."""
+    """Improve with POT and evaluate with our BiCGStab; return the value and the time of one sweep."""
     from diffbisim.solvers.krylov import bicgstab
 
     γ, U, b = problem.discount, problem.cost.ravel().copy(), (1 - problem.discount) * problem.cost.ravel()
@@ -96,10 +97,10 @@ def pot_policy_iteration(problem: Problem) -> tuple[float, float]:
 
 
 def dense(sizes: tuple[int, ...]) -> None:
-    """Random dense chains: ratios to POT."""
+    """Report ratios to POT for random dense chains."""
     print(f"\nDense random chains, discount {DISCOUNT}, certified gap {GAP:g} (ratios: peer / ours, same run)")
     print("states  cost      PI with POT  VI with POT   gradient/distance   pivots per pair   |difference|")
-    import ot  # noqa: F401  (seconds, not to be counted)
+    import ot  # noqa: F401  (the import takes seconds that should not be counted)
 
     rng = np.random.default_rng(0)
     for n in sizes:
@@ -121,14 +122,14 @@ def dense(sizes: tuple[int, ...]) -> None:
 
 
 def _gradient_time(problem: Problem) -> float:
-    result = Exact(tol=GAP).solve(problem)  # the gradient is cached: a fresh result each time
+    result = Exact(tol=GAP).solve(problem)  # a new result each time, because the gradient is cached
     began = time.perf_counter()
     _ = result.gradient
     return time.perf_counter() - began
 
 
 def sparse_growth(sizes: tuple[int, ...]) -> None:
-    """Random sparse chains: growth, memory and threads."""
+    """Report growth, memory and threads for random sparse chains."""
     print(f"\nSparse random chains, 4 successors, discount {DISCOUNT}, certified gap 1e-6")
     print("   states       pairs  bytes/pair  2 threads/1  gradient/distance  sweeps  pivots/pair  exponent")
     last: dict[str, float] = {}
@@ -153,7 +154,7 @@ def sparse_growth(sizes: tuple[int, ...]) -> None:
 
 
 def memory(kind: str, forget_peak: bool = False) -> float:
-    """Bytes of this process (Linux): VmRSS now, VmHWM at the peak; writing 5 to clear_refs forgets the peak."""
+    """Return the bytes of this process (Linux): VmRSS now, VmHWM at the peak; writing 5 to clear_refs resets it."""
     if forget_peak:
         Path("/proc/self/clear_refs").write_text("5")
     line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(kind))
@@ -161,7 +162,7 @@ def memory(kind: str, forget_peak: bool = False) -> float:
 
 
 def one_sparse(n: int) -> dict[str, float]:
-    """One size, in a process of its own; memory first, before anything else has been allocated."""
+    """Measure one size in a separate process; memory first, before anything else has been allocated."""
     solver = Exact(tol=1e-6)
     small = db.examples.random_sparse_chain(20, 4, rng=0)
     _ = db.distance(small, small, solver=solver).gradient  # compile

@@ -1,11 +1,11 @@
-"""Ten million events: how long, and how much memory, from a table to transitions.
+"""Time and memory to turn a table of ten million events into transitions.
 
     python benchmarks/frames.py [--rows 10000000]
 
-Each way runs in a process of its own, whose processor time and peak of memory are printed; ``bare`` is the same process
-with the file (or frame) only read, by pandas, which is what a user would have done anyway. The table is unsorted: a
-million users, dates in ISO 8601, twenty pages, two groups; sessions end after half an hour. To be held: a minute, and
-2 GB.
+Each method runs in a separate process, whose processor time and peak memory are printed. ``bare`` is the same process
+when it only reads the file (or frame) with pandas, as a user would have done anyway. The table is unsorted, with a
+million users, dates in ISO 8601, twenty pages and two groups; sessions end after half an hour. The target is one minute
+and 2 GB.
 """
 
 import argparse
@@ -23,7 +23,7 @@ NAMES = {"id": "user", "time": "at", "state": "page", "gap": "30min", "group": "
 
 
 def write(path: Path, rows: int) -> None:
-    """The same events as .csv, .csv.gz and .parquet."""
+    """Write the same events as .csv, .csv.gz and .parquet."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -41,7 +41,7 @@ def write(path: Path, rows: int) -> None:
 
 
 def work(way: str, path: Path) -> None:
-    """In a process of its own: one way, its processor time in seconds and its peak in bytes."""
+    """Run one method in this process; print its processor time in seconds and its peak memory in bytes."""
     import pandas as pd
 
     import diffbisim as db

@@ -1,20 +1,20 @@
-"""Finite horizons against pnot 1.0 (nested optimal transport, C++) and against a closed form, in one run.
+"""Finite horizons compared with pnot 1.0 (nested optimal transport, C++) and with a closed form, in one run.
 
     python -m venv other && other/bin/pip install pnot==1.0.0
-    python benchmarks/horizon.py --pnot other/bin/python      without --pnot: only what needs no peer
+    python benchmarks/horizon.py --pnot other/bin/python      without --pnot: only the parts without a peer
 
-Peer: pnot's own demonstration (notebooks/demo.ipynb), two Gaussian walks of three steps, 20,000 paths each, seed 5,
-grid 0.1, ``markovian=True``. The distance of the two laws is 3, so that errors can be told. Both are given the paths
-and one thread, and are timed from there to the number; the shorter of two times counts. Lines:
+The problem is pnot's own demonstration (notebooks/demo.ipynb): two Gaussian walks of three steps, 20,000 paths each,
+with seed 5, grid 0.1 and ``markovian=True``. The distance of the two distributions is 3, so errors are known. Both get
+the paths and one thread and are timed until they return the distance; the shorter of two times counts. Lines:
 
-    same cells      TimedChain.from_paths(width=0.1), and the middle of a cell in place of its mean: the adapted
-                    empirical measure that pnot solves, so that the two numbers must agree to rounding, and the ratio
-                    is that of the engines
-    default cells   TimedChain.from_paths(paths); its rule was chosen on these laws, knowing the answer
-    pnot, grid 0.3  the grid of least error among 0.2, 0.3, 0.4 and 0.5 here: the peer at its best, found by knowing the
-                    answer
+    same cells      TimedChain.from_paths(width=0.1), with the midpoint of a cell instead of its mean: the adapted
+                    empirical measure that pnot solves. The two distances must agree up to rounding, and the ratio
+                    compares the solvers
+    default cells   TimedChain.from_paths(paths); its rule was chosen on these distributions, with the answer known
+    pnot, grid 0.3  the grid with the least error among 0.2, 0.3, 0.4 and 0.5: the peer at its best, also chosen with
+                    the answer known
 
-Richardson: AR(1) paths of four steps on grids of 31 and 61 points against the closed form of Gunasingam & Wong.
+Richardson: AR(1) paths of four steps on grids of 31 and 61 points, compared with the closed form of Gunasingam & Wong.
 """
 
 import argparse
@@ -53,13 +53,13 @@ print(json.dumps(found))
 
 
 def demo_paths(matrix: np.ndarray, seed: int) -> np.ndarray:
-    """The paths of pnot's demonstration, (20,000, 4), from numpy's legacy generator."""
+    """Return the paths of pnot's demonstration, (20,000, 4), from numpy's legacy generator."""
     noise = np.random.RandomState(seed).normal(size=[3, N_PATHS])
     return np.insert(matrix @ noise, 0, 0.0, axis=0).T
 
 
 def ours(seed: int, width: float | None) -> tuple[float, float]:
-    """The distance and the shortest of several times, from paths to number, on one thread."""
+    """Return the distance and the shortest of several times, from paths to distance, on one thread."""
     X, Y = demo_paths(L, seed), demo_paths(M, seed)
     times, value = [], 0.0
     for _ in range(REPEATS):
@@ -72,13 +72,13 @@ def ours(seed: int, width: float | None) -> tuple[float, float]:
 
 
 def middles(X: db.TimedChain, Y: db.TimedChain, width: float) -> list[np.ndarray]:
-    """Squared differences of the middles of the cells that the centers are in."""
+    """Return squared differences of the midpoints of the cells that contain the centers."""
     x, y = ([np.floor(r / width + 0.5) * width for r in chain.rewards] for chain in (X, Y))
     return [np.subtract.outer(a, b) ** 2 for a, b in zip(x, y, strict=True)]
 
 
 def against_pnot(python: str, seeds: tuple[int, ...]) -> None:
-    """The demonstration; its own seed is 5."""
+    """Run the demonstration; its original seed is 5."""
     exact = db.examples.gaussian_distance(L @ L.T, M @ M.T)
     questions = [(seed, grid) for seed in seeds for grid in (0.1, 0.3)]
     output = subprocess.run([python, "-c", PEER, json.dumps(questions)], capture_output=True, text=True, check=True)
@@ -96,7 +96,7 @@ def against_pnot(python: str, seeds: tuple[int, ...]) -> None:
 
 
 def richardson() -> None:
-    """AR(1) paths on grids."""
+    """Compare AR(1) paths on grids with the closed form."""
     e, T = db.examples, 4
     exact = e.gaussian_distance(e.autoregression_covariance(0.8, 1.0, T), e.autoregression_covariance(0.5, 0.7, T))
     found = []

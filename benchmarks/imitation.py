@@ -1,8 +1,8 @@
-"""Imitation, every seed: the five-state chain, random MDPs, and Gymnasium's tables, known and sampled.
+"""Imitation for all seeds: the five-state chain, random MDPs and Gymnasium's tabular environments, known and sampled.
 
     python benchmarks/imitation.py chain random known sampled-chain sampled speed taxi [--seeds 5] [--environment NAME]
 
-Counts outer iterations (exact solves); returns are exact expectations, as shares of the expert's.
+It counts outer iterations (exact solves). Returns are exact expectations, relative to the expert's.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def sampled(args):
     for name, env, mdp, expert in tables(args):
         best, shares, begin = expected_return(mdp, expert, HORIZON), [], time.time()
         for seed in range(args.seeds):
-            large = mdp.n_states > 100  # Taxi: 300 starts to be seen, and solves that take seconds
+            large = mdp.n_states > 100  # Taxi has 300 starts, and solves take seconds
             data = rollouts(env, expert, 20_000 if large else 5_000, seed).transitions()
             sampling = Sampling(rounds=2, iterations=5) if large else Sampling()
             run = db.imitate(env, data, discount=0.95, rng=seed, tol=1e-3, max_iterations=30, sampling=sampling)

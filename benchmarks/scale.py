@@ -1,17 +1,18 @@
-"""How far the exact solver goes: hundreds of dense states, millions of sparse pairs. Ratios, all measured in one run.
+"""Scaling of the exact solver to hundreds of dense states and millions of sparse pairs. Ratios, measured in one run.
 
     python benchmarks/scale.py                       this version (some minutes; POT takes most of them)
-    python benchmarks/scale.py ../before/src         beside another version, given by its source folder
+    python benchmarks/scale.py ../before/src         compared with another version, given by its source folder
     python benchmarks/scale.py --dense 64 128 --sparse 300 1000
 
 *Dense*: random chains, discount 0.95, gap 1e-8. The peer is policy iteration with POT's ``ot.emd``, one call per pair.
-Its time is computed, not measured: that of a sample of pairs, on the ground cost for its first sweep and on the final
-table for the others, times pairs times sweeps (as many as ours, which improves in the same way). *Sparse*: four
-successors, gap 1e-6; how long an evaluation sweep takes beside one copy of the bytes that it reads and writes, bytes
-per pair, and the gain from a second thread.
+Its time is computed, not measured: the time of a sample of pairs, on the ground cost for the first sweep and on the
+final table for the others, times the number of pairs and sweeps (as many as ours, since both improve in the same way).
 
-Times are processor times of all threads, which other programs disturb least, and in brackets by the clock. Each case of
-each version runs in a process of its own, after one small case that compiles.
+*Sparse*: four successors, gap 1e-6. Reported are the time of an evaluation sweep relative to one copy of the bytes that
+it reads and writes, the bytes per pair, and the gain from a second thread.
+
+Times are processor times of all threads, which other programs affect least, and in brackets wall-clock times. Each case
+of each version runs in a separate process, after a small case that compiles the kernels.
 """
 
 import argparse
@@ -31,20 +32,20 @@ SAMPLE = {64: 200, 128: 60, 256: 16, 512: 4}
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What it returns, its processor time and its time by the clock."""
+    """Return the result, the processor time and the wall-clock time of a call."""
     clock, processor = time.perf_counter(), time.process_time()
     result = run()
     return result, time.process_time() - processor, time.perf_counter() - clock
 
 
 def memory(kind: str) -> float:
-    """Bytes of this process (Linux): VmRSS now, VmHWM at the peak."""
+    """Return the bytes of this process (Linux): VmRSS now, VmHWM at the peak."""
     line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(kind))
     return 1024.0 * int(line.split()[1])
 
 
 def dense_case(n: int, cost: str, seed: int) -> dict[str, float]:
-    """Our time for one problem, and POT's for a sample of its transports."""
+    """Measure our time for one problem, and POT's time for a sample of its transports."""
     import ot
 
     import diffbisim as db
@@ -56,7 +57,7 @@ def dense_case(n: int, cost: str, seed: int) -> dict[str, float]:
         X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
         return Problem.make(X, Y, "reward" if cost == "reward" else rng.random((n, n)), DISCOUNT)
 
-    Exact().solve(problem(min(n, 66)))  # compiles: the widths of indices change at 64 states
+    Exact().solve(problem(min(n, 66)))  # compiles; the width of indices changes at 64 states
     asked = problem(n)
     result, processor, clock = timed(lambda: Exact(tol=1e-8).solve(asked))
     P, Q, m = np.asarray(asked.x.transition), np.asarray(asked.y.transition), SAMPLE.get(n, 4)
@@ -74,19 +75,19 @@ def dense_case(n: int, cost: str, seed: int) -> dict[str, float]:
 
 
 def evaluation_sweep(coupling: Any, pairs: int) -> tuple[Callable[[], Any], int]:
-    """One sweep of the evaluation, as this version does it, and the bytes that it reads and writes."""
+    """Return one sweep of the evaluation, as this version does it, and the bytes that it reads and writes."""
     from diffbisim.solvers.exact import evaluation
     from diffbisim.solvers.exact import pairs as listing
     from diffbisim.solvers.krylov import product
 
     transports: Any = coupling.transports
     if getattr(transports, "narrow", False):
-        transports.lighten()
+        transports.keep_single_plans()
         transports.basis = 0
         transports.solve(coupling.U, np.empty(pairs), 1e-14)
         spare, r = np.empty((2, pairs), np.float32), np.ones(pairs, np.float32)
-        correction = evaluation.Correction(transports, DISCOUNT, spare)
-        plans = transports.light if transports.light.target.size else (*transports.trees[1:3], transports.light.flow)
+        correction = evaluation.TreeCorrection(transports, DISCOUNT, spare)
+        plans = transports.single if transports.single.target.size else (*transports.trees[1:3], transports.single.flow)
         moved = sum(part.nbytes for part in plans) + 3 * r.nbytes
         return lambda: correction._swept(DISCOUNT, r, spare[0], spare[1]), moved
     chain: Any = listing.pair_chain(transports, DISCOUNT)
@@ -95,16 +96,16 @@ def evaluation_sweep(coupling: Any, pairs: int) -> tuple[Callable[[], Any], int]
 
 
 def sparse_case(n: int, threads: int) -> dict[str, float]:
-    """Our time, memory, and what a sweep of the evaluation takes beside a copy of its bytes."""
+    """Measure our time, memory, and the time of an evaluation sweep relative to a copy of its bytes."""
     import diffbisim as db
     from diffbisim.solvers import Exact
 
     solver = Exact(tol=1e-6, threads=threads)
-    for size in (20, 300):  # alone and with threads
+    for size in (20, 300):  # with one thread and with several
         small = db.examples.random_sparse_chain(size, 4, rng=0)
         db.distance(small, small, solver=solver)
     X, Y = db.examples.random_sparse_chain(n, 4, rng=1), db.examples.random_sparse_chain(n, 4, rng=2)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     result, processor, clock = timed(lambda: db.distance(X, Y, discount=DISCOUNT, solver=solver))
     peak = memory("VmHWM")
@@ -121,7 +122,7 @@ def sparse_case(n: int, threads: int) -> dict[str, float]:
 
 
 def measured(source: Path, case: list[Any]) -> dict[str, float]:
-    """One case with the version in a source folder, in a process of its own."""
+    """Run one case with the version in a source folder, in a separate process."""
     paths = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(

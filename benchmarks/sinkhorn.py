@@ -1,23 +1,23 @@
-"""Speed and memory of the Sinkhorn solvers, against the same algorithm with POT's Sinkhorn in the loop, in one run.
+"""Speed and memory of the Sinkhorn solvers, compared with the same algorithm using POT's Sinkhorn, in one run.
 
     python benchmarks/sinkhorn.py               every table (about five minutes on two cores)
     python benchmarks/sinkhorn.py --quick       32 states only, no memory
 
-The peer goes pair by pair: ``ot.sinkhorn`` for every pair, warm-started from its last potentials, a batch of iterations
-at every temperature, the same temperatures, evaluation and certificate as ours. In its favor:
+The peer calls ``ot.sinkhorn`` for every pair, warm-started from its last potentials, with a batch of iterations at
+every temperature. Temperatures, evaluation and certificate are the same as ours. The comparison favors the peer:
 
 - only the calls of ``ot.sinkhorn`` count; evaluation and certificate are free;
-- it is timed with the fastest of POT's methods that returns finite plans ("sinkhorn", "sinkhorn_stabilized",
-  "sinkhorn_log"), in every iteration anew, and with the best of three batch sizes;
-- POT stops a pair early when its marginals are right (in the 2-norm, ours is the 1-norm), and yet the progress is that
-  of all iterations.
+- in every iteration it is timed with the fastest of POT's methods that returns finite plans ("sinkhorn",
+  "sinkhorn_stabilized", "sinkhorn_log"), and with the best of three batch sizes;
+- POT stops a pair early when its marginals are correct (in the 2-norm; ours is the 1-norm), but is credited with the
+  progress of all iterations.
 
-A full run takes long, so the peer's iterations are *counted*: our kernels make the same plain iterations, without
-over-relaxation and Newton, and at every temperature POT is timed on SAMPLE pairs with the same table and potentials.
-Its time is the mean over the sample times the number of pairs. A peer that is ENOUGH times slower than the slowest of
-ours is stopped there, and the row says "at least".
+A full run would take too long, so the peer's iterations are *counted*: our kernels make the same plain iterations,
+without over-relaxation and Newton steps, and at every temperature POT is timed on SAMPLE pairs with the same table and
+potentials. Its time is the mean over the sample times the number of pairs. A peer that is ENOUGH times slower than our
+slowest solver is stopped, and the row says "at least".
 
-Memory: the peak of a process of its own, everything included.
+Memory is the peak of a separate process, everything included.
 """
 
 import argparse
@@ -41,7 +41,7 @@ METHODS = ("sinkhorn", "sinkhorn_stabilized", "sinkhorn_log")
 
 
 def best_time(solver: SinkhornPolicy, problem: Problem, repeats: int = 3) -> float:
-    """Shortest of several wall-clock times: the one least disturbed."""
+    """Return the shortest of several wall-clock times, which is the least disturbed one."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -51,7 +51,7 @@ def best_time(solver: SinkhornPolicy, problem: Problem, repeats: int = 3) -> flo
 
 
 class PotAnnealing(Annealing):
-    """Our annealing with plain iterations; ``seconds``: what POT would have taken for them."""
+    """Our annealing with plain iterations; ``seconds`` is the time that POT would have taken for them."""
 
     seconds, batch = 0.0, 40
 
@@ -59,11 +59,11 @@ class PotAnnealing(Annealing):
         target = 0.1 / (self.beta * self.spread)
         self.plans.set_kernel(self.U, self.beta)
         self.seconds += self.pot_seconds(np.random.default_rng(iteration), target)
-        for _ in range(self.batch // 5):  # too few at a time for over-relaxation to begin
+        for _ in range(self.batch // 5):  # too few at a time for over-relaxation to start
             self.plans.scale(5, target)
 
     def pot_seconds(self, rng: np.random.Generator, target: float) -> float:
-        """Time of ``ot.sinkhorn`` for all pairs, from a sample, by its fastest method that works here."""
+        """Estimate the time of ``ot.sinkhorn`` for all pairs from a sample, with its fastest method that works here."""
         return min(self.method_seconds(name, rng.choice(self.plans.size, SAMPLE), target) for name in METHODS)
 
     def method_seconds(self, method: str, sample: np.ndarray, target: float) -> float:
@@ -72,10 +72,10 @@ class PotAnnealing(Annealing):
         plans, problem = self.plans, self.problem
         (n_x, n_y), W = plans.shape, plans.W.reshape(plans.shape)
         F, G = plans.F.reshape(-1, n_x), plans.G.reshape(-1, n_y)
-        middle, elapsed = (W.max() + W.min()) / 2, 0.0  # taken out: "sinkhorn" then works twice as far down
+        middle, elapsed = (W.max() + W.min()) / 2, 0.0  # subtracted, so that "sinkhorn" works at half the temperature
         for k in sample:
             p, q = problem.x.transition[k // n_y], problem.y.transition[k % n_y]
-            # POT's scalings contain the marginals; balanced, so that neither overflows
+            # POT's scalings contain the marginals; they are balanced so that neither overflows
             u, w = np.log(p) + self.beta * (F[k] - F[k].mean()), np.log(q) + self.beta * (G[k] + F[k].mean() - middle)
             began = time.perf_counter()
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ class PotAnnealing(Annealing):
 
 
 def peer(problem: Problem, gap: float, batch: int, limit: float) -> tuple[float, int, bool]:
-    """Seconds and outer iterations of the peer, and whether it came to the gap before the limit."""
+    """Return seconds and outer iterations of the peer, and whether it reached the gap before the limit."""
     run = PotAnnealing(problem, SinkhornPolicy(tol=gap))
     run.batch = batch
     for iteration in count(1):
@@ -101,8 +101,8 @@ def peer(problem: Problem, gap: float, batch: int, limit: float) -> tuple[float,
 
 
 def ratios(sizes: tuple[int, ...]) -> None:
-    """Dense random chains: peer / ours at equal certified gap."""
-    import ot  # noqa: F401  (seconds, not to be counted)
+    """Report the ratio of the peer's time to ours for dense random chains, at equal certified gap."""
+    import ot  # noqa: F401  (the import takes seconds that should not be counted)
 
     print(f"\nDense random chains, discount {DISCOUNT}; ratios: POT in the loop / ours, at equal certified gap")
     print(
@@ -132,7 +132,7 @@ def row(n: int, name: str, problem: Problem, gap: float) -> None:
 
 
 def memory(n: int) -> None:
-    """Peak of a process that solves n x n dense."""
+    """Return the peak memory of a process that solves a dense n x n problem."""
     print(f"\n{n} x {n} dense, discount {DISCOUNT}, certified gap 1e-2: peak of the whole process", flush=True)
     for name in ("policy", "value"):
         command = [sys.executable, __file__, "--one", str(n), "--solver", name]
@@ -145,7 +145,7 @@ def memory(n: int) -> None:
 
 
 def one(n: int, name: str) -> dict[str, float]:
-    """In a process of its own; memory of Linux."""
+    """Run in a separate process; memory as reported by Linux."""
     solver = {"policy": SinkhornPolicy, "value": SinkhornValue}[name](tol=1e-2)
     small = db.examples.random_chain(8, rng=0)
     db.distance(small, small, solver=solver)  # compile

@@ -1,10 +1,10 @@
-"""Error against time of all five solvers on three problems: the figure of docs/choose-a-solver.md.
+"""Error as a function of time for all five solvers on three problems: the figure of docs/choose-a-solver.md.
 
     python benchmarks/solvers.py [--output docs/images/error-versus-time.png]
 
-Error is |value - d| relative to d, with d from the exact solver at a gap of 1e-11; time is that of the process, after
-compilation. Iterative solvers are shown at every row of their history, with the certified gap beside the error. SOMCOT
-draws its samples from the two chains, and the plug-in estimate counts as many.
+The error is |value - d| relative to d, with d from the exact solver at a gap of 1e-11. Time is processor time, after
+compilation. Iterative solvers are shown at every row of their history, with the certified gap next to the error. SOMCOT
+draws its samples from the two chains, and the plug-in estimate uses as many samples.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def problems() -> dict[str, Problem]:
 
 
 def trace(solver, problem: Problem, exact: float) -> np.ndarray:
-    """Rows (seconds, relative error), one per row of history; the last is the answer."""
+    """Return rows (seconds, relative error), one per row of history; the last one is the result."""
     rows, began = [], time.process_time()
 
     def note(row):
@@ -56,7 +56,7 @@ def trace(solver, problem: Problem, exact: float) -> np.ndarray:
 
 
 def plug_in(problem: Problem, exact: float, seed: int = 0) -> np.ndarray:
-    """Empirical chains of 10^2 to 10^6 transitions each."""
+    """Return rows (seconds, relative error) for empirical chains of 10^2 to 10^6 transitions each."""
     rows, rng = [], np.random.default_rng(seed)
     for m in np.logspace(2, 6, 9).astype(int):
         began = time.process_time()

@@ -1,12 +1,12 @@
-"""Speed and memory of SOMCOT's factorized iterations against a literal dense implementation, in one run.
+"""Speed and memory of SOMCOT's factorized iterations compared with a literal dense implementation, in one run.
 
     python benchmarks/somcot.py
 
-The peer is the literal NumPy implementation of the tests (the coupling as one array over x, y, x', y'), in CPU time of
-one thread. Two phases: *early*, where the marginals are matrix products with the shared kernel, and *late*, from
-iterates of a longer run, where the entries that matter are visited one by one (solvers/somcot/kernels.py); the
-coupling concentrates with time, so the later the faster. The dense peer's iterations cost the same in all. Memory is
-the peak of a process of its own; a dense coupling is n^4 numbers.
+The peer is the literal NumPy implementation of the tests, which stores the coupling as one array over x, y, x', y'.
+Times are processor times of one thread. There are two phases. *Early*, the marginals are matrix products with the
+shared kernel. *Late*, from the iterates of a longer run, only the entries that matter are visited
+(solvers/somcot/kernels.py). The coupling concentrates with time, so later iterations are faster; those of the dense
+peer always cost the same. Memory is the peak of a separate process; a dense coupling has n^4 numbers.
 """
 
 import json
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second thread of BLAS waits more than it works
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second BLAS thread would mostly wait
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def chains(n: int) -> Problem:
 
 
 def seconds_per_step(problem: Problem, solver: type[Somcot], options: dict, steps: int, warm=None) -> float:
-    """Median of three continuations, by ``steps`` each."""
+    """Return the median time of three continuations, by ``steps`` each."""
     done, times = 0 if warm is None else warm.iterations, []
     for _ in range(3):
         began = time.process_time()

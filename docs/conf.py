@@ -1,6 +1,7 @@
 """Sphinx: the pages of this folder, the reference from the docstrings, and the gallery from ``examples``."""
 
 import re
+import warnings
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def installed(package: str) -> bool:
 
 LEFT_OUT = {study: package for study, package in STUDIES.items() if not installed(package)}
 
+# Pages show what a warning says, not where it was raised on the machine that built them.
+warnings.formatwarning = lambda message, category, *where, **line: f"{category.__name__}: {message}\n"
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
@@ -63,6 +67,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
+    "capture_repr": (),  # what is printed is shown, not the text of axes and legends
     "write_computation_times": False,
     "min_reported_time": 5,
     "only_warn_on_example_error": False,

@@ -53,4 +53,5 @@ ax.legend(loc="upper right", frameon=False, fontsize=9)
 # Where do the groups differ? The figure shows the contribution of each row of the kernels to the distance. Rows with a
 # star are statistically significant.
 
-db.plot.contributions(different)
+figure, ax = plt.subplots(figsize=(6.5, 2.8), layout="compressed")
+db.plot.contributions(different, ax)

@@ -76,6 +76,7 @@ CALLS = [
     lambda: all_of(dense(3), dense(3), criterion="average"),
     lambda: all_of(dense(3), dense(2), horizon=2),
     lambda: db.distance(dense(3), dense(2), lump=True),
+    lambda: [db.compress(X, 2, restarts=1, max_steps=2) for X in (dense(6), sparse(6))],
 ]
 
 

@@ -437,10 +437,8 @@ def changed_arrays(data, rng):
         elif kind == 10:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                try:
+                with suppress(TypeError, ValueError):  # some texts are not numbers
                     arrays[name] = array.astype(_pick(rng, TYPES))
-                except (TypeError, ValueError):
-                    arrays[name] = array.astype("f4")
         elif array.dtype.kind == "f":
             arrays[name] = array * (1 + _pick(rng, [1e-3, -1e-6, 1e-10, 0.5, -2.0]))
     return _saved(arrays, rng)

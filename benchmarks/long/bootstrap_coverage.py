@@ -1,9 +1,9 @@
-"""How often the 95 % interval of ``diffbisim.estimate`` covers the exact distance: 200 simulated datasets per case.
+"""Coverage of the 95 % interval of ``diffbisim.estimate`` for the exact distance: 200 simulated datasets per case.
 
     python benchmarks/long/bootstrap_coverage.py [--datasets 200] [--replicates 100] [--processes 2]
 
-Two chains, from each 40 to 60 episodes of 25 to 30 steps; cases far apart, close together, and equal (d = 0,
-where the plain bootstrap fails). Some ten minutes on two cores.
+A dataset has 40 to 60 episodes of 25 to 30 steps from each of two chains. The chains are far apart, close together, or
+equal (d = 0, for which the plain bootstrap fails). This takes about ten minutes on two cores.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def one(job):
         db.Transitions.from_trajectories([c.sample(length, rng) for _ in range(episodes)], states=range(c.n_states))
         for c in (X, Y)
     ]
-    how = {"replicates": replicates, "permutations": 19}  # no p-value is looked at
+    how = {"replicates": replicates, "permutations": 19}  # no p-value is needed
     e = db.estimate(*data, rewards=(X.rewards, Y.rewards), discount=DISCOUNT, rng=seed, **how)
     return e.value, e.plug_in, e.lower, e.upper
 

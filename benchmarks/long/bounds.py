@@ -1,17 +1,18 @@
-"""Are the certified bounds true? Random chains of calls against an oracle of higher precision than double.
+"""Test of the certified bounds: random sequences of calls, checked by an oracle with more than double precision.
 
     python benchmarks/long/bounds.py [--instances 100000] [--seed 0] [--jobs 2] [--failures FOLDER]
     python benchmarks/long/bounds.py --replay FILE          one stored failure, step by step
 
-An instance is a problem of 1 to 6 states on each side and one to four calls, each started from the result of the last
-one (in memory, through a file, a pickle or a copy) or cold, with something changed in between: starts, kernels, costs,
-their size, the discount. Solvers, options and ends take their shares. Counted as a violation: a bound that the true
-value is outside of (in a row of history too), lower <= value <= upper not holding, NaN, "converged" above tol, a table
-of the exact solver off by more than tol, and any exception. Truth: oracles/enclosure.py (integers) and
-oracles/entropic.py (decimals) of the tests, enclosures about 1e-39 and 1e-25 of the largest cost wide.
+An instance is a problem with 1 to 6 states per chain and one to four calls. Each call starts from the previous result
+(in memory, or via a file, a pickle or a copy) or cold, after a change of the starts, kernels, costs, their size or the
+discount. Solvers, options and the ways to end a run are drawn at random. The following are violations: a bound (also in
+a row of history) that excludes the true value, lower <= value <= upper not holding, NaN, "converged" above tol, a table
+of the exact solver that is off by more than tol, and any exception. True values come from oracles/enclosure.py
+(integers) and oracles/entropic.py (decimals) of the tests, whose enclosures have widths of about 1e-39 and 1e-25 of the
+largest cost.
 
-The same seed gives the same instances on any number of processes. Instances with a violation are written as JSON to the
-folder of failures, complete with all arrays: they can be replayed when the generator has changed.
+The same seed gives the same instances for any number of processes. Instances with a violation are written as JSON to
+the folder of failures. The files contain all arrays, so they can be replayed even if the generator has changed.
 """
 
 import argparse
@@ -67,7 +68,7 @@ CHANGES = (
 
 
 def kernel(rng, n, kind):
-    """A stochastic matrix."""
+    """Return a random stochastic matrix."""
     P = rng.dirichlet(np.full(n, rng.choice([0.3, 1.0, 5.0])), n)
     if kind in ("sparse", "absorbing"):
         P *= rng.random((n, n)) < 0.5
@@ -86,7 +87,7 @@ def kernel(rng, n, kind):
     if kind == "absorbing":
         P[-1] = np.eye(n)[-1]
     sums = P.sum(axis=1, keepdims=True)
-    return np.where(np.abs(sums - 1) <= 4 * np.finfo(float).eps, P, P / sums)  # rounding is left to the chain
+    return np.where(np.abs(sums - 1) <= 4 * np.finfo(float).eps, P, P / sums)  # the chain handles rounding
 
 
 def start(rng, n):
@@ -95,7 +96,7 @@ def start(rng, n):
 
 
 def costs(rng, shape, kind):
-    """A table of size one."""
+    """Return a random table of costs of size one."""
     c = rng.random(shape)
     if kind == "indicator":
         c = rng.integers(0, 2, shape).astype(float)
@@ -116,7 +117,7 @@ def costs(rng, shape, kind):
 
 
 def size(rng):
-    """A factor for costs: mostly moderate, sometimes any."""
+    """Return a factor for costs, mostly moderate, sometimes extreme."""
     return 10.0 ** (rng.uniform(-3, 3) if rng.random() < 0.6 else rng.uniform(-20, 20) if rng.random() < 0.7 else
                     rng.uniform(-300, 299))  # fmt: skip
 
@@ -136,7 +137,7 @@ def problem(rng, largest=6):
 
 
 def changed(rng, old, what):
-    """The problem of the next call."""
+    """Return the problem of the next call."""
     new, shape = dict(old), old["cost"].shape
     if what in ("starts", "all"):
         new |= {"nu_x": start(rng, shape[0]), "nu_y": start(rng, shape[1])}
@@ -153,7 +154,7 @@ def changed(rng, old, what):
         new["cost"] = old["cost"] * (1 + 10.0 ** rng.uniform(-15, -2) * rng.uniform(-1, 1, shape))
     if what == "size of costs" and old["cost"].max() > 0:
         new["cost"] = old["cost"] / old["cost"].max() * size(rng)
-    if what == "far smaller costs" and old["cost"].max() > 0:  # so that they vanish beside the old ones
+    if what == "far smaller costs" and old["cost"].max() > 0:  # so that they are negligible relative to the old ones
         new["cost"] = costs(rng, shape, "indicator") * (old["cost"].max() * 10.0 ** -rng.uniform(12, 20))
     if what == "discount":
         new["discount"] = float(rng.choice(DISCOUNTS))
@@ -161,7 +162,7 @@ def changed(rng, old, what):
 
 
 def asked(rng, data, warm):
-    """Solver, options, end and passage of one call, as plain values."""
+    """Return solver, options, end and warm start of one call, as plain values."""
     names = list(SOLVERS)
     shares = np.array([SOLVERS[name][0] for name in names])
     while True:
@@ -196,7 +197,7 @@ def asked(rng, data, warm):
 
 
 def instance(seed, k):
-    """One problem and the calls on it and on its neighbors."""
+    """Return one problem and the calls on it and on its modifications."""
     rng = np.random.default_rng([2025, seed, k])
     data, calls = problem(rng), []
     for turn in range(rng.choice([1, 2, 3, 4], p=[0.35, 0.35, 0.2, 0.1])):
@@ -210,7 +211,7 @@ def instance(seed, k):
 
 
 def run(calls, say=None):
-    """Solve and check; ``(counts of solves, list of violations, oracle gave up)``, each keyed by (solver, state)."""
+    """Solve and check; return ``(counts of solves, list of violations, oracle gave up)``, keyed by (solver, state)."""
     solves, wrong, undecided, last = Counter(), [], 0, None
     for turn, call in enumerate(calls):
         key = (call["solver"], "lumped" if call["lump"] else call["passage"])
@@ -220,7 +221,7 @@ def run(calls, say=None):
                 warnings.simplefilter("ignore", db.ConvergenceWarning)
                 last = solve(call, None if call["passage"] == "cold" else through(last, call["passage"]))
                 faults = list(violations(call, last))
-        except UndecidedError:  # the result may still be a start for the next call
+        except UndecidedError:  # the result may still be used as a start for the next call
             undecided += 1
             continue
         except Exception as error:
@@ -231,7 +232,7 @@ def run(calls, say=None):
         if say:
             say(turn, call, last, faults)
         if faults:
-            break  # what follows from a wrong result says nothing
+            break  # results that follow a wrong one are not informative
     return solves, wrong, undecided
 
 
@@ -260,7 +261,7 @@ def through(result, passage):
 
 
 def true(result, epsilon):
-    """The enclosure for the rows that the chains hold."""
+    """Return the enclosure for the rows as stored in the chains."""
     p = result.problem
     P_x, P_y = (M.transition.toarray() if M.is_sparse else M.transition for M in (p.x, p.y))
     arrays = [np.asarray(a, dtype=np.float64) for a in (P_x, P_y, p.x.initial, p.y.initial, p.cost)]
@@ -279,7 +280,7 @@ def _true(packed, discount, epsilon):
 
 
 def violations(call, result):
-    """What is wrong with one result, in words."""
+    """Return descriptions of everything that is wrong with a result."""
     epsilon = call["how"].get("epsilon", 0.0)
     if not np.array_equal(result.problem.cost, call["cost"]):
         yield "it solved another cost"
@@ -324,7 +325,7 @@ def from_json(calls):
 
 
 def batch(seed, numbers):
-    """Solves, violations and gave-ups of some instances."""
+    """Return solves, violations and undecided cases of some instances."""
     solves, wrong, undecided = Counter(), [], 0
     for k in numbers:
         some, faults, open_ones = run(instance(seed, k))
@@ -349,7 +350,7 @@ def replay(path):
 
 
 def as_large(narrow: bool, full: bool) -> None:
-    """Few pairs in the ways of very many, or of hundreds of states that all have all successors."""
+    """Use the code for very many pairs, or for hundreds of states with full rows, on small problems."""
     if narrow:
         transports.MANY = 0
     if full:
@@ -407,7 +408,7 @@ def main() -> None:
 
 
 def table(solves, wrong):
-    """Solves and violations by solver and state."""
+    """Format solves and violations by solver and state."""
     states = ("cold", "lumped", *PASSAGES)
     bad = Counter((name, state) for _, name, state, _, _ in wrong)
     print(f"{'violations / solves':20s}" + "".join(f"{state:>14s}" for state in states))

@@ -1,9 +1,10 @@
-"""How often the 95 % interval of ``diffbisim.estimate`` covers the distance of processes known by trajectories.
+"""Coverage of the 95 % interval of ``diffbisim.estimate`` for processes known through trajectories.
 
     python benchmarks/long/continuous_coverage.py [--datasets 200] [--replicates 80] [--processes 2] [--only 1 10]
 
-The cases of benchmarks/continuous.py and equal processes, 2,000 steps on each side; at distance zero, how often the
-interval reaches zero. About a second and a half of processor time per dataset on the line, three in the plane.
+The cases are those of benchmarks/continuous.py and equal processes, with 2,000 steps each. At distance zero, it counts
+how often the interval contains zero. A dataset takes about 1.5 seconds of processor time on the line, three in the
+plane.
 """
 
 import argparse

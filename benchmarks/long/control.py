@@ -1,12 +1,12 @@
-"""Imitation with continuous observations: scenes, methods and seeds; one file per run, and none is run twice.
+"""Imitation with continuous observations for several scenes, methods and seeds; completed runs are not repeated.
 
 python benchmarks/long/control.py plan FOLDER                      # the table of docs/control.md
 python benchmarks/long/control.py cells FOLDER --scene MountainCar --scene Pendulum
 python benchmarks/long/control.py ppo FOLDER --scene CartPole --scene Acrobot --seeds 2
 python benchmarks/long/control.py plan FOLDER --scene Pendulum --change g=12 --demonstrations 1
 
---part 0 2 and --part 1 2 share the work between two processes. What was run with other steps, demonstrations or worlds
-is kept in a folder of its own.
+--part 0 2 and --part 1 2 divide the work between two processes. Each run is stored in a file. Runs with other steps,
+demonstrations or worlds are stored in separate folders.
 """
 
 import argparse
@@ -21,13 +21,13 @@ from diffbisim.imitate.control import Control
 
 
 def run(folder, settings, part, parts):
-    """All runs of a part, stored one by one."""
+    """Run all runs of a part and store them one by one."""
     cases = [
         (scene, method, settings.first_seed + k)
         for k in range(settings.seeds)
         for scene, method in control.cases(settings)
     ]
-    cases.sort(key=lambda case: control.SCENES[case[0]].options != Control())  # the long ones last
+    cases.sort(key=lambda case: control.SCENES[case[0]].options != Control())  # long runs last
     for scene, method, seed in cases[part::parts]:
         path = folder / f"{scene}, {method}, {seed}.json"
         if not path.exists():
@@ -36,7 +36,7 @@ def run(folder, settings, part, parts):
 
 
 def outcome(folder, settings):
-    """What is in the folder by now."""
+    """Print the results in the folder so far."""
     runs = {}
     for scene, method in control.cases(settings):
         paths = [folder / f"{scene}, {method}, {settings.first_seed + k}.json" for k in range(settings.seeds)]
@@ -62,7 +62,7 @@ def asked():
 
 
 def settings_of(given):
-    """Settings of the experiment, and the folder for runs with them."""
+    """Return the settings of the experiment and the folder for runs with them."""
     scenes = tuple(given.scene or control.SCENES)
     changes = tuple((name, float(value)) for name, value in (change.split("=") for change in given.change))
     steps = given.steps or {"plan": None, "cells": 10_000, "ppo": 30_000}[given.how]

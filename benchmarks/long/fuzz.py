@@ -1,10 +1,10 @@
-"""Damaged files by the hundred thousand: none may crash, hang, eat the memory, or raise anything but a DiffbisimError.
+"""Fuzzing: damaged files must not crash, hang, exhaust the memory, or raise anything but a DiffbisimError.
 
     python benchmarks/long/fuzz.py [--mutations 100000] [--seed 0] [--jobs 2] [--failures fuzz-failures]
 
-The files and the damage are those of tests/mutations.py. They are read in subprocesses, a few thousand each: one that
-is killed by a signal has crashed; five seconds of processor time for one file are a hang; more than 1 GB is too much.
-Files that fail are stored with a text that says how. The exit code is 1 if there are any.
+The files and mutations are those of tests/mutations.py. They are read in subprocesses, a few thousand files each. A
+subprocess that is killed by a signal has crashed, five seconds of processor time for one file are a hang, and more than
+1 GB of memory is too much. Files that fail are stored with a description. The exit code is 1 if there are any.
 """
 
 import argparse
@@ -30,23 +30,25 @@ SECONDS, BYTES, CHUNK = 5, 10**9, 5_000
 
 
 def damaged(kinds: dict[str, Sample], seed: int, k: int) -> tuple[Sample, dict[str, bytes], np.random.Generator]:
-    """Mutation k of a seed."""
+    """Return mutation k for a seed."""
     rng = np.random.default_rng([seed, k])
     sample = list(kinds.values())[k % len(kinds)]
     return sample, mutated(sample, rng), rng
 
 
 def work(seed: int, first: int, last: int) -> None:
-    """In a subprocess: mutations first … last-1; a line for each as it begins, and for what became of it."""
+    """Process mutations first … last-1 in a subprocess, with a line of output when each begins and ends."""
     kinds = samples()
-    for sample in kinds.values():  # everything compiled is loaded before the clock runs
+    for sample in kinds.values():  # load all compiled code before the timer starts
         with tempfile.TemporaryDirectory() as folder:
             attempt(sample, sample.files, Path(folder), np.random.default_rng(0))
     for k in range(first, last):
         print(json.dumps({"begins": k}), flush=True)
         sample, files, rng = damaged(kinds, seed, k)
         outcome, how = "refused", ""
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # at the end of it SIGPROF kills: compiled code hears no other
+        signal.setitimer(
+            signal.ITIMER_PROF, SECONDS
+        )  # SIGPROF kills the process at the end of it; compiled code handles no other signal
         try:
             with tempfile.TemporaryDirectory() as folder:
                 outcome = "read" if attempt(sample, files, Path(folder), rng) else "refused"
@@ -58,11 +60,11 @@ def work(seed: int, first: int, last: int) -> None:
             outcome, how = "memory", f"{how}\n{peak:,} bytes"
         print(json.dumps({"k": k, "kind": sample.name, "outcome": outcome, "how": how, "peak": peak}), flush=True)
         if peak > BYTES:
-            return  # the peak of a process never falls: go on in another one
+            return  # the peak memory of a process never decreases, so continue in another one
 
 
 def run(seed: int, first: int, last: int) -> list[dict]:
-    """Mutations first … last-1 in as many subprocesses as it takes."""
+    """Process mutations first … last-1 in as many subprocesses as needed."""
     rows: list[dict] = []
     while first < last:
         command = [sys.executable, __file__, "--seed", str(seed), "--worker", str(first), str(last)]

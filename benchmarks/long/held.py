@@ -1,8 +1,8 @@
-"""Objects of libraries that are too heavy for the test environment, against what these libraries say of them.
+"""Objects of libraries that are too heavy for the test environment, compared with what these libraries compute.
 
     pip install pomegranate pm4py && python benchmarks/long/held.py
 
-What is not installed is left out, and said to be. The exit code is 1 if a comparison fails.
+Libraries that are not installed are skipped with a message. The exit code is 1 if a comparison fails.
 """
 
 import importlib
@@ -22,7 +22,7 @@ def dense(kernel):
 
 
 def pomegranate():
-    """Hidden models, dense and sparse, and a chain of order one: as they sample."""
+    """Compare hidden Markov models, dense and sparse, and a chain of order one with their own samples."""
     import torch
     from pomegranate.distributions import Categorical
     from pomegranate.hmm import DenseHMM, SparseHMM
@@ -46,7 +46,7 @@ def pomegranate():
 
 
 def pm4py():
-    """A log written by it, its frame and its directly-follows graph: one and the same process."""
+    """Check that a log, its data frame and its directly-follows graph give the same process."""
     import pandas as pd
     import pm4py
 

@@ -1,14 +1,14 @@
-"""One problem of very many pairs: certified gap, seconds, peak memory per pair; killed once and resumed, if asked.
+"""One problem with very many pairs: certified gap, seconds and peak memory per pair; optionally killed and resumed.
 
     python benchmarks/long/large.py --states 1000            10⁶ pairs (half a minute, 0.2 GB)
     python benchmarks/long/large.py                          10⁸ pairs: about 8 GB, minutes
     python benchmarks/long/large.py --kill                   the same, killed (-9) once and resumed from its checkpoint
-    python benchmarks/long/large.py --states 1000 --store /var/tmp      trees in files of this folder
+    python benchmarks/long/large.py --states 1000 --store /var/tmp      stores trees in files of this folder
 
-Random chains with four successors per state, discount 0.95, gap 1e-6. Each run is a process of its own. With ``--kill``
-it is killed after ``--after`` iterations, in the middle of the next one, and started again with the same checkpoint. A
-line per iteration says when the run is expected to end: what is left of the gap, as it has shrunk so far. Peak memory
-is that of the whole process (VmHWM, Linux), costs and compiled code included.
+The chains are random with four successors per state, the discount is 0.95 and the gap 1e-6. Each run is a separate
+process. With ``--kill`` it is killed after ``--after`` iterations, in the middle of the next one, and restarted with
+the same checkpoint. A line per iteration estimates the remaining time from the decrease of the gap so far. Peak memory
+is that of the whole process (VmHWM, Linux), including costs and compiled code.
 """
 
 import argparse
@@ -23,13 +23,13 @@ TOL, DISCOUNT, SUCCESSORS = 1e-6, 0.95, 4
 
 
 def peak() -> int:
-    """Most bytes that this process ever had in memory."""
+    """Return the peak memory of this process in bytes."""
     rows = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(row for row in rows if row.startswith("VmHWM")).split()[1])
 
 
 class Report:
-    """A line per iteration, with an estimate of the time left."""
+    """Prints a line per iteration, with an estimate of the remaining time."""
 
     def __init__(self) -> None:
         from diffbisim.progress import TimeLeft
@@ -44,7 +44,7 @@ class Report:
 
 
 def run(given: argparse.Namespace) -> None:
-    """The problem, in this process."""
+    """Solve the problem in this process."""
     import diffbisim as db
     from diffbisim.solvers import Exact
 
@@ -69,7 +69,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def killed(given: argparse.Namespace, command: list[str]) -> None:
-    """The run in a process of its own, killed in the middle of an iteration; then once more."""
+    """Run in a separate process, kill it in the middle of an iteration, and run again."""
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
         command = [*command, "--checkpoint", str(Path(folder, "table.npz"))]
         print("first run", flush=True)

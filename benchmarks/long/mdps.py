@@ -1,19 +1,19 @@
-"""Truth of the metrics of MDPs with actions, on many random ones.
+"""Correctness of the metrics of MDPs with actions, on many random MDPs.
 
     python benchmarks/long/mdps.py                       240 MDPs, 2,400 value bounds, 200 triples (about ten minutes)
-    python benchmarks/long/mdps.py --seed 7              others
+    python benchmarks/long/mdps.py --seed 7              other MDPs
     python benchmarks/long/mdps.py --mdps 30 --bounds 200 --laws 20
 
-1. Against value iteration with one ``ot.emd2`` per pair and choice of actions, to within 1e-9, proved by a last sweep
-   in which all transports are one linear program (HiGHS): every entry of ``values`` within 1e-7, and the true table
-   within ``values_lower`` and ``values_upper``, also of runs that were stopped after one or two rounds, and that began
-   from the result of another MDP. Matched, lax and directed; one MDP with itself, and two of different sizes (lax ones
-   with different actions).
-2. |v*(s) - v̂*(t)| ≤ values_upper (directed: without the absolute value) against optimal values by value iteration.
-3. Laws of triples of MDPs, one of which has states that are clones of others: symmetry, zero diagonal, triangle
+1. Comparison with value iteration that uses one ``ot.emd2`` per pair and choice of actions. Its accuracy of 1e-9 is
+   proved by a last sweep in which all transports are one linear program (HiGHS). Every entry of ``values`` must be
+   within 1e-7, and the true table between ``values_lower`` and ``values_upper``, also for runs that were stopped after
+   one or two rounds and for runs that started from the result of another MDP. The metrics are matched, lax and
+   directed, for one MDP with itself and for two of different sizes (lax ones with different actions).
+2. |v*(s) - v̂*(t)| ≤ values_upper (directed: without the absolute value), with optimal values from value iteration.
+3. Laws for triples of MDPs, one of which has states that are clones of others: symmetry, zero diagonal, triangle
    inequality, directed ≤ lax ≤ matched, and zero exactly between states that ``lump`` finds equivalent.
 
-Prints the worst figures; ends with an error if anything is violated.
+It prints the worst figures and ends with an error if anything is violated.
 """
 
 import argparse
@@ -35,7 +35,7 @@ by_linear_program = games.transports
 
 
 def by_emd(P: Any, Q: Any, U: Any) -> Any:
-    """The oracle's list of transports by POT, which is faster than a linear program."""
+    """Solve the oracle's list of transports by POT, which is faster than a linear program."""
     import ot
 
     table = np.ascontiguousarray(U)
@@ -43,7 +43,7 @@ def by_emd(P: Any, Q: Any, U: Any) -> Any:
 
 
 def drawn(seed: int, case: int) -> tuple[Any, ...]:
-    """(P, r, Q, r̂, mode, γ), deterministic in both numbers; every fourth is one MDP with itself."""
+    """Return (P, r, Q, r̂, mode, γ), determined by both numbers; every fourth compares an MDP with itself."""
     rng = np.random.default_rng([41, seed, case])
     kind, mode, γ = KINDS[case % 3], MODES[(case // 3) % 3], DISCOUNTS[(case // 9) % 3]
     n, k = rng.integers(2, 6), rng.integers(1, 4)
@@ -55,7 +55,7 @@ def drawn(seed: int, case: int) -> tuple[Any, ...]:
 
 
 def oracle(P: Any, Q: Any, cost: Any, discount: float, mode: str) -> tuple[Any, float]:
-    """The metric by value iteration, and how far it may be off by one sweep of linear programs."""
+    """Return the metric by value iteration, and a bound on its error by one sweep of linear programs."""
     games.transports = by_emd
     U = games.value_iteration(P, Q, cost, discount, mode, tol=1e-9)
     games.transports = by_linear_program
@@ -102,12 +102,12 @@ def value_bounds(seed: int, count: int) -> None:
         if positive.any():
             tightest = max(tightest, float((difference / np.where(positive, result.values_upper, np.inf)).max()))
     print(f"{count} value bounds: least slack {least:.1e}, tightest ratio {tightest:.6f}")
-    if least < -1e-11:  # what the optimal values are known to
+    if least < -1e-11:  # accuracy of the optimal values
         raise SystemExit("violated")
 
 
 def with_clones(rng: Any, n: int, n_actions: int, kind: str) -> db.MDP:
-    """A random MDP of which some states stand twice or more often, each copy with a share of the original's mass."""
+    """Return a random MDP in which some states have copies, each with a share of the original's mass."""
     P, r = games.random_mdp(rng, n, n_actions, kind)
     original = np.concatenate([np.arange(n), rng.integers(n, size=rng.integers(1, 3))])
     share = rng.random(original.size) + 0.1
@@ -116,7 +116,7 @@ def with_clones(rng: Any, n: int, n_actions: int, kind: str) -> db.MDP:
 
 
 def laws(seed: int, count: int) -> None:
-    """The worst of each law over all triples; tables are known to 1e-10, so that their sums are to 1e-9."""
+    """Return the worst violation of each law over all triples; tables are known to 1e-10, their sums to 1e-9."""
     worst = dict.fromkeys(("symmetry", "diagonal", "triangle", "lax above matched", "directed above lax", "alike"), 0.0)
     apart = np.inf
     for case in range(count):

@@ -1,9 +1,10 @@
-"""SOMCOT's error after 10^6 iterations against the exact solver: 3 shapes, 2 discounts, 10 seeds each.
+"""SOMCOT's error after 10^6 iterations, relative to the exact solver: 3 shapes, 2 discounts, 10 seeds each.
 
     python benchmarks/long/somcot_accuracy.py [--steps 1000000] [--seeds 10] [--only 5x5]
 
-Prints the median over seeds of the relative error of the distance, and of the cosine between the estimated and exact
-gradient (kernel of Y, on its support and everywhere). About an hour on two cores; every seed is a process of its own.
+It prints the medians over seeds of the relative error of the distance and of the cosine between the estimated and the
+exact gradient (kernel of Y, on its support and everywhere). This takes about an hour on two cores; every seed is a
+separate process.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from diffbisim.solvers import Exact, Somcot
 
 
 def shapes(discount: float) -> dict[str, Problem]:
-    """The imitation chain, the drift walk, a dense random pair, and the block chain against a random abstraction."""
+    """Return the imitation chain, the drift walk, a dense pair, and the block chain with a random abstraction."""
     rng = np.random.default_rng(7)
     M = db.examples.imitation_chain(5)
     soft, uniform = M.induced_chain(db.examples.soft_right_policy(M, 0.4)), M.induced_chain(M.uniform_policy())
@@ -52,7 +53,7 @@ def cosine(a, b):
 
 
 def run(job: Job) -> tuple[float, float, float, float]:
-    """Relative error, cosines on the support and everywhere, and width of the certified band relative to d."""
+    """Return relative error, cosines on the support and everywhere, and relative width of the certified interval."""
     problem = shapes(job.discount)[job.name]
     exact = Exact(tol=1e-10, threads=1).solve(problem)
     estimate = Somcot(job.steps, rng=job.seed, **dict(job.options)).solve(problem)

@@ -1,8 +1,8 @@
-"""The sweep behind SOMCOT's default steps: what was tried, and the errors it left.
+"""The comparison behind SOMCOT's default steps: the schedules that were tried, and their errors.
 
     python benchmarks/long/somcot_schedule.py [--steps 50000] [--seeds 3]
 
-Every line is one schedule; the columns are medians over seeds and both discounts of the relative error of d and of the
+Every line is one schedule. The columns are medians over seeds and both discounts of the relative error of d and of the
 cosine of the gradient on its support, for the five problems of somcot_accuracy.py.
 """
 

@@ -1,11 +1,11 @@
-"""Property bounds against Storm's model checker: on its own models, none may be violated.
+"""Property bounds checked with Storm's model checker: none may be violated on Storm's own models.
 
     python benchmarks/long/storm_bounds.py          (needs stormpy)
 
-Each model is compared with a changed one: other constants, or every probability moved by chance a little (the support
-stays). Of every reward structure and proposition Storm computes on both the expected discounted reward, the long-run
-average and a sum over ten steps; of MDPs the least and the greatest discounted reward. The differences must lie
-within what `property_bound` certifies. The exit code is 1 if anything is violated.
+Each model is compared with a modified one, with other constants or with small random changes of all probabilities on
+the same support. For every reward structure and proposition, Storm computes on both models the expected discounted
+reward, the long-run average and a sum over ten steps; for MDPs, the least and the greatest discounted reward. The
+differences must satisfy the bounds that `property_bound` certifies. The exit code is 1 if anything is violated.
 """
 
 import dataclasses
@@ -38,14 +38,14 @@ MDPS = [
 
 
 def moved(model, seed):
-    """The same model with other probabilities on the same support."""
+    """Return the same model with other probabilities on the same support."""
     rng = np.random.default_rng(seed)
     p = model.probability * np.exp(0.1 * rng.standard_normal(model.probability.size))
     return dataclasses.replace(model, probability=p / np.bincount(model.row, p)[model.row])
 
 
 def written(model, rewards):
-    """A model as Storm builds it of a .drn text, with these rewards of choices as its one structure."""
+    """Return the model that Storm builds from a .drn text, with these choice rewards as its only structure."""
     kind = "DTMC" if model.is_chain else "MDP"
     lines = [f"@type: {kind}", "@parameters", "", "@reward_models", "r", "@nr_states", f"{model.n_states}",
              "@nr_choices", f"{model.owner.size}", "@model"]  # fmt: skip
@@ -64,20 +64,20 @@ def written(model, rewards):
 
 
 def checked(model, formula):
-    """What Storm says of the start (the mean over several)."""
+    """Return Storm's result for the initial state (the mean if there are several)."""
     result = stormpy.model_checking(model, stormpy.parse_properties(formula)[0])
     return float(np.mean([result.get_value(s) for s in model.initial_states]))
 
 
 def paid(model, name):
-    """Rewards of choices: of a structure, or one in the states of a proposition."""
+    """Return rewards of choices: those of a structure, or one in the states of a proposition."""
     if name in (model.rewards or {}):
         return np.asarray(model.rewards[name], dtype=np.float64)
     return np.isin(model.owner, model.propositions[name]).astype(np.float64)
 
 
 def compare(file, constants, seed):
-    """(what, certified, found) for every reward of a model and a changed one."""
+    """Return (what, certified, found) for every reward of a model and a modified one."""
     model = read_storm(FILES / file, constants)
     other = moved(model, seed)
     names = [*(model.rewards or {}), *(n for n in model.propositions if n not in ("init", "deadlock"))]
@@ -94,7 +94,7 @@ def compare(file, constants, seed):
             f"R=? [Cdiscount={γ}]": {"discount": γ}, "R=? [LRA]": {"criterion": "average"},
             f"R=? [C<={T}]": {"weights": [1.0] * T},
         }  # fmt: skip
-        if X.n_states > 50:  # a minute each
+        if X.n_states > 50:  # these take a minute each
             del asked["R=? [LRA]"]
         for formula, options in asked.items():
             result = db.distance(X, Y, lump="weights" not in options and "criterion" not in options, **options)

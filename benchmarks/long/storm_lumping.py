@@ -1,11 +1,11 @@
-"""Exact lumping against Storm's bisimulation: on all of its example models, as many classes.
+"""Exact lumping compared with Storm's bisimulation: equal numbers of classes on all of its example models.
 
     python benchmarks/long/storm_lumping.py          (needs stormpy)
 
-Every chain and MDP among Storm's examples, programs and explicit files, is lumped by each of its propositions and by
-all of them at once. Storm takes actions of an MDP for equal if they lead to the same distributions, whatever they are
-called; `lump` tells them apart. So that Storm sees the names, an action becomes a state of its own, labeled by it,
-from which chance moves on. The exit code is 1 if any number of classes differs.
+Every chain and MDP among Storm's examples (programs and explicit files) is lumped by each of its propositions and by
+all of them together. Storm identifies actions of an MDP that lead to the same distributions, whatever their names;
+`lump` distinguishes them. To make the names visible to Storm, every action becomes a separate state, labeled by its
+name, with the action's distribution over successors. The exit code is 1 if any number of classes differs.
 """
 
 import sys
@@ -20,7 +20,7 @@ import stormpy.examples.files
 
 import diffbisim as db
 from diffbisim.mdp import MDP
-from diffbisim.recognize import recognized
+from diffbisim.recognize import recognize
 
 FILES = Path(stormpy.examples.files.testfile_dir)
 CONSTANTS = {
@@ -31,7 +31,7 @@ INFINITE, MOST = ("infinite.pm",), 100_000  # states
 
 
 def built(path):
-    """The model that Storm makes of a program, or of an explicit file and the labels that go with it."""
+    """Return the model that Storm builds from a program, or from an explicit file and its labels."""
     if path.suffix == ".tra":
         near = path.with_suffix(".lab")
         return stormpy.build_model_from_explicit(path, near if near.exists() else FILES / "lab" / near.name)
@@ -39,19 +39,21 @@ def built(path):
     if path.name in CONSTANTS:
         program, _ = stormpy.instantiate_constants(program, CONSTANTS[path.name])
     options = stormpy.BuilderOptions()
-    options.set_build_all_labels(True)  # and no more: quotients would keep from which command a step comes
+    options.set_build_all_labels(
+        True
+    )  # and no more, since quotients would distinguish the commands that steps come from
     return stormpy.build_model(program, options=options)
 
 
 def quotient(model, names):
-    """Storm's, that keeps these propositions. Of a single formula it would keep that alone, so all are asked twice."""
+    """Return Storm's quotient for these propositions, passed twice because a single formula is handled differently."""
     best = "max" if type(model).__name__ == "SparseMdp" else ""
     asked = ";".join(f'P{best}=? [F "{name}"]' for name in [*names] * 2)
     return stormpy.transformations.perform_bisimulation(model, stormpy.parse_properties(asked))
 
 
 def storm_classes(folder, kernels, looks):
-    """How many states Storm's quotient has of an MDP, A sparse kernels (n, n) and what is seen (n,) of a state."""
+    """Return the size of Storm's quotient of an MDP with A sparse kernels (n, n) and observations (n,) of states."""
     n, kinds = kernels[0].shape[0], np.unique(looks, return_inverse=True)[1].ravel()
     lines = ["mdp"]
     for s in range(n):
@@ -71,8 +73,8 @@ def storm_classes(folder, kernels, looks):
 
 
 def compared(model, names):
-    """(our number of classes, Storm's) by these propositions."""
-    explicit = recognized(model)
+    """Return (our number of classes, Storm's) for these propositions."""
+    explicit = recognize(model)
     looks = np.stack([np.isin(np.arange(explicit.n_states), explicit.propositions[name]) for name in names], axis=1)
     key = np.unique(looks, axis=0, return_inverse=True)[1].ravel()
     process = db.as_chain(explicit, rewards=key.astype(float), unseen="repeat")
@@ -98,7 +100,7 @@ def main() -> None:
             held = sorted(set(model.labeling.get_labels()) - {"init", "deadlock"})
             asked = [[label] for label in held] + [held] * (len(held) > 1)
             found = [compared(model, names) for names in asked]
-        except Exception as error:  # Storm's tests need files that nobody can read, too
+        except Exception as error:  # Storm's tests also contain unreadable files
             print(f"{name:44s} left out: {' '.join(str(error).split())[:70]}")
             continue
         models, count = models + bool(found), count + len(found)

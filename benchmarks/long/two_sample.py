@@ -1,26 +1,26 @@
-"""Does the test of two sets of episodes keep its word? False alarms, power against the usual tests, and what is named.
+"""Evaluation of the two-sample test for episodes: level, power compared with the usual tests, and localization.
 
     python benchmarks/long/two_sample.py [level] [groups] [few] [power] [--datasets 600] [--permutations 199]
                                          [--states 5 20 50] [--kept two_sample.jsonl]
 
-level   how often it rejects at 5 % where there is no difference: short, long and unequal groups, episodes that differ
-        among themselves, episodes of other lengths in the two groups; chains of 5, 20 and 50 states
-groups  the same for ten groups at once: how often any pair is said to differ
-few     the same for groups of one, two or three episodes, where single steps are dealt
-power   on chains that were not looked at when the test was made: how often a planted difference is seen, against χ² and
-        the likelihood ratio of all transitions and starts (by the same permutations), and how often the planted row is
-        the first by z (all rows change with "drift"): of all datasets, of those that are rejected, and how often an
-        oracle names it, which knows the law of every row before the change and how laws are changed, though not to
-        which, and takes the row with the largest Bayes factor. If rows are equally likely to be planted, no score of
-        the data names more. Where lengths differ, permutations do not keep the level of the usual tests ("level" has
-        it), so that these scenes are left out of the means
+level   how often the test rejects at 5 % although there is no difference: short, long and unequal groups, episodes
+        that differ among themselves, groups with different lengths of episodes; chains of 5, 20 and 50 states
+groups  the same for ten groups at once: how often any pair is declared different
+few     the same for groups of one, two or three episodes, for which single steps are permuted
+power   on chains that were not used in the design of the test: how often a planted difference is detected, compared
+        with χ² and the likelihood ratio of all transitions and starts (with the same permutations); and how often the
+        planted row has the largest z (with "drift" all rows change), among all datasets and among those that are
+        rejected. An oracle gives an upper bound: it knows the distribution of every row before the change and the kind
+        of change, but not the result, and takes the row with the largest Bayes factor. If all rows are equally likely
+        to be planted, no score of the data finds more. If lengths differ, permutations do not keep the level of the
+        usual tests (see "level"), so these scenes are excluded from the means
 
-Chains are random, or ordered (near states are likely successors, rewards are positions); what is planted is another
-law that is mixed in, or a tilt toward high or low rewards. All tests of one dataset see the same permutations. A
-standard error of a share p of n datasets is √(p(1-p)/n).
+Chains are random, or ordered (nearby states are likely successors, and rewards are positions). A planted change mixes
+in another distribution, or tilts toward high or low rewards. All tests of one dataset use the same permutations. The
+standard error of a fraction p of n datasets is √(p(1-p)/n).
 
-Every cell of the tables gets its datasets in rounds of 50, by seeds 0, 1, …; a row is printed with all that it has
-after each. With ``--kept`` p-values are added to a file, and a run that was stopped goes on from there.
+Every cell of the tables gets its datasets in rounds of 50, with seeds 0, 1, …; after each round, a row is printed with
+all datasets so far. With ``--kept``, p-values are added to a file, and a run that was stopped resumes from it.
 """
 
 import argparse
@@ -34,20 +34,20 @@ import numpy as np
 
 import diffbisim as db
 from diffbisim.compare import simulate
-from diffbisim.evidence import Design, compare_pairs, compare_two, count_episodes, dealt, tail_shares
+from diffbisim.evidence import Design, compare_pairs, compare_two, count_episodes, permuted_counts, tail_probabilities
 
 DISCOUNT, LEVEL, ROUND = 0.95, 0.05, 50
-FRESH = 1_000_000  # seeds of chains; those below were used while the test was made
+FRESH = 1_000_000  # seeds of chains; those below were used in the design of the test
 TESTS = "ours", "T1", "T2", "T3", "chi2", "LR"
 TABLES = "level", "groups", "few", "power"
 
 
 class Scene(NamedTuple):
-    """Two groups: numbers of episodes, and the shortest and longest in each."""
+    """Two groups: numbers of episodes, and the shortest and longest episode in each."""
 
     episodes: tuple[int, ...]
     steps: tuple[tuple[int, int], ...]
-    mixed: bool = False  # every episode has a chain of its own
+    mixed: bool = False  # every episode has its own chain
 
 
 SCENES = {
@@ -85,7 +85,7 @@ class Cell(NamedTuple):
 
 
 def random_chain(n, rng):
-    """Rows with a few likely successors each, one state that is rare, and rewards without ties."""
+    """Return a chain with a few likely successors per state, one rare state, and rewards without ties."""
     P = rng.dirichlet(np.full(n, 5.0 / n), n)
     P = 0.9 * P + 0.1 / n
     P[:, -1] *= 0.25
@@ -94,7 +94,7 @@ def random_chain(n, rng):
 
 
 def changed(chain, where, amount, rng):
-    """A part of some rows, or of the start, replaced by another law."""
+    """Replace a part of some rows, or of the start, by another distribution."""
     n, P, start = chain.n_states, chain.transition.copy(), chain.initial
     for x in where:
         if x == n:
@@ -105,7 +105,7 @@ def changed(chain, where, amount, rng):
 
 
 def ordered_chain(n, rng):
-    """Steps to near states are likely; the last state is rare; rewards are positions."""
+    """Return a chain in which steps to nearby states are likely, the last state is rare, and rewards are positions."""
     k = np.arange(n)
     P = np.exp(-np.abs(np.subtract.outer(k, k))) * rng.gamma(2.0, size=(n, n))
     P[:, -1] *= 0.3
@@ -118,7 +118,7 @@ def standard(rewards):
 
 
 def tilted(chain, where, amount, rng):
-    """Some rows, or the start, tilted toward high or low rewards."""
+    """Tilt some rows, or the start, toward high or low rewards."""
     n, laws = chain.n_states, np.vstack([chain.transition, chain.initial])
     by = np.exp(rng.choice([-1, 1]) * 1.2 * amount * standard(chain.rewards))
     for x in where:
@@ -129,7 +129,7 @@ def tilted(chain, where, amount, rng):
 CHAINS = {"random": random_chain, "ordered": ordered_chain}
 CHANGES = {"mixed": changed, "tilted": tilted}
 
-#: What is planted: which rows, and how much of each is replaced, in short and in long episodes.
+#: Planted changes: which rows, and how much of each is replaced, in short and in long episodes.
 PLANTED = {
     "one": lambda n, busy: ([busy], {"short": 0.6, "long": 0.25}),
     "rare": lambda n, busy: ([n - 1], {"short": 1.0, "long": 0.6}),
@@ -146,7 +146,7 @@ def group(chain, episodes, steps, mixed, rng):
 
 
 def design_of(chains, scene, permute, rng):
-    """Data of a scene, and how they are compared."""
+    """Return the data of a scene, prepared for the comparison."""
     parts = zip(chains, scene.episodes, scene.steps, strict=True)
     paths = [group(chain, episodes, steps, scene.mixed, rng) for chain, episodes, steps in parts]
     data = [db.Transitions.from_trajectories(p, states=chains[0].n_states) for p in paths]
@@ -158,9 +158,9 @@ def design_of(chains, scene, permute, rng):
 
 
 def classical(design, permutations, rng):
-    """p-values of χ² and of the likelihood ratio over all transitions and starts, by permutation."""
+    """Return permutation p-values of χ² and of the likelihood ratio over all transitions and starts."""
     cells, parts = design.counted.cells, []
-    for counts in dealt(design.counted, permutations + 1, rng):
+    for counts in permuted_counts(design.counted, permutations + 1, rng):
         one, two = counts[0]
         N, M = (np.add.reduceat(part, cells.first, axis=1)[:, cells.rows] for part in (one, two))
         total = one + two
@@ -170,11 +170,11 @@ def classical(design, permutations, rng):
             squares = sum(np.where(e > 0, (o - e) ** 2 / e, 0).sum(axis=1) for o, e in both)
             ratio = sum(np.where(o > 0, o * np.log(o / e), 0).sum(axis=1) for o, e in both)
         parts.append((squares, ratio))
-    return [float(tail_shares(np.concatenate(column))[0]) for column in zip(*parts, strict=True)]
+    return [float(tail_probabilities(np.concatenate(column))[0]) for column in zip(*parts, strict=True)]
 
 
 def two_groups(design, permutations, rng):
-    """p-values of all tests, and the row that is first by z."""
+    """Return the p-values of all tests and the row with the largest z."""
     found = compare_two(design, permutations, rng)
     p = [found.p_value, found.p_distance, found.p_largest, found.p_total]
     usual = classical(design, permutations, rng) if design.permute else []
@@ -189,7 +189,7 @@ def false_alarm(cell, seed, permutations):
 
 
 def any_pair(cell, seed, permutations):
-    """The least p-value of the pairs that do not differ."""
+    """Return the smallest p-value of the pairs that do not differ."""
     different, rng = cell.scene == "one differs", np.random.default_rng([seed, 10])
     chain = random_chain(5, np.random.default_rng([FRESH + seed % 20, 5]))
     chains = [chain] * 9 + [changed(chain, range(5), 0.5, rng) if different else chain]
@@ -198,7 +198,7 @@ def any_pair(cell, seed, permutations):
 
 
 def oracle(design, chain, change, amount, rng, draws=1000):
-    """The row with the largest Bayes factor in the second group: mean likelihood of changed laws by that of its own."""
+    """Return the row with the largest Bayes factor in the second group, of changed over unchanged distributions."""
     cells, seen, n = design.counted.cells, design.counted.totals[1], chain.n_states
     laws, r = np.vstack([chain.transition, chain.initial]), standard(chain.rewards)
     drawn = {kind: rng.dirichlet(np.full(n, kind), draws) for kind in (5.0 / n, 1.0)}
@@ -216,7 +216,7 @@ def oracle(design, chain, change, amount, rng, draws=1000):
 
 
 def planted(cell, seed, permutations):
-    """p-values of all tests; one if the planted row is the first, and one if the oracle finds it."""
+    """Return the p-values of all tests; 1 if the planted row comes first, and 1 if the oracle finds it."""
     n = cell.states
     rng = np.random.default_rng([seed, n, list(PLANTED).index(cell.planted)])
     chain = CHAINS[cell.chains](n, np.random.default_rng([FRESH + seed % 50, n, 1]))
@@ -241,7 +241,7 @@ def work(job):
 
 
 def cells_of(tables, states):
-    """The rows of these tables, the cheap ones first."""
+    """Return the rows of these tables, cheap ones first."""
     for n in states:
         parts = {
             "level": [Cell("level", n, scene) for scene in SCENES],
@@ -262,7 +262,7 @@ def share(p):
 
 
 def row(cell, found):
-    """Shares of datasets that are rejected; how often a planted row is the first: of all, if rejected, at best."""
+    """Format the fractions of datasets that are rejected, and whose planted row comes first (all, rejected, oracle)."""
     table = np.array(found)
     shares = [share(column) for column in table.T[: len(TESTS)]]
     if cell.table == "power" and cell.planted != "drift":
@@ -277,7 +277,7 @@ def show(cell, found):
 
 
 def means(kept, states):
-    """Mean power over the scenes in which all tests keep their level."""
+    """Return the mean power over the scenes in which all tests keep their level."""
     for sizes in [[n] for n in states] + [states] * (len(states) > 1):
         rows = [row(c, p)[: len(TESTS)] for c, p in kept.items()
                 if c.table == "power" and c.scene != "lengths" and c.states in sizes and p]  # fmt: skip
@@ -287,7 +287,7 @@ def means(kept, states):
 
 
 class Kept:
-    """p-values by cell, as many as there are, in a file that only grows: a line has a cell, its first seed and them."""
+    """The p-values of all cells, in a file that is appended to; a line has a cell, its first seed and p-values."""
 
     def __init__(self, path: Path | None, permutations: int) -> None:
         self.path, self.permutations = path, permutations

@@ -1,12 +1,12 @@
-"""Speed of this version beside another one, measured in one run.
+"""Speed of this version compared with another one, measured in one run.
 
     git worktree add ../before <commit>
     python benchmarks/long/versions.py ../before/src              every line (some minutes on two cores)
     python benchmarks/long/versions.py ../before/src --only dense
 
-Each version runs in a process of its own that stays alive, so that everything is compiled once; they take turns, case
-by case and round by round, and the fastest round of each counts. A ratio above one: this version is faster. Exit
-status 1 if a line is below ``--least``.
+Each version runs in a separate process that stays alive, so that everything is compiled once. The versions take turns,
+case by case and round by round, and the fastest round of each counts. A ratio above one means that this version is
+faster. The exit code is 1 if a line is below ``--least``.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def cold(X: Any, Y: Any, times: int = 1, **how: Any) -> Callable[[], object]:
 
 
 def warm(n: int, times: int) -> Callable[[], object]:
-    """A step of a fit: a kernel that has moved a little."""
+    """Solve after a small change of the kernel, as in a step of a fit."""
     import diffbisim as db
 
     X, Y, other = dense(n), dense(n, 1), dense(n, 2)
@@ -104,7 +104,7 @@ CASES: dict[str, Case] = {
 
 
 def serve() -> None:
-    """A version at work: the name of a case in, its seconds out."""
+    """Run cases of one version: read their names from standard input, and print their seconds."""
     made: dict[str, Callable[[], object]] = {}
     for line in sys.stdin:
         name = json.loads(line)
@@ -117,7 +117,7 @@ def serve() -> None:
 
 
 class Version:
-    """The process of one version."""
+    """The process that runs one version."""
 
     def __init__(self, source: Path) -> None:
         paths = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))

@@ -1,19 +1,19 @@
-"""diffbisim: distances between Markov processes that respect time, and their exact gradients.
+"""Distances between Markov processes that respect time, with certified bounds and exact gradients.
 
     import diffbisim as db
 
     X = db.MarkovChain(P, rewards=r)          # also from_transitions, from_trajectories, read_chain("file.csv")
-    d = db.distance(X, Y, discount=0.95)      # value, lower, upper; plans, encoder, decoder, gradient
-    D = db.pairwise([X, Y, Z])                # matrix
-    b = db.bisimulation(mdp, discount=0.95)   # Ferns' metric between the states of an MDP, certified
-    e = db.estimate(A, B)                     # two sets of data: value, interval, p-value; also compare, power
+    d = db.distance(X, Y, discount=0.95)      # value, bounds, plans, encoder, decoder, gradient
+    D = db.pairwise([X, Y, Z])                # matrix of distances
+    b = db.bisimulation(mdp, discount=0.95)   # Ferns' metric between the states of an MDP
+    e = db.estimate(A, B)                     # value, interval and p-value from two datasets; also compare, power
     q = db.lump(X)                            # exact quotient
-    p = db.imitate(mdp, expert).policy        # the policy whose chain is closest to the expert's
+    p = db.imitate(mdp, expert).policy        # policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
-    K = db.aggregate(X, labels, "kinetic")    # the chain of given classes that is as slow as X, and how near it is
-    A = db.abstract(mdp, n_states=5)          # an MDP with 5 states to plan with, and exactly what that loses
+    K = db.aggregate(X, labels, "kinetic")    # chain on given classes that keeps the slow rates of X
+    A = db.abstract(mdp, n_states=5)          # 5-state MDP to plan with, and the exact loss of planning with it
 
-Names are loaded when first used, so that ``import diffbisim`` stays fast.
+Submodules are imported on first access, so ``import diffbisim`` is fast.
 """
 
 import sys
@@ -149,7 +149,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """``distance``, ``fit`` and others are functions and modules; an import of the latter must not hide the former."""
+    """Keep the public functions visible where a submodule has the same name, such as ``distance`` or ``fit``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

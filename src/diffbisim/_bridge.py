@@ -1,13 +1,13 @@
-"""What the bridges to torch and JAX share: arrays in, a solved problem out, and its derivatives pulled back.
+"""Shared code of the PyTorch and JAX bridges: solve a problem given as arrays, and return its derivatives.
 
-A caller's kernel P has rows that sum to one up to the rounding of its dtype. The bridges compute, in double precision,
+The rows of a kernel P sum to one up to rounding in its dtype. The bridges compute, in double precision,
 
     d(P / row sums),
 
-so that the function is defined for every positive table near the stochastic ones, and its derivative is the centered
-gradient of gradient.py divided by the row sums. Starts alike. A kernel is a dense array, or the stored entries of a
-sparse one: ``Entries(data, rows, columns, n)``; its derivative has the same layout. The kernels of all steps of a timed
-chain, and costs by time, go through the graph as one flat array (:func:`pieces` takes it apart).
+which is defined for every positive table close to a stochastic matrix; its derivative is the centered gradient of
+gradient.py divided by the row sums. Initial distributions are treated in the same way. A kernel is a dense array or the
+stored entries of a sparse one, ``Entries(data, rows, columns, n)``; its derivative has the same layout. The kernels of
+all steps of a timed chain, and costs per time, are passed through the graph as one flat array (see :func:`pieces`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,51 +30,59 @@ from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
 from diffbisim.timed import TimedChain
 
-#: What a second derivative is told. The distance is piecewise smooth: a Hessian would miss what happens at the kinks.
+#: Error for second derivatives. The distance is piecewise smooth, so a Hessian would miss the kinks.
 ONCE = (
-    "the distance has first derivatives only, and this asks for a second one (a Hessian, or a gradient that is "
-    "differentiated again): take differences of gradients instead"
+    "the distance has first derivatives only, but a second derivative was requested (a Hessian, or the gradient "
+    "of a gradient); use finite differences of gradients instead"
 )
 
-#: What forward mode is told.
+#: Error for forward mode.
 REVERSE = (
-    "the distance is differentiated in reverse mode, once: use grad, jacrev or backward; forward mode and Hessians "
-    "do not go through it"
+    "the distance supports reverse mode only, and first derivatives only; use grad, jacrev or backward instead of "
+    "forward mode or a Hessian"
 )
 
-#: The gap that is asked for by default: values as smooth as finite differences need (gradcheck: steps of 1e-6,
-#: slopes to 1e-5). It costs one iteration more than the 1e-8 of :func:`diffbisim.distance`.
+NEEDS_REWARDS = 'cost "reward": X must be a MarkovChain with rewards; otherwise give the (n_X, n_Y) table'
+
+#: Default tolerance, tight enough for finite differences (gradcheck uses steps of 1e-6 and tests slopes to 1e-5). It
+#: costs one more iteration than the 1e-8 of :func:`diffbisim.distance`.
 TOL = 1e-10
 
-#: How far a row sum may be from one.
+#: Largest allowed deviation of a row sum from one.
 LOOSE = 1e-3
 
 
-#: Dimensions of an argument that has one entry per distance of a batch.
+#: Number of dimensions of an argument that has a leading batch dimension.
 BATCH = {"X": 3, "Y": 3, "cost": 3, "initial": 2, "initial_x": 2, "rewards": 2}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ARGUMENTS = """Parameters
-----------
-X : a MarkovChain, or an (n_X, n_X) {array} with rows that sum to one, dense or {sparse}
-Y : an (n_Y, n_Y) {array}, dense or {sparse}; a MarkovChain counts as constant. Over finitely many steps each of the
-    two may be a TimedChain, or a list of dense kernels, one for every step
-cost : "reward", "indicator" or an (n_X, n_Y) {array} or numpy array; with a kernel for every step a table, or a list of
-    tables, one for every time
-discount : weight γ of the next step, strictly between 0 and 1; a plain number
-initial : start of Y, a state or an (n_Y,) {array} (default: that of X if both have as many states, else state 0)
-initial_x : start of X where it is no MarkovChain
-rewards : (n_Y,) {array} for cost "reward" (default: those of X if both have as many states)
-solver, tol, warm : as for :func:`diffbisim.distance`; by default exact, to 1e-10 where digits allow
-asked : what else :func:`diffbisim.distance` takes to say what is computed: ``criterion``, ``horizon``, ...
+ARGUMENTS = """The result is differentiable with respect to every {array} among X, Y, cost, initial, initial_x and
+rewards. ``distance`` also accepts a leading batch dimension of these: kernels of shape (B, n, n) give B distances.
 
-Differentiable in every {array} among X, Y, cost, initial, initial_x and rewards. ``distance`` takes each of them with a
-leading batch dimension, too: kernels of shape (B, n, n) give B distances."""
+Parameters
+----------
+X, Y : MarkovChain, or {array} of shape (n, n), dense or {sparse}
+    The chains; the rows of a kernel sum to one, and a MarkovChain is constant. Over a finite horizon also a TimedChain,
+    or a list of dense kernels, one per step.
+cost : {"reward", "indicator"}, {array} or numpy array of shape (n_X, n_Y), default="reward"
+    With one kernel per step, a table or a list of tables, one per time.
+discount : float, default=0.95
+    The discount factor γ, strictly between 0 and 1.
+initial : int or {array} of shape (n_Y,), default=None
+    Initial state or distribution of Y; by default that of X if both have the same number of states, else state 0.
+initial_x : int or {array} of shape (n_X,), default=None
+    Initial state or distribution of X if it is not a MarkovChain.
+rewards : {array} of shape (n_Y,), default=None
+    Rewards of Y for cost "reward"; by default those of X if both have the same number of states.
+solver, tol, warm : as for :func:`diffbisim.distance`
+    By default the exact solver with a tolerance of 1e-10, or as close as rounding allows.
+**asked
+    Further arguments of :func:`diffbisim.distance` that select the problem: ``criterion``, ``horizon``, …"""
 
 
 def with_arguments(array: str, sparse: str) -> Callable[[Function], Function]:
-    """Put what both bridges say of their arguments where the docstring has ``{arguments}``."""
+    """Insert the shared description of the arguments at ``{arguments}`` in the docstring."""
 
     def filled(function: Function) -> Function:
         words = ARGUMENTS.replace("{array}", array).replace("{sparse}", sparse)
@@ -85,7 +93,7 @@ def with_arguments(array: str, sparse: str) -> Callable[[Function], Function]:
 
 
 def batched(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the arguments that have a leading batch dimension, of the same length."""
+    """Return the names of the arguments that have a leading batch dimension, whose sizes must agree."""
     names = tuple(name for name, ndim in BATCH.items() if getattr(given.get(name), "ndim", 0) == ndim)
     sizes = {name: given[name].shape[0] for name in names}
     if len(set(sizes.values())) > 1:
@@ -97,7 +105,7 @@ def batched(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Entries(NamedTuple):
-    """The stored entries of a sparse kernel; zeros among them are allowed, repeated places are not."""
+    """The stored entries of a sparse kernel; they may be zero, but positions must be distinct."""
 
     data: Floats
     rows: Integers
@@ -106,44 +114,44 @@ class Entries(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Dense kernels (n_t, n_{t+1}), one for every step."""
+    """Dense kernels (n_t, n_{t+1}), one per step."""
 
     kernels: list[Floats]
 
 
 Kernel = Floats | Entries | Steps
-Shapes = list[tuple[int, int]]  # of kernels, or of costs, that stand one after the other in a flat array
+Shapes = list[tuple[int, int]]  # of kernels or costs that are concatenated in a flat array
 
 
 def pieces(flat: Floats, shapes: Shapes) -> list[Floats]:
-    """A flat array as the tables that were joined to it."""
+    """Split a flat array into tables of the given shapes."""
     cuts = np.cumsum([n * m for n, m in shapes])[:-1]
     return [part.reshape(shape) for part, shape in zip(np.split(flat, cuts), shapes, strict=True)]
 
 
 def joined(tables: Any, shapes: Shapes | None) -> Floats:
-    """The inverse, where there are shapes: derivatives by time in one flat array."""
+    """Concatenate tables to a flat array, the inverse of :func:`pieces`; with ``shapes=None`` there is one table."""
     return np.asarray(tables) if shapes is None else np.concatenate([np.ravel(table) for table in tables])
 
 
 def step_shapes(tables: Sequence[Any], name: str) -> Shapes:
-    """The shapes of a list of kernels or costs, which must be tables."""
+    """Return the shapes of a list of kernels or costs."""
     if not tables or any(getattr(table, "ndim", 0) != 2 for table in tables):
-        raise InvalidArgument(f"{name} is a list, but not of dense 2-dimensional tables: give one for every step")
+        raise InvalidArgument(f"{name} is a list, but not of dense two-dimensional tables; give one per step")
     return [(int(table.shape[0]), int(table.shape[1])) for table in tables]
 
 
 def needs_table(cost: Any) -> None:
-    """Named costs are for kernels that stay the same."""
+    """Raise an error for named costs, which need time-homogeneous chains."""
     if isinstance(cost, str):
         raise InvalidArgument(
-            f"cost {cost!r} needs chains that stay the same; with a kernel for every step give the (n_X, n_Y) table, "
-            "or a list of tables, one for every time"
+            f"cost {cost!r} is not available with one kernel per step; give an (n_X, n_Y) table, or a list of tables, "
+            "one per time"
         )
 
 
 def row_sums(kernel: Floats | Entries, name: str) -> Floats:
-    """(n,), checked to be near one."""
+    """Return the row sums (n,), which must be close to one."""
     if isinstance(kernel, Entries):
         sums = np.asarray(np.bincount(kernel.rows, kernel.data, kernel.n), dtype=np.float64)
     else:
@@ -154,7 +162,7 @@ def row_sums(kernel: Floats | Entries, name: str) -> Floats:
 
 
 def near_one(sums: Floats, name: str) -> Floats:
-    """The row sums, if they are."""
+    """Return the row sums after checking that they are close to one."""
     if not (np.abs(sums - 1.0) <= LOOSE).all():
         k = int(np.argmax(~(np.abs(sums - 1.0) <= LOOSE)))
         raise InvalidChain(f"row {k} of {name} sums to {sums[k]:.6g}; end the model in a softmax over each row")
@@ -162,7 +170,7 @@ def near_one(sums: Floats, name: str) -> Floats:
 
 
 def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
-    """The chain (or timed chain) with normalized rows and a normalized start."""
+    """Create the chain (or timed chain) with normalized rows and initial distribution."""
     start = np.asarray(initial)
     if start.ndim == 1 and abs(float(start.sum()) - 1.0) <= LOOSE:
         initial = np.asarray(start, dtype=np.float64) / float(start.sum())
@@ -177,36 +185,38 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
     return MarkovChain(kernel / sums[:, None], initial=initial)
 
 
-class Asked(NamedTuple):
-    """What a caller of a bridge wants, beside the two chains and the cost."""
+class Settings(NamedTuple):
+    """The arguments of a bridge other than the chains and the cost."""
 
     discount: float
-    solver: Any = None  # None: exact, to TOL where digits allow
+    solver: Any = None  # None: the exact solver with tolerance TOL, or as close as rounding allows
     tol: float | None = None
     warm: DistanceResult | None = None
     question: Question = Question()
-    warn: bool = True  # of a solve that did not converge
+    warn: bool = True  # whether to warn if the solver did not converge
 
 
-def solve(x: MarkovChain | TimedChain | Stream, y: MarkovChain | TimedChain, cost: Any, asked: Asked) -> DistanceResult:
-    """As :func:`diffbisim.distance` does; from a stream x, the kernel of y is known and sampled only if it must be."""
-    usual = asked.solver is None and asked.tol is None
-    solver = make_solver("exact" if asked.solver is None else asked.solver, TOL if usual else asked.tol)
+def solve(
+    x: MarkovChain | TimedChain | Stream, y: MarkovChain | TimedChain, cost: Any, settings: Settings
+) -> DistanceResult:
+    """Solve a problem; if x is a stream, the kernel of y is used directly unless the solver needs samples of it."""
+    default = settings.solver is None and settings.tol is None
+    solver = make_solver("exact" if settings.solver is None else settings.solver, TOL if default else settings.tol)
     result: DistanceResult
     if isinstance(x, Stream):
         known = Stream(y, sampled=not solver.memory)
-        result = solver.estimate(x, known, cost, asked.discount, warm=asked.warm)
+        result = solver.estimate(x, known, cost, settings.discount, warm=settings.warm)
     else:
-        result = solve_problem(asked.question.problem(x, y, cost, asked.discount), solver, asked.warm)
-    if usual and result.outcome is Status.ROUNDING and result.gap <= Exact().tol * result.problem.scale:
-        result = replace(result, outcome=Status.CONVERGED)  # as far as digits go, and far enough for everybody else
-    if asked.warn and not result.converged and result.outcome is not Status.ESTIMATE:
+        result = solve_problem(settings.question.problem(x, y, cost, settings.discount), solver, settings.warm)
+    if default and result.outcome is Status.ROUNDING and result.gap <= Exact().tol * result.problem.scale:
+        result = replace(result, outcome=Status.CONVERGED)  # as close as rounding allows, and within the usual tol
+    if settings.warn and not result.converged and result.outcome is not Status.ESTIMATE:
         warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=6)
     return result
 
 
 def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floats:
-    """``∂d/∂P`` for side "x" or "y" in the layout of the kernel."""
+    """Return ``∂d/∂P`` for side "x" or "y" in the layout of the kernel."""
     G: Any = getattr(result.gradient, f"transition_{side}")
     if isinstance(kernel, Steps):
         parts = (part if isinstance(part, np.ndarray) else part.toarray() for part in G)
@@ -216,14 +226,14 @@ def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floa
     if not isinstance(kernel, Entries):
         dense = G if isinstance(G, np.ndarray) else G.toarray()
         return np.asarray(dense / kernel.sum(axis=1, keepdims=True))
-    if (kernel.data == 0.0).any() and result.coupling.complete:  # stored zeros: what if mass entered there
+    if (kernel.data == 0.0).any() and result.coupling.complete:  # stored zeros need the derivatives off the support
         G = kernel_gradients(result.coupling, result.occupancy, everywhere=True)["xy".index(side)]
     picked = G[kernel.rows, kernel.columns] if isinstance(G, np.ndarray) else _picked(G, kernel)
     return np.asarray(picked / row_sums(kernel, "P")[kernel.rows])
 
 
 def _picked(G: sparse.csr_array, kernel: Entries) -> Floats:
-    """The entries of a CSR matrix at the stored places; zero where it has none."""
+    """Return the entries of a CSR matrix at the stored positions; zero where it has none."""
     source = np.repeat(np.arange(kernel.n), np.diff(G.indptr))
     have, want = source * kernel.n + G.indices, kernel.rows * kernel.n + kernel.columns
     at = np.minimum(np.searchsorted(have, want), have.size - 1)
@@ -231,27 +241,27 @@ def _picked(G: sparse.csr_array, kernel: Entries) -> Floats:
 
 
 def start_derivative(result: DistanceResult, side: str, initial: Floats) -> Floats:
-    """``∂d/∂ν``; zero where the solver did not look (``reachable=True``)."""
+    """Return ``∂d/∂ν``; zero for states that were not solved (``reachable=True``)."""
     g = getattr(result.gradient, f"initial_{side}") / float(initial.sum())
     return np.asarray(np.where(np.isnan(g), 0.0, g))
 
 
 def default_start(chain: Any, n: int) -> Any:
-    """The start of the other chain or stream when both have the same number of states, else state 0."""
+    """Return the initial distribution of the other chain if both have the same number of states, else state 0."""
     known = chain.frame if isinstance(chain, Stream) else chain
     return known.initial if isinstance(known, (MarkovChain, TimedChain)) and known.initial.size == n else 0
 
 
 def no_start(initial: Any, name: str) -> None:
-    """A chain has its own."""
+    """Raise an error if an initial distribution is given for a chain, which has its own."""
     if initial is not None:
-        raise InvalidArgument(f"{name} is a chain and brings its own start; leave its initial out")
+        raise InvalidArgument(f"{name} is a chain with its own initial distribution; omit initial for it")
 
 
 def named_cost(
     cost: str, x: Any, n_y: int, rewards: Any, absolute: Callable[[Any], Any], as_array: Callable[[Any], Any]
 ) -> Any:
-    """The table behind "reward" or "indicator", in the array type of the bridge."""
+    """Return the table for "reward" or "indicator" in the array type of the bridge."""
     x = x.frame if isinstance(x, Stream) else x
     n_x = x.n_states if isinstance(x, MarkovChain) else x.shape[0]
     if cost == "indicator":
@@ -261,12 +271,12 @@ def named_cost(
     if cost != "reward":
         raise InvalidArgument(f'cost {cost!r} is unknown; use "reward", "indicator" or an (n_X, n_Y) array')
     if not isinstance(x, MarkovChain) or x.rewards is None:
-        raise InvalidArgument('cost "reward": X must be a MarkovChain with rewards; else give the (n_X, n_Y) table')
+        raise InvalidArgument(NEEDS_REWARDS)
     if rewards is None:
         if n_x != n_y:
-            raise InvalidArgument(f'cost "reward": give the rewards of the {n_y} states of Y, rewards=...')
+            raise InvalidArgument(f'cost "reward": pass the rewards of the {n_y} states of Y, rewards=...')
         rewards = x.rewards
     own, other = as_array(x.rewards), as_array(rewards)
     if own.ndim > 1:
-        raise InvalidArgument(f'cost "reward": X has {own.shape[1]} numbers per state; give the (n_X, n_Y) table')
+        raise InvalidArgument(f'cost "reward": X has {own.shape[1]} rewards per state; give the (n_X, n_Y) table')
     return absolute(own[:, None] - other[None, :])

@@ -1,19 +1,18 @@
-"""``njit`` for the kernels of this package: numba's own, with a cache that knows the sources of *all* kernels.
+"""numba's ``njit`` with a disk cache that is invalidated when *any* kernel changes.
 
-numba keeps machine code on disk and takes it for fresh while the file of *that function* is unchanged. What it calls
-from another file, or a constant it takes from there, may have changed meanwhile: the old code is then run without a
-word. (Older versions of numba look at time and size of the file only, which some installers normalize.) Here the
-machine code lies one folder deeper, in a folder named by a digest of
+numba's own cache considers machine code up to date as long as the file of *that function* is unchanged. If a function
+or constant that it uses from another file has changed, the old code is run silently. (Older versions of numba compare
+only the time and size of the file, which some installers normalize.) Here the machine code is in a subfolder named by a
+digest of
 
-    the text of every file of this package that compiles anything or has the tuples that kernels read,
-    and the versions of diffbisim, numba, llvmlite, numpy
+    the text of every file of this package that compiles kernels or defines the tuples that they read,
+    and the versions of diffbisim, numba, llvmlite and numpy,
 
-so code of other sources is never even looked at, not by accident and not after a kill between two writes. Everything
-else is numba's: ``NUMBA_CACHE_DIR``, ``__pycache__`` or the user's own cache folder, whichever can be written.
+so code compiled from other sources is never used, even if a process was killed between two writes. Everything else is
+numba's: the cache is in ``NUMBA_CACHE_DIR``, ``__pycache__`` or the user's cache folder, whichever is writable.
 
-The latest KEPT folders stay, for those who switch between branches; older ones go when a new one is begun. A cache that
-cannot be read or written is no cache: the function is compiled. The same holds should a future numba lack what is used
-here: then nothing is kept on disk.
+The latest KEPT subfolders are kept, for switching between branches. If the cache cannot be read or written, or a future
+version of numba lacks the internals used here, functions are compiled without a cache.
 """
 
 import hashlib
@@ -36,24 +35,24 @@ import diffbisim
 
 try:
     from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
-except ImportError:  # numba has changed: nothing is kept
+except ImportError:  # a newer numba has changed its internals: no cache
     CompileResultCacheImpl = FunctionCache = IndexDataCacheFile = object
 
 KEPT = 8
 PREFIX = "diffbisim-"
-LAYOUTS = ("stochastic.py",)  # compile nothing, and have the tuples that kernels read
+LAYOUTS = ("stochastic.py",)  # files without kernels that define tuples which kernels read
 COMPILES = re.compile(rb"^from (?:numba|llvmlite|diffbisim\._compile)\b", re.MULTILINE)
 
 
 def njit(**options: Any) -> Any:
-    """``numba.njit(**options)``; with ``cache=True`` compiled code is kept on disk while no kernel has changed."""
+    """Like ``numba.njit(**options)``; ``cache=True`` keeps compiled code on disk until any kernel changes."""
     cached = options.pop("cache", False)
 
     def compiled(function: Any) -> Any:
         dispatcher = numba.njit(**options)(function)
         if cached and hasattr(dispatcher, "enable_caching"):  # not with NUMBA_DISABLE_JIT
-            with suppress(Exception):  # no folder can be written, no source can be read, numba has changed: no cache
-                dispatcher._cache = _KernelCache(function)  # what enable_caching does, with another class
+            with suppress(Exception):  # no cache if no folder is writable, sources are missing, or numba has changed
+                dispatcher._cache = _KernelCache(function)  # as enable_caching does, with a different class
         return dispatcher
 
     return compiled
@@ -61,7 +60,7 @@ def njit(**options: Any) -> Any:
 
 @cache
 def digest() -> str:
-    """Of all that decides what the kernels do; raises OSError where the sources cannot be read."""
+    """Return the digest of everything that kernels depend on; raises OSError if the sources cannot be read."""
     root = Path(__file__).parent
     seen = hashlib.sha256(
         repr((diffbisim.__version__, numba.__version__, llvmlite.__version__, np.__version__)).encode()
@@ -73,7 +72,7 @@ def digest() -> str:
 
 
 def kernel_files() -> list[Path]:
-    """The files of this package that compile anything, this one included."""
+    """Return the files of this package that compile kernels, including this one."""
     root = Path(__file__).parent
     found = [
         path for path in sorted(root.rglob("*.py")) if path == Path(__file__) or COMPILES.search(path.read_bytes())
@@ -84,7 +83,7 @@ def kernel_files() -> list[Path]:
 
 
 class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    """Where numba would put the code of a function, one folder deeper."""
+    """numba's cache location for a function, one folder deeper."""
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
@@ -93,11 +92,11 @@ class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
-    """Files whose names follow from what is in them.
+    """Cache files named by their content.
 
-    numba numbers them. Two processes that compile a function for different types at once may take the same number, and
-    one then runs the code of the other on the wrong types. Here they take different names; the index may lose an entry
-    when both write it, which costs a compilation.
+    numba numbers the files. Two processes that compile a function for different types at the same time may use the same
+    number, and one then runs the code of the other on the wrong types. Names by content avoid this; if both write the
+    index at once, it may lose an entry, which costs one compilation.
     """
 
     def save(self, key: Any, data: Any) -> None:
@@ -118,7 +117,7 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, *args: Any) -> Any:
         try:
             return super().load_overload(*args)
-        except Exception:  # damaged: begin anew
+        except Exception:  # a damaged cache is discarded
             with suppress(Exception):
                 self.flush()
             return None
@@ -127,19 +126,19 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         begun = os.path.isdir(self.cache_path)
         try:
             super().save_overload(*args)
-        except Exception:  # the disk is full, or the folder has gone
+        except Exception:  # the disk is full, or the folder was removed
             return
         if not begun:
-            _forget(Path(self.cache_path).parent)
+            _remove_old_folders(Path(self.cache_path).parent)
 
 
-def _forget(parent: Path) -> None:
+def _remove_old_folders(parent: Path) -> None:
     """Remove all but the latest folders of machine code."""
 
     def age(path: Path) -> float:
         try:
             return -path.stat().st_mtime
-        except OSError:  # another process was faster
+        except OSError:  # removed by another process
             return 0.0
 
     for folder in sorted(parent.glob(PREFIX + "*"), key=age)[KEPT:]:
@@ -147,18 +146,18 @@ def _forget(parent: Path) -> None:
 
 
 @intrinsic
-def borrowed(typingctx: Any, value: Any) -> Any:
-    """The same array, or tuple of arrays, without reference counts, for the length of a call whose caller holds it.
+def uncounted(typingctx: Any, value: Any) -> Any:
+    """Return the same array (or tuple of arrays) without reference counting, for use while the caller keeps it alive.
 
-    numba counts a reference, by an atomic operation, whenever an array is sliced, unpacked from a tuple or handed to a
-    function. In loops over millions of small problems that takes longer than the work: a sweep over transports of 4 × 4
-    cells takes two thirds of the time without. Only for what came as an argument.
+    numba updates a reference count atomically whenever an array is sliced, unpacked from a tuple or passed to a
+    function. In loops over millions of small problems this is expensive: without reference counts a sweep over
+    4 × 4 transports takes a third less time. Use it for function arguments only.
     """
 
-    def uncounted(context: Any, builder: Any, kind: Any, llvm: Any) -> Any:
+    def strip(context: Any, builder: Any, kind: Any, llvm: Any) -> Any:
         if isinstance(kind, types.BaseTuple):
             parts = cgutils.unpack_tuple(builder, llvm, kind.count)
-            parts = [uncounted(context, builder, *part) for part in zip(kind.types, parts, strict=True)]
+            parts = [strip(context, builder, *part) for part in zip(kind.types, parts, strict=True)]
             return context.make_tuple(builder, kind, parts)
         if not isinstance(kind, types.Array):
             return llvm
@@ -166,10 +165,10 @@ def borrowed(typingctx: Any, value: Any) -> Any:
         view.meminfo = cgutils.get_null_value(view.meminfo.type)
         return view._getvalue()
 
-    return value(value), lambda context, builder, signature, args: uncounted(context, builder, value, args[0])
+    return value(value), lambda context, builder, signature, args: strip(context, builder, value, args[0])
 
 
 @intrinsic
-def held(typingctx: Any, value: Any) -> Any:
-    """Does nothing; so what is named here lives until here, though only what was borrowed of it was used last."""
+def keep_alive(typingctx: Any, value: Any) -> Any:
+    """Keep ``value`` alive up to this point; a no-op that prevents numba from releasing it after :func:`uncounted`."""
     return types.none(value), lambda context, builder, signature, args: context.get_dummy_value()

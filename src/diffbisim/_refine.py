@@ -1,26 +1,26 @@
-"""Partition refinement for lumping.py, compiled.
+"""Compiled partition refinement for lumping.py.
 
-The partition is kept as Valmari & Franceschinis (2010) keep it: the states in one array, each block a slice
-of it, so that splitting a block means reordering its slice. Legend:
+The data structure is that of Valmari & Franceschinis (2010): the states are in one array and each block is a slice of
+it, so that a block is split by reordering its slice.
 
-    elements (n,)    the states, block by block        place (n,)    where a state stands in `elements`
-    block (n,)       block of each state               first, last   slice of a block: elements[first:last]
-    marked (n,)      how many states at the front of a block's slice have weight from the present splitter
-    weight (n,)      probability of each marked state into the splitter; zero for all others
+    elements (n,)    states, block by block            place (n,)    position of each state in `elements`
+    block (n,)       block of each state               first, last   slice of a block, elements[first:last]
+    marked (n,)      number of states at the front of a block's slice that can reach the current splitter
+    weight (n,)      probability of moving from a marked state into the splitter; zero for all others
 
-One round takes a block C off the worklist (the splitter), adds up the probabilities into C along *incoming*
-edges only, and splits every block B that was reached wherever the sorted weights of its states leave a gap
-above tol; states that were not reached have weight zero. The largest part keeps the number of B, and with it
-its place on the worklist if it had one; the others get new numbers and go on the list. If B was not on it,
-all parts but the largest are enough, since the probability into B as a whole was compared before. Hence a
-state is in at most 1 + log2 n splitters of a pass: O(m log n) edges for m transitions, plus sorting.
+Each round takes a block C (the splitter) off the worklist, sums the probabilities of moving into C along *incoming*
+edges, and splits every block B that was reached wherever the sorted weights of its states have a gap above tol; states
+that were not reached have weight zero. The largest part keeps the number of B, and its position on the worklist if it
+has one; the others get new numbers and are added to the list. If B was not on the list, the largest part can be
+skipped, since the probability of moving into B as a whole was compared before. Hence a state is in at most 1 + log2 n
+splitters per pass: O(m log n) edges for m transitions, plus sorting.
 
-*Actions.* An MDP has one kernel per action, and a splitter is taken for each of them in turn: the predecessors of t
-under action a are those of column a n + t. The splitter is the set that came off the worklist, also where the blocks
-reached under an earlier action include it and split it.
+*Actions.* An MDP has one kernel per action, and each splitter is used for all of them: the predecessors of t under
+action a are in column a n + t. The splitter stays the set taken off the worklist, even if it is itself split under an
+earlier action.
 
-With a tolerance "compared before" holds to a few tol only, so passes over all blocks are repeated until one
-of them splits nothing; as a rule that is the second.
+With a tolerance, the skipped comparisons hold only up to a few tol, so passes over all blocks are repeated until one of
+them splits nothing, usually the second.
 """
 
 from typing import NamedTuple
@@ -35,9 +35,7 @@ Floats = NDArray[np.float64]
 
 
 class Incoming(NamedTuple):
-    """The predecessors of every state t under action a: ``sources[indptr[k]:indptr[k + 1]]``, k = a n + t; and their
-    probabilities.
-    """
+    """The predecessors of state t under action a, ``sources[indptr[k]:indptr[k + 1]]`` with k = a n + t."""
 
     indptr: Integers
     sources: Integers
@@ -57,9 +55,9 @@ class Partition(NamedTuple):
 def refine(
     incoming: Incoming, block: Integers, n_blocks: int, tol: float, stop: NDArray[np.bool_]
 ) -> tuple[Integers, int, int, int]:
-    """Blocks of the fixed point, their number, edges looked at, and passes.
+    """Return the blocks of the fixed point, their number, and the numbers of edges visited and of passes.
 
-    ``block`` is the partition to start from; ``stop (1,)`` tells whether to give up.
+    ``block`` is the initial partition; ``stop (1,)`` requests an early return.
     """
     part = _partition(block, n_blocks)
     n = block.size
@@ -73,7 +71,7 @@ def refine(
         while n_waiting > 0 and not stop[0]:
             n_waiting -= 1
             splitter = waiting[n_waiting]
-            members = part.elements[part.first[splitter] : part.last[splitter]].copy()  # splitting may reorder them
+            members = part.elements[part.first[splitter] : part.last[splitter]].copy()  # since splitting reorders
             for action in range((incoming.indptr.size - 1) // n):
                 reached, edges = _accumulate(part, members, action * n, incoming, weight)
                 scanned += edges
@@ -89,7 +87,7 @@ def refine(
 
 @njit(cache=True, nogil=True)
 def _partition(block: Integers, n_blocks: int) -> Partition:
-    """States sorted by block (counting sort)."""
+    """Sort the states by block (counting sort)."""
     n = block.size
     first, last = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for s in range(n):
@@ -109,7 +107,7 @@ def _partition(block: Integers, n_blocks: int) -> Partition:
 def _accumulate(
     part: Partition, members: Integers, first: int, incoming: Incoming, weight: Floats
 ) -> tuple[list[int], int]:
-    """Add up the probability of every predecessor into the members and mark it; the blocks reached.
+    """Sum the probability of moving into the members for each predecessor, mark it, and return the blocks reached.
 
     The column of state t is ``first + t``.
     """
@@ -140,14 +138,14 @@ def _swap(part: Partition, i: int, j: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _split(part: Partition, b: int, weight: Floats, n_blocks: int, tol: float) -> int:
-    """Split block b where its weights leave a gap above tol, unmark it; the new number of blocks."""
+    """Split block b where its weights have a gap above tol, unmark it, and return the new number of blocks."""
     first, last = part.first[b], part.last[b]
     middle = first + part.marked[b]
     states = part.elements[first:middle].copy()
     w = weight[states]
     floor = w.min() if middle == last else 0.0  # unmarked states have weight zero
     if w.max() - floor > tol:
-        order = np.argsort(-w)  # descending: the unmarked states, at the end of the slice, continue it
+        order = np.argsort(-w)  # descending, so that the unmarked states at the end of the slice continue the order
         states, w = states[order], w[order]
         for i in range(states.size):
             part.elements[first + i] = states[i]
@@ -168,7 +166,7 @@ def _split(part: Partition, b: int, weight: Floats, n_blocks: int, tol: float) -
 
 @njit(cache=True, nogil=True)
 def _renumber(part: Partition, b: int, cuts: list[int], n_blocks: int) -> int:
-    """Make each slice between two cuts a block; the largest keeps the number b."""
+    """Turn each slice between two cuts into a block; the largest keeps the number b."""
     largest = 0
     for i in range(1, len(cuts) - 1):
         if cuts[i + 1] - cuts[i] > cuts[largest + 1] - cuts[largest]:

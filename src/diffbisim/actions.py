@@ -1,24 +1,24 @@
-"""Distances between MDPs with actions: the problem, and its result.
+"""Distances between MDPs: the problem and its result.
 
-Two MDPs with kernels P_a and Q_b are compared state by state. What a pair of actions (a, b) makes of a pair (s, t) is
+The distance between states s and t of two MDPs with kernels P_a and Q_b under a pair of actions (a, b) is
 
     δ_ab(s,t) = (1-γ) c_ab(s,t) + γ OT_U(P_a(·|s), Q_b(·|t)),             c_ab(s,t) = |r(s,a) - r̂(t,b)| or any table,
 
-and the metric U asks for the worst that can happen:
+and the metric U is the worst case over actions:
 
     "matched"    U = max_a δ_aa                               both take the same action (Ferns et al. 2004)
-    "lax"        U = max(max_a min_b δ_ab, max_b min_a δ_ab)  the other one answers as it likes (Taylor et al. 2008)
-    "directed"   U = max_a min_b δ_ab, c_ab = (r - r̂)⁺        half of it: whatever X does, Y can nearly do as well
+    "lax"        U = max(max_a min_b δ_ab, max_b min_a δ_ab)  the other responds freely (Taylor et al. 2008)
+    "directed"   U = max_a min_b δ_ab, c_ab = (r - r̂)⁺        one direction: Y can do nearly as well as X
 
-All three are one game: an adversary picks a *line*, i.e. a set of action pairs, the other side picks a pair (a, b) from
-it and a coupling of the successors. Matched lines are the single pairs (a, a); lax ones are the rows and the columns of
-all pairs, directed ones the rows.
+All three are zero-sum games: an adversary picks a *line*, that is, a set of action pairs, and the other player picks a
+pair (a, b) from it and a coupling of the successors. For "matched" the lines are the single pairs (a, a), for
+"directed" the rows of the table of all pairs, and for "lax" its rows and columns.
 
-*Values.* v* = (1-γ) V* the normalized optimal values: |v*(s) - v̂*(t)| ≤ U(s,t) for the first two, since
-|max_a q_a - max_a q̂_a| ≤ max_a |q_a - q̂_a| and a best reply to the best action loses at most δ; for the same reason
-v*(s) - v̂*(t) ≤ U(s,t) for the third (:meth:`MDPResult.value_bound`).
+*Value bounds.* Let v* = (1-γ) V* be the normalized optimal values. For "matched" and "lax",
+|v*(s) - v̂*(t)| ≤ U(s,t), since |max_a q_a - max_a q̂_a| ≤ max_a |q_a - q̂_a| and a best response to the best action loses
+at most δ. For "directed", v*(s) - v̂*(t) ≤ U(s,t). See :meth:`MDPResult.value_bound`.
 
-*Units.* Papers mostly use V = U/(1-γ), whose costs are not multiplied by 1 - γ.
+*Normalization.* Most papers use V = U/(1-γ), in which costs are not multiplied by 1 - γ.
 """
 
 from collections.abc import Hashable
@@ -50,13 +50,17 @@ MODES = ("matched", "lax", "directed")
 
 @dataclass(frozen=True, eq=False)
 class ActionProblem(TwoProcesses):
-    """Two MDPs, a cost for every pair of actions that are compared, and a discount; validated by :meth:`make`.
+    """Two MDPs, a cost for every pair of actions, and a discount; create it with :meth:`make`.
 
-    Attributes:
-        cost: ``(C, n_X, n_Y)``, one table for every pair of actions in ``choices``.
-        actions: "matched", "lax" or "directed".
-        choices: ``(C, 2)`` the pairs of actions (a, b).
-        by_rewards: whether the cost is the difference of the rewards.
+    Attributes
+    ----------
+    cost : array of shape (C, n_X, n_Y)
+        One table for each pair of actions in ``choices``.
+    actions : {"matched", "lax", "directed"}
+    choices : array of shape (C, 2)
+        The pairs of actions (a, b) that are compared.
+    by_rewards : bool
+        Whether the cost is the difference of the rewards.
     """
 
     x: MDP
@@ -74,26 +78,26 @@ class ActionProblem(TwoProcesses):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__post_init__()  # neither pickle nor deepcopy keeps the flags
+        self.__post_init__()  # pickle and deepcopy drop the read-only flags
 
     @classmethod
     def make(cls, x: Any, y: Any, cost: Any, discount: float, actions: str) -> "ActionProblem":
-        """Check every argument once, at the door."""
+        """Validate the arguments and create the problem."""
         for name, side in (("X", x), ("Y", y)):
             if not isinstance(side, MDP):
                 raise InvalidArgument(
-                    f"{name} is a {type(side).__name__} and the other one an MDP: give two MDPs, or compare chains, "
-                    "mdp.induced_chain(policy)"
+                    f"{name} is a {type(side).__name__}, but the other process is an MDP; give two MDPs, or compare "
+                    "chains, mdp.induced_chain(policy)"
                 )
         if actions not in MODES:
-            raise InvalidArgument(f"actions {actions!r} is not known; choose one of {', '.join(map(repr, MODES))}")
+            raise InvalidArgument(f"actions {actions!r} is unknown; choose one of {', '.join(map(repr, MODES))}")
         choices = _choices(x, y, actions)
         by_rewards = isinstance(cost, str) and cost == "reward"
         return cls(x, y, _cost(cost, x, y, actions, choices), check_discount(discount), actions, choices, by_rewards)
 
     @cached_property
     def lines(self) -> tuple[Integers, ...]:
-        """The sets of choices (numbers 0 … C-1) that the adversary picks from; within one the least δ counts."""
+        """The sets of choices (indices 0 … C-1) that the adversary picks from; the other player minimizes within."""
         if self.actions == "matched":
             return tuple(np.arange(len(self.choices))[:, None])
         table = np.arange(len(self.choices)).reshape(self.x.n_actions, self.y.n_actions)
@@ -101,7 +105,7 @@ class ActionProblem(TwoProcesses):
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether this is one MDP with itself and a pseudometric as cost: then U is symmetric, and zero for s = t."""
+        """Whether both MDPs have equal kernels and the cost is symmetric and zero for s = t; then U is as well."""
         if self.actions == "directed" or self.shape[0] != self.shape[1] or not same_kernels(self.x, self.y):
             return False
         cost, swapped = self.cost, np.arange(len(self.choices))
@@ -116,13 +120,13 @@ class ActionProblem(TwoProcesses):
 
     @property
     def public_shape(self) -> tuple[int, ...]:
-        """The shape of a cost table as the caller gives it: (n_actions, n_X, n_Y), or (n_A, n_B, n_X, n_Y)."""
+        """The shape of a user's cost table: (n_actions, n_X, n_Y), or (n_A, n_B, n_X, n_Y)."""
         actions = (len(self.choices),) if self.actions == "matched" else (self.x.n_actions, self.y.n_actions)
         return *actions, *self.shape
 
 
 def same_kernels(x: MDP, y: MDP) -> bool:
-    """Whether two MDPs have equal kernels, action by action."""
+    """Return whether two MDPs have equal kernels, action by action."""
     if x.transition is y.transition:
         return True
     s, t = x._stacked, y._stacked
@@ -132,17 +136,17 @@ def same_kernels(x: MDP, y: MDP) -> bool:
 
 
 def _choices(x: MDP, y: MDP, actions: str) -> Integers:
-    """The pairs of actions that are compared, (C, 2): matched ones go by name if both MDPs have names."""
+    """Return the pairs of actions to compare, (C, 2); "matched" pairs by name if both MDPs have action names."""
     n, k = x.n_actions, y.n_actions
     if actions != "matched":
         return np.stack([np.repeat(np.arange(n), k), np.tile(np.arange(k), n)], axis=1)
     remedy = "give both the same actions, or use actions='lax'"
     if n != k:
-        raise InvalidArgument(f"X has {n} actions and Y has {k}; matched actions come in pairs: {remedy}")
+        raise InvalidArgument(f"X has {n} actions and Y has {k}, so they cannot be matched; {remedy}")
     order: Any = range(n)
     if x.actions is not None and y.actions is not None:
         if extra := [name for name in x.actions if name not in set(y.actions)]:
-            raise InvalidArgument(f"action {extra[0]!r} of X is none of Y; {remedy}")
+            raise InvalidArgument(f"action {extra[0]!r} of X is not an action of Y; {remedy}")
         order = positions(y.actions, x.actions, "Y", of="action")
     return np.stack([np.arange(n), np.asarray(order)], axis=1)
 
@@ -151,7 +155,7 @@ def _choices(x: MDP, y: MDP, actions: str) -> Integers:
 
 
 def _cost(cost: Any, x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
-    """The cost of every choice, (C, n_X, n_Y)."""
+    """Return the cost of each pair of actions, (C, n_X, n_Y)."""
     shape = len(choices), x.n_states, y.n_states
     if isinstance(cost, str) and cost == "reward":
         return _reward_cost(x, y, actions, choices)
@@ -169,11 +173,11 @@ def _cost(cost: Any, x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
 
 
 def _reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
-    """``|r(s,a) - r̂(t,b)|``, or the positive part of the difference for the directed metric."""
+    """Return ``|r(s,a) - r̂(t,b)|``, or the positive part of the difference for "directed"."""
     for name, side in (("X", x), ("Y", y)):
         if side.rewards is None:
             raise InvalidCost(
-                f'cost "reward": MDP {name} has no rewards; make it with MDP(..., rewards=r), or use '
+                f'cost "reward": MDP {name} has no rewards; create it with MDP(..., rewards=r), or use '
                 'cost="indicator" or an array'
             )
     r_x, r_y = action_rewards(x), action_rewards(y)
@@ -181,17 +185,17 @@ def _reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
         table: Array = r_x.T[choices[:, 0], :, None] - r_y.T[choices[:, 1], None, :]
     table = np.maximum(table, 0.0) if actions == "directed" else np.abs(table)
     if not table.max() < np.inf:
-        raise InvalidCost('cost "reward": a difference of rewards is too large for a double; divide them by a constant')
+        raise InvalidCost('cost "reward": a difference of rewards overflows; divide the rewards by a constant')
     return table
 
 
 def _states_of(mdp: MDP) -> MarkovChain:
-    """States, labels and start of an MDP as a chain, for what only needs these."""
+    """Return a chain with the states, labels and initial distribution of an MDP, for computing ground costs."""
     return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.labels)
 
 
 def _numbers(cost: Any) -> Array:
-    """A table of finite numbers of at least zero."""
+    """Return a table of finite non-negative numbers."""
     try:
         if np.iscomplexobj(cost):
             raise TypeError("its entries are complex")
@@ -202,7 +206,7 @@ def _numbers(cost: Any) -> Array:
     if not (table.size and table.min() >= 0.0 and table.max() < np.inf):
         place = np.argwhere(~((table >= 0.0) & (table < np.inf)))[:1].ravel().tolist()
         what = f"cost{place} is {table[tuple(place)]:g}" if place else "cost is empty"
-        raise InvalidCost(f"{what}; costs must be finite and at least 0")
+        raise InvalidCost(f"{what}; costs must be finite and non-negative")
     return table
 
 
@@ -210,26 +214,26 @@ def _numbers(cost: Any) -> Array:
 
 
 class Move(NamedTuple):
-    """The worst that can happen at a pair, in a lax (or directed) game."""
+    """The adversary's action at a pair of states and the best reply, for "lax" and "directed"."""
 
-    side: str  # whose action it is: "x" or "y"
-    action: int  # of that side
-    reply: int  # of the other one
+    side: str  # whose action it is, "x" or "y"
+    action: int  # action of that side
+    reply: int  # action of the other side
 
 
 @dataclass(frozen=True, eq=False)
 class MDPGradient(ReadOnly):
-    """Derivatives of the distance along the actions and plans that were selected; read-only.
+    """Derivatives of the distance for the optimal actions and plans; read-only.
 
-    Kernels are ``(n_actions, n, n)`` arrays or, where an MDP is sparse or only reachable pairs were solved, one CSR
-    matrix per action on the possible transitions. Each row is centered under its own distribution. Rewards: None unless
-    the cost is made of them; in the shape of the MDP's own. At ties (actions or plans that are equally bad) this is the
-    gradient of one active piece, not a directional derivative.
+    Derivatives with respect to kernels are ``(n_actions, n, n)`` arrays or, if an MDP is sparse or only reachable pairs
+    were solved, one CSR matrix per action on the possible transitions; rows are centered. Derivatives with respect to
+    rewards have the shape of the MDP's rewards, and are None unless the cost is "reward". Where several actions or
+    plans are optimal, this is the gradient for one of them, not a directional derivative.
     """
 
     transition_x: Array | tuple[sparse.csr_array, ...]
     transition_y: Array | tuple[sparse.csr_array, ...]
-    cost: Array  # (n_actions, n_X, n_Y), or (n_A, n_B, n_X, n_Y) where every pair of actions is compared
+    cost: Array  # (n_actions, n_X, n_Y) for "matched", else (n_A, n_B, n_X, n_Y)
     initial_x: Array  # (n_X,)
     initial_y: Array  # (n_Y,)
     rewards_x: Array | None
@@ -237,10 +241,10 @@ class MDPGradient(ReadOnly):
 
 
 class MDPResult(DistanceResult):
-    """The distance between two MDPs, and the metric between all their states, certified entry by entry.
+    """The distance between two MDPs and the metric between all their states, with certified bounds on every entry.
 
-    States and actions are given by label, where the MDP has labels, or by index. What belongs to chains alone (duals,
-    the implicit reward) is refused.
+    States and actions are given by label, if the MDP has labels, or by index. ``duals`` and ``implicit_reward`` are
+    available for chains only.
     """
 
     problem: ActionProblem  # type: ignore[assignment]
@@ -248,16 +252,16 @@ class MDPResult(DistanceResult):
 
     @property
     def meaning(self) -> str:
-        """The bound in words; a directed metric bounds one way only."""
+        """The bound as a sentence; for "directed" it is one-sided."""
         if self.problem.actions != "directed":
             return super().meaning
         return (
-            f"the greatest expected discounted reward (discount {self.discount:g}) of the first exceeds that of the "
+            f"the maximal expected discounted reward (discount {self.discount:g}) of the first exceeds that of the "
             f"second by at most {self.property_bound:.6g}"
         )
 
     def action(self, s: Hashable, t: Hashable) -> int | Move:
-        """The worst action at a pair of states (its number in X); lax: whose action, which, and the best reply."""
+        """Return the worst-case action at a pair of states: its index in X, or a :class:`Move` for "lax"."""
         line, choice = self.coupling.move(*self._pair(s, t))
         a, b = (int(k) for k in self.problem.choices[choice])
         if self.problem.actions == "matched":
@@ -265,59 +269,60 @@ class MDPResult(DistanceResult):
         return Move("x", a, b) if line < self.problem.x.n_actions else Move("y", b, a)
 
     def plan(self, x: Hashable, y: Hashable, action: Any = None) -> Array | sparse.coo_array:
-        """Optimal coupling of the next states of a pair under an action, ``(n_X, n_Y)``; sparse if an MDP is.
+        """Return the optimal coupling of the next states of a pair, ``(n_X, n_Y)``; sparse if an MDP is.
 
-        ``action``: one of X (matched), or a pair (a, b) of actions; default: what :meth:`action` says.
+        ``action`` is an action of X ("matched") or a pair (a, b); by default the result of :meth:`action`.
         """
         pair = self._pair(x, y)
         plan = self.coupling.plan(*pair, self._choice(action))
         return plan if self.problem.is_sparse else np.asarray(plan.toarray())
 
     def potentials(self, x: Hashable, y: Hashable, action: Any = None) -> tuple[Array, Array]:
-        """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of a pair for the cost ``V = values/(1-γ)``."""
+        """Return the optimal potentials ``f (n_X,)``, ``g (n_Y,)`` of a pair for the cost ``V = values/(1-γ)``."""
         f, g = self.coupling.potentials(*self._pair(x, y), self._choice(action))
         return f / self.problem.step, g / self.problem.step
 
     @lazy
     def encoder(self) -> Array:
-        """``λ_X(t|s)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
+        """``λ_X(t|s)``, shape ``(n_X, n_Y)``; see :attr:`unvisited` for states without occupancy."""
         return conditional(self.occupancy, self.values, self.problem.cost.max(axis=0))
 
     @lazy
     def decoder(self) -> Array:
-        """``λ_Y(s|t)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
+        """``λ_Y(s|t)``, shape ``(n_Y, n_X)``; see :attr:`unvisited` for states without occupancy."""
         return conditional(self.occupancy.T, self.values.T, self.problem.cost.max(axis=0).T)
 
     @lazy
     def gradient(self) -> MDPGradient:  # type: ignore[override]
-        """Derivatives of the distance with respect to kernels, costs, rewards and starts (see :class:`MDPGradient`)."""
+        """Derivatives with respect to kernels, costs, rewards and initial distributions (:class:`MDPGradient`)."""
         return _gradient(self, self.occupancy, with_starts=True)
 
     def gradient_at(self, s: Hashable, t: Hashable) -> MDPGradient:
-        """The same of the entry ``values[s, t]`` of the metric; its starts count for nothing."""
+        """Return the derivatives of the entry ``values[s, t]``; those by initial distributions are zero."""
         x, y = self._pair(s, t)
         start = np.zeros(self.problem.shape)
         start[x, y] = 1.0
         return _gradient(self, self.coupling.occupancy(start), with_starts=False)
 
     def value_bound(self, s: Hashable, t: Hashable, directed: bool = False) -> float:
-        """Certified bound on the difference of normalized optimal values, ``v* = (1-γ) V*``.
+        """Return a certified bound on the difference of the normalized optimal values, ``v* = (1-γ) V*``.
 
         ``|v*(s) - v̂*(t)| ≤ value_bound(s, t)``, and ``v*(s) - v̂*(t) ≤ value_bound(s, t, directed=True)``, which is
-        never above it but for the tolerance. The latter solves the directed metric once, when it is first asked for.
-        A directed metric has the latter only.
+        at most the former up to the tolerance; it solves the directed metric once, on first use. A result with
+        ``actions="directed"`` provides only the latter.
         """
         x, y = self._pair(s, t)
         self._check_values()
         if self.problem.actions == "directed" and not directed:
             raise InvalidArgument(
-                "a directed metric bounds v*(s) - v*(t) from above only: ask for value_bound(s, t, directed=True), or "
+                "a directed metric bounds v*(s) - v*(t) from above only; use value_bound(s, t, directed=True), or "
                 'solve with actions="lax"'
             )
         bound = float((self._directed if directed else self).values_upper[x, y])
         if np.isnan(bound):
             raise InvalidArgument(
-                f"pair ({x}, {y}) cannot be reached from the starts and was not solved; use Exact(reachable=False)"
+                f"pair ({x}, {y}) is not reachable from the initial states and was not solved; use "
+                "Exact(reachable=False)"
             )
         return bound
 
@@ -329,33 +334,33 @@ class MDPResult(DistanceResult):
         return self.coupling.solve_like(ActionProblem.make(x, y, "reward", γ, "directed"))  # type: ignore[no-any-return]
 
     def _check_values(self) -> None:
-        """Refuse value bounds where the costs do not bound the differences of the rewards."""
+        """Raise an error if the costs do not bound the differences of the rewards."""
         problem = self.problem
         if problem.by_rewards:
             return
         if problem.x.rewards is None or problem.y.rewards is None:
-            raise InvalidArgument("value_bound needs the rewards of both MDPs: make them with MDP(..., rewards=r)")
+            raise InvalidArgument("value_bound needs rewards of both MDPs; create them with MDP(..., rewards=r)")
         if (_reward_cost(problem.x, problem.y, problem.actions, problem.choices) > problem.cost).any():
-            raise InvalidArgument("value_bound needs a cost of at least |r(s,a) - r(t,b)|: use cost='reward'")
+            raise InvalidArgument("value_bound needs a cost of at least |r(s,a) - r(t,b)|; use cost='reward'")
 
     @property
     def duals(self) -> Any:
-        """Refused: there would be one table per action; see :meth:`potentials`."""
-        raise InvalidArgument("dual certificates are kept for chains; for MDPs use result.potentials(s, t, action)")
+        """Not available for MDPs; see :meth:`potentials`."""
+        raise InvalidArgument("duals are available for chains only; for MDPs use result.potentials(s, t, action)")
 
     def implicit_reward(self) -> Array:
-        """Refused: the reward of an imitator belongs to the chains of policies."""
-        raise InvalidArgument("the implicit reward is for chains: compare mdp.induced_chain(policy) with the expert")
+        """Not available for MDPs; compare the chains of policies instead."""
+        raise InvalidArgument("implicit_reward is available for chains only; compare mdp.induced_chain(policy)")
 
     def _choice(self, action: Any) -> int | None:
-        """The number of an action, or of a pair of actions."""
+        """Return the index of an action or of a pair of actions in ``problem.choices``."""
         if action is None:
             return None
         problem = self.problem
         if problem.actions == "matched":
             return _action(problem.x, action)
         if not (isinstance(action, (tuple, list)) and len(action) == 2):
-            raise InvalidArgument(f"action is {action!r}; give a pair: an action of X and one of Y")
+            raise InvalidArgument(f"action is {action!r}; give a pair (action of X, action of Y)")
         return _action(problem.x, action[0]) * problem.y.n_actions + _action(problem.y, action[1])
 
     def _problem_arrays(self) -> dict[str, Any]:
@@ -365,7 +370,7 @@ class MDPResult(DistanceResult):
             arrays |= {f"{side}.{k}": v for k, v in mdp_arrays(mdp).items()}
         return arrays
 
-    def _asked(self) -> dict[str, Any]:
+    def _problem_metadata(self) -> dict[str, Any]:
         return {"criterion": "actions", "actions": self.problem.actions, "by_rewards": self.problem.by_rewards}
 
     def __repr__(self) -> str:
@@ -376,12 +381,12 @@ def _action(mdp: MDP, action: Any) -> int:
     k = find_state(action, mdp.n_actions, {name: k for k, name in enumerate(mdp.actions or ())})
     if k is None:
         known = "a name, or an index" if mdp.actions else "an index"
-        raise InvalidArgument(f"action = {action!r} is none: give {known} from 0 to {mdp.n_actions - 1}")
+        raise InvalidArgument(f"action = {action!r} is not an action: give {known} from 0 to {mdp.n_actions - 1}")
     return k
 
 
 def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> ActionProblem:
-    """The problem of a saved result; all is checked as for :func:`diffbisim.distance`."""
+    """Restore the problem of a saved result, validated like the arguments of :func:`diffbisim.distance`."""
     actions = entry(meta, "actions", lambda name: name in MODES, f"one of {', '.join(MODES)}")
     by_rewards = entry(meta, "by_rewards", lambda value: isinstance(value, bool), "true or false")
     discount = entry(meta, "discount", is_number, "a number")
@@ -395,11 +400,13 @@ def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> ActionProblem:
 
 
 def _gradient(result: MDPResult, m: Array, with_starts: bool) -> MDPGradient:
-    """With m the occupancy, α the selected choice and f, g its potentials for U (the envelope theorem):
+    """Compute the derivatives by the envelope theorem.
 
-    ∂d/∂P_a(s'|s) = γ/(1-γ) Σ_t m(s,t) 1{α(s,t) = (a,·)} f_st(s'),     ∂d/∂c_ab(s,t) = m(s,t) 1{α(s,t) = (a,b)},
+    With m the occupancy, α the optimal actions and f, g their potentials for U,
 
-    likewise for Q, and rewards by the chain rule through c = |r - r̂| (or its positive part).
+        ∂d/∂P_a(s'|s) = γ/(1-γ) Σ_t m(s,t) 1{α(s,t) = (a,·)} f_st(s'),     ∂d/∂c_ab(s,t) = m(s,t) 1{α(s,t) = (a,b)},
+
+    likewise for Q; rewards by the chain rule through c = |r - r̂| (or its positive part).
     """
     problem, coupling = result.problem, result.coupling
     γ, everywhere = problem.discount, coupling.complete and not problem.is_sparse
@@ -417,7 +424,7 @@ def _gradient(result: MDPResult, m: Array, with_starts: bool) -> MDPGradient:
 
 
 def _by_action(rows: Array, mdp: MDP) -> Any:
-    """Rows a n + s (dense, or on the stored entries) by action, each centered under its own distribution."""
+    """Center the rows a n + s (dense, or on the stored entries) and split them by action."""
     n, k = mdp.n_states, mdp.n_actions
     found = centered_rows(rows, mdp._stacked, (k * n, n))
     return (

@@ -1,44 +1,46 @@
-"""A finite Markov chain: the object that every distance in this package compares.
+"""Finite Markov chains, and observed transitions from which they are estimated.
 
-Letters: ``X = (P, ν0)`` on states ``0 … n-1``.
+A chain ``X = (P, ν0)`` on the states ``0 … n-1`` has
 
-    P   transition   (n, n)   P[x, x'] = probability to be in x' next, being in x now; rows sum to one
-    ν0  initial      (n,)     law of the first state
-    r   rewards      (n,)     what an observer sees of a state; the cost "reward" is |r(x) - r(y)|. Or (n, d), vectors:
-                              positions, several rewards or propositions, whose cost is ‖r(x) - r(y)‖
-        labels       n names  of the states, distinct; a state is otherwise known by its index
+    P   transition   (n, n)    P[x, x'] = probability of moving from x to x'; rows sum to one
+    ν0  initial      (n,)      distribution of the first state
+    r   rewards      (n,)      what an observer sees in a state; the cost "reward" is |r(x) - r(y)|. Vectors (n, d)
+                               such as positions or several rewards have the cost ‖r(x) - r(y)‖
+        labels       n names   distinct; without labels a state is identified by its index
 
-    ρ(x)     = (1-γ) Σ_t γ^t Pr(x_t = x)          discounted state occupancy, sums to one
-    ν(x, x') = ρ(x) P[x, x']                      discounted transition occupancy, sums to one
+and two occupancies, both of which sum to one:
 
-A chain is checked once, when it is made, and cannot be changed afterwards (its arrays are read-only), so
-solvers trust it without looking again. The kernel is stored as it came: an array stays dense, a scipy.sparse
-matrix becomes CSR. Chains pickle, and are compared by identity.
+    ρ(x)     = (1-γ) Σ_t γ^t Pr(x_t = x)          discounted state occupancy
+    ν(x, x') = ρ(x) P[x, x']                      discounted transition occupancy
 
-Naming a state. Wherever a state is asked for and the chain has labels, the value is looked up among them
-first, and only then taken as an index: with ``labels=("b", "a")``, ``initial="a"`` and ``initial=1`` are the
-same start; with ``labels=(7, 0)``, ``initial=0`` is the *second* state. Indices never count from the end.
+A chain is validated when it is constructed and is immutable afterwards (its arrays are read-only), so solvers need no
+further checks. The kernel keeps its storage: an array stays dense, a scipy.sparse matrix becomes CSR. Chains can be
+pickled and compare by identity.
 
-**Observed transitions**, and the chain they suggest. From m observed steps
-``s_k → s'_k`` with weights ``w_k`` (one each, unless given) the empirical chain is
+**Identifying a state.** If the chain has labels, a state argument is first looked up among the labels and then
+interpreted as an index: with ``labels=("b", "a")``, ``initial="a"`` and ``initial=1`` are the same state; with
+``labels=(7, 0)``, ``initial=0`` is the *second* state. Negative indices are not allowed.
 
-    P[x, x'] = Σ_k w_k 1{s_k = x, s'_k = x'} / Σ_k w_k 1{s_k = x},
+**Estimation.** From m observed transitions ``s_k → s'_k`` with weights ``w_k`` (default 1) the maximum-likelihood
+estimate is
 
-the maximum-likelihood estimate. It says nothing about a state that was never left: one never seen (a gap in
-the numbers), or seen only as the last of an episode. Such *unseen* states must be decided on, not guessed:
+    P[x, x'] = Σ_k w_k 1{s_k = x, s'_k = x'} / Σ_k w_k 1{s_k = x}.
 
-    "error"       refuse, and name them (the default)
-    "self-loop"   absorbing: right for terminal states
-    "uniform"     anything can follow
-    "drop"        leave them out, then those that led only to them, until every state left has a way on;
-                  transitions into them are forgotten and the rows renormalized
+It is undefined for a state without outgoing transitions: one that never occurs (a gap in the numbering) or occurs only
+at the end of episodes. ``unseen`` says how to treat such states:
 
-**The start.** Episodes say where they begin, and the chain starts with the law of their first states. Pairs say
-nothing of it; the chain then starts in the first state seen, the source of the first transition (of positive weight,
-and not dropped). That is a guess: give ``initial`` where the start matters. Resampling does not change it.
+    "error"       raise an error that names them (the default)
+    "self-loop"   make them absorbing, which is right for terminal states
+    "uniform"     let any state follow
+    "drop"        remove them, then states that led only to removed ones, until every remaining state has a
+                  successor; transitions into removed states are discarded and rows renormalized
 
-What "drop" keeps are the states from which a cycle can be reached (those have an infinite path), found by
-strongly connected components instead of by repeated peeling.
+The states that "drop" keeps are those from which a cycle can be reached; they are found through strongly connected
+components.
+
+**Initial distribution.** With episodes, it is the distribution of their first states. Bare pairs carry no such
+information, and the chain starts in the source of the first transition (of positive weight, and not dropped). This is
+a guess: pass ``initial`` where it matters. Resampling does not change it.
 """
 
 from __future__ import annotations
@@ -68,15 +70,15 @@ from diffbisim.checks import (
 from diffbisim.counting import (
     Pairs,
     by_index_of,
-    by_step,
     check_weights,
+    concatenate_steps,
     drop_unseen,
     empirical_kernel,
+    encode_actions,
     encode_column,
     encode_pairs,
     encode_paths,
     fill_unseen,
-    what_was_done,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.events import sequences
@@ -90,7 +92,7 @@ from diffbisim.names import (
     kernel_in_order,
     ordered_names,
 )
-from diffbisim.recognize import Held, recognized
+from diffbisim.recognize import ChainParts, recognize
 from diffbisim.stochastic import (
     Classes,
     Successors,
@@ -105,25 +107,31 @@ from diffbisim.stochastic import (
 
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
 
-HUGE = 1e100  # weights above this are scaled down, lest their sums overflow
+HUGE = 1e100  # weights above this are rescaled so that their sums cannot overflow
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class MarkovChain:
-    """A Markov chain on finitely many states, validated once and read-only.
-
-    Rows may miss one by 1e-8 (float32: 1e-5) and are then divided by their sum. Everything else is refused
-    with :class:`~diffbisim.errors.InvalidChain`, which names the row.
+    """A Markov chain with finitely many states, validated once and read-only.
 
     Parameters
     ----------
-    transition : (n, n) array, nested list or scipy.sparse matrix; row x is the law of the successor of x. A table that
-        names its rows and columns (pandas, xarray) is read by these names, which become the labels
-    initial : a state (label or index, see the module's head) or an (n,) distribution; one that names its states (a
-        mapping, a Series) goes by name and may leave out those of probability zero
-    rewards : (n,) numbers, or (n, d) where an observer sees several of a state; a mapping or Series goes by label
-        (index, without labels) and names every state
-    labels : n distinct hashables, in order; no missing values (None, NaN)
+    transition : array-like, scipy.sparse matrix or labeled table, shape (n, n)
+        Row x is the distribution of the successor of x. Rows whose sum differs from one by at most 1e-8 (float32:
+        1e-5) are normalized. The names of the rows and columns of a pandas or xarray table become the labels.
+    initial : hashable, int, array of shape (n,), mapping or Series, default=0
+        A state (label or index), or a distribution. A mapping or Series is matched by name and may omit states of
+        probability zero.
+    rewards : array of shape (n,) or (n, d), mapping or Series, default=None
+        What an observer sees in each state. A mapping or Series is matched by label (without labels, by index) and
+        must name every state.
+    labels : sequence of n hashables, default=None
+        Distinct names of the states; missing values (None, NaN) are not allowed.
+
+    Raises
+    ------
+    InvalidChain
+        If the arguments do not define a Markov chain; the message names the row.
 
     Examples
     --------
@@ -164,18 +172,32 @@ class MarkovChain:
         unseen: Unseen = "error",
         sparse: bool | None = None,
     ) -> MarkovChain:
-        """The empirical chain of observed transitions ``s[k] → s_next[k]``: ``P[x, x']`` is the share of x'.
+        """Estimate a chain from observed transitions ``s[k] → s_next[k]``.
 
-        Non-negative integers are state numbers (``n = max + 1``); anything else is a label (sorted if
-        possible, else in order of appearance); missing values (None, NaN, NaT, pandas.NA) are refused.
-        ``states`` fixes the state space: a list of labels, or n. ``unseen`` decides on states without an
-        outgoing transition: "error", "self-loop", "uniform" or "drop" (remove them, and what then has no way
-        out; labels keep the numbers). ``initial`` defaults to the first state seen, ``s[0]``: a guess, so
-        name the start where it matters. ``sparse=None`` means CSR if n > 64 and under a quarter of the
-        entries are positive.
+        Parameters
+        ----------
+        s, s_next : sequences of m states
+            Non-negative integers are state indices (``n = max + 1``); anything else is a label (sorted if possible,
+            else in order of appearance). Missing values (None, NaN, NaT, pandas.NA) are an error. Pairs are matched by
+            position, except that a pandas Series ``s_next`` with the index of ``s`` in a different order is matched by
+            index.
+        weights : array of shape (m,), default=None
+            Non-negative weights of the transitions (default 1 each); a Series is matched by index.
+        initial : as for :class:`MarkovChain`, default=None
+            By default the first state, ``s[0]``. This is a guess: pass the initial state where it matters.
+        rewards : as for :class:`MarkovChain`, default=None
+        states : int or list of labels, default=None
+            The state space; by default it is inferred from the data.
+        unseen : {"error", "self-loop", "uniform", "drop"}, default="error"
+            How to treat states without outgoing transitions. "drop" removes them, then the states that have lost all
+            their successors; the indices of the remaining states become their labels.
+        sparse : bool, default=None
+            Whether to store the kernel as CSR; by default if n > 64 and less than a quarter of the entries are
+            positive.
 
-        Pairs go by position. Only a pandas Series ``s_next`` with the index of ``s`` in another order, and
-        ``weights`` as a Series, go by index.
+        Returns
+        -------
+        chain : MarkovChain
         """
         data = Transitions.from_pairs(s, s_next, weights=weights, states=states)
         return data.chain(initial=initial, rewards=rewards, unseen=unseen, sparse=sparse)
@@ -192,10 +214,10 @@ class MarkovChain:
         unseen: Unseen = "error",
         sparse: bool | None = None,
     ) -> MarkovChain:
-        """The empirical chain of state sequences; see :meth:`from_transitions`. One weight per trajectory.
+        """Estimate a chain from state sequences.
 
-        ``initial`` defaults to the (weighted) law of the first states. A trajectory of one state says only
-        where it starts.
+        The parameters are those of :meth:`from_transitions`, with one weight per trajectory. ``initial`` defaults to
+        the (weighted) distribution of the first states, to which trajectories of a single state contribute too.
         """
         data = Transitions.from_trajectories(trajectories, weights=weights, states=states)
         return data.chain(initial=initial, rewards=rewards, unseen=unseen, sparse=sparse)
@@ -211,7 +233,7 @@ class MarkovChain:
         unseen: Unseen | Literal["repeat"] = "error",
         lag: int | None = None,
     ) -> MarkovChain:
-        """The chain that an object of another library holds: :func:`diffbisim.as_chain` says which are known.
+        """Convert an object of another library to a chain; :func:`diffbisim.as_chain` lists the supported types.
 
         Examples
         --------
@@ -220,20 +242,21 @@ class MarkovChain:
                [1. , 0. ]])
         """
         if isinstance(value, Transitions) or lag is not None:
-            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(value, lag=lag)
+            paths = [value] if getattr(value, "ndim", 2) == 1 else value  # deeptime takes one trajectory bare, too
+            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(paths, lag=lag)
             return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
-        found = value if isinstance(value, (MarkovChain, Held)) else recognized(value, rewards, labels)
+        found = value if isinstance(value, (MarkovChain, ChainParts)) else recognize(value, rewards, labels)
         if isinstance(found, MarkovChain):
             parts = {name: getattr(found, name) for name in ("transition", "initial", "rewards", "labels")}
         elif isinstance(found, ExplicitModel):
             if not found.is_chain:
-                raise InvalidChain(f"{found.name} holds an MDP (states have several choices); make it with MDP.of")
+                raise InvalidChain(f"{found.name} holds an MDP (states have several choices); convert it with MDP.of")
             parts = found.arguments(rewards, unseen)
             rewards = None
         elif found is None:
             raise InvalidChain(
-                f"a {type(value).__name__} is not known to hold a chain; give a square table, or what "
-                "diffbisim.as_chain lists"
+                f"a {type(value).__name__} cannot be converted to a chain; give a square table or one of the types "
+                "that diffbisim.as_chain lists"
             )
         elif found.weights:
             return _of_weights(found, initial, unseen, labels)
@@ -246,7 +269,7 @@ class MarkovChain:
         parts |= {name: part for name, part in given.items() if part is not None}
         return cls(**{name: part for name, part in parts.items() if part is not None})
 
-    # --- what it is ----------------------------------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------------------------------
 
     @property
     def n_states(self) -> int:
@@ -264,7 +287,7 @@ class MarkovChain:
 
     @cached_property
     def successors(self) -> Successors:
-        """The positive entries by row, for dense chains too; built when first asked for."""
+        """The positive entries by row, for dense chains too; built on first access."""
         return Successors.of(self.transition)
 
     @cached_property
@@ -272,17 +295,17 @@ class MarkovChain:
         return {label: k for k, label in enumerate(self.labels or ())}
 
     def index(self, label: Hashable) -> int:
-        """The index of a state given by its label, or by its index (label first)."""
+        """Return the index of a state given by its label or index; labels take precedence."""
         found = find_state(label, self.n_states, self._numbers)
         if found is None:
             known = "a label or an index" if self.labels else "an index"
-            raise InvalidChain(f"{label!r} is no state: give {known} from 0 to {self.n_states - 1}")
+            raise InvalidChain(f"{label!r} is not a state: give {known} from 0 to {self.n_states - 1}")
         return found
 
     def label(self, i: int) -> Hashable:
-        """The label of state i; i itself when the chain has no labels."""
+        """Return the label of state i, or i itself if the chain has no labels."""
         if not (isinstance(i, (int, np.integer)) and 0 <= i < self.n_states):
-            raise InvalidChain(f"{i!r} is no state: indices run from 0 to {self.n_states - 1}")
+            raise InvalidChain(f"{i!r} is not a state: indices run from 0 to {self.n_states - 1}")
         return i if self.labels is None else self.labels[i]
 
     def __repr__(self) -> str:
@@ -293,7 +316,7 @@ class MarkovChain:
         counts = f"{n} state{'s' * (n != 1)}, {m} transition{'s' * (m != 1)}"
         return f"MarkovChain({', '.join([counts, f'start {start}', *extras])})"
 
-    # --- its structure -------------------------------------------------------------------------------------
+    # --- structure -----------------------------------------------------------------------------------------
 
     @cached_property
     def _classes(self) -> Classes:
@@ -301,40 +324,37 @@ class MarkovChain:
 
     @cached_property
     def communicating_classes(self) -> tuple[Integers, ...]:
-        """The classes of states that can reach each other, each ascending, in the order of their smallest states."""
+        """Classes of states that can reach each other, each ascending, ordered by their smallest states."""
         return self._classes.members(np.arange(self._classes.recurrent.size))
 
     @cached_property
     def recurrent_classes(self) -> tuple[Integers, ...]:
-        """The communicating classes that are never left; at least one. All other states are transient."""
+        """The communicating classes that the chain never leaves (at least one); all other states are transient."""
         return self._classes.members(np.flatnonzero(self._classes.recurrent))
 
     @property
     def is_irreducible(self) -> bool:
-        """Whether every state can reach every other: one communicating class."""
+        """Whether every state can reach every other state."""
         return self._classes.recurrent.size == 1
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """Of each recurrent class, the greatest common divisor of the lengths of its cycles."""
+        """The period of each recurrent class: the greatest common divisor of the lengths of its cycles."""
         return tuple(recurrent_periods(self.successors, self._classes).tolist())
 
     @property
     def period(self) -> int:
-        """The least common multiple of the ``periods``: how many steps until all recurrent classes are where they were.
-
-        Of an irreducible chain the greatest common divisor of the lengths of its cycles.
-        """
+        """The least common multiple of the ``periods`` of the recurrent classes."""
         return lcm(*self.periods)
 
     @property
     def is_aperiodic(self) -> bool:
-        """Whether ``period`` is one, so that the law of the state converges from every start."""
+        """Whether ``period`` is one, so that the distribution of the state converges from every initial state."""
         return self.period == 1
 
     @cached_property
     def stationary_distributions(self) -> Floats:
-        """The laws π = π P that live on one recurrent class, (n_recurrent, n): all others are mixtures of these."""
+        """The stationary distribution π = π P of each recurrent class, (n_recurrent, n); all others are mixtures."""
         laws = np.zeros((len(self.recurrent_classes), self.n_states))
         for law, states in zip(laws, self.recurrent_classes, strict=True):
             law[states] = stationary_law(submatrix(self.transition, states))
@@ -342,7 +362,7 @@ class MarkovChain:
 
     @property
     def stationary_distribution(self) -> Floats:
-        """The law π = π P, (n,), of a chain with one recurrent class: the share of time spent in each state."""
+        """The stationary distribution π = π P, (n,), of a chain with one recurrent class."""
         if (n := len(self.recurrent_classes)) != 1:
             raise InvalidChain(
                 f"the chain has {n} recurrent classes, so its stationary distribution is not unique; "
@@ -352,22 +372,22 @@ class MarkovChain:
 
     @property
     def absorbing_states(self) -> Integers:
-        """The states that are never left, ascending: the recurrent classes of one state."""
+        """The states that the chain never leaves, ascending."""
         return np.array([states[0] for states in self.recurrent_classes if states.size == 1], dtype=np.int64)
 
     @property
     def reachable_states(self) -> Integers:
-        """The states that can be reached from the start, ascending."""
+        """The states that can be reached from the initial distribution, ascending."""
         return np.flatnonzero(np.isfinite(fewest_steps(self.successors.matrix, np.flatnonzero(self.initial))))
 
-    # --- what it does --------------------------------------------------------------------------------------
+    # --- occupancies and samples ---------------------------------------------------------------------------
 
     def occupancy(self, discount: float) -> Floats:
-        """Normalized discounted state occupancy ``ρ``, (n,): solves ``(I - γ P^T) ρ = (1-γ) ν0``."""
+        """Return the discounted state occupancy ``ρ``, (n,), which solves ``(I - γ P^T) ρ = (1-γ) ν0``."""
         return discounted_occupancy(self.transition, self.initial, check_discount(discount))
 
     def transition_occupancy(self, discount: float) -> Matrix:
-        """Discounted transition occupancy ``ν(x, x') = ρ(x) P[x, x']``, (n, n), stored like the kernel."""
+        """Return the discounted transition occupancy ``ν(x, x') = ρ(x) P[x, x']``, (n, n), stored like the kernel."""
         rho, matrix = self.occupancy(discount), self.transition
         if isinstance(matrix, np.ndarray):
             return rho[:, None] * matrix
@@ -375,7 +395,7 @@ class MarkovChain:
         return sp.csr_array((data, matrix.indices.copy(), matrix.indptr.copy()), shape=matrix.shape)
 
     def sample(self, n_steps: int, rng: int | np.random.Generator) -> Integers:
-        """A path of ``n_steps + 1`` state indices, the first drawn from ``initial``."""
+        """Sample a path of ``n_steps + 1`` state indices, the first drawn from ``initial``."""
         generator = as_generator(rng)
         uniforms = generator.random(check_count(n_steps, "n_steps")).tolist()
         start = int(generator.choice(self.n_states, p=self.initial))
@@ -383,20 +403,20 @@ class MarkovChain:
         return np.fromiter(path, dtype=np.int64, count=n_steps + 1)
 
     def sample_transitions(self, n: int, discount: float, rng: int | np.random.Generator) -> tuple[Integers, Integers]:
-        """``n`` independent draws from the discounted transition occupancy: ``s ~ ρ``, ``s_next ~ P[s]``."""
+        """Draw ``n`` independent pairs from the discounted transition occupancy: ``s ~ ρ``, ``s_next ~ P[s]``."""
         generator = as_generator(rng)
         s = generator.choice(self.n_states, size=check_count(n, "n"), p=self.occupancy(discount))
         return s, self.successors.draw(s, generator.random(n))
 
     def with_initial(self, initial: Any) -> MarkovChain:
-        """The same chain with another start; kernel and caches are shared."""
+        """Return the chain with a different initial distribution; the kernel is shared."""
         return self._replaced(initial=self._start(initial))
 
     def permuted(self, order: Sequence[int] | Integers) -> MarkovChain:
-        """The same chain with its states renumbered: new state i is old state ``order[i]``."""
+        """Return the chain with its states renumbered: new state i is old state ``order[i]``."""
         new = np.asarray(order)
         if new.shape != (self.n_states,) or not np.array_equal(np.sort(new), np.arange(self.n_states)):
-            raise InvalidArgument(f"order must hold each of 0 … {self.n_states - 1} once")
+            raise InvalidArgument(f"order must contain each of 0 … {self.n_states - 1} once")
         rows = self.transition[new]
         matrix = np.ascontiguousarray(rows[:, new]) if isinstance(rows, np.ndarray) else sp.csr_array(rows[:, new])
         if sp.issparse(matrix):
@@ -405,14 +425,14 @@ class MarkovChain:
         labels = None if self.labels is None else tuple(self.labels[k] for k in new)
         return self._trusted(freeze(matrix), freeze(self.initial[new]), rewards, labels)
 
-    # --- how it is kept ------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------
 
     def _set(self, **fields: Any) -> None:
         self.__dict__.update(fields)
 
     @classmethod
     def _trusted(cls, transition: Matrix, initial: Floats, rewards: Any, labels: Labels | None) -> MarkovChain:
-        """A chain of parts that are known to be right, and read-only."""
+        """Create a chain from validated, read-only parts without checking them again."""
         chain = object.__new__(MarkovChain)
         chain._set(transition=transition, initial=initial, rewards=rewards, labels=labels)
         return chain
@@ -435,8 +455,8 @@ class MarkovChain:
         self._set(**state)
 
 
-def _of_weights(found: Held, initial: Any, unseen: Any, labels: Any) -> MarkovChain:
-    """The chain whose rows are the shares of weights, such as counts."""
+def _of_weights(found: ChainParts, initial: Any, unseen: Any, labels: Any) -> MarkovChain:
+    """Create the chain whose rows are normalized weights, such as counts."""
     table = sp.coo_array(sp.csr_array(found.table, dtype=np.float64))
     n = int(table.shape[0])
     if table.shape != (n, n):
@@ -446,7 +466,7 @@ def _of_weights(found: Held, initial: Any, unseen: Any, labels: Any) -> MarkovCh
     there = table.data > 0.0
     i, j = (np.asarray(axis[there], dtype=np.int64) for axis in table.coords)
     if i.size == 0:
-        raise InvalidData("there is not one transition of positive weight")
+        raise InvalidData("no transition has positive weight; give at least one")
     data = Transitions(i, j, n, names, None if w is None else w[there])
     start = found.initial if initial is None else initial
     return data.chain(initial=start, rewards=found.rewards, unseen=unseen)
@@ -454,10 +474,10 @@ def _of_weights(found: Held, initial: Any, unseen: Any, labels: Any) -> MarkovCh
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """m observed transitions on a fixed state space; make it with ``from_pairs`` or ``from_trajectories``.
+    """m observed transitions on a fixed state space.
 
-    Without ``episodes`` every transition counts as an episode of its own. Without ``starts`` the chain starts in
-    ``first``, the first state seen.
+    Create it with :meth:`from_pairs`, :meth:`from_trajectories` or :meth:`from_frame`. Without ``episodes`` every
+    transition counts as its own episode. Without ``starts`` the chain starts in ``first``, the first state observed.
     """
 
     states: Integers  # (m,) in 0 … n_states-1
@@ -468,25 +488,31 @@ class Transitions:
     episodes: Integers | None = None  # (m,), ascending, in 0 … n_episodes-1
     starts: Integers | None = None  # (n_episodes,) first states
     start_weights: Floats | None = None  # (n_episodes,)
-    first: int | None = None  # where to start without ``starts``; None: the first state in the data
-    actions: Integers | None = None  # (m,) in 0 … n_actions-1: what was done, where that is known
+    first: int | None = None  # initial state if there are no ``starts``; None: the first state in the data
+    actions: Integers | None = None  # (m,) in 0 … n_actions-1, if known
     n_actions: int | None = None
     action_labels: Labels | None = None
-    rewards: Floats | None = None  # (m,) what it gave, where that is known
+    rewards: Floats | None = None  # (m,), if known
+    lag: int = 1  # length of a step; longer steps of an episode overlap and are not independent
 
     @classmethod
     def from_pairs(
         cls, s: Any, s_next: Any, *, weights: Any = None, states: Any = None, actions: Any = None, rewards: Any = None
     ) -> Transitions:
-        """Transitions ``s[k] → s_next[k]``, each with a weight (default one); of an MDP: with its action and reward.
+        """Create transitions ``s[k] → s_next[k]`` from two sequences of states.
 
-        They go by position. A pandas Series ``s_next`` whose index is that of ``s`` in another order goes by index, and
-        so do ``weights``, whose index must then be that of ``s``.
+        Parameters
+        ----------
+        s, s_next, weights, states : as for :meth:`MarkovChain.from_transitions`
+        actions : sequence of m hashables, default=None
+            Actions taken, for data from an MDP.
+        rewards : array of shape (m,), default=None
+            Rewards received, for data from an MDP.
         """
         encoded = encode_pairs(s, by_index_of(s_next, s, "s_next", "s"), states)
         steps = encoded.codes.reshape(-1, 2)
         w = check_weights(by_index_of(weights, s, "weights", "s"), len(steps), "transition")
-        acted = what_was_done(actions, rewards, len(steps))
+        acted = encode_actions(actions, rewards, len(steps))
         return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w, **acted)
 
     @classmethod
@@ -494,14 +520,23 @@ class Transitions:
         cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
         rewards: Any = None, lag: int | None = None,
     ) -> Transitions:  # fmt: skip
-        """All steps of several state sequences; the starts are kept, and each sequence is an episode.
+        """Create the transitions of several state sequences, each of which is an episode.
 
-        ``actions`` and ``rewards``, of an MDP: a sequence for each, with an entry for every step. ``lag``: a step is
-        from ``x[t]`` to ``x[t + lag]``, for every t (deeptime's "sliding" counts); a chain of these has this lag.
+        Parameters
+        ----------
+        trajectories : list of state sequences
+        weights : sequence of numbers, default=None
+            One weight per trajectory.
+        states : int or list of labels, default=None
+            The state space, as for :meth:`MarkovChain.from_transitions`.
+        actions, rewards : list of sequences, default=None
+            For data from an MDP: one sequence per trajectory, with one entry per step.
+        lag : int, default=None
+            Count transitions from ``x[t]`` to ``x[t + lag]`` for every t (deeptime's "sliding" mode).
         """
         far = 1 if lag is None else check_count(lag, "lag")
         if far == 0 or (far > 1 and not (actions is None and rewards is None)):
-            raise InvalidArgument(f"lag is {lag}; give at least 1, and no actions or rewards for more than 1")
+            raise InvalidArgument(f"lag is {lag}; it must be at least 1, and exactly 1 with actions or rewards")
         if not isinstance(trajectories, Iterable):
             raise InvalidData(f"trajectories is {trajectories!r}; pass a list of state sequences, such as [[0, 1, 2]]")
         if is_frame(trajectories) or isinstance(trajectories, (Mapping, set, frozenset)):
@@ -526,7 +561,12 @@ class Transitions:
             episodes=episodes,
             starts=codes[ends - lengths],
             start_weights=w,
-            **what_was_done(by_step(actions, lengths, "actions"), by_step(rewards, lengths, "rewards"), here.size),
+            lag=far,
+            **encode_actions(
+                concatenate_steps(actions, lengths, "actions"),
+                concatenate_steps(rewards, lengths, "rewards"),
+                here.size,
+            ),
         )
 
     @classmethod
@@ -534,21 +574,30 @@ class Transitions:
         cls, table: Any, *, id: Any = None, time: Any = None, state: Any = "state", gap: Any = None,
         group: Any = None, missing: Literal["error", "split", "drop"] = "error", states: Any = None,
     ) -> Any:  # fmt: skip
-        """The sequences in a table of events, whose rows stand in any order: `events` has the details.
+        """Create transitions from a table of events whose rows may be in any order.
 
         Parameters
         ----------
-        table : a DataFrame of pandas or polars, a Table of pyarrow, or a mapping from names to columns
-        id, time, state : the columns that say who, when and what; without ``id`` the table is one sequence, without
-            ``time`` rows follow each other as they stand
-        gap : a longer pause begins a new sequence: a number, in seconds where times are dates; a timedelta; "30min"
-        group : a column of groups; the answer is then a dictionary with the transitions of each, on the same states
-        missing : what to do about missing values: "error", "split" or "drop"
-        states : the state space, as for `from_pairs`
+        table : pandas or polars DataFrame, pyarrow Table, or mapping from names to columns
+            Named levels of a pandas index count as columns.
+        id, time : column names, default=None
+            Columns with the sequence and the time of each event. Without ``id`` the table is one sequence; without
+            ``time`` events are in the order of the rows.
+        state : column name, default="state"
+        gap : number, timedelta or str, default=None
+            A longer pause starts a new sequence. A number is in the units of ``time``, or in seconds if these are
+            dates; a string is a duration such as "30min".
+        group : column name, default=None
+            Return the transitions of each group separately, all on the same states.
+        missing : {"error", "split", "drop"}, default="error"
+            How to treat missing values: raise an error, end the sequence there, or leave out the row.
+        states : int or list of labels, default=None
+            The state space, as for :meth:`MarkovChain.from_transitions`.
 
         Returns
         -------
-        Transitions, or {group: Transitions}
+        transitions : Transitions, or dict from group to Transitions
+            Episodes are in the order in which their ids first appear, then by time.
 
         Examples
         --------
@@ -560,7 +609,7 @@ class Transitions:
         codes, n, labels = encode_column(*found.states, states)
         ends = np.append(found.begins[1:], codes.size) - 1
         inner = np.ones(codes.size, dtype=bool)
-        inner[ends] = False  # the last of a sequence has no successor
+        inner[ends] = False  # the last state of a sequence has no successor
         here = np.flatnonzero(inner)
         episodes = np.repeat(np.arange(ends.size), ends - found.begins)
         data = cls(codes[here], codes[here + 1], n, labels, episodes=episodes, starts=codes[found.begins])
@@ -577,10 +626,10 @@ class Transitions:
         return len(self) if self.starts is None else len(self.starts)
 
     def take(self, episodes: Any) -> Transitions:
-        """The chosen episodes, in this order and as often as named: one bootstrap replicate, or a split."""
+        """Select episodes by index, with repetition if an index occurs repeatedly (as in a bootstrap replicate)."""
         chosen = np.asarray(episodes, dtype=np.int64)
         if chosen.ndim != 1 or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= self.n_episodes:
-            raise InvalidData(f"episodes must be numbers from 0 to {self.n_episodes - 1}, at least one")
+            raise InvalidData(f"episodes must be a non-empty list of indices from 0 to {self.n_episodes - 1}")
         where, renumbered = chosen, None
         if self.episodes is not None:
             begin = np.searchsorted(self.episodes, chosen, side="left")
@@ -601,6 +650,7 @@ class Transitions:
             n_actions=self.n_actions,
             action_labels=self.action_labels,
             rewards=None if self.rewards is None else self.rewards[where],
+            lag=self.lag,
         )
 
     def chain(
@@ -611,9 +661,10 @@ class Transitions:
         unseen: Unseen = "error",
         sparse: bool | None = None,
     ) -> MarkovChain:
-        """The empirical chain; ``initial`` and ``rewards`` are over the states before any is dropped.
+        """Estimate the chain; the parameters are those of :meth:`MarkovChain.from_transitions`.
 
-        Without ``initial`` it starts as the episodes do; without episodes, in the first state seen.
+        ``initial`` and ``rewards`` refer to all states, including those that ``unseen="drop"`` removes. By default the
+        chain starts like the episodes or, without episodes, in the first state observed.
         """
         if unseen not in ("error", "self-loop", "uniform", "drop"):
             raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
@@ -631,11 +682,11 @@ class Transitions:
         )
 
     def name(self, k: int) -> Hashable:
-        """The label of state k, or k itself."""
+        """Return the label of state k, or k itself if there are no labels."""
         return k if self.labels is None else self.labels[k]
 
     def _pairs(self) -> Pairs:
-        """Sources, targets and weights, without those of weight zero."""
+        """Return sources, targets and weights of the transitions with positive weight."""
         if self.weights is None:
             return Pairs(self.states, self.next_states, np.ones(len(self)))
         positive = self.weights > 0.0
@@ -649,7 +700,7 @@ class Transitions:
         return Pairs(i, j, w / w.max() if w.max(initial=0.0) > HUGE else w)
 
     def _default_start(self, kept: Integers | None = None) -> Floats:
-        """The law of the first states of the episodes; without episodes, the first state seen (and kept)."""
+        """Return the distribution of the episodes' first states; without episodes, the first state seen (and kept)."""
         n = self.n_states if kept is None else kept.size
         at, w = self.starts, self.start_weights
         if at is None:
@@ -661,12 +712,12 @@ class Transitions:
             stays = np.isin(at, kept)
             at, w = np.searchsorted(kept, at[stays]), w[stays]
         if not w.max(initial=0.0) > 0.0:
-            raise InvalidData("weights are all zero, so nothing is known of the start; pass initial=")
+            raise InvalidData("weights are all zero, so the initial distribution is unknown; pass initial=")
         w = w / w.max()  # so that the sum cannot overflow
         return np.asarray(np.bincount(at, w / w.sum(), minlength=n), dtype=np.float64)
 
     def _kept_start(self, initial: Any, kept: Integers) -> Floats:
-        """A start given over all states, over those that are kept; it must not need the others."""
+        """Restrict an initial distribution to the kept states; it must not put mass on the others."""
         numbers = {label: k for k, label in enumerate(self.labels or ())}
         state = find_state(initial, self.n_states, numbers)
         if state is not None:
@@ -677,13 +728,13 @@ class Transitions:
         gone = np.setdiff1d(support, kept)
         if gone.size:
             raise InvalidData(
-                f"initial: state {self.name(int(gone[0]))!r} was dropped, it has no infinite path; "
+                f"initial: state {self.name(int(gone[0]))!r} was dropped because it has no infinite path; "
                 'start elsewhere or use unseen="self-loop"'
             )
         return mass
 
     def _kept_rewards(self, rewards: Any, kept: Integers) -> Any:
-        """Rewards given over all states, over those that are kept."""
+        """Restrict rewards of all states to the kept states."""
         if rewards is None:
             return None
         values, axes = entries_and_names(rewards)

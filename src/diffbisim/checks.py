@@ -1,9 +1,10 @@
-"""The door: what a user hands over is checked here, once, and then trusted everywhere.
+"""Validation of user input.
 
-A kernel ``P`` is an (n, n) table with ``P[x, x'] >= 0`` and rows that sum to one; a start ``ν0`` is one such
-row. Both are stored in float64 and made read-only. A row that misses one by no more than the rounding of its
-source (1e-8, or 1e-5 for float32) is divided by its sum; anything worse is an error that names the argument,
-the row, the value, how far it is off, and the remedy. What names its entries goes by these names (names.py).
+Input is validated once, when an object is constructed; all other code trusts it. A kernel ``P`` is an (n, n) table
+with ``P[x, x'] >= 0`` and rows that sum to one; an initial distribution ``ν0`` is one such row. Both are stored in
+float64 and made read-only. A row sum that differs from one by no more than rounding in the source's precision (1e-8, or
+1e-5 for float32) is normalized; any larger deviation raises an error that names the argument, the row, the value and
+the remedy. Labeled input is aligned by name (names.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Integers = NDArray[np.int64]
 Matrix = Floats | sp.csr_array
 Buffers = TypeVar("Buffers")
 
-NEGATIVE = 1e-12  # entries above -NEGATIVE are rounding, and become zero
-ROUNDED = 4 * np.finfo(np.float64).eps  # rows this close to one are left as they are
+NEGATIVE = 1e-12  # negative entries above -NEGATIVE are rounding errors and become zero
+ROUNDED = 4 * np.finfo(np.float64).eps  # row sums this close to one are left unchanged
 
 
 def as_number(value: Any) -> float:
-    """As a float; NaN, which no comparison lets through, for what is not a number."""
+    """Convert to float; non-numbers become NaN, which fails every range check."""
     if isinstance(value, (str, bytes)):
         return float("nan")
     try:
@@ -38,33 +39,33 @@ def as_number(value: Any) -> float:
 
 
 def check_discount(discount: float) -> float:
-    """The discount as a float strictly between zero and one."""
+    """Return the discount as a float strictly between zero and one."""
     if not 0.0 < (number := as_number(discount)) < 1.0:
         raise InvalidArgument(f"discount is {discount!r}; it must lie strictly between 0 and 1, e.g. discount=0.95")
     return number
 
 
 def check_count(value: int, name: str) -> int:
-    """A non-negative integer, as int."""
+    """Return a non-negative integer as int."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
         raise InvalidArgument(f"{name} is {value!r}; it must be a non-negative integer")
     return int(value)
 
 
 def check_time(time: int, n_steps: int) -> int:
-    """A time from 0 to ``n_steps``, as int."""
+    """Return a time from 0 to ``n_steps`` as int."""
     if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= n_steps):
         raise InvalidArgument(f"time is {time!r}; times run from 0 to {n_steps}")
     return int(time)
 
 
 def is_sparse(value: Any) -> bool:
-    """Whether ``value`` is a scipy.sparse matrix or array."""
+    """Return whether ``value`` is a scipy.sparse matrix or array."""
     return bool(sp.issparse(value))
 
 
 def freeze(matrix: Buffers) -> Buffers:
-    """Make the buffers of an array, or of a CSR or COO matrix, read-only, in place."""
+    """Make the buffers of an array or of a CSR or COO matrix read-only, in place."""
     parts: Any = (matrix,)
     if isinstance(matrix, sp.coo_array):
         parts = (matrix.data, *matrix.coords)
@@ -78,7 +79,7 @@ def freeze(matrix: Buffers) -> Buffers:
 def finite_numbers(
     value: Any, shape: tuple[int, ...], *, name: str, per: str, error: type[DiffbisimError] = InvalidChain
 ) -> Floats:
-    """A finite float64 copy of ``value`` with the given shape; ``per`` says what an entry belongs to."""
+    """Return a finite float64 copy of ``value`` with the given shape; ``per`` says what each entry describes."""
     refuse_masked(value, name, error)
     try:
         if np.iscomplexobj(value):
@@ -94,13 +95,13 @@ def finite_numbers(
 
 
 def refuse_masked(value: Any, name: str, error: type[DiffbisimError] = InvalidChain) -> None:
-    """Refuse an array some of whose entries are masked."""
+    """Raise if any entry of a masked array is masked."""
     if isinstance(value, np.ma.MaskedArray) and (masked := np.ma.getmaskarray(value)).any():
-        raise error(f"{name}[{_first(masked)}] is masked, that is missing; fill it in")
+        raise error(f"{name}[{_first(masked)}] is masked, that is, missing; fill it in")
 
 
 def _first(bad: Any) -> str:
-    """The index of the first True, as it stands between brackets."""
+    """Format the index of the first True entry, such as ``2, 0``."""
     return ", ".join(str(int(k)) for k in np.argwhere(bad)[0])
 
 
@@ -108,12 +109,12 @@ def _first(bad: Any) -> str:
 
 
 def stochastic_matrix(value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None) -> Matrix:
-    """A read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
+    """Return a read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
     return stochastic_rows(value, square=True, name=name, labels=labels)
 
 
 def stochastic_rows(value: Any, *, name: str, labels: Sequence[Hashable] | None = None, square: bool = False) -> Matrix:
-    """The same for a kernel (n, m) from one state space into another."""
+    """Return a read-only row-stochastic copy of a kernel (n, m) from one state space to another."""
     matrix, tolerance = _as_floats(value, name)
     if 0 in matrix.shape:
         raise InvalidChain(f"{name} is empty; a chain needs at least one state")
@@ -131,7 +132,7 @@ def policy_table(
     labels: Sequence[Hashable] | None = None,
     actions: Sequence[Hashable] | None = None,
 ) -> Floats:
-    """The (n, n_actions) probabilities of a policy that is given as such, or as (n,) integers, one action per state."""
+    """Return a policy as (n, n_actions) probabilities; (n,) integers mean one action per state."""
     refuse_labeled_rows(policy, "policy")
     axes = [range(shape[0]) if labels is None else labels, range(shape[1]) if actions is None else actions]
     policy = in_order(policy, axes[: len(entries_and_names(policy)[1])], "policy", of=("state", "action"))
@@ -139,7 +140,7 @@ def policy_table(
     if array.ndim != 1:
         table, tolerance = _as_floats(policy, "policy")
         if not isinstance(table, np.ndarray) or table.shape != shape:
-            raise InvalidChain(f"policy has shape {table.shape}; expected {shape}, dense")
+            raise InvalidChain(f"policy has shape {table.shape}; expected a dense array of shape {shape}")
         return np.asarray(_stochastic(table, tolerance, "policy", labels))
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InvalidChain(
@@ -148,12 +149,12 @@ def policy_table(
         )
     if (bad := (array < 0) | (array >= shape[1])).any():
         s = int(bad.argmax())
-        raise InvalidChain(f"policy[{s}] = {array[s]} is no action; actions run from 0 to {shape[1] - 1}")
+        raise InvalidChain(f"policy[{s}] = {array[s]} is not an action; actions run from 0 to {shape[1] - 1}")
     return np.asarray(np.eye(shape[1])[array], dtype=np.float64)
 
 
 def mixed_rows(matrix: Matrix) -> Matrix:
-    """A mixture of rows that were checked before, made canonical in place: only rounding can be wrong with it."""
+    """Normalize a mixture of validated rows in place; it can differ from a stochastic matrix only by rounding."""
     if not isinstance(matrix, np.ndarray):
         matrix.eliminate_zeros()
         matrix.sort_indices()
@@ -162,7 +163,7 @@ def mixed_rows(matrix: Matrix) -> Matrix:
 
 
 def _as_floats(value: Any, name: str) -> tuple[Matrix, float]:
-    """A float64 copy, dense or CSR, and the tolerance that the source's precision deserves."""
+    """Return a float64 copy, dense or CSR, and the row-sum tolerance that fits the source's precision."""
     if is_sparse(value):
         matrix = sp.csr_array(value, dtype=np.float64, copy=True)
         matrix.sum_duplicates()
@@ -178,14 +179,14 @@ def _as_floats(value: Any, name: str) -> tuple[Matrix, float]:
 
 
 def _tolerance(dtype: Any) -> float:
-    """How far a row may be from one: what rounding in the source's precision explains."""
+    """Return how far a row sum may differ from one because of rounding in the source's precision."""
     return 1e-5 if dtype is not None and str(dtype).endswith(("float32", "float16")) else 1e-8
 
 
 def _stochastic(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> Matrix:
     """Check entries and row sums, clip, normalize and freeze, in place."""
     entries = matrix if isinstance(matrix, np.ndarray) else matrix.data
-    lowest = entries.min(initial=0.0)  # NaN if there is one
+    lowest = entries.min(initial=0.0)  # NaN if any entry is NaN
     if not (lowest >= -NEGATIVE and entries.max(initial=0.0) < np.inf):
         _refuse_entry(matrix, entries, name, labels)
     np.maximum(entries, 0.0, out=entries)
@@ -197,7 +198,7 @@ def _stochastic(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Ha
 
 
 def _refuse_entry(matrix: Matrix, entries: Floats, name: str, labels: Sequence[Hashable] | None) -> None:
-    """Raise for the first entry that is negative or not finite."""
+    """Raise an error for the first entry that is negative or not finite."""
     k = int(np.argmax(~np.isfinite(entries) | (entries < -NEGATIVE)))
     if isinstance(matrix, np.ndarray):
         row, column = divmod(k, matrix.shape[1])
@@ -210,7 +211,7 @@ def _refuse_entry(matrix: Matrix, entries: Floats, name: str, labels: Sequence[H
 
 
 def _normalize_rows(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> None:
-    """Check that every row sums to one, then divide by the sums, in place."""
+    """Check that every row sums to one and divide by the sums, in place."""
     sums = np.asarray(matrix.sum(axis=1), dtype=np.float64)
     off = np.abs(sums - 1.0)
     if off.max() > tolerance:
@@ -219,7 +220,7 @@ def _normalize_rows(matrix: Matrix, tolerance: float, name: str, labels: Sequenc
         if sums[row] == 0.0:
             remedy = "give the state successors, or a self-loop if it is terminal"
         elif matrix.shape[0] == matrix.shape[1] and np.allclose(matrix.sum(axis=0), 1.0, rtol=0.0, atol=tolerance):
-            remedy = "the columns do sum to one: pass the transpose"
+            remedy = "the columns sum to one: pass the transpose"
         raise InvalidChain(
             f"{name}: row {row}{_label(row, labels)} sums to {sums[row]:.10g}, {_how_far(sums[row])}; {remedy}"
         )
@@ -239,11 +240,11 @@ def _label(row: int, labels: Sequence[Hashable] | None) -> str:
     return f" (label {labels[row]!r})" if labels is not None and row < len(labels) else ""
 
 
-# --- starts and rewards -------------------------------------------------------------------------------------------
+# --- initial distributions and rewards ----------------------------------------------------------------------------
 
 
 def distribution(value: Any, n: int, *, name: str = "initial") -> Floats:
-    """A read-only (n,) probability vector."""
+    """Return a read-only (n,) probability vector."""
     vector = finite_numbers(value, (n,), name=name, per="state")
     if (bad := vector < -NEGATIVE).any():
         k = int(bad.argmax())
@@ -258,9 +259,9 @@ def distribution(value: Any, n: int, *, name: str = "initial") -> Floats:
 
 
 def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> Floats:
-    """The (n,) start: a point mass at a state given by label or index, or a distribution.
+    """Return the (n,) initial distribution from a state (label or index) or from a distribution.
 
-    A distribution that names its states, a mapping or a Series, may leave out those of probability zero.
+    A mapping or Series may omit states of probability zero.
     """
     state = find_state(value, n, numbers)
     if state is not None:
@@ -270,28 +271,28 @@ def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> F
     value = in_order(value, [list(numbers) or range(n)], "initial", rest=0.0)
     if np.ndim(value) == 0 or (isinstance(value, tuple) and len(value) != n):
         known = "a label, an index" if numbers else "an index"
-        raise InvalidChain(f"initial = {value!r} is no state; give {known} from 0 to {n - 1}, or a distribution")
+        raise InvalidChain(f"initial = {value!r} is not a state; give {known} from 0 to {n - 1}, or a distribution")
     return distribution(value, n)
 
 
 def state_rewards(value: Any, n: int, labels: Labels | None, vectors: bool = False) -> Floats | None:
-    """The (n,) rewards from one number per state, or from a mapping or Series: label (else index) -> number.
+    """Return the (n,) rewards from one number per state, or from a mapping or Series keyed by label (else index).
 
-    With ``vectors`` also (n, d), where an observer sees several numbers of a state.
+    With ``vectors=True``, (n, d) rewards, one vector per state, are accepted too.
     """
     if value is None:
         return None
     value = in_order(value, [range(n) if labels is None else labels], "rewards")
-    if vectors and isinstance(value, np.ndarray) and value.dtype == object:  # of a mapping to vectors
+    if vectors and isinstance(value, np.ndarray) and value.dtype == object:  # values of a mapping to vectors
         value = value.tolist()
     if vectors and _is_table(value):
         shape = (n, len(value[0]))
-        return freeze(finite_numbers(value, shape, name="rewards", per="state and number seen of it"))
+        return freeze(finite_numbers(value, shape, name="rewards", per="state and feature"))
     return freeze(finite_numbers(value, (n,), name="rewards", per="state"))
 
 
 def _is_table(value: Any) -> bool:
-    """Whether a sequence has rows of its own, at least one."""
+    """Return whether a sequence is two-dimensional and not empty."""
     ndim = getattr(value, "ndim", None)
     if ndim is not None:
         return bool(ndim == 2 and len(value))

@@ -1,11 +1,11 @@
-"""Several groups of episodes at once, and how many episodes it takes to see a difference.
+"""Comparison of several groups of episodes, and power analysis.
 
-``compare`` solves the distances of all pairs of groups and asks of each whether it is more than chance, in one
-permutation test that is corrected for the number of pairs (standardized max-T, evidence.py).
+``compare`` computes the distances between all pairs of groups and tests each of them in one permutation test, corrected
+for the number of pairs (standardized max-T, evidence.py).
 
-``power`` answers before the data are there: from two chains that differ as much as matters (or from a pilot study,
-whose episodes are drawn with replacement) datasets of several sizes are made, each is tested, and counted is how
-often the difference is seen. With n datasets a share p of them is known to about √(p(1-p)/n).
+``power`` helps to plan a study: it simulates datasets of several sizes from two chains with the difference of interest
+(or from a pilot study, by drawing episodes with replacement), tests each, and counts how often the difference is
+detected. With n datasets the standard error of an estimated power p is √(p(1-p)/n).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,16 @@ from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import InvalidArgument
 from diffbisim.estimate import NOT_EXCHANGEABLE, check_draws, check_unseen, make_sources, stratum_numbers, warn_of_few
-from diffbisim.evidence import Design, PairEvidence, compare_pairs, compare_two, count_episodes, enough
+from diffbisim.evidence import Design, PairEvidence, compare_pairs, compare_two, count_episodes, count_for_test
 from diffbisim.pairwise import pairwise
 from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array
+from diffbisim.process import as_process
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.stochastic import as_generator
 
-#: Sizes that ``power`` tries.
+#: Default numbers of episodes for ``power``.
 EPISODES = (10, 20, 40, 80, 160, 320)
 
 
@@ -38,26 +39,26 @@ EPISODES = (10, 20, 40, 80, 160, 320)
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Distances between groups and the evidence for each; ``str()`` is a table, ``records()`` one for programs."""
+    """Distances between groups with p-values; ``str()`` gives a table and ``records()`` a list of dicts."""
 
     groups: tuple[Any, ...]
-    values: Array = field(repr=False)  # (G, G) distances of the empirical chains
+    values: Array = field(repr=False)  # (G, G) distances between the empirical chains
     p_values: Array = field(repr=False)  # (G, G) corrected for the number of pairs; one on the diagonal
-    p_value: float  # that all groups are alike
+    p_value: float  # for the hypothesis that all groups are equal
     confidence: float
     evidence: PairEvidence = field(repr=False)
-    rows: tuple[Any, ...] = field(repr=False)  # the names of the rows of ``evidence.z``
+    rows: tuple[Any, ...] = field(repr=False)  # names of the rows of ``evidence.z``
 
     @property
     def conclusion(self) -> str:
-        """What the p-values say, in words; that there is no evidence does not make groups equal."""
+        """The conclusion from the p-values, as a sentence."""
         seen = sum(record["differ"] for record in self.records())
         if not seen:
             return "no evidence of a difference between any two groups at this sample size"
         return f"evidence that they differ for {seen} of {len(self.evidence.pairs)} pairs of groups"
 
     def records(self) -> list[dict[str, Any]]:
-        """One mapping for each pair of groups, the smallest p-value first."""
+        """Return one dict per pair of groups, smallest p-value first."""
         found = [
             {
                 "a": self.groups[g],
@@ -99,18 +100,27 @@ def compare(
     executor: Executor = None,
     progress: Progress = False,
 ) -> Comparison:
-    """Which of several groups of episodes differ: distances of all pairs, with p-values corrected for their number.
+    """Test which of several groups of episodes differ, with p-values corrected for the number of pairs.
 
     Parameters
     ----------
-    groups : name -> :class:`Transitions`, or a list of trajectories; all on the same states
+    groups : mapping from names to Transitions or lists of trajectories
+        The groups, all on the same states.
     cost, discount, solver : as for :func:`diffbisim.distance`
-    rewards, initial, unseen : as for :func:`diffbisim.estimate`, one for all groups
-    strata : name -> for each episode of the group what it shares with others (an age, a device): episodes are compared
-        and permuted within strata only. The values are those of the groups as they are
-    confidence : one minus the probability to find any difference where there is none
-    permutations, rng : of the test
+    rewards, initial, unseen : as for :func:`diffbisim.estimate`
+        The same for all groups.
+    strata : mapping from names to sequences, default=None
+        A stratum (such as an age or a device) for each episode of each group; the test compares and permutes episodes
+        within strata only. The distances do not use them.
+    confidence : float, default=0.95
+        One minus the probability of finding any difference if there is none.
+    permutations : int, default=999
+    rng : int or Generator, default=0
     executor, progress : as for :func:`diffbisim.pairwise`
+
+    Returns
+    -------
+    comparison : Comparison
 
     Examples
     --------
@@ -131,12 +141,11 @@ def compare(
     chains = [source.chain() for source in sources]
     table = ground_cost(cost, chains[0], chains[0])
     if np.diag(table).any():
-        raise InvalidArgument(f"groups are compared by exchanging episodes, and {NOT_EXCHANGEABLE}")
+        raise InvalidArgument(f"groups are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
     if strata is not None and (not isinstance(strata, Mapping) or set(strata) != set(data)):
-        raise InvalidArgument("strata must have the names of the groups, each with one entry per episode")
+        raise InvalidArgument("strata must be a mapping with the names of the groups and one entry per episode")
     numbers = None if strata is None else stratum_numbers([strata[name] for name in data], list(data.values()))
-    counted = count_episodes(list(data.values()), numbers)
-    permute = all(one.starts is not None for one in data.values()) and enough(counted)
+    counted, permute = count_for_test(list(data.values()), numbers)
     design = Design(counted, table, discount, permute, labels=chains[0].labels)
     warn_of_few(sources, design)
     evidence = compare_pairs(design, permutations, as_generator(rng))
@@ -152,7 +161,7 @@ def compare(
 
 
 def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
-    """Groups as Transitions on one state space; lists of trajectories are numbered together."""
+    """Return the groups as Transitions on one state space; lists of trajectories are encoded together."""
     lists = {name: list(one) for name, one in groups.items() if not isinstance(one, Transitions)}
     data = {name: one for name, one in groups.items() if isinstance(one, Transitions)}
     if lists and data:
@@ -168,34 +177,34 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
     for name, one in data.items():
         if (one.labels, one.n_states) != (first.labels, first.n_states):
             raise InvalidArgument(
-                f"groups[{name!r}] has other states than the first group; give states= when making Transitions, or "
-                "lists of trajectories"
+                f"groups[{name!r}] and the first group have different states; pass states= when creating Transitions, "
+                "or give lists of trajectories"
             )
     return {name: data[name] for name in groups}
 
 
-# --- how many episodes --------------------------------------------------------------------------------------------
+# --- power analysis -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Power:
-    """How often a difference is seen, by the number of episodes in each group."""
+    """The power of the test by the number of episodes per group."""
 
     episodes: tuple[int, ...]
-    power: Array  # share of datasets in which it was seen
+    power: Array  # fraction of datasets in which the difference was detected
     target: float
     level: float
     datasets: int
-    value: float  # the distance that is to be seen
+    value: float  # the distance to be detected
 
     @property
     def standard_error(self) -> Array:
-        """Of the shares, by the number of datasets."""
+        """Standard errors of the estimated powers."""
         return np.sqrt(self.power * (1 - self.power) / self.datasets)
 
     @property
     def needed(self) -> int | None:
-        """Episodes in each group for the target, interpolated between those tried; None: more than all of them."""
+        """Episodes per group needed for the target power, interpolated; None if more than the largest number tried."""
         above = np.flatnonzero(self.power >= self.target)
         if not above.size:
             return None
@@ -206,18 +215,15 @@ class Power:
         return int(np.ceil(np.exp(n[0] + (self.target - p[0]) / (p[1] - p[0]) * (n[1] - n[0])) - 1e-9))
 
     def records(self) -> list[dict[str, Any]]:
-        """One mapping for each number of episodes."""
+        """Return one dict per number of episodes."""
         columns = zip(self.episodes, self.power.tolist(), self.standard_error.tolist(), strict=True)
         return [{"episodes": n, "power": p, "standard_error": s} for n, p, s in columns]
 
     def __str__(self) -> str:
         lines = [f"{r['episodes']:8d}  {r['power']:.3f} ± {r['standard_error']:.3f}" for r in self.records()]
-        end = (
-            f"{self.needed} episodes in each group"
-            if self.needed
-            else f"more than {self.episodes[-1]} episodes in each group"
-        )
-        return "\n".join(["episodes  power", *lines, f"a power of {self.target:g} takes about {end}"])
+        number = f"about {self.needed}" if self.needed else f"more than {self.episodes[-1]}"
+        end = f"a power of {self.target:g} takes {number} episodes in each group"
+        return "\n".join(["episodes  power", *lines, end])
 
 
 def power(
@@ -237,21 +243,33 @@ def power(
     executor: Executor = None,
     progress: Progress = False,
 ) -> Power:
-    """How many episodes it takes to see a difference of this size, by simulation.
+    """Estimate by simulation how many episodes are needed to detect a difference.
 
     Parameters
     ----------
-    X, Y : two chains on the same states that differ as much as matters; or data of a pilot study, whose episodes are
-        drawn with replacement (few of them make the difference look larger than it is, and the power with it)
+    X, Y : MarkovChain or Transitions
+        Two chains on the same states with the difference of interest, or the data of a pilot study, whose episodes are
+        drawn with replacement (a small pilot study overestimates the difference and the power).
     cost, discount : as for :func:`diffbisim.distance`
-    episodes : numbers of episodes in each group to try
-    length : steps of an episode, or a sequence of lengths to draw from; for chains
-    rewards : for data, as for :func:`diffbisim.estimate`
-    target : the power that is wanted
-    level : how often a difference may be seen where there is none
-    datasets : simulated datasets for each number of episodes
-    permutations : of each test
+    episodes : sequence of int, default=(10, 20, 40, 80, 160, 320)
+        Numbers of episodes per group to try.
+    length : int or sequence of int, default=None
+        Number of steps of an episode, or lengths to draw from; required for chains.
+    rewards : as for :func:`diffbisim.estimate`, default=None
+        For data.
+    target : float, default=0.8
+        Desired power.
+    level : float, default=0.05
+        Probability of a false positive.
+    datasets : int, default=200
+        Number of simulated datasets for each number of episodes.
+    permutations : int, default=199
+        Number of permutations in each test.
     rng, executor, progress : as for :func:`diffbisim.estimate`
+
+    Returns
+    -------
+    power : Power
 
     Examples
     --------
@@ -264,25 +282,24 @@ def power(
     sizes = tuple(sorted(check_count(n, "episodes") for n in episodes))
     if not sizes or sizes[0] < 4:
         raise InvalidArgument(
-            f"episodes is {episodes!r}; give numbers of at least 4, which is the fewest that can be permuted"
+            f"episodes is {episodes!r}; give numbers of at least 4, the minimum for a permutation test"
         )
     for name, share in (("target", target), ("level", level)):
         if not 0 < as_number(share) < 1:
-            raise InvalidArgument(f"{name} is {share!r}; give a probability")
+            raise InvalidArgument(f"{name} is {share!r}; give a probability between 0 and 1")
     check_draws(permutations)
     if check_count(datasets, "datasets") < 1:
-        raise InvalidArgument("datasets is 0; give at least one, better 200")
+        raise InvalidArgument("datasets is 0; give at least 1, such as 200")
+    X, Y = as_process(X), as_process(Y)
     lengths = _lengths(length, (X, Y))
     chains = [source.chain() for source in make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop")]
     if chains[0].labels != chains[1].labels or chains[0].n_states != chains[1].n_states:
-        raise InvalidArgument(
-            "X and Y have other states than each other; give both the same states= or labels, in one order"
-        )
+        raise InvalidArgument("X and Y have different states; give both the same states= or labels, in the same order")
     table = ground_cost(cost, chains[0], chains[1])
     if np.diag(table).any():
-        raise InvalidArgument(f"X and Y are compared by exchanging episodes, and {NOT_EXCHANGEABLE}")
+        raise InvalidArgument(f"X and Y are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
     value = solve(Question().problem(chains[0], chains[1], table, discount), make_solver("exact")).value
-    work = partial(_seen, (X, Y), table, discount, lengths, (permutations, level))
+    work = partial(_detected, (X, Y), table, discount, lengths, (permutations, level))
     jobs = [(n, seed) for n in sizes for seed in as_generator(rng).spawn(datasets)]
     seen = np.concatenate(executor_map(work, batches(jobs, 8), executor, progress, "datasets"))
     shares = seen.reshape(len(sizes), datasets).mean(axis=1)
@@ -292,18 +309,18 @@ def power(
 def _lengths(length: Any, sides: Sequence[Any]) -> Any:
     if length is None:
         if any(isinstance(side, MarkovChain) for side in sides):
-            raise InvalidArgument("length is missing: how many steps does an episode of a chain have?")
+            raise InvalidArgument("length is missing; give the number of steps of an episode")
         return None
     lengths = np.atleast_1d(np.asarray(length))
     if lengths.ndim != 1 or not np.issubdtype(lengths.dtype, np.integer) or not lengths.size or lengths.min() < 1:
-        raise InvalidArgument(f"length is {length!r}; give a number of steps, or several to draw from")
+        raise InvalidArgument(f"length is {length!r}; give a positive number of steps, or several to draw from")
     return lengths
 
 
-def _seen(
+def _detected(
     sides: Sequence[Any], cost: Array, discount: float, lengths: Any, how: tuple[int, float], jobs: Sequence[Any]
 ) -> Array:
-    """Whether the difference is seen in some simulated datasets; runs in a worker."""
+    """Return whether the difference is detected in each simulated dataset; runs in a worker."""
     permutations, level = how
     out = []
     for n, seed in jobs:
@@ -320,7 +337,7 @@ def _simulated(side: Any, n: int, lengths: Any, rng: np.random.Generator) -> Tra
 
 
 def simulate(chain: MarkovChain, lengths: Any, rng: np.random.Generator) -> list[Any]:
-    """Paths of so many steps; number t of each is drawn by row t of one table of uniforms."""
+    """Sample paths with the given numbers of steps; step t of all paths uses row t of one table of uniforms."""
     starts = rng.choice(chain.n_states, size=len(lengths), p=chain.initial).tolist()
     uniforms = rng.random((int(max(lengths)), len(lengths))).T.tolist()
     step, paths = chain.successors.step(), []

@@ -1,30 +1,31 @@
-"""The distance of two processes in R^d of which trajectories are known, with an interval and a budget of its errors.
+"""Estimation of the distance between two processes in R^d from trajectories, with an interval and an error budget.
 
-Both datasets become chains on shared cells, by local-linear rows (quantize.py), and d̂ is their exact distance: the
-``plug_in``. Three things are wrong with it.
+Both datasets are converted to chains on shared cells with local-linear rows (quantize.py); the ``plug_in`` estimate d̂
+is the exact distance of these chains. It has three sources of error.
 
-*Cells.* They blur what is finer than they are: near processes look farther apart, far ones nearer. By how much is known
-for linear-Gaussian processes, whose distance has a closed form (gaussian.py). So one such process is fitted to each
-dataset, put on the same cells, and the error that the cells make there is taken off,
+*Quantization.* Cells blur details: similar processes look more different, and different ones more similar. For
+linear-Gaussian processes the size of this error is known, since their distance has a closed form (gaussian.py). One
+such process is fitted to each dataset and quantized to the same cells, and its quantization error is subtracted,
 
     t = d̂ - (d_cells(G_X, G_Y) - d(G_X, G_Y)).
 
-Where the processes are nearly linear this leaves little; elsewhere it is the error of their linear parts. It needs a
-closed form: cost "sqeuclidean", discounted or over a horizon, or "euclidean" on the line with slopes ≥ 0; and no
-terminal states. What is left is judged from cells twice as large: errors of order (diameter)² fall by 2^(2/d) as the
-number of cells doubles. What pruning of rows changes is found by leaving it out once.
+This removes most of the error if the processes are nearly linear, and that of their linear parts otherwise. It requires
+a closed form: cost "sqeuclidean", discounted or over a horizon, or "euclidean" on the line with slopes ≥ 0; and no
+terminal states. The remaining error is estimated by comparison with cells twice as large, since errors of order
+(diameter)² fall by 2^(2/d) when the number of cells doubles. The effect of pruning is estimated by omitting it once.
 
-*Samples.* Noise makes equal things look different. Let u = t|t|: at zero distance u is of order 1/N, and so is its
-error far from zero. The datasets are halved at random in several ways, episodes staying whole; with u_½ their mean,
+*Bias.* Sampling noise makes equal processes look different. Let u = t|t|; its bias is of order 1/N both at zero
+distance and far from zero. The datasets are split into halves at random several times, keeping episodes intact; with
+u_½ the mean over the halves,
 
     value = sqrt(max(0, 2u - u_½))
 
-takes the term 1/N off. Half of that correction counts as what may be left of the bias.
+removes the term of order 1/N. Half of this correction is taken as the remaining bias.
 
-*Chance.* Two halves of the data differ in u by twice what the whole is uncertain by, so the same halves give the
-standard error. Near zero distributions are skew, and the lower end obeys another rule as well: halves X', X'' of the
-*same* dataset are a null experiment, and the lower end is no more than sqrt(u - u_0), u_0 the larger mean of u(X', X'')
-and u(Y', Y''). Halves are noisier than the whole, which makes this cautious.
+*Sampling error.* The difference in u between two halves has twice the standard error of the whole dataset, so the same
+halves give the standard error. Near zero the distribution is skewed, and the lower end is limited further: two halves
+X', X'' of the *same* dataset are a sample from the null, and the lower end is at most sqrt(u - u_0), with u_0 the
+larger of the means of u(X', X'') and u(Y', Y''). This is conservative, since halves are noisier than the whole.
 """
 
 from __future__ import annotations
@@ -45,43 +46,43 @@ from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, paths_of, quan
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
 
-#: With fewer trajectories than this, halves are made of pieces of them.
+#: With fewer trajectories than this, they are cut into pieces before splitting into halves.
 FEW = 8
-#: Pieces that a dataset of few trajectories is cut into.
+#: Number of pieces that a dataset with few trajectories is cut into.
 PIECES = 16
-#: Points that stand for a Gaussian law on the cells.
+#: Number of quasi-random points that represent a Gaussian distribution.
 POINTS = 256
-#: Every distance is certified to this share of the largest cost: far below all other errors.
+#: Certified accuracy of every distance, relative to the largest cost; far below all other errors.
 TOLERANCE = 1e-5
-#: A split of both datasets is four distances, each with its calibration.
+#: Number of distances per split: four pairs of halves, each with its calibration.
 SOLVES = 8
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What an estimate may be wrong by, in units of the distance."""
+    """The estimated errors of an estimate, in units of the distance."""
 
-    sampling: float  # standard error: other data, of this size
-    quantization: float  # other cells, judged from cells twice as large
-    bias: float  # what the correction for noise may have left
-    pruned: float  # what moving the smallest probabilities of each row to a near cell has changed
+    sampling: float  # standard error
+    quantization: float  # estimated from cells twice as large
+    bias: float  # bias that may remain after the correction for noise
+    pruned: float  # effect of moving the smallest probabilities of each row to nearby cells
 
 
 @dataclass(frozen=True, eq=False)
 class PathEstimate:
-    """The distance of two processes known by trajectories in R^d."""
+    """The estimated distance between two processes in R^d, with an interval and an error budget."""
 
-    value: float  # the best estimate: calibrated, extrapolated
+    value: float  # the estimate, corrected for quantization and bias
     lower: float
     upper: float
     confidence: float
-    plug_in: float  # of the chains on cells, as they are
-    calibrated: float  # less what the cells get wrong of linear-Gaussian processes
+    plug_in: float  # distance of the chains on cells
+    calibrated: float  # plug_in minus the quantization error of linear-Gaussian processes
     budget: Budget
     distance: DistanceResult = field(repr=False)  # of the chains on cells: plans, encoder, gradient
     cells: Cells = field(repr=False)
     halves: Floats = field(repr=False)  # (n, 2) calibrated distances of both halves of n splits
-    null: Floats = field(repr=False)  # (n, 2) of the halves of X, of the halves of Y
+    null: Floats = field(repr=False)  # (n, 2) distances between the halves of X and between the halves of Y
 
     @property
     def standard_error(self) -> float:
@@ -89,7 +90,7 @@ class PathEstimate:
 
     @property
     def conclusion(self) -> str:
-        """What the interval says, in words; that there is no evidence does not make processes equal."""
+        """The conclusion from the interval, as a sentence."""
         return "evidence that they differ" if self.lower > 0 else "no evidence of a difference at this sample size"
 
 
@@ -111,30 +112,42 @@ def estimate_paths(
     replicates: int = 200,
     rng: int | np.random.Generator = 0,
 ) -> PathEstimate:
-    """The distance of two sets of trajectories; :func:`diffbisim.estimate` comes here with lists of (T, d) arrays.
+    """Estimate the distance of two sets of trajectories; :func:`diffbisim.estimate` calls it for (T, d) arrays.
 
     Parameters
     ----------
-    X, Y : lists of trajectories (T, d), which start as the processes do
-    cost : "euclidean", "sqeuclidean", another metric of scipy's cdist, or a function of points (n, d) and (m, d) that
-        returns (n, m) costs
-    discount, solver, criterion, horizon, weights : as for :func:`diffbisim.distance`; criterion "discounted" or
-        "average". Over a finite horizon the steps of all times are pooled
-    n_states, scale, rng : cells, as for :func:`diffbisim.quantize`
-    terminal : a function of points (n, d) that says which of them end a trajectory, (n,) booleans: a process stays
-        there for ever, and what follows in a trajectory does not count
-    prune : share of each row whose smallest entries are moved to the nearest cell
-    confidence : nominal probability that the interval covers the true distance
-    replicates : distances that are solved for the interval, eight for each way of halving the data
+    X, Y : lists of arrays of shape (T, d)
+        Trajectories that start like the processes.
+    cost : str or callable, default="euclidean"
+        "euclidean", "sqeuclidean", another metric of scipy's ``cdist``, or a function of points (n, d) and (m, d) that
+        returns (n, m) costs.
+    discount, solver, criterion, horizon, weights : as for :func:`diffbisim.distance`
+        The criterion is "discounted" or "average". Over a finite horizon the steps of all times are pooled.
+    n_states, scale, rng : as for :func:`diffbisim.quantize`
+    terminal : callable, default=None
+        A function from points (n, d) to (n,) booleans that says which points end a trajectory. Processes stay there,
+        and later points of a trajectory are ignored.
+    prune : float, default=0.001
+        Mass of the smallest entries of each row that is moved to the nearest cell.
+    confidence : float, default=0.95
+        Nominal coverage of the interval.
+    replicates : int, default=200
+        Number of distances solved for the interval, eight per split of the data.
+
+    Returns
+    -------
+    estimate : PathEstimate
     """
     if criterion not in ("discounted", "average"):
-        raise InvalidArgument(f"criterion is {criterion!r}; an estimate has 'discounted' or 'average'")
+        raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
     if not 0 < as_number(confidence) < 1:
         raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
     if (n_splits := check_count(replicates, "replicates") // SOLVES) < 3:
         raise InvalidArgument(f"replicates is {replicates!r}; trajectories need at least {3 * SOLVES}")
     if not (isinstance(cost, str) or callable(cost)):
-        raise InvalidArgument('cost is no name and no function; use "euclidean", "sqeuclidean" or f(points, points)')
+        raise InvalidArgument(
+            f'cost is a {type(cost).__name__}; use "euclidean", "sqeuclidean" or a function of two sets of points'
+        )
     x = paths_of(X, "X")
     y = paths_of(Y, "Y", x[0].shape[1], "X")
     generator = as_generator(rng)
@@ -142,14 +155,14 @@ def estimate_paths(
     cells = quantize(x, y, n_states, scale, seed, terminal=terminal)
     coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
     whole = cells.steps(x), cells.steps(y)
-    asked = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    task = Task(cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), asked, float(prune))
+    options = {"criterion": criterion, "horizon": horizon, "weights": weights}
+    task = Task(cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), options, float(prune))
     base = task.solve(*whole)
     halves, null = _halved(task, whole, base, n_splits, generator)
     other = replace(task, cells=coarse).solve(*whole).calibrated
     pruned = abs(replace(task, prune=0.0).solve(*whole).calibrated - base.calibrated) if prune else 0.0
     found = Found(base.calibrated, halves, null, other, pruned, cells.dimension)
-    value, interval, budget = _judge(found, float(confidence))
+    value, interval, budget = _value_and_interval(found, float(confidence))
     return PathEstimate(
         value, *interval, float(confidence), base.result.value, base.calibrated, budget, base.result, cells, halves,
         null,
@@ -159,7 +172,7 @@ def estimate_paths(
 def _halved(
     task: Task, whole: tuple[Steps, Steps], base: Solved, n_splits: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Calibrated distances of halves of X and Y, (n, 2), and of the halves of X and of Y among themselves, (n, 2)."""
+    """Return calibrated distances between halves of X and Y, (n, 2), and between the halves of each dataset, (n, 2)."""
     near, rows = [base] * 4, []
     for _ in range(n_splits):
         x1, x2, y1, y2 = (task.side(half) for steps in whole for half in halves_of(steps, rng))
@@ -171,25 +184,25 @@ def _halved(
 
 
 class Found(NamedTuple):
-    """Calibrated distances of the whole and of its parts."""
+    """Calibrated distances of the whole datasets and of their halves."""
 
     whole: float  # t
     halves: Floats  # (n, 2)
     null: Floats  # (n, 2)
     coarse: float  # on cells twice as large
-    pruned: float  # what pruning has changed
+    pruned: float  # effect of pruning
     dimension: int
 
 
-def _judge(found: Found, confidence: float) -> tuple[float, tuple[float, float], Budget]:
-    """Value, interval and budget, in the scale u = t|t|."""
+def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[float, float], Budget]:
+    """Return value, interval and error budget, computed on the scale u = t|t|."""
     from scipy.special import stdtrit
 
     t, halves, null, coarse, pruned, d = found
     u, u_halves, u_null = (part * np.abs(part) for part in (t, halves, null))
     corrected = max(0.0, float(2 * u - u_halves.mean()))
     value = float(np.sqrt(corrected))
-    size = max(value, abs(t) / 2)  # the slope of u at zero would make errors of d infinite
+    size = max(value, abs(t) / 2)  # bounded away from zero, where the slope of u vanishes
     slope = 2 * size or 1.0
     deviation = float(np.sqrt((((u_halves[:, 0] - u_halves[:, 1]) / 2) ** 2).mean()))
     cells = abs(t - coarse) / (2 ** (2 / d) - 1)
@@ -202,23 +215,23 @@ def _judge(found: Found, confidence: float) -> tuple[float, tuple[float, float],
     return value, (lower, upper), Budget(deviation / slope, float(cells), left / slope, float(pruned))
 
 
-# --- one distance on cells -----------------------------------------------------------------------------------------
+# --- distances on cells --------------------------------------------------------------------------------------------
 
 
 class Side(NamedTuple):
     """One dataset on the cells."""
 
     chain: MarkovChain
-    process: LinearGaussian | None  # that fits best, where it can serve for calibration
-    on_cells: MarkovChain | None
+    process: LinearGaussian | None  # the fitted process, if it can be used for calibration
+    on_cells: MarkovChain | None  # the fitted process on the cells
 
 
 class Solved(NamedTuple):
-    """A distance on cells, and less the error that cells make of linear-Gaussian processes."""
+    """A distance on cells and its calibration."""
 
     result: DistanceResult
-    gaussian: DistanceResult | None  # of the linear-Gaussian processes on the same cells
-    shift: float  # what calibration adds
+    gaussian: DistanceResult | None  # distance of the linear-Gaussian processes on the same cells
+    shift: float  # added by the calibration
 
     @property
     def calibrated(self) -> float:
@@ -227,30 +240,30 @@ class Solved(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of two sets of steps."""
+    """The settings for computing distances on cells."""
 
     cells: Cells
     cost: Any
     discount: float
     solver: Any
-    asked: dict[str, Any]  # criterion, horizon, weights
+    options: dict[str, Any]  # criterion, horizon, weights
     prune: float
 
     def solve(self, X: Steps, Y: Steps) -> Solved:
-        """The distance on the cells."""
+        """Compute the distance on the cells."""
         return self.between(self.side(X), self.side(Y))
 
     def side(self, steps: Steps) -> Side:
-        """The chain of the steps on the cells, and of the linear-Gaussian process nearest to them."""
+        """Estimate the chain on the cells, and that of a linear-Gaussian process fitted to the same steps."""
         chain = self.cells.smoothed(steps, self.prune)
-        usual = self.asked["criterion"] == "discounted" and not self.cells.n_terminal
+        usual = self.options["criterion"] == "discounted" and not self.cells.n_terminal
         if not (usual and isinstance(self.cost, str) and self.cost in ("euclidean", "sqeuclidean")):
             return Side(chain, None, None)
         process = LinearGaussian.fit(steps.now, steps.after, steps.starts)
         return Side(chain, process, on_cells(process, self.cells, self.prune))
 
     def between(self, x: Side, y: Side, near: Solved | None = None) -> Solved:
-        """The distance of two sides, from the solution of a near problem if there is one."""
+        """Compute the distance of two sides, with the solution of a similar problem as a warm start."""
         result = self._distance(x.chain, y.chain, near.result if near else None)
         exact = self._closed_form(x, y, getattr(result.problem, "weights", None))
         if exact is None:
@@ -259,7 +272,7 @@ class Task:
         return Solved(result, gaussian, exact - gaussian.value)
 
     def _closed_form(self, x: Side, y: Side, weights: Any) -> float | None:
-        """The distance of the linear-Gaussian processes themselves, where it is known."""
+        """Return the distance of the linear-Gaussian processes, or None if there is no closed form."""
         if x.process is None or y.process is None:
             return None
         try:
@@ -268,7 +281,7 @@ class Task:
             return None
 
     def _distance(self, X: Any, Y: Any, warm: DistanceResult | None) -> DistanceResult:
-        return distance(X, Y, self._table, self.discount, self.solver, warm=warm, **self.asked)
+        return distance(X, Y, self._table, self.discount, self.solver, warm=warm, **self.options)
 
     @cached_property
     def _table(self) -> Any:
@@ -277,7 +290,7 @@ class Task:
 
 
 def on_cells(process: LinearGaussian, cells: Cells, prune: float = 0.0) -> MarkovChain:
-    """A linear-Gaussian process as a chain on cells: the law at each center, by quasi-random points."""
+    """Quantize a linear-Gaussian process: the transition distribution at each center, by quasi-random points."""
     normal = _normal_points(process.dimension)
     steps = cells.centers @ process.slope.T + process.shift
     points = steps[:, None] + normal @ process.noise.T
@@ -288,7 +301,7 @@ def on_cells(process: LinearGaussian, cells: Cells, prune: float = 0.0) -> Marko
 
 @cache
 def _normal_points(d: int) -> Floats:
-    """Points (POINTS, d) that stand for the standard normal law."""
+    """Return quasi-random points (POINTS, d) of the standard normal distribution."""
     from scipy.special import ndtri
     from scipy.stats import qmc
 
@@ -297,7 +310,7 @@ def _normal_points(d: int) -> Floats:
 
 
 def halves_of(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
-    """Two random halves: of the trajectories, or of pieces of them where there are few."""
+    """Split the steps into random halves by trajectory, or by pieces of them if there are few."""
     n = len(steps.starts)
     unit: Integers = steps.trajectory
     if n < FEW:

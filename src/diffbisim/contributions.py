@@ -1,14 +1,14 @@
-"""Where two processes differ, and what that does to their distance.
+"""Decomposition of a distance: in which states the cost is paid, and which rows of the kernels cause it.
 
-*Where the cost is paid.* With m the occupancy of the optimal coupling d = <m, c>: the pair (x, y) costs m(x,y)
-c(x,y), and sums over pairs say in which states of X, and of Y, the distance arises. That holds for any two processes.
-It is a symptom: a transition that is taken more often in one process is paid for in the states that it leads to, and
-in all that follow.
+*Where the cost is paid.* With m the occupancy of the optimal coupling, d = <m, c>: the pair (x, y) contributes
+m(x,y) c(x,y), and sums over pairs give the contributions of the states of X and of Y. This works for any two processes,
+but shows symptoms rather than causes: a transition that is more frequent in one process is paid for in the states that
+it leads to, and in all later ones.
 
-*What causes it* can be said where both have the same states: rows of the kernels that differ, and the starts
-(solvers/causes.py). ``size`` is what a row adds to the distance at first order. Large rows need not be the certain
-ones: between two sets of data (evidence.py) ``z`` is how far a row is out of the ordinary, in standard deviations of
-chance, and ``p_value`` how often chance makes the largest z of all rows as large.
+*What causes it.* If both processes have the same states, the causes are the rows of the kernels that differ, and the
+initial distributions (solvers/causes.py). ``size`` is the first-order contribution of a row to the distance. Large
+contributions need not be significant: between two datasets (evidence.py), ``z`` is the deviation of a row in standard
+errors, and ``p_value`` the probability that the largest z over all rows is this large by chance.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
     from diffbisim.chain import MarkovChain
     from diffbisim.results import DistanceResult
 
-#: How the start is called among the rows.
+#: Name of the initial distribution in the list of rows.
 START = "(start)"
 
 Record = dict[str, Any]
 
 
 class Solve(NamedTuple):
-    """What needs a solver again (solvers/causes.py)."""
+    """The functions of solvers/causes.py, which this module may not import."""
 
     first_order: Callable[..., Any]
     integrated_gradient: Callable[..., Any]
     pseudometric: Callable[..., bool]
 
 
-#: How to get it; entered by diffbisim.solvers, without which there is no result.
+#: Registered by diffbisim.solvers; a list so that it can be set later.
 solve: list[Callable[[], Solve]] = []
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of two kernels and their starts, side by side; R of them."""
+    """Comparison of the R rows (and initial distributions) in which two kernels differ."""
 
-    names: tuple[Hashable, ...]  # of the states; the start is called START
-    apart: Floats  # (R,) W_x, how far the two rows are apart
-    size: Floats  # (R,) what this adds to the distance at first order
-    z: Floats | None = None  # (R,) between data: how far out of the ordinary, in deviations of chance
-    p_values: Floats | None = None  # (R,) how often the largest z of all rows is as large by chance
+    names: tuple[Hashable, ...]  # states; START for the initial distribution
+    apart: Floats  # (R,) W_x, the distance between the two rows
+    size: Floats  # (R,) first-order contribution to the distance
+    z: Floats | None = None  # (R,) between datasets: deviation in standard errors
+    p_values: Floats | None = None  # (R,) probability that the largest z over all rows is this large by chance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contributions:
-    """Where the cost of a distance is paid and what causes it; make it with ``result.contributions()``.
+    """Where the cost of a distance is paid and what causes it; created by ``result.contributions()``.
 
-    ``str()`` is a table for people, :meth:`records` one for programs, ``db.plot.contributions`` a picture.
+    ``str()`` gives a readable table, :meth:`records` a list of dicts, and ``db.plot.contributions`` a plot.
     """
 
     distance: DistanceResult
@@ -72,36 +72,36 @@ class Contributions:
 
     @lazy
     def paid(self) -> Floats:
-        """m(x,y) c(x,y), shape ``(n_X, n_Y)``; sums to the distance."""
+        """Contribution m(x,y) c(x,y) of each pair, shape ``(n_X, n_Y)``; sums to the distance."""
         table = self.distance.occupancy * self.distance.problem.cost
         total = float(table.sum())
         return freeze(table * (self.distance.value / total) if total > 0 else table)
 
     @property
     def by_x(self) -> Floats:
-        """What is paid in each state of X, ``(n_X,)``; sums to the distance."""
+        """Contribution of each state of X, ``(n_X,)``; sums to the distance."""
         return np.asarray(self.paid.sum(axis=1))
 
     @property
     def by_y(self) -> Floats:
-        """What is paid in each state of Y, ``(n_Y,)``; sums to the distance."""
+        """Contribution of each state of Y, ``(n_Y,)``; sums to the distance."""
         return np.asarray(self.paid.sum(axis=0))
 
     @property
     def reason(self) -> str | None:
-        """Why nothing is known of causes; None if it is."""
+        """Why the causes cannot be determined; None if they can."""
         problem = self.distance.problem
         if problem.criterion != "discounted":
-            return f"rows are compared for the discounted criterion, not for {problem.criterion!r}"
+            return f"rows can only be compared for criterion='discounted', not for {problem.criterion!r}"
         if problem.x.labels != problem.y.labels or problem.x.n_states != problem.y.n_states:
-            return "the two do not have the same states in the same order, so that their rows cannot be compared"
+            return "X and Y do not have the same states in the same order, so their rows cannot be compared"
         if not solve[0]().pseudometric(problem.cost):
-            return "the cost is no metric between the states: symmetric, zero between equal ones, and triangular"
+            return "the cost is not a metric on the states (symmetric, zero on the diagonal, triangle inequality)"
         return None
 
     @lazy
     def rows(self) -> Rows:
-        """Which rows and starts cause the distance; those that do not differ are left out."""
+        """The rows and initial distributions that cause the distance; equal ones are left out."""
         if self.given is not None:
             return self.given
         self._need_causes()
@@ -110,22 +110,24 @@ class Contributions:
 
     @lazy
     def path(self) -> Any:
-        """Single transitions and starts by the integrated gradient: ``transitions``, ``starts``, and its ``error``."""
+        """Contributions of single transitions by integrated gradients: ``transitions``, ``starts`` and ``error``."""
         self._need_causes()
         return solve[0]().integrated_gradient(self.distance.problem, self.distance.value, self.nodes)
 
     def _need_causes(self) -> None:
         if self.reason is not None:
-            raise InvalidArgument(f"{self.reason}; where the cost is paid is in paid, by_x and by_y")
+            raise InvalidArgument(f"{self.reason}; paid, by_x and by_y show where the cost is paid")
 
     def records(self, what: str = "rows", most: int | None = None) -> list[Record]:
-        """A list of mappings, the largest first, for DataFrames and JSON.
+        """Return the contributions as a list of dicts, largest first, for DataFrames and JSON.
 
         Parameters
         ----------
-        what : "rows" (what causes the distance; by evidence where there is some, else by size), "pairs", "x" or "y"
-            (where it is paid), or "transitions" (single ones, by the integrated gradient)
-        most : at most so many
+        what : {"rows", "pairs", "x", "y", "transitions"}, default="rows"
+            "rows" are the rows that cause the distance, sorted by ``z`` if there is one, else by ``size``; "pairs", "x"
+            and "y" show where it is paid; "transitions" are single transitions, by integrated gradients.
+        most : int, default=None
+            Maximum number of records.
         """
         kinds: dict[str, Callable[[], list[Record]]] = {
             "rows": self._row_records,
@@ -186,11 +188,11 @@ class Contributions:
         return _sorted(columns, np.abs(columns["amount"]))
 
     def tables(self, most: int = 8) -> list[Table]:
-        """For people (rich): the rows that cause it, if they can be told, and where it is paid."""
-        tables = [_table(self.records("x", most), "where it is paid, by states of X"),
-                  _table(self.records("pairs", most), "where it is paid, by pairs of states")]  # fmt: skip
+        """Return rich tables of the rows that cause the distance, if known, and of where it is paid."""
+        tables = [_table(self.records("x", most), "where the cost is paid, by state of X"),
+                  _table(self.records("pairs", most), "where the cost is paid, by pair of states")]  # fmt: skip
         if self.given is not None or self.reason is None:
-            tables.insert(0, _table(self.records("rows", most), "which rows cause it"))
+            tables.insert(0, _table(self.records("rows", most), "which rows cause the distance"))
         return tables
 
     def __str__(self) -> str:
@@ -206,12 +208,12 @@ class Contributions:
 
 
 def row_names(chain: MarkovChain, states: Any) -> tuple[Hashable, ...]:
-    """The labels of rows; that of state n is the start."""
+    """Return the labels of rows; state n stands for the initial distribution."""
     return tuple(START if k == chain.n_states else chain.label(int(k)) for k in states)
 
 
 def _sorted(columns: dict[str, Any], key: Any) -> list[Record]:
-    """Rows of a table of columns, the largest key first; numbers are Python's own."""
+    """Return a dict of columns as a list of rows, sorted by descending key, with Python scalars."""
     plain = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in columns.items()}
     return [{name: column[k] for name, column in plain.items()} for k in np.argsort(-np.asarray(key), kind="stable")]
 
@@ -221,7 +223,7 @@ def _table(records: Sequence[Record], title: str) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in records[0] if records else ("nothing",):
+    for name in records[0] if records else ("(empty)",):
         table.add_column(name.replace("_", " "))
     for record in records:
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in record.values()))

@@ -1,16 +1,19 @@
-"""Ground costs: how different two states look to an observer, before any dynamics.
+"""Ground costs: how different two states look to an observer, regardless of the dynamics.
 
-``c(x, y) ≥ 0`` is an (n_X, n_Y) table. The bisimulation metric extends it over time,
-``V(x,y) = c(x,y) + γ OT_V(P_X(·|x), P_Y(·|y))``, so the choice of c says what counts as the same behavior:
+A cost ``c(x, y) ≥ 0`` is an (n_X, n_Y) table. The bisimulation metric extends it over time,
+
+    V(x,y) = c(x,y) + γ OT_V(P_X(·|x), P_Y(·|y)),
+
+so the choice of c defines which behaviors count as equal:
 
     "reward"      c = |r_X(x) - r_Y(y)|        the classical bisimulation metric
-    "euclidean"   c = ‖r_X(x) - r_Y(y)‖        the same, said of vectors that an observer sees of a state
-    "squared"     c = |r_X(x) - r_Y(y)|²       the (adapted) 2-Wasserstein distance, squared
-    "indicator"   c = 1{x ≠ y}                 the same states, named alike: imitation
+    "euclidean"   c = ‖r_X(x) - r_Y(y)‖        the same for vector-valued rewards
+    "squared"     c = |r_X(x) - r_Y(y)|²       the squared (adapted) 2-Wasserstein distance
+    "indicator"   c = 1{x ≠ y}                 chains on the same states, as in imitation
     features      c = ‖φ_X(x) - φ_Y(y)‖        positions, embeddings (`feature_cost`)
-    an array      anything non-negative and finite
+    an array      any non-negative finite table
 
-A constant factor in c is the same factor in the distance.
+Multiplying c by a constant multiplies the distance by the same constant.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 
 
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
-    """The (n_X, n_Y) cost table, float64 and C-contiguous, of which nobody else has a reference.
+    """Return the (n_X, n_Y) cost table as a new C-contiguous float64 array.
 
-    ``cost`` is "reward", "euclidean", "squared", "indicator", an array, or a function ``(X, Y) -> array``; both arrays
-    are copied, since a function may well return the same one again and again, with other numbers. A table with names (a
-    pandas DataFrame) has the labels of X along its rows and those of Y along its columns, in any order.
+    ``cost`` is "reward", "euclidean", "squared", "indicator", an array, or a function ``(X, Y) -> array``. The result
+    of a function is copied too, since it may reuse its buffer. The rows and columns of a labeled table (a pandas
+    DataFrame) are matched with the labels of X and Y.
     """
     if isinstance(cost, str):
         if cost in ("reward", "euclidean", "squared"):
@@ -41,15 +44,15 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
         if cost == "indicator":
             return indicator_cost(X, Y)
         raise InvalidCost(
-            f'cost {cost!r} is unknown; use "reward", "euclidean", "squared", "indicator", an array or a function (X, '
-            "Y)"
+            f'cost {cost!r} is unknown; use "reward", "euclidean", "squared", "indicator", an array or a function of '
+            "(X, Y)"
         )
     shape = (X.n_states, Y.n_states)
     return _checked(_in_order_of_states(cost(X, Y) if callable(cost) else cost, X, Y), shape, copy=True)
 
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:
-    """``|r_x[i] - r_y[j]|``, shape (n_X, n_Y), from two reward vectors."""
+    """Return ``|r_x[i] - r_y[j]|``, shape (n_X, n_Y), for two reward vectors."""
     r_x, r_y = _vector(r_x, "r_x"), _vector(r_y, "r_y")
     with np.errstate(over="ignore"):
         table: Floats = np.subtract.outer(r_x, r_y)
@@ -57,14 +60,14 @@ def reward_cost(r_x: Any, r_y: Any) -> Floats:
     if not table.max(initial=0.0) < np.inf:
         x, y = (int(k) for k in np.argwhere(~(table < np.inf))[0])
         raise InvalidCost(
-            f'cost "reward": |r_x[{x}] - r_y[{y}]| = |{r_x[x]:g} - {r_y[y]:g}| is too large for a double; divide the '
-            "rewards by a constant, which divides the distance by the same"
+            f'cost "reward": |r_x[{x}] - r_y[{y}]| = |{r_x[x]:g} - {r_y[y]:g}| overflows; divide the rewards by a '
+            "constant, which divides the distance by the same constant"
         )
     return table
 
 
 def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
-    """``1{x ≠ y}``, shape (n_X, n_Y): by labels when both chains have them, by index when neither has."""
+    """Return ``1{x ≠ y}``, shape (n_X, n_Y), comparing labels if both chains have them, indices if neither has."""
     if (X.labels is None) != (Y.labels is None):
         with_, without = ("X", "Y") if X.labels is not None else ("Y", "X")
         raise InvalidCost(f'cost "indicator": {with_} has labels and {without} has none; label both or neither')
@@ -81,13 +84,25 @@ def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
 
 
 def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") -> Floats:
-    """Distances between feature rows (n_X, k) and (n_Y, k); ``metric`` as in scipy.spatial.distance.cdist."""
+    """Compute the distances between the features of two sets of states.
+
+    Parameters
+    ----------
+    features_x : array of shape (n_X, k)
+    features_y : array of shape (n_Y, k)
+    metric : str, default="euclidean"
+        A metric of ``scipy.spatial.distance.cdist``.
+
+    Returns
+    -------
+    cost : array of shape (n_X, n_Y)
+    """
     from scipy.spatial.distance import cdist
 
     a, b = _matrix(features_x, "features_x"), _matrix(features_y, "features_y")
     if a.shape[1] != b.shape[1]:
         raise InvalidCost(
-            f"features_x has {a.shape[1]} columns and features_y {b.shape[1]}; both need the same features"
+            f"features_x has {a.shape[1]} columns and features_y has {b.shape[1]}; both need the same features"
         )
     try:
         table = cdist(a, b, metric)  # type: ignore[call-overload]
@@ -97,11 +112,11 @@ def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") ->
 
 
 def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
-    """Distances of the rewards, Euclidean where a state has several."""
+    """Return the distances between rewards, Euclidean if these are vectors."""
     for name, chain in (("X", X), ("Y", Y)):
         if chain.rewards is None:
             raise InvalidCost(
-                f'cost "reward": chain {name} has no rewards; make it with MarkovChain(..., rewards=r), '
+                f'cost "reward": chain {name} has no rewards; create it with MarkovChain(..., rewards=r), '
                 'or use cost="indicator" or an array'
             )
     r_x, r_y = np.asarray(X.rewards), np.asarray(Y.rewards)
@@ -114,13 +129,13 @@ def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
 
 
 def _in_order_of_states(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
-    """A table with names in the order of the states of both chains."""
+    """Return a labeled table in the order of the states of both chains."""
     states = [range(chain.n_states) if chain.labels is None else chain.labels for chain in (X, Y)]
     return in_order(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
 
 
 def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Floats:
-    """A table of the right shape with finite entries >= 0; the message names the first bad entry."""
+    """Check the shape of a table and that its entries are finite and non-negative."""
     refuse_masked(table, "cost", InvalidCost)
     try:
         if np.iscomplexobj(table):
@@ -129,12 +144,12 @@ def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Fl
     except (TypeError, ValueError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
     if c.shape != shape:
-        turned = "; it looks transposed: pass cost.T" if c.shape == shape[::-1] else ""
-        raise InvalidCost(f"cost has shape {c.shape}, expected (n_X, n_Y) = {shape}{turned}")
+        remedy = "; it looks transposed: pass cost.T" if c.shape == shape[::-1] else ""
+        raise InvalidCost(f"cost has shape {c.shape}, expected (n_X, n_Y) = {shape}{remedy}")
     if not (c.min() >= 0.0 and c.max() < np.inf):
         x, y = (int(k) for k in np.argwhere(~((c >= 0.0) & (c < np.inf)))[0])
         fault = "negative" if c[x, y] < 0.0 and np.isfinite(c[x, y]) else "not finite"
-        raise InvalidCost(f"cost[{x}, {y}] is {c[x, y]:g}, {fault}; costs must be finite and at least 0")
+        raise InvalidCost(f"cost[{x}, {y}] is {c[x, y]:g}, {fault}; costs must be finite and non-negative")
     return c
 
 

@@ -1,15 +1,18 @@
-"""From what was observed to a kernel: names become numbers, and numbers become shares of counts.
+"""Transition kernels from observed data: encode states as integers, then normalize counts.
 
-**Numbers.** Non-negative integers are state numbers already (``n = max + 1``, as in numpy.bincount). Anything else
-(strings, tuples, negative numbers, a mixture) is a label; the distinct labels are numbered in sorted order if
-they can be sorted, else in order of appearance. A given state space settles it instead: an int n (numbers
-0 … n-1) or a list of labels in the wanted order.
+**Encoding.** Non-negative integers are used as state indices (``n = max + 1``, as in numpy.bincount). Anything else
+(strings, tuples, negative numbers, mixed types) is a label; distinct labels are sorted if possible, otherwise kept in
+order of appearance. ``states`` overrides this: an int n (indices 0 … n-1) or a list of labels in the desired order.
 
-A missing value (None, NaN, NaT, pandas.NA, a masked entry, a tuple with such a part) is not a state: somebody has to
-decide whether the entry is dropped or the state gets a name.
+A missing value (None, NaN, NaT, pandas.NA, a masked entry, or a tuple that contains one) is not a state and raises an
+error: the caller decides whether to drop the entry or to name the state.
 
-**Counts.** Letters: i, j, w (m,) are sources, targets and positive weights; n states. Nothing here allocates n numbers
-before it is known that n is sane, so that a state called 1000000000000 is an error and not a crash.
+**Counting.** With sources i, targets j and weights w, each (m,), the kernel is
+
+    P[x, x'] = Σ_k w_k 1{i_k = x, j_k = x'} / Σ_k w_k 1{i_k = x}.
+
+The size n is checked before anything of length n is allocated, so a state called 1000000000000 raises an error instead
+of exhausting memory.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from diffbisim.stochastic import fewest_steps
 
 Where = Callable[[int], str]
 
-MOST_FILLED = 4 * 10**6  # entries that unseen="uniform" may add
+MOST_FILLED = 4 * 10**6  # maximum number of entries that unseen="uniform" may add
 SHOWN = 5  # states listed in a message
 
 
@@ -52,11 +55,11 @@ class Pairs(NamedTuple):
     w: Floats
 
 
-# --- names become numbers -----------------------------------------------------------------------------------------
+# --- encoding -----------------------------------------------------------------------------------------------------
 
 
 class Encoded(NamedTuple):
-    """Data as state numbers: ``codes`` (m,) in 0 … n_states-1; ``labels`` are the names, if they have any."""
+    """Data as state indices: ``codes`` (m,) in 0 … n_states-1, and the labels of the states, if any."""
 
     codes: Integers
     n_states: int
@@ -64,10 +67,10 @@ class Encoded(NamedTuple):
 
 
 def encode_pairs(s: Any, s_next: Any, states: Any) -> Encoded:
-    """Number the states of m transitions; ``codes`` (2m,) are s[0], s_next[0], s[1], …: the order of appearance."""
+    """Encode the states of m transitions; ``codes`` (2m,) interleaves them: s[0], s_next[0], s[1], …"""
     first, second = _column(s, "s"), _column(s_next, "s_next")
     if len(first) != len(second):
-        raise InvalidData(f"s has {len(first)} entries and s_next {len(second)}; they must go in pairs")
+        raise InvalidData(f"s has {len(first)} entries and s_next has {len(second)}; they must have the same length")
     if len(first) == 0:
         raise InvalidData("s is empty; there must be at least one transition")
     entries: Any
@@ -78,13 +81,13 @@ def encode_pairs(s: Any, s_next: Any, states: Any) -> Encoded:
     return _encode(entries, states, lambda k: f"{('s', 's_next')[k % 2]}[{k // 2}]")
 
 
-def what_was_done(actions: Any, rewards: Any, m: int) -> dict[str, Any]:
-    """The fields of m transitions that say what was done, numbered as states are, and what it gave."""
+def encode_actions(actions: Any, rewards: Any, m: int) -> dict[str, Any]:
+    """Return the action and reward fields of m transitions; actions are encoded like states."""
     known: dict[str, Any] = {}
     if actions is not None:
         entries = _column(actions, "actions")
         if len(entries) != m:
-            raise InvalidData(f"actions has {len(entries)} entries for {m} transitions; give one each")
+            raise InvalidData(f"actions has {len(entries)} entries for {m} transitions; give one per transition")
         done = _encode(entries, None, lambda k: f"actions[{k}]")
         known |= {"actions": done.codes, "n_actions": done.n_states, "action_labels": done.labels}
     if rewards is not None:
@@ -92,13 +95,13 @@ def what_was_done(actions: Any, rewards: Any, m: int) -> dict[str, Any]:
     return known
 
 
-def by_step(values: Any, lengths: Integers, name: str) -> Any:
-    """Sequences with an entry for every step of trajectories with so many states, one after the other."""
+def concatenate_steps(values: Any, lengths: Integers, name: str) -> Any:
+    """Concatenate sequences with one entry per step of trajectories that have ``lengths`` states."""
     if values is None:
         return None
     parts = [list(part) for part in values]
     if len(parts) != lengths.size:
-        raise InvalidData(f"{name} has {len(parts)} sequences for {lengths.size} trajectories; give one each")
+        raise InvalidData(f"{name} has {len(parts)} sequences for {lengths.size} trajectories; give one per trajectory")
     for k, (part, length) in enumerate(zip(parts, lengths.tolist(), strict=True)):
         if len(part) != length - 1:
             raise InvalidData(f"{name}[{k}] has {len(part)} entries for {length - 1} steps; give one per step")
@@ -106,7 +109,7 @@ def by_step(values: Any, lengths: Integers, name: str) -> Any:
 
 
 def encode_paths(trajectories: Sequence[Any], states: Any) -> tuple[Encoded, Integers]:
-    """Number the states of several trajectories, one after the other; and how many states each has, (k,)."""
+    """Encode the concatenated states of k trajectories; also return their lengths, (k,)."""
     paths = [_as_path(path) for path in trajectories]
     lengths = _lengths(paths)
     entries: Any
@@ -124,7 +127,7 @@ def encode_paths(trajectories: Sequence[Any], states: Any) -> tuple[Encoded, Int
 
 
 def encode_column(codes: Integers, names: Sequence[Hashable], states: Any) -> Encoded:
-    """Number the states of a column whose entry k is ``names[codes[k]]``."""
+    """Encode a column whose entry k is ``names[codes[k]]``."""
     used = np.flatnonzero(np.bincount(codes, minlength=len(names)))
     found = _encode(_column([python_scalar(names[k]) for k in used.tolist()], "state"), states, lambda k: "state")
     number = np.zeros(len(names), dtype=np.int64)
@@ -133,7 +136,7 @@ def encode_column(codes: Integers, names: Sequence[Hashable], states: Any) -> En
 
 
 def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded:
-    """Number the entries of a column; ``where(k)`` says for messages where entry k stands."""
+    """Encode the entries of a column; ``where(k)`` locates entry k in messages."""
     if isinstance(states, (int, np.integer)) and not isinstance(states, bool):
         return _within(entries, int(states), where)
     if states is None and isinstance(entries, np.ndarray) and entries.min() >= 0:
@@ -152,7 +155,7 @@ def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded
 
 
 def _column(values: Any, name: str) -> Integers | list[Any]:
-    """One column of states: an int64 array if all entries are integers, else the list of entries."""
+    """Return a column of states: an int64 array if all entries are integers, else a list."""
     if isinstance(values, (str, bytes)):
         raise InvalidData(f"{name} is the string {values!r}; pass a sequence of states")
     if isinstance(values, (set, frozenset, Mapping)):
@@ -171,21 +174,21 @@ def _column(values: Any, name: str) -> Integers | list[Any]:
         raise InvalidData(f"{name} = {values!r} is not a sequence of states") from None
     kinds = set(map(type, items))
     if kinds and all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds):
-        with suppress(OverflowError):  # names such as 2**64
+        with suppress(OverflowError):  # integers such as 2**64 are treated as labels
             return np.array(items, dtype=np.int64)
     return items
 
 
 def _array_entries(array: Any, values: Any) -> Any:
-    """A one-dimensional array as it is if it holds integers, else the list of its entries; ``values`` made it.
+    """Return a one-dimensional integer array unchanged, any other as a list; ``values`` is the array's source.
 
-    What is masked becomes None, and dates stay dates.
+    Masked entries become None, and dates stay dates.
     """
     if isinstance(array, np.ma.MaskedArray):
         return array.data if array.dtype.kind == "i" and not np.ma.getmaskarray(array).any() else array.tolist()
     if array.dtype.kind == "i":
         return array
-    if array.dtype.kind in "mM":  # as pandas and polars give them out, else as numpy does
+    if array.dtype.kind in "mM":  # keep the date type of pandas and polars
         return list(values if library(values) in ("pandas", "polars") else array)
     return array.tolist()
 
@@ -199,16 +202,18 @@ def _within(entries: Integers | list[Any], n: int, where: Where) -> Encoded:
         raise InvalidData(f"states = {n}; there must be at least one state")
     if isinstance(entries, list):
         k = next(k for k, e in enumerate(entries) if isinstance(e, bool) or not isinstance(e, (int, np.integer)))
-        raise InvalidData(f"{where(k)} = {entries[k]!r} is no state number; states = {n} asks for 0 to {n - 1}")
+        raise InvalidData(
+            f"{where(k)} = {entries[k]!r} is not a state number; with states = {n} they run from 0 to {n - 1}"
+        )
     bad = (entries < 0) | (entries >= n)
     if bad.any():
         k = int(bad.argmax())
-        raise InvalidData(f"{where(k)} = {entries[k]} is outside states: numbers run from 0 to {n - 1}")
+        raise InvalidData(f"{where(k)} = {entries[k]} is out of range; with states = {n} numbers run from 0 to {n - 1}")
     return Encoded(entries, n, None)
 
 
 def _distinct_entries(items: list[Any], where: Where) -> Labels:
-    """The distinct entries, sorted if possible, else in order of appearance."""
+    """Return the distinct entries, sorted if possible, else in order of appearance."""
     try:
         labels = list(dict.fromkeys(items))
     except TypeError:
@@ -217,7 +222,7 @@ def _distinct_entries(items: list[Any], where: Where) -> Labels:
     if any(map(is_missing, labels)):
         k = next(k for k, item in enumerate(items) if is_missing(item))
         raise _missing(where(k), items[k])
-    with suppress(TypeError):  # then they stay in order of appearance
+    with suppress(TypeError):  # labels that cannot be sorted stay in order of appearance
         labels.sort()
     return tuple(map(python_scalar, labels))
 
@@ -238,13 +243,13 @@ def _missing(where: str, item: Any) -> InvalidData:
 def _hashable(item: Any) -> bool:
     try:
         hash(item)
-    except TypeError:  # also of a tuple with a list inside
+    except TypeError:
         return False
     return True
 
 
 def _as_path(path: Any) -> Any:
-    """A trajectory as an array of integers or a sequence."""
+    """Return a trajectory as an array of integers or a sequence."""
     if not (isinstance(path, np.ma.MaskedArray) or hasattr(path, "__array__")):
         return path
     array = np.asanyarray(path)
@@ -252,7 +257,7 @@ def _as_path(path: Any) -> Any:
 
 
 def _lengths(paths: list[Any]) -> Integers:
-    """Numbers of states (k,) of the trajectories, each at least one."""
+    """Return the number of states of each trajectory, (k,), and check that none is empty."""
     if not paths:
         raise InvalidData("trajectories is empty; there must be at least one")
     for k, path in enumerate(paths):
@@ -272,9 +277,9 @@ def _lengths(paths: list[Any]) -> Integers:
 
 
 def by_index_of(values: Any, like: Any, name: str, other: str) -> Any:
-    """A Series in the order of the index of another one, if it has this index; anything else as it is.
+    """Reorder a Series to the index of ``like`` if it has the same entries; return anything else unchanged.
 
-    Successors may have another index than their sources, as in ``x[:-1], x[1:]``; weights may not.
+    Successors may have a different index than their sources, as in ``x[:-1], x[1:]``; weights may not.
     """
     own, index = axis_names(values), axis_names(like)
     if len(own) != 1 or len(index) != 1 or own == index or len(values) != len(like):
@@ -283,31 +288,31 @@ def by_index_of(values: Any, like: Any, name: str, other: str) -> Any:
     if set(mine) == set(theirs) and len(set(mine)) == len(mine):
         return getattr(values, "iloc", values)[positions(mine, theirs, name)]
     if name == "weights" and own[0] is not None:
-        raise InvalidData(f"weights has another index than {other}; give it that of {other}, or pass a bare array")
+        raise InvalidData(f"weights and {other} have different indices; give weights that of {other}, or a bare array")
     return values
 
 
 def check_weights(weights: Any, m: int, per: str) -> Floats | None:
-    """The (m,) weights, finite and not negative; None if there are none."""
+    """Return the (m,) weights, finite and non-negative, or None."""
     if weights is None:
         return None
     w = finite_numbers(weights, (m,), name="weights", per=per, error=InvalidData)
     if (bad := w < 0.0).any():
         k = int(bad.argmax())
-        raise InvalidData(f"weights[{k}] is {w[k]:g}; weights must be at least 0")
+        raise InvalidData(f"weights[{k}] is {w[k]:g}; weights must be non-negative")
     return w
 
 
-# --- numbers become shares ----------------------------------------------------------------------------------------
+# --- counting -----------------------------------------------------------------------------------------------------
 
 
 def empirical_kernel(pairs: Pairs, n: int, sparse: bool | None) -> Matrix:
-    """Row-normalized sums of weights, (n, n): dense, or CSR when that is asked for or pays."""
+    """Return the row-normalized sums of weights, (n, n): CSR if requested or much smaller, else dense."""
     i, j, w = pairs
     counts = sp.csr_array((w, (i, j)), shape=(n, n))
     counts.sum_duplicates()
     sums = np.asarray(counts.sum(axis=1), dtype=np.float64)
-    sums[np.abs(sums - 1.0) <= ROUNDED] = 1.0  # probabilities come through bit by bit
+    sums[np.abs(sums - 1.0) <= ROUNDED] = 1.0  # rows of probabilities stay bitwise unchanged
     counts.data /= np.repeat(sums, np.diff(counts.indptr))
     if sparse is None:
         sparse = n > 64 and counts.nnz < 0.25 * n * n
@@ -315,7 +320,7 @@ def empirical_kernel(pairs: Pairs, n: int, sparse: bool | None) -> Matrix:
 
 
 def fill_unseen(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashable]) -> Pairs:
-    """Give every state without an outgoing transition a self-loop or a uniform row, or refuse."""
+    """Give every state without an outgoing transition a self-loop or a uniform row, or raise an error."""
     i, j, w = pairs
     sources = _seen(i, n)
     missing = n - sources.size
@@ -325,8 +330,8 @@ def fill_unseen(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashabl
         raise InvalidData(_unseen_message(sources, n, name))
     if n > limits.STATES:
         raise InvalidData(
-            f"the largest state number is {n - 1}, which asks for {n} states; "
-            'if the numbers are names, pass states=[...] or unseen="drop"'
+            f"the largest state number is {n - 1}, which would need {n} states; "
+            'if the numbers are labels, pass states=[...] or unseen="drop"'
         )
     gaps = np.setdiff1d(np.arange(n), sources, assume_unique=True)
     if unseen == "self-loop":
@@ -340,7 +345,7 @@ def fill_unseen(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashabl
 
 
 def drop_unseen(pairs: Pairs, n: int) -> tuple[Pairs, Integers]:
-    """The pairs among the states with an infinite path, renumbered, and the old numbers of these states."""
+    """Return the renumbered pairs between states with an infinite path, and the old indices of these states."""
     i, j, w = pairs
     seen = _seen(np.concatenate([i, j]), n)
     i, j = np.searchsorted(seen, i), np.searchsorted(seen, j)
@@ -356,7 +361,7 @@ def drop_unseen(pairs: Pairs, n: int) -> tuple[Pairs, Integers]:
 
 
 def _reach_a_cycle(i: Integers, j: Integers, n: int) -> Any:
-    """Mask (n,) of the states from which a cycle can be reached."""
+    """Return a mask (n,) of the states from which a cycle can be reached."""
     from scipy.sparse.csgraph import connected_components
 
     _, component = connected_components(sp.csr_array((np.ones(i.size), (i, j)), shape=(n, n)), connection="strong")
@@ -367,19 +372,19 @@ def _reach_a_cycle(i: Integers, j: Integers, n: int) -> Any:
 
 
 def _seen(i: Integers, n: int) -> Integers:
-    """The distinct values of i, ascending; by counting when n is of the size of the data."""
+    """Return the distinct values of i, ascending; counting is faster when n is not much larger than the data."""
     if n <= 4 * i.size + 1024:
         return np.flatnonzero(np.bincount(i, minlength=n))
     return np.unique(i)
 
 
 def _unseen_message(sources: Integers, n: int, name: Callable[[int], Hashable]) -> str:
-    candidates = np.arange(min(n, sources.size + SHOWN))  # the first few gaps are among these
+    candidates = np.arange(min(n, sources.size + SHOWN))  # contains the first few gaps
     gaps = np.setdiff1d(candidates, sources, assume_unique=True)[:SHOWN]
     missing = n - sources.size
     names = few([name(int(k)) for k in gaps], missing)
     return (
         f"{missing} of {n} states have no outgoing transition: {names}; "
         'pass unseen="self-loop" (they are absorbing), "uniform" (anything can follow) or "drop" (leave them '
-        "out), or states=[...] if the numbers are names"
+        "out), or states=[...] if the numbers are labels"
     )

@@ -1,23 +1,23 @@
-"""The front door: ``distance(X, Y)`` between two Markov chains (between many: pairwise.py).
+"""The distance between two Markov processes.
 
     d(X, Y) = (1-γ) min E Σ_t γ^t c(x_t, y_t)
 
-over all joint processes whose marginals are the two chains and in which neither chain looks into the other's future
-(bicausal couplings); equivalently the bisimulation metric when c(x,y) = |r(x) - r(y)|.
+The minimum is over all bicausal couplings: joint processes whose marginals are the two chains and in which neither
+chain anticipates the other's future. For c(x,y) = |r(x) - r(y)| this is the bisimulation metric.
 
-====================  =============================================================  ==========================
-solver                what it does                                                   use it for
-====================  =============================================================  ==========================
-``"exact"``           policy iteration with exact transports; certified              everything (the default)
-``"lp"``              the paper's linear program by HiGHS; certified                 checking, up to ~30 states
-``"sinkhorn-policy"`` Sinkhorn's half-steps for all pairs at once; certified         a rough gap, the smooth loss
-``"sinkhorn-value"``  the same without linear solves; certified                      the same, the paper's SVI
-``"somcot"``          stochastic primal-dual steps on sample streams; an estimate    endless streams, the paper's way
-====================  =============================================================  ==========================
+====================  ==========================================================  ================================
+solver                method                                                      use it for
+====================  ==========================================================  ================================
+``"exact"``           policy iteration with exact transports; certified           everything (the default)
+``"lp"``              the paper's linear program, solved by HiGHS; certified      verification, up to ~30 states
+``"sinkhorn-policy"`` Sinkhorn iterations for all pairs at once; certified        a rough gap, the smooth loss
+``"sinkhorn-value"``  the same without linear solves; certified                   the same (the paper's SVI)
+``"somcot"``          stochastic primal-dual steps on sample streams; estimate    unbounded streams
+====================  ==========================================================  ================================
 
-``SinkhornPolicy(epsilon=0.1)`` computes another number: the entropic metric, a smooth loss (docs/sinkhorn.md).
+``SinkhornPolicy(epsilon=0.1)`` computes a different quantity: the entropic metric, a smooth loss (docs/sinkhorn.md).
 
-A string selects a solver with its default options; an object from :mod:`diffbisim.solvers` carries its own.
+A string selects a solver with default options; an object from :mod:`diffbisim.solvers` sets its own options.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.mdp import MDP
-from diffbisim.process import as_process
+from diffbisim.process import as_processes
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import ALIASES
@@ -53,32 +53,45 @@ def distance(
     warm: DistanceResult | None = None,
     callback: Callback | None = None,
 ) -> DistanceResult:
-    """Distance between two Markov processes, with certified bounds.
+    """Compute the distance between two Markov processes, with certified bounds.
 
     Parameters
     ----------
-    X, Y : the chains (or timed chains), of any two sizes, or what :func:`diffbisim.as_chain` makes one of; with
-        ``solver="somcot"`` also datasets (``Transitions``) and ``Stream`` objects
-    cost : "reward" (|r(x) - r(y)|), "squared" (its square), "indicator" (1 where the states differ), an (n_X, n_Y)
-        array, or a callable; with a horizon also a list of arrays, one per time
-    discount : weight γ of the next step, strictly between 0 and 1
-    solver : "exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot", or an object from :mod:`diffbisim.solvers`
-    tol : certified gap to reach, relative to the largest cost (default: the solver's own, 1e-8; Sinkhorn 1e-3)
-    criterion : "discounted"; "average", the long-run mean cost per step; or "total", undiscounted until absorption
-        (neither uses ``discount``)
-    horizon : number of steps T of a finite horizon: costs count by powers of the discount, which sum to one, and
-        ``discount=1`` is allowed. The default for a ``TimedChain`` is its own number of steps
-    weights : non-negative weights of the costs at times 0 … T, as they are, in place of the powers of the discount
-    terminal : (n_X, n_Y) booleans, pairs where the total cost ends; default: pairs of absorbing states without cost
-    actions : for two MDPs, "matched" (both take the same action; Ferns' metric, the default), "lax" (the other answers
-        with its nearest action) or "directed" (one half of it); costs may then be per action (see docs/mdps)
-    lump : first merge the states of each chain that are exactly equivalent for this cost (see :func:`diffbisim.lump`)
-    warm : a previous result for chains of the same sizes, to start from
-    callback : called with every row of history; returning True stops the run
+    X, Y : MarkovChain, TimedChain, MDP or any object that :func:`diffbisim.as_chain` accepts
+        The processes to compare; their sizes may differ. With ``solver="somcot"`` also ``Transitions`` and ``Stream``.
+    cost : {"reward", "euclidean", "squared", "indicator"}, array of shape (n_X, n_Y) or callable, default="reward"
+        The ground cost: "reward" is |r(x) - r(y)|, "squared" its square, "indicator" 1 where the states differ. With a
+        horizon also a list of arrays, one per time.
+    discount : float, default=0.95
+        The discount factor γ, strictly between 0 and 1.
+    solver : {"exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot"} or solver object, default="exact"
+        See :mod:`diffbisim.solvers` for solver objects.
+    tol : float, default=None
+        Target for the certified gap, relative to the largest cost; by default the solver's own (1e-8; Sinkhorn 1e-3).
+    criterion : {"discounted", "average", "total"}, default="discounted"
+        "average" is the long-run mean cost per step and "total" the undiscounted cost until absorption; neither uses
+        ``discount``.
+    horizon : int, default=None
+        Number of steps T of a finite horizon. Costs are weighted by powers of the discount, normalized to sum to one,
+        and ``discount=1`` is allowed. A ``TimedChain`` uses its own number of steps by default.
+    weights : array of shape (T + 1,), default=None
+        Non-negative weights of the costs at times 0 … T, used unnormalized in place of the powers of the discount.
+    terminal : boolean array of shape (n_X, n_Y), default=None
+        Pairs at which the total cost stops accruing; by default pairs of absorbing states without cost.
+    actions : {"matched", "lax", "directed"}, default=None
+        For two MDPs: "matched" (the default) lets both take the same action (Ferns' metric), "lax" lets the other
+        respond with its nearest action, and "directed" is one direction of "lax". Costs may then depend on actions.
+    lump : bool, default=False
+        First merge states that are exactly equivalent for this cost (see :func:`diffbisim.lump`).
+    warm : DistanceResult, default=None
+        A previous result for processes of the same sizes to start from.
+    callback : callable, default=None
+        Called with each row of the history; returning True stops the run.
 
     Returns
     -------
-    DistanceResult : ``value`` with ``lower <= value <= upper``, and plans, encoder, decoder, gradient on demand
+    result : DistanceResult
+        ``value`` with ``lower <= value <= upper``, and plans, encoder, decoder and gradient on demand.
 
     Examples
     --------
@@ -87,14 +100,14 @@ def distance(
     >>> round(distance(X, Y, discount=0.5).value, 6)
     0.166667
     """
-    X, Y, chosen = as_process(X), as_process(Y), make_solver(solver, tol)
+    (X, Y), chosen = as_processes((X, Y)), make_solver(solver, tol)
     if lump:
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):
         if isinstance(side, (Transitions, Stream)) and not chosen.samples:
             raise InvalidArgument(
-                f"{name} is a {type(side).__name__}, known by samples only: use solver='somcot' without lump, or for "
-                "Transitions diffbisim.estimate(X, Y), or the empirical chain, data.chain()"
+                f"{name} is a {type(side).__name__}, which provides samples only: use solver='somcot' without lump; "
+                "for Transitions use diffbisim.estimate(X, Y) or the empirical chain, data.chain()"
             )
     result: DistanceResult
     if chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y)):
@@ -110,20 +123,20 @@ def distance(
 def solve(
     problem: Any, solver: Any, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
-    """Any problem by a solver that can: the way of :func:`distance`, the bridges and all that is built on them."""
+    """Solve a problem after checking that the solver supports its criterion."""
     if problem.criterion not in solver.criteria:
         raise InvalidArgument(
-            f"solver {solver.name!r} does not solve problems of the kind {problem.criterion!r}; use solver='exact'"
+            f"solver {solver.name!r} does not support {problem.criterion!r} problems; use solver='exact'"
         )
     result: DistanceResult = solver.solve(problem, warm=warm, callback=callback)
     return result
 
 
 def make_solver(solver: Any, tol: float | None = None) -> Any:
-    """The solver object behind a string, with its tolerance."""
+    """Return a solver object from a name or object, with the given tolerance."""
     if isinstance(solver, str):
         if solver not in ALIASES:
-            raise InvalidArgument(f"solver {solver!r} is not known; choose one of {', '.join(map(repr, ALIASES))}")
+            raise InvalidArgument(f"solver {solver!r} is unknown; choose one of {', '.join(map(repr, ALIASES))}")
         solver = getattr(solvers, ALIASES[solver])()
     if isinstance(solver, type) or not hasattr(solver, "solve"):
         what = f"the class {solver.__name__}" if isinstance(solver, type) else f"a {type(solver).__name__}"
@@ -131,5 +144,5 @@ def make_solver(solver: Any, tol: float | None = None) -> Any:
     if tol is None:
         return solver
     if solver.tol is None:
-        raise InvalidArgument(f"{type(solver).__name__} has no tol; it ends after its number of steps: leave tol out")
+        raise InvalidArgument(f"{type(solver).__name__} has no tol, it runs for a fixed number of steps; omit tol")
     return replace(solver, tol=tol)

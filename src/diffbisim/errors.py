@@ -1,7 +1,7 @@
-"""What can go wrong, by name.
+"""Exceptions and warnings.
 
-Every message names the argument, the place (row, line, state) and the remedy. The errors about input are
-``ValueError`` too, so that code which knows nothing of diffbisim can catch them.
+Every message names the argument, the place (row, line, state) and the remedy. Errors about input also derive from
+``ValueError``, so generic code can catch them.
 """
 
 import warnings
@@ -12,51 +12,51 @@ from pathlib import Path
 
 
 class DiffbisimError(Exception):
-    """Base of every error that diffbisim raises on purpose."""
+    """Base class of all exceptions that diffbisim raises deliberately."""
 
 
 class InvalidArgument(DiffbisimError, ValueError):
-    """An option is out of its range: a discount outside (0, 1), an unknown solver, an impossible size."""
+    """An option is invalid: a discount outside (0, 1), an unknown solver, an impossible size."""
 
 
 class InvalidChain(DiffbisimError, ValueError):
-    """A transition matrix, start, reward or label list that does not make a Markov chain (or an MDP)."""
+    """The transition matrix, initial distribution, rewards or labels do not define a Markov chain (or an MDP)."""
 
 
 class InvalidCost(DiffbisimError, ValueError):
-    """A ground cost of the wrong shape, negative, not finite, or not defined for these two chains."""
+    """A ground cost has the wrong shape, is negative or not finite, or is not defined for these two chains."""
 
 
 class InvalidData(DiffbisimError, ValueError):
-    """Transitions, trajectories or files that cannot be read; of a text, ``file`` and ``line`` say where."""
+    """Transitions, trajectories or files cannot be read; for text files ``file`` and ``line`` give the place."""
 
     file: Path | None = None
     line: int | None = None
 
 
 class MissingExtra(DiffbisimError, ImportError):
-    """An optional dependency is not installed; the message has the one line that installs it."""
+    """An optional dependency is not installed; the message contains the command that installs it."""
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before the certified gap reached ``tol``; bounds and value are still true."""
+    """A solver stopped before the certified gap reached ``tol``; the bounds it returned are still valid."""
 
 
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def warn(message: str, category: type[Warning] = ConvergenceWarning, stacklevel: int = 2) -> None:
-    """``warnings.warn``, unless the caller asked for silence; ``stacklevel`` counts from the caller."""
+    """Issue a warning unless inside :func:`quietly`; ``stacklevel`` counts from the caller."""
     if not _quiet.get():
         warnings.warn(message, category, stacklevel + 1)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """No warning of diffbisim from the block, in this thread only.
+    """Suppress diffbisim's own warnings inside the block, in the current thread only.
 
-    ``warnings.catch_warnings`` changes the filters of the whole process: two threads that leave it in another order
-    than they entered it leave the wrong ones behind for good.
+    ``warnings.catch_warnings`` is not thread-safe: it changes the filters of the whole process, and threads that exit
+    it in a different order than they entered it leave the wrong filters behind.
     """
     token = _quiet.set(True)
     try:

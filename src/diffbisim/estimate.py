@@ -1,27 +1,30 @@
-"""The distance between two processes known by data only: its value, an interval, and whether it is more than chance.
+"""Estimation of the distance between two processes from data, with a confidence interval and a test.
 
-The *plug-in* estimate d̂ is the exact distance between the empirical chains. Noise makes chains look different, so d̂
-is too large on average, most visibly where the true distance is near zero. Two kinds of new data say how much:
+The *plug-in* estimate d̂ is the exact distance between the empirical chains. Sampling noise makes chains look different,
+so d̂ is biased upward, most visibly if the true distance is near zero. Two kinds of resampled data correct for this:
 
-*The bootstrap*, d*: episodes are drawn with replacement, as many as there are, the chains counted anew. Around d̂
-these lie as d̂ lies around the truth, which gives the *basic* interval [2 d̂ - q_hi, 2 d̂ - q_lo], q the quantiles of
-d*; ``bias`` is mean(d*) - d̂.
+*Bootstrap*, d*: episodes are drawn with replacement and the chains estimated again. The distribution of d* around d̂
+approximates that of d̂ around the true distance, which gives the *basic* interval [2 d̂ - q_hi, 2 d̂ - q_lo] with q the
+quantiles of d*; ``bias`` is mean(d*) - d̂. A group with fewer than 4 episodes has too few to draw from. Then the
+steps that leave each state are drawn with replacement, which assumes a Markov chain.
 
-*The null*, d₀: episodes are dealt anew to the two groups (evidence.py), so that there is no difference but by chance.
-Near zero, where d has a kink, the quantiles of d* know nothing of it, and these do. Errors of chance and true
-differences add up like squares, so
+*Null*, d₀: episodes are randomly reassigned to the two groups (evidence.py), so that the groups differ by chance only.
+Near zero, where d has a kink, the bootstrap fails, but the null distribution does not. Since noise and true differences
+add approximately in squares,
 
     value = √max(d̂² - mean(d₀)², 0),       lower = min(basic, √max(d̂² - q², 0)),   q the upper quantile of d₀.
 
-``p_value`` is that of the test in evidence.py, which sees more than the distance: also a difference in a rare state.
-A large one says that there is no evidence at this size of data, never that the processes are the same.
+``p_value`` is that of the test in evidence.py, which is sensitive to more than the distance, for example to a
+difference in a rare state. A large p-value means that these data are no evidence of a difference, not that the
+processes are equal.
 
-Without common states, or where equal states cost something, episodes of one group could not be those of the other.
-Then ``value`` is d̂ - ``bias``, and d̂ is held against ``noise``: by the triangle inequality |d̂ - d| ≤ d(X̂, X) +
-d(Ŷ, Y), with the cost max_y |c(x,y) - c(x',y)| within X (Y alike), and the bootstrap says how large that is. This test
-is conservative.
+If the groups have no common states, or equal states have a positive cost, episodes cannot be exchanged between them.
+Then ``value`` is d̂ - ``bias``, and the test compares d̂ with ``noise``: by the triangle inequality
+|d̂ - d| ≤ d(X̂, X) + d(Ŷ, Y), with the cost max_y |c(x,y) - c(x',y)| within X (likewise within Y), where the right-hand
+side is estimated by the bootstrap. This test is conservative.
 
-*The start* (``initial``) is part of what is compared, and a few first states say little of it: see :func:`estimate`.
+*Initial distributions* are part of the comparison, but a few episodes say little about them; see ``initial`` in
+:func:`estimate`.
 """
 
 from collections.abc import Sequence
@@ -38,7 +41,7 @@ from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
-from diffbisim.evidence import Design, Evidence, compare_two, count_episodes, enough, null_counts
+from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
 from diffbisim.parallel import Executor, batches, executor_map
@@ -50,48 +53,48 @@ from diffbisim.results import DistanceResult
 from diffbisim.solvers.causes import within
 from diffbisim.stochastic import as_generator
 
-#: Starts that are known from fewer episodes than this are pooled, unless ``initial`` says otherwise.
+#: With fewer episodes than this, initial distributions are pooled unless ``initial`` is given.
 FEW_STARTS = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The distance between two datasets, its interval, and the evidence that it is more than chance."""
+    """The estimated distance between two datasets, with a confidence interval and a test."""
 
-    value: float  # the best estimate: the plug-in without what chance adds to it, at least zero
+    value: float  # the estimate: the plug-in distance corrected for sampling noise, at least zero
     lower: float
     upper: float
     confidence: float
-    plug_in: float  # of the empirical chains
-    bias: float  # estimated by the bootstrap; the plug-in value is too large by about this
+    plug_in: float  # distance between the empirical chains
+    bias: float  # bias of the plug-in distance, estimated by the bootstrap
     standard_error: float
-    distance: DistanceResult = field(repr=False)  # of the empirical chains: plans, encoder, gradient
+    distance: DistanceResult = field(repr=False)  # between the empirical chains: plans, encoder, gradient
     replicates: Array = field(repr=False)  # (n,) distances of the bootstrap replicates
-    null: Array | None = field(repr=False)  # (n,) distances of data without a difference; None if they cannot be made
+    null: Array | None = field(repr=False)  # (n,) distances under the null; None if episodes cannot be exchanged
     evidence: Evidence | None = field(repr=False)  # the test; None if episodes cannot be exchanged
     _noise: Any = field(repr=False)
 
     @lazy
     def noise(self) -> Array:
-        """(n,) how far the bootstrap replicates are from the data, both sides added; solved when first asked for."""
+        """Distances of the bootstrap replicates from the data, summed over both sides, (n,); computed on demand."""
         return np.asarray(self._noise())
 
     @property
     def p_value(self) -> float:
-        """How often chance alone does as much: if small, they differ; if not, there is no evidence of it."""
+        """The probability of a difference at least this large if both processes are equal."""
         if self.evidence is not None:
             return self.evidence.p_value
         return float((1 + (self.noise >= self.plug_in).sum()) / (1 + self.noise.size))
 
     @property
     def conclusion(self) -> str:
-        """What the p-value says at this confidence, in words; that there is no evidence does not make them equal."""
+        """The conclusion from the p-value at this confidence, as a sentence."""
         differ = self.p_value <= 1 - self.confidence + 1e-12
         return "evidence that they differ" if differ else "no evidence of a difference at this sample size"
 
     @property
     def method(self) -> str:
-        """What the p-value comes from, in words."""
+        """How the p-value was computed, as a sentence."""
         if self.evidence is None:
             return f"bound on the noise by {self.replicates.size} bootstrap replicates (no common states)"
         what = "permutations of whole episodes" if self.evidence.permuted else "draws of single steps (a Markov chain)"
@@ -103,7 +106,7 @@ class Estimate:
         return self.value
 
     def contributions(self, nodes: int = 8) -> Contributions:
-        """Where the cost is paid and which rows and starts cause it, by size and by evidence (``z``, ``p_value``)."""
+        """Decompose the distance into contributions of states and rows, with ``z`` and ``p_value`` for each row."""
         return Contributions(self.distance, None if self.evidence is None else self.evidence.rows, nodes)
 
 
@@ -129,33 +132,48 @@ def estimate(
     executor: Executor = None,
     progress: Progress = False,
 ) -> Estimate:
-    """Distance between two datasets (or a dataset and a known chain), with an interval and a test.
+    """Estimate the distance between two datasets (or a dataset and a known chain), with an interval and a test.
 
     Parameters
     ----------
-    X, Y : observed :class:`Transitions`; a MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
-        trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``)
+    X, Y : Transitions, MarkovChain or list of arrays of shape (T, d)
+        Observed transitions. A MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
+        trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``).
     cost, discount, solver : as for :func:`diffbisim.distance`
-    criterion, horizon, weights : as for :func:`diffbisim.distance`, but for the total cost, which may be infinite in a
-        replicate, and is refused. The test takes the discounted metric, whatever is asked
-    rewards : for chains made from data; one for both, or a tuple ``(for X, for Y)``
-    initial : where chains made from data start; one for both, or a tuple. "first": as the episodes do (transitions
-        without episodes: in the first state seen, which is a guess; if the two sides then start differently, a warning
-        says so); "pooled": both as all episodes of both; "empirical": anywhere, as often as each was seen;
-        "stationary": in the long-run law of each; or a state, or a distribution. Default: "first", and "pooled" if a
-        side has fewer than 20 episodes (a warning says so, if it matters): the distance of long trajectories is not to
-        hang on a few first states
-    unseen : what follows a state that was never left ("self-loop", "uniform" or "error"); replicates lose states too
-    terminal : states that end an episode: they are absorbing, whatever ``unseen`` says, and steps out of them (into
-        the next episode of a stream, say) do not count. For trajectories a function of points (n, d) that says which
-        of them end one, (n,) booleans
-    strata : for each episode of X and of Y what it shares with others, two sequences: episodes are compared and
-        permuted within strata only. The value itself is that of the groups as they are
-    confidence : nominal probability that the interval covers the true distance
-    permutations : draws of the test; its p-value is at least 1 / (permutations + 1)
-    replicates : bootstrap samples, and as many of the null; 200 for an interval, 1 000 for a fine one
-    rng : seed or generator; the answer does not depend on the number of workers
+    criterion, horizon, weights : as for :func:`diffbisim.distance`
+        ``criterion="total"`` is not available, since the total cost may be infinite in a replicate. The test always
+        uses the discounted metric.
+    rewards : as for :class:`MarkovChain`, or tuple (for X, for Y), default=None
+        Rewards of the chains that are estimated from data.
+    initial : str, state, distribution, or tuple (for X, for Y), default=None
+        Initial distribution of the chains that are estimated from data: "first" is that of the episodes (without
+        episodes, the first state observed, with a warning if the two sides differ), "pooled" that of all episodes of
+        both sides, "empirical" the frequencies of all states, and "stationary" the long-run distribution of each
+        chain. The default is "first", or "pooled" if a side has fewer than 20 episodes (with a warning if it matters),
+        so that distances between long trajectories do not depend on a few first states.
+    unseen : {"self-loop", "uniform", "error"}, default="self-loop"
+        How to treat states without outgoing transitions, which also occur in replicates.
+    terminal : state, sequence of states or callable, default=None
+        States that end an episode: they are absorbing regardless of ``unseen``, and transitions out of them (such as
+        into the next episode of a stream) are ignored. For continuous states, a function from points (n, d) to (n,)
+        booleans.
+    strata : pair of sequences, default=None
+        A stratum for each episode of X and of Y; the test compares and permutes episodes within strata only. The
+        estimated distance does not use them.
+    confidence : float, default=0.95
+        Nominal coverage of the interval.
+    permutations : int, default=999
+        Number of permutations; the p-value is at least 1 / (permutations + 1).
+    replicates : int, default=200
+        Number of bootstrap replicates, and of draws under the null.
+    rng : int or Generator, default=0
+        The result does not depend on the number of workers.
     executor, progress : as for :func:`diffbisim.pairwise`
+
+    Returns
+    -------
+    estimate : Estimate
+        A :class:`~diffbisim.continuous.PathEstimate` for continuous states.
 
     Examples
     --------
@@ -167,7 +185,7 @@ def estimate(
     (True, 'evidence that they differ')
     """
     if is_paths(X) and is_paths(Y):
-        _refuse_for_paths(rewards=rewards, initial=initial, strata=strata, executor=executor)
+        _check_unused(rewards=rewards, initial=initial, strata=strata, executor=executor)
         named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
         how: Any = {
             "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
@@ -177,14 +195,14 @@ def estimate(
     _check(criterion, confidence, permutations, replicates, unseen)
     sources = make_sources({"X": as_process(X), "Y": as_process(Y)}, rewards, initial, unseen, terminal)
     if all(source.known for source in sources):
-        raise InvalidArgument("X and Y are both chains, so there is nothing to resample: use diffbisim.distance")
+        raise InvalidArgument("X and Y are both chains, so there are no data to resample; use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
     base = distance(sources[0].chain(), sources[1].chain(), cost, discount, solver, **question)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
-    work = Work(sources, base.problem, make_solver(solver))
-    kept = deepcopy(seeds)  # drawing from them changes them
+    work = Resampler(sources, base.problem, make_solver(solver))
+    kept = deepcopy(seeds)  # drawing changes the state of a generator
     stars = np.concatenate(executor_map(work.bootstrap, batches(seeds, 8), executor, progress, "replicates"))
     evidence = null = None
     design = make_design(sources, base.problem, cost, discount, strata)
@@ -194,7 +212,7 @@ def estimate(
         without = batches(null_counts(design, replicates, for_null), 8)
         null = np.concatenate(executor_map(partial(work.null, design), without, executor, progress, "null"))
     elif strata is not None:
-        raise InvalidArgument(f"strata is for episodes that could be of either group, and {NOT_EXCHANGEABLE}")
+        raise InvalidArgument(f"strata needs exchangeable episodes, but {NOT_EXCHANGEABLE}")
     bias = float(stars.mean() - base.value)
     value = max(0.0, base.value - bias) if null is None else _corrected(base.value, null)
     lower, upper = _interval(base.value, stars, null, partial(work.noise, kept), float(confidence))
@@ -204,12 +222,15 @@ def estimate(
     )  # fmt: skip
 
 
-NOT_EXCHANGEABLE = "these are not: they need the same states, and a cost that is zero between equal ones"
+NOT_EXCHANGEABLE = (
+    "these cannot be exchanged between groups: both need the same states, and the cost must be zero between equal "
+    "states"
+)
 
 
 def _check(criterion: str, confidence: float, permutations: int, replicates: int, unseen: str) -> None:
     if criterion not in ("discounted", "average"):
-        raise InvalidArgument(f"criterion is {criterion!r}; an estimate has 'discounted' or 'average'")
+        raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
     if not 0 < as_number(confidence) < 1:
         raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
     if check_count(replicates, "replicates") < 20:
@@ -220,26 +241,26 @@ def _check(criterion: str, confidence: float, permutations: int, replicates: int
 
 def check_draws(permutations: int) -> None:
     if check_count(permutations, "permutations") < 19:
-        raise InvalidArgument(f"permutations is {permutations!r}; a test at 5 % needs at least 19, better 999")
+        raise InvalidArgument(f"permutations is {permutations!r}; a test at the 5% level needs at least 19")
 
 
 def check_unseen(unseen: str) -> None:
     if unseen not in ("self-loop", "uniform", "error"):
         raise InvalidArgument(
-            f'unseen is {unseen!r}; use "self-loop", "uniform" or "error": states must keep their place'
+            f'unseen is {unseen!r}; use "self-loop", "uniform" or "error" (states cannot be dropped here)'
         )
 
 
-def _refuse_for_paths(**given: Any) -> None:
+def _check_unused(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
-            raise InvalidArgument(f"{name} is for finitely many states; leave it out for trajectories in R^d")
+            raise InvalidArgument(f"{name} is for finitely many states; omit it for trajectories in R^d")
 
 
 def _interval(value: float, stars: Array, null: Array | None, noise: Any, confidence: float) -> tuple[float, float]:
-    """The basic bootstrap interval, its lower end held against the null, or against the noise where there is none."""
+    """Return the basic bootstrap interval, with its lower end limited by the null distribution or by the noise."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased for few replicates
+    low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased also for few replicates
     lower = max(0.0, float(2 * value - high))
     if null is not None:
         q = float(np.quantile(null, 1 - tail, method="weibull"))
@@ -258,33 +279,45 @@ def _corrected(value: float, null: Array) -> float:
 
 @dataclass(frozen=True)
 class Source:
-    """One side: data and what is needed to make a chain of them."""
+    """One side of a comparison: a dataset and how to estimate its chain, or a known chain."""
 
     data: Any
     rewards: Any
-    start: Any  # None: as the episodes do; "empirical", "stationary"; or a distribution
+    start: Any  # None (that of the episodes), "empirical", "stationary", or a distribution
     unseen: Unseen
-    terminal: tuple[Any, ...] = ()  # names of states that are never left
+    terminal: tuple[Any, ...] = ()  # names of absorbing states
 
     @property
     def known(self) -> bool:
         return isinstance(self.data, MarkovChain)
 
     def chain(self, rng: np.random.Generator | None = None) -> MarkovChain:
-        """The empirical chain, of a bootstrap replicate if a generator is given."""
+        """Return the empirical chain, or that of a bootstrap replicate if a generator is given."""
         if isinstance(self.data, MarkovChain):
             return self.data
-        data = (
-            self.data if rng is None else self.data.take(rng.integers(self.data.n_episodes, size=self.data.n_episodes))
-        )
+        data = self.data if rng is None else _resampled(self.data, rng)
         ends = _numbers_of(self.terminal, data.n_states, data.labels)
         return chain_from(data, self.rewards, self.start, self.unseen, ends)
+
+
+def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
+    """Draw a bootstrap replicate: whole episodes, or the steps that leave each state if there are too few episodes."""
+    if data.starts is None or data.n_episodes >= MIN_EPISODES:
+        return data.take(rng.integers(data.n_episodes, size=data.n_episodes))
+    visits = np.bincount(data.states, minlength=data.n_states)
+    number = -(-visits // data.lag)  # steps with a lag overlap: roughly this many are independent
+    by_state = np.argsort(data.states, kind="stable")
+    first = np.repeat(np.cumsum(visits) - visits, number)
+    drawn = by_state[first + rng.integers(np.repeat(visits, number))]
+    columns = ("states", "next_states", "weights", "actions", "rewards")
+    kept = {name: part[drawn] for name in columns if (part := getattr(data, name)) is not None}
+    return replace(data, episodes=None, **kept)
 
 
 def chain_from(
     data: Transitions, rewards: Any, start: Any, unseen: Unseen, terminal: Sequence[int] = ()
 ) -> MarkovChain:
-    """The empirical chain with a start by name, by distribution, or as the episodes do; terminal states stay."""
+    """Estimate a chain with the given initial distribution and absorbing terminal states."""
     law = visited(data) if isinstance(start, str) else start
     if len(terminal):
         weights = None if data.weights is None else np.append(data.weights, np.ones(len(terminal)))
@@ -295,14 +328,14 @@ def chain_from(
 
 
 def _numbers_of(names: Sequence[Any], n: int, labels: Any) -> Any:
-    """Those of the named states that are among these, by number."""
+    """Return the indices of the named states that exist."""
     numbers = {label: k for k, label in enumerate(labels or ())}
     found = (find_state(name, n, numbers) for name in names)
     return np.array([k for k in found if k is not None], dtype=np.int64)
 
 
 def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
-    """A state, or several, that some of the data have."""
+    """Return the names of one or several terminal states, each of which must occur in some dataset."""
 
     def known(name: Any) -> bool:
         return any(len(_numbers_of([name], one.n_states, one.labels)) for one in data)
@@ -310,21 +343,21 @@ def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
     if terminal is None:
         return ()
     if callable(terminal):
-        raise InvalidArgument("terminal is a function, which is for trajectories in R^d; name the states that end")
+        raise InvalidArgument("terminal is a function, which is for trajectories in R^d; give the terminal states")
     names = (terminal,) if known(terminal) or isinstance(terminal, str) else tuple(terminal)
     for name in names:
         if not known(name):
-            raise InvalidArgument(f"terminal: {name!r} is no state of the data; name states by label or number")
+            raise InvalidArgument(f"terminal: {name!r} is not a state of the data; name states by label or index")
     return names
 
 
 def _without_exits(data: Any, terminal: Sequence[Any]) -> Any:
-    """The same episodes without the steps out of terminal states."""
+    """Remove the transitions out of terminal states."""
     if not terminal or not isinstance(data, Transitions):
         return data
     going = ~np.isin(data.states, _numbers_of(terminal, data.n_states, data.labels))
     if not going.any():
-        raise InvalidArgument("terminal: no step is left; it must leave some states that episodes go on from")
+        raise InvalidArgument("terminal: every transition starts in a terminal state; name fewer states")
     columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
     kept = {name: part[going] for name in columns if (part := getattr(data, name)) is not None}
     first = data.first if data.first is not None or data.starts is not None else int(data.states[0])
@@ -332,13 +365,13 @@ def _without_exits(data: Any, terminal: Sequence[Any]) -> Any:
 
 
 def visited(data: Transitions) -> Array:
-    """The law of the states from which steps were seen, (n,)."""
+    """Return the frequencies of the source states, (n,)."""
     visits = np.bincount(data.states, data.weights, minlength=data.n_states)
     return np.asarray(visits / visits.sum())
 
 
 def first_states(data: Transitions) -> Array:
-    """The law of the first states of the episodes, (n,); of all visits where there are no episodes."""
+    """Return the distribution of the episodes' first states, (n,); without episodes, that of all source states."""
     if data.starts is None:
         return visited(data)
     begun = np.bincount(data.starts, data.start_weights, minlength=data.n_states)
@@ -346,7 +379,7 @@ def first_states(data: Transitions) -> Array:
 
 
 def long_run(chain: MarkovChain) -> Array:
-    """The long-run law from the start of a chain, (n,): stationary laws, by how likely each class is reached."""
+    """Return the long-run distribution of a chain, (n,): a mixture of the stationary ones of its recurrent classes."""
     laws: Array = chain.stationary_distributions
     if len(laws) == 1:
         return np.asarray(laws[0])
@@ -357,7 +390,7 @@ def long_run(chain: MarkovChain) -> Array:
 def make_sources(
     data: dict[str, Any], rewards: Any, initial: Any, unseen: Unseen, terminal: Any = None
 ) -> list[Source]:
-    """Groups by name, with their starts resolved; what is guessed or decided of these is told."""
+    """Prepare the groups and their initial distributions, with warnings about guesses."""
     for name, one in data.items():
         if not isinstance(one, (Transitions, MarkovChain)):
             raise InvalidArgument(f"{name} is a {type(one).__name__}; give Transitions or a MarkovChain")
@@ -371,8 +404,8 @@ def make_sources(
         and any(law != laws[0] for law in laws) and all(one.labels == few[0].labels for one in few)
     ):  # fmt: skip
         warn(
-            f"fewer than {FEW_STARTS} episodes say little of where a process starts, so all groups start as all "
-            'episodes together: pass initial="pooled" to say so, or initial="first" for each as its own',
+            f"with fewer than {FEW_STARTS} episodes the initial distributions are uncertain, so that of all episodes "
+            'is used for every group; pass initial="pooled" to confirm, or initial="first" to use that of each group',
             category=UserWarning, stacklevel=3,
         )  # fmt: skip
         starts = ["pooled"] * len(data)
@@ -390,7 +423,7 @@ def make_sources(
 
 
 def _start(data: Transitions, start: Any, pool: dict[Any, float]) -> Any:
-    """None, "empirical", "stationary" or a distribution; a state that has the name of a rule is that state."""
+    """Return None, "empirical", "stationary" or a distribution; names of states take precedence over these words."""
     numbers = {label: k for k, label in enumerate(data.labels or ())}
     if start is None or (isinstance(start, str) and start not in numbers):
         if start in (None, "first"):
@@ -401,24 +434,26 @@ def _start(data: Transitions, start: Any, pool: dict[Any, float]) -> Any:
             missing = [name for name in pool if find_state(name, data.n_states, numbers) is None]
             if missing:
                 raise InvalidArgument(
-                    f'initial="pooled": {missing[0]!r} is no state of every group; give states= when making Transitions'
+                    f'initial="pooled": state {missing[0]!r} is missing from a group; pass states= when creating '
+                    "Transitions"
                 )
             start = pool
     if isinstance(start, str) and start not in numbers:
         raise InvalidArgument(
-            f'initial is {start!r}, no state; use "first", "pooled", "empirical", "stationary", a state, a distribution'
+            f'initial is {start!r}, which is not a state; use "first", "pooled", "empirical", "stationary", a state or '
+            "a distribution"
         )
     return start_distribution(start, data.n_states, numbers)
 
 
 def _named(data: Any, law: Array) -> dict[Any, float]:
-    """A law by the names of the states that have some of it."""
+    """Return a distribution as a dict from the names of the states in its support to probabilities."""
     name = data.label if isinstance(data, MarkovChain) else data.name
     return {name(k): float(law[k]) for k in np.flatnonzero(law).tolist()}
 
 
 def _pooled_start(data: Sequence[Any]) -> dict[Any, float]:
-    """The law of the first states of all episodes, by name; that of a chain which is known counts alone."""
+    """Return the distribution of all episodes' first states by name; with a known chain, its initial distribution."""
     pool: dict[Any, float] = {}
     known = [one for one in data if isinstance(one, MarkovChain)]
     if known:
@@ -431,7 +466,7 @@ def _pooled_start(data: Sequence[Any]) -> dict[Any, float]:
 
 
 def _warn_of_guesses(data: dict[str, Any], starts: Sequence[Any], sources: Sequence[Source]) -> None:
-    """Tell where the start of one is only that of its first transition, and those of others differ from it."""
+    """Warn if an initial state is guessed from the first transition and the groups start differently."""
     guessed = any(
         isinstance(one, Transitions) and one.starts is None and start in (None, "first")
         for one, start in zip(data.values(), starts, strict=True)
@@ -444,29 +479,29 @@ def _warn_of_guesses(data: dict[str, Any], starts: Sequence[Any], sources: Seque
         x, y = ("{" + ", ".join(map(repr, list(law)[:3])) + "}" for law in (laws[0], laws[k]))
         names = list(data)
         warn(
-            f"pairs do not say where a process starts; {names[0]} starts in {x} and {names[k]} in {y}, by the first "
-            "states seen, and the distance counts the difference: pass initial= to say where they start",
+            f"pairs do not contain initial states, so the first states observed are used: {names[0]} starts in {x} and "
+            f"{names[k]} in {y}, which affects the distance; pass initial=",
             category=UserWarning, stacklevel=4,
         )  # fmt: skip
 
 
 def warn_of_few(sources: Sequence[Source], design: Design) -> None:
-    """Tell where there are too few episodes to permute."""
+    """Warn if there are too few episodes to permute."""
     data = [source.data for source in sources if not source.known]
     if not design.permute and design.known is None and all(one.starts is not None for one in data):
         warn(
             f"{' and '.join(str(one.n_episodes) for one in data)} episodes are too few to permute, so single steps "
-            "are. The p-value takes each group for one Markov chain, and is too small if its episodes differ; collect "
-            "at least 4 episodes in each group",
+            "are permuted instead. The p-value and the interval then assume that each group is one Markov chain. If "
+            "episodes differ, the p-value is too small and the interval too short; collect at least 4 per group",
             category=UserWarning, stacklevel=3,
         )  # fmt: skip
 
 
-# --- one state space ----------------------------------------------------------------------------------------------
+# --- common state space -------------------------------------------------------------------------------------------
 
 
 def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount: float, strata: Any) -> Design | None:
-    """How two groups can be compared by exchanging their episodes; None if they cannot."""
+    """Return the design of the permutation test; None if episodes cannot be exchanged."""
     if len(_tables(problem)) > 1:
         return None
     space = common_space(problem, cost, [source.known for source in sources])
@@ -476,22 +511,21 @@ def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount
         recoded(source.data, space, code) for source, code in zip(sources, space.codes, strict=True) if not source.known
     ]
     known = next((source.data for source in sources if source.known), None)
-    counted = count_episodes(data, None if strata is None else stratum_numbers(strata, data), known)
-    permute = known is None and all(one.starts is not None for one in data) and enough(counted)
-    γ = discount if discount < 1 else 0.95  # a horizon may do without
+    counted, permute = count_for_test(data, None if strata is None else stratum_numbers(strata, data), known)
+    γ = discount if discount < 1 else 0.95  # with a horizon the discount may be 1
     return Design(counted, space.cost, γ, permute, known, space.labels)
 
 
 class Space(NamedTuple):
-    """The states of both chains together."""
+    """The union of the states of both chains."""
 
     labels: Any  # of the n states, or None
-    codes: list[Any]  # (n_X,) and (n_Y,): which of them each state is
+    codes: list[Any]  # (n_X,) and (n_Y,): index of each state in the union
     cost: Array  # (n, n)
 
 
 def common_space(problem: Problem, cost: Any, known: Sequence[bool]) -> Space | None:
-    """The states of both chains together, if equal ones cost nothing and it is known what others cost."""
+    """Return the union of the states if its costs are known and zero between equal states, else None."""
     X, Y = problem.x, problem.y
     if (X.labels is None) != (Y.labels is None):
         return None
@@ -499,7 +533,7 @@ def common_space(problem: Problem, cost: Any, known: Sequence[bool]) -> Space | 
     union = list(dict.fromkeys(names[known.index(True)] if any(known) else names[0] + names[1]))
     number = {name: k for k, name in enumerate(union)}
     if any(name not in number for name in names[0] + names[1]):
-        return None  # the known chain does not have them
+        return None  # the known chain does not have all states
     codes = [np.array([number[name] for name in own]) for own in names]
     table = _common_cost(problem, cost, union, codes)
     if table is None or np.diag(table).any():
@@ -527,7 +561,7 @@ def _common_cost(problem: Problem, cost: Any, union: list[Any], codes: list[Any]
 
 
 def recoded(data: Transitions, space: Space, code: Any) -> Transitions:
-    """The same episodes on the common states."""
+    """Return the same episodes on the common states."""
     return replace(
         data,
         states=code[data.states],
@@ -540,40 +574,40 @@ def recoded(data: Transitions, space: Space, code: Any) -> Transitions:
 
 
 def stratum_numbers(strata: Any, data: Sequence[Transitions]) -> list[Any]:
-    """One number for each episode of each group."""
+    """Encode the strata of the episodes of each group as integers."""
     given = [np.asarray(one) for one in strata]
     sizes = [one.n_episodes for one in data]
     if [one.shape for one in given] != [(size,) for size in sizes]:
         raise InvalidArgument(
-            f"strata has entries of shapes {[one.shape for one in given]}; give one sequence per group, with an entry "
+            f"strata has entries of shapes {[one.shape for one in given]}; give one sequence per group, with one entry "
             f"for each of its {' and '.join(map(str, sizes))} episodes"
         )
     _, numbers = np.unique(np.concatenate(given), return_inverse=True)
     return np.split(numbers.ravel(), np.cumsum(sizes)[:-1])
 
 
-# --- in workers ---------------------------------------------------------------------------------------------------
+# --- resampling in workers ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Work:
-    """Distances of new data; its methods run in workers, on batches."""
+class Resampler:
+    """Distances of resampled data; its methods run in workers, on batches."""
 
     sources: list[Source]
     problem: Problem
     solver: Any
 
     def __post_init__(self) -> None:
-        if self.solver.threads is None:  # the replicates are the parallel part
+        if self.solver.threads is None:  # the replicates are computed in parallel already
             self.__dict__["solver"] = replace(self.solver, threads=1)
 
     def bootstrap(self, seeds: Sequence[np.random.Generator]) -> Array:
-        """Distances of bootstrap replicates."""
+        """Return the distances of bootstrap replicates."""
         first, second = self.sources
         return np.array([self._distance(first.chain(seed), second.chain(seed)) for seed in seeds])
 
     def noise(self, seeds: Sequence[np.random.Generator]) -> Array:
-        """How far these replicates are from the data, both sides added."""
+        """Return the distances of these replicates from the data, summed over both sides."""
         base, tables = self.problem, _tables(self.problem)
         costs = [within(table) for table in tables], [within(table.T) for table in tables]
         out = np.zeros(len(seeds))
@@ -584,7 +618,7 @@ class Work:
         return out
 
     def null(self, design: Design, draws: Sequence[Array]) -> Array:
-        """Distances of datasets without a difference, each as counts (2, K)."""
+        """Return the distances of datasets drawn under the null, each given as counts (2, K)."""
         chains = (self._from_counts(design, counts) for counts in draws)
         return np.array([self._distance(X, Y, design.cost) for X, Y in chains])
 
@@ -593,7 +627,7 @@ class Work:
         return float(self.solver.solve(found).value)
 
     def _from_counts(self, design: Design, counts: Array) -> list[MarkovChain]:
-        """Chains on the common states; starts as those of the data are made."""
+        """Return the chains on the common states, with initial distributions as for the data."""
         cells, n = design.counted.cells, design.counted.n_states
         sources, chains = cells.states[cells.rows], []
         rows = iter(counts)
@@ -618,13 +652,13 @@ class Work:
 
 
 def _tables(problem: Any) -> tuple[Array, ...]:
-    """The different costs of a problem: one, or one for every time."""
+    """Return the costs of a problem: one, or one per time."""
     timed = isinstance(problem, TimedProblem) and not problem.one_cost
     return problem.costs if timed else (problem.cost,)
 
 
 def _between(problem: Any, x: MarkovChain, y: MarkovChain, cost: Sequence[Array]) -> Any:
-    """The same question about two other chains, with other costs."""
+    """Return the same problem for two other chains and costs."""
     if isinstance(problem, TimedProblem):
         times = len(problem.costs)
         return replace(problem, x=x, y=y, costs=tuple(cost) if len(cost) == times else (cost[0],) * times)

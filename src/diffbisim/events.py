@@ -1,24 +1,25 @@
-"""Tables of events, as logs and exports hold them: who (id), when (time), what (state), perhaps in which group.
+"""State sequences from tables of events with the columns id, time, state and optionally group.
 
-Rows may stand in any order. Those of one id, by time, are a sequence of states; a pause longer than ``gap`` cuts it in
-two (sessions), and rows of the same id in another group are a sequence of their own. Rows with equal times keep their
-order.
+Rows may be in any order. The rows of one id, sorted by time, form a sequence of states; a pause longer than ``gap``
+splits it in two (sessions), and rows of the same id in another group form a separate sequence. Rows with equal times
+keep their order.
 
-*Times* are numbers, dates, or texts in ISO 8601 (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z), compared in
-UTC; without a zone they are taken as they stand.
+*Times* are numbers, dates, timedeltas, or ISO 8601 strings (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z),
+which are compared in UTC. Strings without a time zone are taken literally.
 
-*Missing values* must be decided on, not guessed:
+*Missing values* are treated according to ``missing``:
 
-    "error"   refuse, and name the first (the default)
-    "split"   a sequence ends before a missing state and begins anew after it: nothing is said that was not seen
-    "drop"    the row is left out, and its neighbors follow each other
+    "error"   raise an error that names the first one (the default)
+    "split"   end the sequence before a missing state and start a new one after it
+    "drop"    leave out the row, so that its neighbors become consecutive
 
-A row without id, time or group cannot be placed: with both of the latter it is left out. How many were is a warning.
+With "split" and "drop", rows without id, time or group are left out, since they cannot be placed in a sequence, and a
+warning counts the missing values.
 
-*Spelling.* Names that differ only in capitals, spaces, hyphens or underscores, and names such as "NA", are most likely
-meant to be one, or none. They are kept as they are, and a warning lists them.
+*Spelling.* Names that differ only in capitalization, spaces, hyphens or underscores are probably the same name, and
+names such as "NA" are probably missing values. Both are kept as they are, and a warning lists them.
 
-Letters: m rows; a column is coded as ``codes`` (m,) into ``names``, -1 where a value is missing.
+A column of m values is encoded as ``codes`` (m,) into a list of ``names``, with -1 for missing values.
 """
 
 from __future__ import annotations
@@ -47,50 +48,53 @@ UNITS = {
     "h": 3600 * 10**6,
     "d": 86400 * 10**6,
 }
-ODD = frozenset({"", "na", "n/a", "nan", "null", "none", "missing", "unknown", "?"})  # names that may mean: none
+MISSING_NAMES = frozenset({"", "na", "n/a", "nan", "null", "none", "missing", "unknown", "?"})
 ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
 class Coded(NamedTuple):
-    """A column: ``names[codes[k]]`` is entry k, which is missing where ``codes`` is -1."""
+    """An encoded column: entry k is ``names[codes[k]]``, or missing if ``codes[k]`` is -1."""
 
     codes: Any  # (m,) integers
     names: Sequence[Hashable]
 
 
 class Sequences(NamedTuple):
-    """Rows in order, one sequence after the other: state of each, where sequences begin, and their groups."""
+    """k sequences, concatenated."""
 
     states: Coded
-    begins: Integers  # (k,), ascending, from 0
-    groups: Coded | None  # (k,)
+    begins: Integers  # (k,) position of the first state of each sequence, ascending
+    groups: Coded | None  # (k,) group of each sequence
 
 
 def sequences(
     table: Any, *, id: Any, time: Any, state: Any, group: Any = None, gap: Any = None, missing: str = "error"
 ) -> Sequences:
-    """The sequences in a table, of which the arguments name the columns; without ``id`` there is one."""
+    """Extract the sequences from a table whose columns are named by the arguments; without ``id`` there is one."""
     if missing not in POLICIES:
         raise InvalidArgument(f"missing is {missing!r}; use one of {', '.join(map(repr, POLICIES))}")
+    table = _with_columns(table)
     states = coded(_column(table, state, "state"))
     m = len(states.codes)
     if m == 0:
-        raise InvalidData("the table has no rows")
+        raise InvalidData("the table has no rows; it needs at least one event")
     keys = {
         what: coded(_column(table, name, what)) for what, name in (("id", id), ("group", group)) if name is not None
     }
-    moments = None if time is None else ticks(_column(table, time, "time"))
+    moments = None if time is None else as_times(_column(table, time, "time"))
     if gap is not None and moments is None:
         raise InvalidArgument("gap is given without time; name the column with the times")
     absent = {what: column.codes < 0 for what, column in keys.items()}
     if moments is not None:
         absent["time"] = moments.missing
     lost = np.logical_or.reduce([*absent.values(), np.zeros(m, dtype=bool)])
-    _decide({**absent, "state": states.codes < 0}, {"id": id, "time": time, "group": group, "state": state}, missing)
+    _check_missing(
+        {**absent, "state": states.codes < 0}, {"id": id, "time": time, "group": group, "state": state}, missing
+    )
     who = np.zeros(m, dtype=np.int64)
     for column in keys.values():
         who = who * len(column.names) + column.codes
-    rows = _in_order(who, None if moments is None else moments.values, np.flatnonzero(~lost))
+    rows = _row_order(who, None if moments is None else moments.values, np.flatnonzero(~lost))
     begin = np.ones(rows.size, dtype=bool)
     begin[1:] = who[rows[1:]] != who[rows[:-1]]
     if gap is not None and moments is not None:
@@ -98,10 +102,10 @@ def sequences(
     gone = states.codes[rows] < 0
     if missing == "split":
         begin[1:] |= gone[:-1]
-    begin = _moved_on(begin, gone)
+    begin = _shift_begins(begin, gone)
     rows = rows[~gone]
     if rows.size == 0:
-        raise InvalidData("every row has a missing value; nothing is left")
+        raise InvalidData("every row has a missing value, so no sequence is left")
     starts = np.flatnonzero(begin)
     _report_spelling(states._replace(codes=states.codes[rows]), state)
     if "group" not in keys:
@@ -114,17 +118,30 @@ def sequences(
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
+def _with_columns(table: Any) -> Any:
+    """Return the table with all its columns: lazy polars frames are collected, a named pandas index is reset."""
+    if library(table) == "polars" and hasattr(table, "collect"):
+        return table.collect()
+    if library(table) == "pandas" and any(name is not None and name not in table.columns for name in table.index.names):
+        return table.reset_index()
+    return table
+
+
 def _column(table: Any, name: Any, what: str) -> Any:
-    """A column by name, of anything that has columns."""
+    """Return a column of a DataFrame, Table or mapping by name."""
     columns = getattr(table, "column_names", None) or (list(table) if isinstance(table, Mapping) else None)
     columns = list(getattr(table, "columns", ())) if columns is None else list(columns)
     if name not in columns:
-        raise InvalidData(f"{what} is {name!r}, and the table has no such column; it has {few(columns)}")
+        raise InvalidData(f"{what} is {name!r}, but the table has no such column; its columns are {few(columns)}")
+    if columns.count(name) > 1:
+        raise InvalidData(
+            f"{what} is {name!r}, but the table has {columns.count(name)} columns of this name; rename them"
+        )
     return table[name]
 
 
 def coded(values: Any) -> Coded:
-    """A column of names in codes: by the library's own method where there is one."""
+    """Encode a column, with the method of its library if there is one."""
     if isinstance(values, Coded):
         return values
     kind = library(values)
@@ -139,14 +156,14 @@ def coded(values: Any) -> Coded:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         names, codes = np.unique(values, return_inverse=True)
         return Coded(codes.astype(np.int32), names.tolist())
-    numbers = Numbers()
+    numbers = CodeBook()
     items = values.to_list() if kind == "polars" else values.tolist() if isinstance(values, np.ndarray) else values
     codes = np.fromiter(map(numbers.__getitem__, items), dtype=np.int32)
     return _without_missing(Coded(codes, list(numbers)))
 
 
-class Numbers(dict[Any, int]):
-    """Numbers things in order of appearance, as they are looked up."""
+class CodeBook(dict[Any, int]):
+    """A dict that assigns consecutive codes to names when they are first looked up."""
 
     def __missing__(self, name: Any) -> int:
         self[name] = number = len(self)
@@ -154,7 +171,7 @@ class Numbers(dict[Any, int]):
 
 
 def _without_missing(column: Coded) -> Coded:
-    """The same with the code -1 for names that stand for nothing."""
+    """Remove missing values from the names of a column and encode them as -1."""
     gone = [k for k, name in enumerate(column.names) if is_missing(name)]
     if not gone:
         return column
@@ -164,37 +181,39 @@ def _without_missing(column: Coded) -> Coded:
     return Coded(codes, [name for k, name in enumerate(column.names) if k not in set(gone)])
 
 
-class Ticks(NamedTuple):
-    """Times as numbers, (m,), which are missing where ``missing`` is true; ``dates``: in microseconds."""
+class Times(NamedTuple):
+    """Times as numbers, (m,)."""
 
     values: NDArray[Any]
-    missing: Any
-    dates: bool
+    missing: Any  # (m,) booleans
+    dates: bool  # whether values are microseconds since 1970, UTC
 
     def length(self, gap: Any) -> float:
-        """How long a pause is, in these numbers."""
+        """Return the duration ``gap`` in the units of ``values``."""
         if not self.dates:
             if not (number := as_number(gap)) >= 0:
-                raise InvalidArgument(f"gap is {gap!r}; the times are numbers, so give a number, at least 0")
+                raise InvalidArgument(f"gap is {gap!r}; the times are numbers, so give a non-negative number")
             return number
         if isinstance(gap, (timedelta, np.timedelta64)):
             return float(np.timedelta64(gap, "us").astype(np.int64))
         words = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(gap).lower())
-        if words is None or not as_number_of(words[1]) >= 0 or (words[2] or "s") not in UNITS:
-            raise InvalidArgument(f"gap is {gap!r}; give seconds, a timedelta, or a text such as '30min', '2h' or '1d'")
+        if words is None or not _float_or_nan(words[1]) >= 0 or (words[2] or "s") not in UNITS:
+            raise InvalidArgument(
+                f"gap is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h' or '1d'"
+            )
         return float(words[1]) * UNITS[words[2] or "s"]
 
 
-def as_number_of(text: str) -> float:
+def _float_or_nan(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return float("nan")
 
 
-def ticks(values: Any) -> Ticks:
-    """A column of times as numbers: dates in microseconds since 1970, UTC."""
-    if isinstance(values, Ticks):
+def as_times(values: Any) -> Times:
+    """Convert a column of times to numbers; dates become microseconds since 1970, UTC."""
+    if isinstance(values, Times):
         return values
     kind = library(values)
     if kind == "pyarrow":
@@ -206,34 +225,35 @@ def ticks(values: Any) -> Ticks:
     elif kind == "polars":
         values = values.to_numpy()
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    if array.dtype.kind == "M":
-        return _of_dates(array)
+    if array.dtype.kind in "mM":
+        return _times_of_dates(array)
     if array.dtype.kind in "iuf":
-        return Ticks(array, np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.size, dtype=bool), False)
-    return _of_objects(array.tolist())
+        return Times(array, np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.size, dtype=bool), False)
+    return _times_of_objects(array.tolist())
 
 
-def _of_dates(array: NDArray[Any]) -> Ticks:
-    return Ticks(array.astype("datetime64[us]").astype(np.int64), np.isnat(array), True)
+def _times_of_dates(array: NDArray[Any]) -> Times:
+    unit = "timedelta64[us]" if array.dtype.kind == "m" else "datetime64[us]"
+    return Times(array.astype(unit).astype(np.int64), np.isnat(array), True)
 
 
-def _of_objects(items: list[Any]) -> Ticks:
-    """Texts in ISO 8601 or of numbers, dates of Python, None."""
+def _times_of_objects(items: list[Any]) -> Times:
+    """Convert a list of ISO 8601 strings, numeric strings, Python dates and missing values."""
     gone = np.array([is_missing(item) or item == "" for item in items], dtype=bool)
     there = [item for item, absent in zip(items, gone, strict=True) if not absent]
-    values = texts_to_ticks(list(map(str, there)))
+    values = parse_times(list(map(str, there)))
     if isinstance(values, int):
         k = int(np.flatnonzero(~gone)[values])
         raise InvalidData(
-            f"row {k}: the time {items[k]!r} is no number and no date in ISO 8601, such as 2026-11-16 15:30"
+            f"row {k}: the time {items[k]!r} is neither a number nor an ISO 8601 date such as 2026-11-16 15:30"
         )
     full = np.zeros(len(items), dtype=values.values.dtype)
     full[~gone] = values.values
-    return Ticks(full, gone, values.dates)
+    return Times(full, gone, values.dates)
 
 
-def texts_to_ticks(texts: Sequence[str]) -> Ticks | int:
-    """Times from texts, none of them empty; or the number of the first that is not one."""
+def parse_times(texts: Sequence[str]) -> Times | int:
+    """Parse non-empty strings as numbers or dates; if that fails, return the position of the first bad one."""
     array = np.array(texts, dtype=np.str_) if texts else np.zeros(0, dtype="U1")
     none = np.zeros(array.size, dtype=bool)
     for kind in (np.int64, np.float64):
@@ -241,18 +261,18 @@ def texts_to_ticks(texts: Sequence[str]) -> Ticks | int:
             numbers = array.astype(kind)
         except (ValueError, OverflowError):
             continue
-        return Ticks(numbers, none, False) if np.isfinite(numbers).all() else int((~np.isfinite(numbers)).argmax())
+        return Times(numbers, none, False) if np.isfinite(numbers).all() else int((~np.isfinite(numbers)).argmax())
     try:
-        return Ticks(_iso(array).astype(np.int64), none, True)
-    except ValueError:  # which is the first of another kind than the first
-        fits = _is_date if _is_date(texts[0]) else lambda text: bool(np.isfinite(as_number_of(text)))
+        return Times(_iso(array).astype(np.int64), none, True)
+    except ValueError:  # find the first string that is not of the same kind as texts[0]
+        fits = _is_date if _is_date(texts[0]) else lambda text: bool(np.isfinite(_float_or_nan(text)))
         return next((k for k, text in enumerate(texts) if not fits(text)), 0)
 
 
 def _iso(array: NDArray[Any]) -> NDArray[Any]:
-    """ISO 8601 as microseconds in UTC; numpy knows no zones, so they are taken off and subtracted."""
+    """Parse ISO 8601 strings as microseconds in UTC; numpy does not support time zones, so subtract their offsets."""
     if not all(text[4:5] == "-" for text in array.tolist()):
-        raise ValueError("numpy would take the number 7 for the year 7")
+        raise ValueError("numpy would read the number 7 as the year 7")
     if array.size == 0 or ZONE.search(str(array[0]), 10) is None:
         return array.astype("datetime64[us]")
     texts = array.tolist()
@@ -265,7 +285,7 @@ def _iso(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _minutes_ahead(zone: str) -> int:
-    """Of UTC: 90 for +01:30."""
+    """Return the offset of a time zone from UTC in minutes: 90 for +01:30."""
     if zone == "Z":
         return 0
     minutes = 60 * int(zone[1:3]) + int(zone[-2:])
@@ -282,8 +302,8 @@ def _is_date(text: str) -> bool:
 # --- order, missing values, spelling ------------------------------------------------------------------------------
 
 
-def _in_order(who: Integers, when: NDArray[Any] | None, rows: Integers) -> Integers:
-    """The rows by who, then when, then as they stand."""
+def _row_order(who: Integers, when: NDArray[Any] | None, rows: Integers) -> Integers:
+    """Sort the rows by sequence, then by time, then by position."""
     w = who[rows]
     if when is None:
         return rows[np.argsort(w, kind="stable")] if (np.diff(w) < 0).any() else rows
@@ -294,15 +314,16 @@ def _in_order(who: Integers, when: NDArray[Any] | None, rows: Integers) -> Integ
     return rows[np.lexsort((t, w))]
 
 
-def _moved_on(begin: Any, gone: Any) -> Any:
-    """Whether a sequence begins at each row that is not gone: at it, or at a row before it that is."""
+def _shift_begins(begin: Any, gone: Any) -> Any:
+    """Return whether a sequence begins at each remaining row, counting begins at removed rows just before it."""
     if not gone.any():
         return begin
     number = np.cumsum(begin)[~gone]
     return np.append(True, np.diff(number) > 0)[: number.size]
 
 
-def _decide(absent: Mapping[str, Any], names: Mapping[str, Any], missing: str) -> None:
+def _check_missing(absent: Mapping[str, Any], names: Mapping[str, Any], missing: str) -> None:
+    """Raise an error or warn about missing values, as ``missing`` says."""
     counts = {what: int(mask.sum()) for what, mask in absent.items()}
     if not any(counts.values()):
         return
@@ -310,21 +331,21 @@ def _decide(absent: Mapping[str, Any], names: Mapping[str, Any], missing: str) -
     if missing == "error":
         what = next(what for what, count in counts.items() if count)
         raise InvalidData(
-            f"missing values: {listed}; the first {what} is that of row {int(absent[what].argmax())}. Pass "
+            f"missing values: {listed}; the first missing {what} is in row {int(absent[what].argmax())}. Pass "
             'missing="split" (sequences end there) or missing="drop" (rows are left out)'
         )
     warn(f"missing values: {listed}", UserWarning, stacklevel=5)
 
 
 def _report_spelling(column: Coded, name: Any) -> None:
-    """Warn of names that are most likely meant to be one, or none."""
+    """Warn about names that differ only in spelling, or that look like missing values."""
     alike: dict[str, list[int]] = {}
     for k, text in enumerate(column.names):
         if isinstance(text, str):
             plain = unicodedata.normalize("NFKC", text).casefold()
             alike.setdefault(re.sub(r"[\s_-]+", " ", plain).strip(), []).append(k)
     several = [group for group in alike.values() if len(group) > 1]
-    odd = [k for plain, group in alike.items() if plain in ODD for k in group]
+    odd = [k for plain, group in alike.items() if plain in MISSING_NAMES for k in group]
     if not several and not odd:
         return
     counts = Counter(
@@ -334,12 +355,12 @@ def _report_spelling(column: Coded, name: Any) -> None:
     def listed(group: Iterable[int]) -> str:
         return " and ".join(f"{column.names[k]!r} ({counts[k]:,})" for k in group)
 
-    said = [f"{listed(group)} differ in spelling only" for group in several[:5]]
-    said += [f"{listed([k])} may mean a missing value" for k in odd[:5]]
+    found = [f"{listed(group)} differ only in spelling" for group in several[:5]]
+    found += [f"{listed([k])} may be a missing value" for k in odd[:5]]
     more = max(0, len(several) - 5) + max(0, len(odd) - 5)
     tail = f"; and {more} more" if more else ""
     warn(
-        f"{name!r}: {'; '.join(said)}{tail}. They are kept apart: rename them if they are one",
+        f"{name!r}: {'; '.join(found)}{tail}. They are kept as distinct names; rename them if they are the same",
         UserWarning,
         stacklevel=5,
     )

@@ -1,26 +1,28 @@
-"""Models that list their choices one by one, as model checkers keep them; and the chain or MDP they are.
+"""Explicit-state models in the format of model checkers, and their conversion to chains and MDPs.
 
-A state s has choices, c = 0, 1, …, each with a distribution over successors, an action's name (or none) and rewards.
-States need not have the same choices. Letters, for C choices and m transitions:
+Each state has one or more choices, each with a distribution over successors, an optional action name, and rewards.
+States may have different choices. With C choices and m transitions:
 
-    owner   (C,)   the state of each choice, ascending
-    row     (m,)   the choice of each transition;   target, probability (m,)
+    owner                (C,)   state of each choice, ascending
+    row                  (m,)   choice of each transition
+    target, probability  (m,)   successor and probability of each transition
 
-*Actions.* Where every choice has a name, and no two of a state the same, an action is a name; else action k is the k-th
-choice of a state.
+*Actions.* If every choice is named and no state uses a name twice, actions are identified by name; otherwise action k
+is the k-th choice of each state.
 
-*Choices that a state does not have* must be decided on, because every action of an MDP exists in every state:
+*Missing choices.* In an `MDP` every action is available in every state. ``unseen`` says what an action does in a state
+that does not have it:
 
-    "error"       refuse, and name one (the default)
-    "repeat"      the action does what the state's first choice does. The set of what can be done in a state stays what
-                  it is, and with it all optimal values and the "lax" and "directed" distances; "matched" ones compare
-                  actions by name, and depend on what stands in for a missing one
-    "self-loop"   the action stays where it is: a choice that the model does not have
-    "uniform"     the action leads anywhere
+    "error"       raise an error that names one (the default)
+    "repeat"      the same as the state's first choice. This leaves the set of available choices, and hence optimal
+                  values and the "lax" and "directed" distances, unchanged; "matched" distances, which pair actions by
+                  name, depend on it
+    "self-loop"   stay in the state
+    "uniform"     move to any state with equal probability
 
-*Rewards* of a choice are those of its state, its own and the mean of those of its transitions, added up. A model may
-have several reward structures, and propositions that hold in some of its states: ``rewards`` names one of either, or
-of a chain a list of several, each a number of the vector that an observer sees of a state.
+*Rewards.* The reward of a choice is the sum of its state's reward, its own reward and the mean reward of its
+transitions. A model may have several reward structures, and propositions that hold in some of its states: ``rewards``
+selects one by name or, for a chain, several, which become the components of a reward vector.
 """
 
 from __future__ import annotations
@@ -43,26 +45,26 @@ MISSING = ("error", "repeat", "self-loop", "uniform")
 
 @dataclass(frozen=True, eq=False)
 class ExplicitModel:
-    """Choices, transitions and what holds in the states; see the module's head."""
+    """A model given by its choices, transitions, rewards and propositions; see the module docstring."""
 
-    name: str  # of the file or object, for messages
+    name: str  # file or object, for messages
     n_states: int
     owner: Integers  # (C,)
     row: Integers  # (m,)
     target: Integers  # (m,)
     probability: Floats  # (m,)
-    actions: Sequence[str] = ()  # (C,) names, "" for none
+    actions: Sequence[str] = ()  # (C,) action names, "" for none
     rewards: Mapping[str, Floats] | None = None  # name -> (C,)
     propositions: Mapping[str, Integers] | None = None  # name -> states
     labels: Sequence[Hashable] | None = None
 
     @property
     def is_chain(self) -> bool:
-        """Whether no state has several choices."""
+        """Whether every state has at most one choice."""
         return bool((np.diff(self.owner) > 0).all())
 
     def arguments(self, rewards: Any = None, unseen: str = "error") -> dict[str, Any]:
-        """What a `MarkovChain` (if no state has several choices) or an `MDP` is made of."""
+        """Return the constructor arguments of a `MarkovChain` (if ``is_chain``) or an `MDP`."""
         if unseen not in MISSING:
             raise InvalidData(f"{self.name}: unseen is {unseen!r}; use one of {', '.join(map(repr, MISSING))}")
         place, names = self._places(unseen)
@@ -78,14 +80,14 @@ class ExplicitModel:
         return found | {"transition": kernels, "actions": names}
 
     def _places(self, unseen: str) -> tuple[Integers, list[str] | None]:
-        """Which choice is each action of each state, (A, n), -1 if there is none; and the names of the actions."""
+        """Return the choice of each action in each state, (A, n), -1 if there is none, and the action names."""
         action, names = self._actions
         n, n_actions = self.n_states, 1 + int(action.max(initial=0))
         gaps = n_actions * n - self.owner.size
         if n_actions > limits.CHOICES or gaps > limits.UNSEEN + self.owner.size:
             raise InvalidData(
-                f"{self.name}: {n_actions:,} actions in each of {n:,} states, and {self.owner.size:,} choices; "
-                "raise CHOICES and UNSEEN in diffbisim.io.limits"
+                f"{self.name}: {n_actions:,} actions in each of {n:,} states for {self.owner.size:,} choices exceed "
+                "the limits; raise CHOICES and UNSEEN in diffbisim.io.limits"
             )
         place = np.full((n_actions, n), -1, dtype=np.int64)
         place[action, self.owner] = np.arange(self.owner.size)
@@ -100,7 +102,7 @@ class ExplicitModel:
 
     @cached_property
     def _actions(self) -> tuple[Integers, list[str] | None]:
-        """The action of each choice, (C,), and the names of the actions, if they go by name; a chain has one."""
+        """The action of each choice, (C,), and the action names, if actions are identified by name."""
         if self.is_chain:
             return np.zeros(self.owner.size, dtype=np.int64), None
         if len(self.actions) and "" not in self.actions:
@@ -116,12 +118,12 @@ class ExplicitModel:
             return f'state {s} has no transition (a deadlock); pass unseen="self-loop" if it is absorbing'
         what = f"choice {a}" if names is None else f"action {names[a]!r}"
         return (
-            f"state {s} has no {what} ({int((place < 0).sum()):,} such gaps), and every action of an MDP exists in "
-            'every state; pass unseen="repeat" (one that the state has stands in), "self-loop" or "uniform"'
+            f"state {s} has no {what} (missing choices: {int((place < 0).sum()):,}), but in an MDP every action is "
+            'available in every state; pass unseen="repeat" (use the state\'s first choice), "self-loop" or "uniform"'
         )
 
     def _kernel(self, P: sp.csr_array, choices: Integers, unseen: str) -> sp.csr_array:
-        """The rows of P that are an action's, (n, n), and what is put where there is none."""
+        """Return the kernel (n, n) of an action from the rows of its choices, with missing rows filled in."""
         n, there = self.n_states, choices >= 0
         if there.all():
             return P[choices]
@@ -138,18 +140,18 @@ class ExplicitModel:
         return sp.csr_array(pick @ P + filled)
 
     def _initial(self) -> Any:
-        """The states labeled "init", each as likely as the others; else state 0."""
+        """Return the uniform distribution on the states labeled "init", or state 0 if there are none."""
         states = (self.propositions or {}).get("init", np.zeros(0, dtype=np.int64))
         start = np.zeros(self.n_states)
         start[states] = 1.0 / max(1, len(states))
         return start if len(states) else 0
 
     def _rewards(self, chosen: Any, place: Integers) -> Floats | None:
-        """Of states, (n,), or of states and actions, (n, A)."""
-        known, held = self.rewards or {}, self.propositions or {}
+        """Return the chosen rewards of states, (n,), or of states and actions, (n, A)."""
+        known, propositions = self.rewards or {}, self.propositions or {}
         if isinstance(chosen, (list, tuple)):
             if not self.is_chain:
-                raise InvalidData(f"{self.name} holds an MDP, whose choices have one reward; name one structure")
+                raise InvalidData(f"{self.name} holds an MDP, whose rewards are numbers; name one reward structure")
             return np.stack([np.asarray(self._rewards(name, place)) for name in chosen], axis=1)
         if chosen is None:
             if len(known) > 1:
@@ -157,9 +159,9 @@ class ExplicitModel:
             return self._of_structure(next(iter(known.values())), place) if known else None
         if chosen in known:
             return self._of_structure(known[chosen], place)
-        if chosen in held:
-            return np.bincount(held[chosen], minlength=self.n_states).astype(np.float64)
-        raise InvalidData(f"{self.name} has nothing called {chosen!r}; {self._listed()}")
+        if chosen in propositions:
+            return np.bincount(propositions[chosen], minlength=self.n_states).astype(np.float64)
+        raise InvalidData(f"{self.name} has no reward structure or proposition {chosen!r}; {self._listed()}")
 
     def _of_structure(self, paid: Floats, place: Integers) -> Floats:
         each = np.where(place < 0, 0.0, paid[place]).T
@@ -168,19 +170,17 @@ class ExplicitModel:
     def _listed(self) -> str:
         parts = (("reward structures", self.rewards), ("propositions", self.propositions))
         listed = "; ".join(f"{what} {', '.join(map(repr, found))}" for what, found in parts if found)
-        return (
-            f"choose by name, rewards=..., among its {listed}" if listed else "it has neither rewards nor propositions"
-        )
+        return f"choose one by name, rewards=..., from its {listed}" if listed else "it has no rewards or propositions"
 
 
 def _is_name(rewards: Any) -> bool:
-    """Whether rewards are not given but chosen by name, or names (None: the only ones there are)."""
+    """Return whether rewards are selected by name rather than given; None selects the only structure."""
     several = isinstance(rewards, (list, tuple)) and bool(rewards) and all(isinstance(name, str) for name in rewards)
     return rewards is None or isinstance(rewards, str) or several
 
 
 def variables(texts: Sequence[str]) -> list[Hashable] | None:
-    """Labels from what Storm writes of the variables of states, "[x=3 & !up]" being (3, False); None if they repeat."""
+    """Parse Storm's state valuations into labels: "[x=3 & !up]" becomes (3, False). None if they are not distinct."""
     labels = [tuple(map(_value, text.strip("[] \t").split("&"))) for text in texts]
     return list(labels) if len(set(labels)) == len(labels) else None
 

@@ -1,19 +1,20 @@
-"""Linear-Gaussian processes: continuous states, and a distance in closed form.
+"""Linear-Gaussian processes, whose distance is known in closed form.
 
-    x' = A x + b + L ε,    x_0 ~ N(m, L0 L0ᵀ),    ε standard normal                               (Y: B, M, …)
+    X:  x' = A x + b + L ε,    x_0 ~ N(m, L0 L0ᵀ),    ε standard normal
+    Y:  the same with B, M, M0, …, noise η
 
-*Squared cost* |x - y|², in any dimension, while γ ρ(A)² < 1 and γ ρ(B)² < 1. The means move by themselves. Of the rest
-bicausality leaves only R_t = E[ε_t η_tᵀ | past], a contraction, and the cost is linear in it: with K = I + γ Bᵀ K A and
-S_A = L0 L0ᵀ + γ A S_A Aᵀ + γ/(1-γ) L Lᵀ (S_B alike)
+*Squared cost* |x - y|², in any dimension, if γ ρ(A)² < 1 and γ ρ(B)² < 1. The means evolve deterministically. A
+bicausal coupling of the noises is determined by the contraction R_t = E[ε_t η_tᵀ | past], in which the cost is linear.
+With K = I + γ Bᵀ K A and S_A = L0 L0ᵀ + γ A S_A Aᵀ + γ/(1-γ) L Lᵀ (S_B likewise),
 
     d = (1-γ) [ Σ_t γ^t |E x_t - E y_t|² + tr S_A + tr S_B - 2 (‖M0ᵀ K L0‖_* + γ/(1-γ) ‖Mᵀ K L‖_*) ].
 
-*Finitely many steps* with weights w_0 … w_T in place of (1-γ) γ^t: K_t = w_t I + Bᵀ K_{t+1} A, from K_{T+1} = 0 back;
-at each time 2 ‖Mᵀ K_t L‖_* is gained, whatever the slopes.
+*Finite horizon* with weights w_0 … w_T in place of (1-γ) γ^t: K_t = w_t I + Bᵀ K_{t+1} A, backward from K_{T+1} = 0;
+each time contributes -2 ‖Mᵀ K_t L‖_*, for any slopes.
 
-*Absolute difference* |x - y|, on the line with slopes A, B ≥ 0: kernels that grow with the state are best coupled by
-one noise for both (a cost convex in x - y stays submodular under such steps), so that x_t - y_t is normal at every
-time and d = (1-γ) Σ_t γ^t E|x_t - y_t|.
+*Absolute cost* |x - y|, on the line with slopes A, B ≥ 0. It is optimal to drive both monotone kernels by the same
+noise (a convex function of x - y stays submodular under such steps), so x_t - y_t is normal at every time and
+d = (1-γ) Σ_t γ^t E|x_t - y_t|.
 """
 
 from __future__ import annotations
@@ -27,13 +28,23 @@ from diffbisim.checks import Floats, check_count, check_discount, finite_numbers
 from diffbisim.errors import InvalidArgument
 from diffbisim.stochastic import as_generator
 
-#: Later times, whose weights add up to less than this, are left out of sums over time.
+#: Sums over time are truncated where the weights of the remaining times add up to less than this.
 NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class LinearGaussian:
-    """The process ``x' = A x + b + L ε`` from ``N(m, L0 L0ᵀ)``; numbers stand for 1 × 1 matrices."""
+    """The process ``x' = A x + b + L ε`` with ``x_0 ~ N(m, L0 L0ᵀ)`` and ε standard normal.
+
+    Parameters
+    ----------
+    slope, noise : float or array of shape (d, d)
+        A and L; a number multiplies the identity.
+    shift, start : float or array of shape (d,), default=0.0
+        b and m.
+    spread : float or array of shape (d, d), default=0.0
+        L0.
+    """
 
     slope: Floats  # A (d, d)
     noise: Floats  # L (d, d)
@@ -52,7 +63,7 @@ class LinearGaussian:
 
     @classmethod
     def fit(cls, now: Floats, after: Floats, starts: Floats) -> LinearGaussian:
-        """The process of m steps ``now → after``, (m, d) each, and first states (n, d), by least squares."""
+        """Fit a process to m steps ``now → after``, (m, d) each, and first states (n, d), by least squares."""
         m, d = now.shape
         design = np.column_stack([now, np.ones(m)])
         found = np.linalg.lstsq(design, after, rcond=None)[0]
@@ -66,7 +77,7 @@ class LinearGaussian:
         return len(self.slope)
 
     def sample(self, n_paths: int, n_steps: int, rng: int | np.random.Generator) -> Floats:
-        """Independent paths, shape ``(n_paths, n_steps + 1, d)``."""
+        """Sample independent paths, shape ``(n_paths, n_steps + 1, d)``."""
         generator, d = as_generator(rng), self.dimension
         noise = generator.standard_normal((check_count(n_steps, "n_steps") + 1, check_count(n_paths, "n_paths"), d))
         states = [self.start + noise[0] @ self.spread.T]
@@ -78,24 +89,28 @@ class LinearGaussian:
 def linear_gaussian_distance(
     X: LinearGaussian, Y: LinearGaussian, discount: float = 0.95, cost: str = "sqeuclidean", *, weights: Any = None
 ) -> float:
-    """The distance of two linear-Gaussian processes: cost "sqeuclidean", or on the line "euclidean" with slopes ≥ 0.
+    """Return the distance of two linear-Gaussian processes.
 
-    With ``weights`` of the times 0 … T it is that over finitely many steps, and the discount does not count.
+    ``cost`` is "sqeuclidean", or "euclidean" on the line with slopes ≥ 0. ``weights`` of the times 0 … T give the
+    distance over a finite horizon, which does not use the discount.
     """
     γ = check_discount(discount) if weights is None else 1.0
     if X.dimension != Y.dimension:
-        raise InvalidArgument(f"X has {X.dimension} dimensions and Y {Y.dimension}; both need the same")
+        raise InvalidArgument(f"X has {X.dimension} dimensions and Y has {Y.dimension}; they must be equal")
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     if cost == "euclidean":
         return _absolute(X, Y, γ, w)
     if cost != "sqeuclidean":
-        raise InvalidArgument(f'cost is {cost!r}; the closed forms are for "sqeuclidean" and "euclidean"')
+        raise InvalidArgument(f'cost is {cost!r}; closed forms exist for "sqeuclidean" and "euclidean" only')
     if w is not None:
-        return _squared_over(X, Y, w)
+        return _squared_with_weights(X, Y, w)
     for name, process in (("X", X), ("Y", Y)):
         radius = float(np.abs(np.linalg.eigvals(process.slope)).max())
         if γ * radius**2 >= 1.0:
-            raise InvalidArgument(f"{name} grows too fast: discount × {radius:g}² is not below 1; the sum is infinite")
+            raise InvalidArgument(
+                f"the distance is infinite: {name} has spectral radius {radius:g}, and discount × {radius:g}² is at "
+                "least 1; reduce the discount"
+            )
     return _squared(X, Y, γ)
 
 
@@ -117,7 +132,7 @@ def _squared(X: LinearGaussian, Y: LinearGaussian, γ: float) -> float:
     return float((1 - γ) * (np.trace(apart @ moments @ apart.T) + energy - 2.0 * gained))
 
 
-def _squared_over(X: LinearGaussian, Y: LinearGaussian, weights: Floats) -> float:
+def _squared_with_weights(X: LinearGaussian, Y: LinearGaussian, weights: Floats) -> float:
     total, second, mean = 0.0, [Z.spread @ Z.spread.T for Z in (X, Y)], [X.start, Y.start]
     for w in weights:
         total += w * float(np.trace(second[0] + second[1]) + ((mean[0] - mean[1]) ** 2).sum())
@@ -136,7 +151,7 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats |
 
     if X.dimension != 1 or min(X.slope[0, 0], Y.slope[0, 0]) < 0.0:
         raise InvalidArgument(
-            'cost "euclidean" has a closed form on the line only, for slopes that are not negative; use "sqeuclidean"'
+            'cost "euclidean" has a closed form only on the line and for non-negative slopes; use "sqeuclidean"'
         )
     if weights is None:
         weights = (1.0 - γ) * γ ** np.arange(np.ceil(np.log(NEGLIGIBLE) / np.log(γ)))
@@ -144,7 +159,7 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats |
     σ, τ = (abs(float(Z.noise[0, 0])) for Z in (X, Y))
     m, n = (float(Z.start[0]) for Z in (X, Y))
     s, t = (abs(float(Z.spread[0, 0])) for Z in (X, Y))
-    xx, xy, yy = s * s, s * t, t * t  # covariance of (x_t, y_t), one noise for both
+    xx, xy, yy = s * s, s * t, t * t  # covariance of (x_t, y_t), driven by the same noise
     apart, variance = np.empty(len(weights)), np.empty(len(weights))
     for k in range(len(weights)):
         apart[k], variance[k] = abs(m - n), xx + yy - 2.0 * xy
@@ -156,13 +171,13 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats |
 
 
 def _lyapunov(A: Floats, Q: Floats, γ: float) -> Floats:
-    """S = Q + γ A S Aᵀ."""
+    """Solve S = Q + γ A S Aᵀ."""
     n = len(A)
     found = np.linalg.solve(np.eye(n * n) - γ * np.kron(A, A), Q.ravel())
     return np.asarray(found, dtype=np.float64).reshape(n, n)
 
 
 def _root(covariance: Floats) -> Floats:
-    """The symmetric root of a covariance, which may be singular."""
+    """Return the symmetric square root of a covariance, which may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)

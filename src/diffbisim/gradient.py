@@ -1,21 +1,22 @@
-"""The exact gradient of the distance (the paper's Theorem 1, in the short form of the centered gauge).
+"""The exact gradient of the distance (Theorem 1 of the paper, with centered potentials).
 
-At the optimum only the constraints move with the data (envelope theorem), so with m the joint occupancy and
-f_xy, g_xy the potentials of pair (x,y) for the cost V = U/(1-γ):
+By the envelope theorem the optimal coupling can be held fixed. With m the joint occupancy and f_xy, g_xy the potentials
+of pair (x,y) for the cost V = U/(1-γ),
 
     ∂d/∂P_X(x'|x) = γ Σ_y m(x,y) f_xy(x')        ∂d/∂ν_X = (1-γ) f_0
     ∂d/∂P_Y(y'|y) = γ Σ_x m(x,y) g_xy(y')        ∂d/∂ν_Y = (1-γ) g_0        ∂d/∂c = m
 
-A row of a kernel cannot see a constant, so every row is centered under its own distribution: the derivative along
-any direction inside the simplex is its inner product with the row. Off the support of a row the potentials are
-c-transforms, which makes the entry the one-sided derivative for mass that enters there. In the same gauge the
-paper's dual certificates are
+Since the rows of a kernel sum to one, the gradient of a row is defined up to a constant; each row is centered, that is,
+has mean zero under its own distribution. The derivative along any direction within the simplex is the inner product
+with the row. Outside the support of a row the potentials are c-transforms, so the entry is the one-sided derivative for
+adding mass there. With the same centering the paper's dual certificates are
 
     α_X(x,x',y) = -γ (f_xy(x') - E f_xy)         α_Y(x,y,y') = -γ (g_xy(y') - E g_xy)
 
 and the reward that imitation maximizes is r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y').
 
-The distance has kinks (at d = 0 and wherever a plan is degenerate); there this is one generalized gradient.
+The distance is not differentiable everywhere (at d = 0, and where optimal plans are degenerate); there this is one
+generalized gradient.
 """
 
 from dataclasses import dataclass
@@ -32,14 +33,15 @@ from diffbisim.stochastic import Successors
 
 Array = NDArray[np.float64]
 
-#: Largest array (in entries) that the dual certificates may have: 2 GB.
+#: Maximum number of entries of the dual certificates (2 GB).
 MAX_DUAL_ENTRIES = 2**28
 
 
 class ReadOnly:
-    """Parts of a result: arrays (or tuples of them, or None) that nobody can write to; each sparse one a new object.
+    """Mixin for parts of a result, whose attributes are read-only arrays, tuples of them, or None.
 
-    What somebody else can still write to is copied first. Neither pickle nor deepcopy keeps the flags.
+    Writable views are copied first, and each access to a sparse matrix returns a new object. The read-only flags,
+    which pickle and deepcopy drop, are restored.
     """
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _own_matrix(value: Any) -> Any:
-    """A sparse matrix as one of the caller's own: with read-only buffers it can still be resized or handed others."""
+    """Return a new sparse matrix on the same buffers, since a csr_array is mutable even if its buffers are not."""
     if not isinstance(value, sparse.csr_array):
         return value
     return sparse.csr_array((value.data, value.indices, value.indptr), shape=value.shape)
@@ -71,8 +73,9 @@ def _own_matrix(value: Any) -> Any:
 class Gradient(ReadOnly):
     """Derivatives of ``d``, read-only.
 
-    Kernels: dense for two dense chains; if one is sparse, or if only reachable pairs were solved, CSR on the possible
-    transitions. Starts: NaN where a derivative would need pairs that were not solved.
+    Derivatives with respect to kernels are dense for two dense chains; if one is sparse, or if only reachable pairs
+    were solved, they are CSR on the possible transitions. Derivatives with respect to initial distributions are NaN
+    where they depend on pairs that were not solved.
     """
 
     transition_x: Array | sparse.csr_array  # (n_X, n_X)
@@ -84,14 +87,14 @@ class Gradient(ReadOnly):
 
 @dataclass(frozen=True, eq=False)
 class Duals(ReadOnly):
-    """The paper's dual certificates for the causal constraints, in the centered gauge; read-only."""
+    """The paper's dual certificates for the causal constraints, centered; read-only."""
 
     alpha_x: Array  # (n_X, n_X, n_Y): α_X(x, x', y)
     alpha_y: Array  # (n_X, n_Y, n_Y): α_Y(x, y, y')
 
 
 def gradient_of(coupling: Coupling, m: Array) -> Gradient:
-    """All five derivatives from one pass over the pairs that carry occupancy."""
+    """Compute all derivatives in one pass over the pairs with positive occupancy."""
     problem, start = coupling.problem, coupling.start
     transition_x, transition_y = kernel_gradients(coupling, m, coupling.complete and not problem.is_sparse)
     return Gradient(
@@ -104,9 +107,9 @@ def gradient_of(coupling: Coupling, m: Array) -> Gradient:
 
 
 def kernel_gradients(coupling: Coupling, m: Array, everywhere: bool) -> tuple[Any, Any]:
-    """``∂d/∂P_X`` and ``∂d/∂P_Y``: dense tables with c-transforms off the supports, or on the supports alone (CSR)."""
+    """Return ``∂d/∂P_X`` and ``∂d/∂P_Y``: dense, with c-transforms off the supports, or CSR on the supports."""
     problem = coupling.problem
-    factor = problem.discount / problem.step  # potentials of U, not of V
+    factor = problem.discount / problem.step  # the potentials are those of U, not of V
     by_x, by_y = coupling.weighted_potentials(coupling.potential_weights(m), everywhere=everywhere)
     found = []
     for rows, chain in ((by_x, problem.x), (by_y, problem.y)):
@@ -116,13 +119,13 @@ def kernel_gradients(coupling: Coupling, m: Array, everywhere: bool) -> tuple[An
 
 
 def centered_start(f: Array, initial: Array) -> Array:
-    """Minus its mean under the start; states outside it do not count, and may be unknown (NaN)."""
+    """Subtract the mean under the initial distribution; entries outside its support may be NaN."""
     support = initial > 0
     return f - float(initial[support] @ f[support])
 
 
 def centered_rows(rows: Array, s: Successors, shape: tuple[int, int]) -> Any:
-    """Each row minus its mean under the kernel's own row; dense, or (rows by stored entry) CSR on the supports."""
+    """Subtract from each row its mean under the kernel's row; vectors of stored entries give CSR."""
     source, dense = s.sources, rows.ndim == 2
     entries = rows[source, s.indices] if dense else rows
     mean = np.bincount(source, weights=s.probabilities * entries, minlength=shape[0])
@@ -132,7 +135,7 @@ def centered_rows(rows: Array, s: Successors, shape: tuple[int, int]) -> Any:
 
 
 def dual_certificates(coupling: Coupling) -> Duals:
-    """``alpha_x`` and ``alpha_y`` for every pair of states."""
+    """Compute ``alpha_x`` and ``alpha_y`` for every pair of states."""
     problem = coupling.problem
     n_x, n_y = problem.shape
     if n_x * n_y * max(n_x, n_y) > MAX_DUAL_ENTRIES:
@@ -142,8 +145,8 @@ def dual_certificates(coupling: Coupling) -> Duals:
         )
     if not coupling.complete:
         raise InvalidArgument(
-            "the dual certificates cover all transitions, and some potentials are only known on the possible ones: use "
-            "reachable=False (for average cost an irreducible, aperiodic chain), or result.gradient"
+            "dual certificates cover all transitions, but some potentials are known on the possible ones only; use "
+            "reachable=False (for average cost, an irreducible, aperiodic chain), or result.gradient"
         )
     alpha_x, alpha_y = np.empty((n_x, n_x, n_y)), np.empty((n_x, n_y, n_y))
     for x in range(n_x):
@@ -157,10 +160,10 @@ def dual_certificates(coupling: Coupling) -> Duals:
 
 
 def implicit_reward(coupling: Coupling, decoder: Array) -> Array:
-    """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense: every transition is scored, possible today or not."""
+    """Return ``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, dense, including transitions of probability zero."""
     if not coupling.complete:
         raise InvalidArgument(
-            "the implicit reward scores all transitions and needs all pairs: use reachable=False (for average cost an "
+            "the implicit reward covers all transitions and needs all pairs; use reachable=False (for average cost, an "
             "irreducible, aperiodic chain)"
         )
     _, by_y = coupling.weighted_potentials(np.ascontiguousarray(decoder.T), everywhere=True)

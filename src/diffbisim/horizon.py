@@ -1,25 +1,25 @@
-"""Finitely many steps: the problem, what its result knows, and the gradient.
+"""Distances over a finite horizon: the problem, its result and its gradient.
 
 Two processes over the times t = 0 … T with kernels P_t, Q_t, costs c_t and weights w_t ≥ 0:
 
     V_T = w_T c_T,        V_t(x,y) = w_t c_t(x,y) + OT_{V_{t+1}}(P_t(·|x), Q_t(·|y)),        d = OT_{V_0}(ν_X, ν_Y)
 
-is the least E Σ_t w_t c_t(x_t, y_t) over all bicausal couplings: the cost to go depends on the present pair only, so
-couplings that are Markov are enough. Kernels, costs and state spaces may change with t.
+is the minimum of E Σ_t w_t c_t(x_t, y_t) over all bicausal couplings; since the cost to go depends on the current pair
+only, Markov couplings suffice. Kernels, costs and state spaces may change with t.
 
-    horizon=T, discount=γ     w_t = γ^t / Σ_s γ^s, and γ = 1 is allowed: the mean cost of a step
-    weights=w                 w_0 … w_T as they are: all ones for the sum, zeros and a final one for the
+    horizon=T, discount=γ     w_t = γ^t / Σ_s γ^s; γ = 1 is allowed and gives the mean cost per step
+    weights=w                 w_0 … w_T, not normalized: all ones for the total cost; zeros and a final one for the
                               Weisfeiler-Lehman distance of depth T, which compares the two processes at time T
 
-As T → ∞ the discounted distance comes out, the difference is at most γ^(T+1) max c.
+As T → ∞ this converges to the discounted distance; the difference is at most γ^(T+1) max c.
 
-With m_t the law of the optimal coupling at time t (m_0 the plan of the starts, m_{t+1} = Π_tᵀ m_t) and potentials f, g
-of pair (x,y) for the table V_{t+1},
+With m_t the distribution of the optimal coupling at time t (m_0 is the plan of the initial distributions and
+m_{t+1} = Π_tᵀ m_t) and f, g the potentials of pair (x,y) for the table V_{t+1},
 
     ∂d/∂P_t(x'|x) = Σ_y m_t(x,y) f_xy(x')     ∂d/∂Q_t(y'|y) = Σ_x m_t(x,y) g_xy(y')     ∂d/∂c_t = w_t m_t
 
-centered row by row as in gradient.py. A chain that is the same at every step moves all its kernels at once, so its
-derivatives are added up over time.
+with rows centered as in gradient.py. A time-homogeneous chain has one kernel for all steps, so its derivatives are
+summed over time.
 """
 
 from collections.abc import Hashable
@@ -47,13 +47,13 @@ Array = NDArray[np.float64]
 
 EPS = float(np.finfo(float).eps)
 
-#: Sums of weighted costs below this have too few digits left to be certified.
+#: Sums of weighted costs below this are too close to underflow to be certified.
 LEAST_SCALE = 1e-280
 
 
 @dataclass(frozen=True, eq=False)
 class TimedProblem:
-    """Two processes over the same number of steps, a cost per time and weights; validated by :meth:`make`."""
+    """Two processes over the same number of steps, a cost per time and weights; create it with :meth:`make`."""
 
     x: MarkovChain | TimedChain
     y: MarkovChain | TimedChain
@@ -61,7 +61,7 @@ class TimedProblem:
     weights: Array  # (T + 1,)
 
     criterion: ClassVar[str] = "horizon"
-    discount: ClassVar[float] = 1.0  # the weights say it all
+    discount: ClassVar[float] = 1.0  # discounting is part of the weights
     step: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -71,26 +71,25 @@ class TimedProblem:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__post_init__()  # neither pickle nor deepcopy keeps the flag
+        self.__post_init__()  # pickle and deepcopy drop the read-only flags
 
     @classmethod
     def make(
         cls, x: Any, y: Any, cost: Any, discount: float, horizon: Any = None, weights: Any = None
     ) -> "TimedProblem":
-        """Check every argument once, at the door."""
+        """Validate the arguments and create the problem."""
         for name, chain in (("X", x), ("Y", y)):
             if not isinstance(chain, (MarkovChain, TimedChain)):
                 raise InvalidArgument(
-                    f"{name} is a {type(chain).__name__}; over finitely many steps a MarkovChain or a TimedChain is "
-                    "compared"
+                    f"{name} is a {type(chain).__name__}; with a horizon it must be a MarkovChain or a TimedChain"
                 )
         w = _weights(weights, discount, _steps(x, y, horizon, weights))
-        X, Y = (_over(chain, w.size - 1, name) for name, chain in (("X", x), ("Y", y)))
+        X, Y = (_truncated(chain, w.size - 1, name) for name, chain in (("X", x), ("Y", y)))
         problem = cls(X, Y, _costs(cost, X, Y, w.size - 1), w)
         if not problem.scale < np.inf or 0 < problem.scale < LEAST_SCALE:
             raise InvalidArgument(
-                f"the weighted costs add up to {problem.scale:g}, which a double cannot hold well; multiply costs or "
-                "weights by a constant, which multiplies the distance by the same"
+                f"the weighted costs sum to {problem.scale:g}, which is out of range for double precision; multiply "
+                "costs or weights by a constant, which multiplies the distance by the same constant"
             )
         return problem
 
@@ -100,23 +99,23 @@ class TimedProblem:
         return len(self.costs) - 1
 
     def shape_at(self, t: int) -> tuple[int, int]:
-        """How many states the two processes have at time t."""
+        """Return the numbers of states of the two processes at time t."""
         n_x, n_y = self.costs[t].shape
         return n_x, n_y
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Those at time 0."""
+        """The numbers of states at time 0."""
         return self.shape_at(0)
 
     @property
     def same_states(self) -> bool:
-        """Whether both processes have as many states at every time, so that tables can be added up over time."""
+        """Whether the numbers of states are the same at all times, so that tables can be summed over time."""
         return len({c.shape for c in self.costs}) == 1
 
     @property
     def one_cost(self) -> bool:
-        """Whether one table holds for all times."""
+        """Whether the cost is the same at all times."""
         return all(c is self.costs[0] for c in self.costs)
 
     @property
@@ -125,13 +124,13 @@ class TimedProblem:
         return self.costs[0]
 
     def rows(self, t: int) -> tuple[Successors, Successors]:
-        """The kernels of step t by row."""
+        """Return the kernels of step t by row."""
         x, y = (c.successors if isinstance(c, MarkovChain) else c.successors[t] for c in (self.x, self.y))
         return x, y
 
     @cached_property
     def least(self) -> Array:
-        """``Σ_{s<t} w_s min c_s`` for t = 0 … T + 1: no distance is below the last."""
+        """``Σ_{s<t} w_s min c_s`` for t = 0 … T + 1; the last is a lower bound on the distance."""
         return np.concatenate(
             [[0.0], np.cumsum([w * float(c.min()) for w, c in zip(self.weights, self.costs, strict=True)])]
         )
@@ -145,37 +144,33 @@ class TimedProblem:
 
     @property
     def scale(self) -> float:
-        """The largest distance there can be: every tolerance is relative to it."""
+        """The largest possible distance; all tolerances are relative to it."""
         return float(self.most[-1])
 
     @property
     def slack(self) -> float:
-        """How far rounding may have moved sums of weighted costs."""
+        """A bound on the rounding errors of sums of weighted costs."""
         return 2 * (self.n_steps + 2) * EPS * self.scale
 
     def bounded(self, lower: float, upper: float) -> tuple[float, float]:
-        """The bounds within what distances there can be, rounded outward."""
+        """Return the bounds rounded outward and clipped to the range of possible distances."""
         least, most = max(float(self.least[-1]) - self.slack, 0.0), self.scale + self.slack
         return max(float(np.nextafter(lower, -np.inf)), least), min(float(np.nextafter(upper, np.inf)), most)
 
     def same_as(self, other: "TimedProblem") -> bool:
-        """Whether another problem has the same content."""
+        """Return whether another problem has the same content."""
         return (
             self.n_steps == other.n_steps
             and np.array_equal(self.weights, other.weights)
-            and all(_same_start(a, b) for a, b in ((self.x, other.x), (self.y, other.y)))
+            and all(np.array_equal(a.initial, b.initial) for a, b in ((self.x, other.x), (self.y, other.y)))
             and all(np.array_equal(a, b) for a, b in zip(self.costs, other.costs, strict=True))
             and all(_same_rows(self.rows(t), other.rows(t)) for t in range(self.n_steps))
         )
 
     @property
     def is_sparse(self) -> bool:
-        """Whether either process is sparse; plans then come back sparse too."""
+        """Whether either process is sparse; plans are then sparse too."""
         return self.x.is_sparse or self.y.is_sparse
-
-
-def _same_start(a: Any, b: Any) -> bool:
-    return np.array_equal(a.initial, b.initial)
 
 
 def _same_rows(mine: tuple[Successors, Successors], others: tuple[Successors, Successors]) -> bool:
@@ -187,7 +182,7 @@ def _same_rows(mine: tuple[Successors, Successors], others: tuple[Successors, Su
 
 
 def _steps(x: Any, y: Any, horizon: Any, weights: Any) -> int | None:
-    """The number of steps that horizon, weights and timed chains agree on."""
+    """Return the number of steps from horizon, weights or timed chains, which must agree."""
     if horizon is not None and check_count(horizon, "horizon") < 1:
         raise InvalidArgument("horizon is 0; it must be at least one step, e.g. horizon=10")
     if weights is not None:
@@ -198,19 +193,19 @@ def _steps(x: Any, y: Any, horizon: Any, weights: Any) -> int | None:
         T = int(np.size(weights)) - 1
         if horizon is not None and horizon != T:
             raise InvalidArgument(
-                f"weights has {T + 1} entries, horizon={horizon} asks for {horizon + 1}: leave one out"
+                f"weights has {T + 1} entries, but horizon={horizon} needs {horizon + 1}; omit one of them"
             )
         return T
     if horizon is not None:
         return int(horizon)
     lengths = {chain.n_steps for chain in (x, y) if isinstance(chain, TimedChain)}
     if len(lengths) > 1:
-        raise InvalidArgument(f"X has {x.n_steps} steps and Y {y.n_steps}; say how many count, horizon={min(lengths)}")
+        raise InvalidArgument(f"X has {x.n_steps} steps and Y has {y.n_steps}; pass horizon={min(lengths)}")
     return lengths.pop()
 
 
 def _weights(weights: Any, discount: float, n_steps: int | None) -> Array:
-    """The weights of the times; powers of the discount sum to one."""
+    """Return the weights of the times; powers of the discount are normalized."""
     if weights is None:
         if not 0.0 < (γ := as_number(discount)) <= 1.0:
             raise InvalidArgument(f"discount is {discount!r}; with a horizon it must lie in (0, 1], e.g. discount=1")
@@ -219,23 +214,23 @@ def _weights(weights: Any, discount: float, n_steps: int | None) -> Array:
     try:
         w: Array = np.array(weights, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidArgument("weights is no list of numbers; give one for each time 0 … T") from None
+        raise InvalidArgument("weights is not a list of numbers; give one for each time 0 … T") from None
     if not (np.isfinite(w).all() and (w >= 0).all()):
         t = int(np.argmax(~(np.isfinite(w) & (w >= 0))))
-        raise InvalidArgument(f"weights[{t}] is {w[t]:g}; weights are finite and at least 0")
+        raise InvalidArgument(f"weights[{t}] is {w[t]:g}; weights must be finite and non-negative")
     if not w.any():
-        raise InvalidArgument("weights are all 0: nothing counts; give at least one time a positive weight")
+        raise InvalidArgument("weights are all 0; give at least one time a positive weight")
     return w
 
 
-def _over(chain: MarkovChain | TimedChain, n_steps: int, name: str) -> MarkovChain | TimedChain:
-    """The process over so many steps."""
+def _truncated(chain: MarkovChain | TimedChain, n_steps: int, name: str) -> MarkovChain | TimedChain:
+    """Return the first ``n_steps`` steps of a process."""
     if isinstance(chain, MarkovChain):
         return chain
     if chain.n_steps < n_steps:
         raise InvalidArgument(
-            f"{name} has {chain.n_steps} steps, {n_steps} are asked for: horizon={chain.n_steps} or weights of length "
-            f"{chain.n_steps + 1} at most"
+            f"{name} has {chain.n_steps} steps, fewer than {n_steps}; use at most horizon={chain.n_steps} or weights "
+            f"of length {chain.n_steps + 1}"
         )
     return chain.until(n_steps)
 
@@ -244,7 +239,7 @@ def _over(chain: MarkovChain | TimedChain, n_steps: int, name: str) -> MarkovCha
 
 
 class Moment(NamedTuple):
-    """The states of a process at one time, as a cost sees them."""
+    """The states of a process at one time, for computing costs."""
 
     n_states: int
     rewards: Any
@@ -266,7 +261,7 @@ def _moment(chain: MarkovChain | TimedChain, t: int) -> Any:
 
 
 def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, n_steps: int) -> tuple[Array, ...]:
-    """A table for each time, from a name, one table, a list of tables or a function ``(X, Y)`` that gives either."""
+    """Return a table for each time from a name, one table, a list of tables, or a function ``(X, Y)``."""
     cost = cost(X, Y) if callable(cost) else cost
     times = range(n_steps + 1)
     timed = isinstance(X, TimedChain) or isinstance(Y, TimedChain)
@@ -281,8 +276,8 @@ def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, 
     sizes = {(_moment(X, t).n_states, _moment(Y, t).n_states) for t in times}
     if len(sizes) > 1:
         raise InvalidCost(
-            f"cost is one table, but the numbers of states change: give a list of {n_steps + 1} tables, one per time, "
-            'or rewards and cost="reward"'
+            f"cost is one table, but the numbers of states change over time; give a list of {n_steps + 1} tables, one "
+            'per time, or rewards and cost="reward"'
         )
     return (_cost_at(cost, X, Y, 0),) * (n_steps + 1)
 
@@ -292,7 +287,7 @@ def _is_list_of_tables(cost: Any) -> bool:
         return getattr(cost, "ndim", 0) == 3
     try:
         return all(np.ndim(table) == 2 for table in cost)
-    except ValueError:  # rows of different lengths: the check of one table says so
+    except ValueError:  # rows of different lengths, reported when the table is checked
         return False
 
 
@@ -303,15 +298,15 @@ def _cost_at(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain
         raise InvalidCost(f"at time {t}: {error}") from None
 
 
-# --- what is known at the end --------------------------------------------------------------------------------------
+# --- the result ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class TimedGradient(ReadOnly):
     """Derivatives of ``d``, read-only.
 
-    A MarkovChain moves all its kernels at once: one matrix. A TimedChain has one per step, in a tuple. The same holds
-    for costs: one table for all times, or a tuple. Sparse processes: CSR on the possible transitions.
+    The derivative with respect to a MarkovChain is one matrix, with respect to a TimedChain a tuple with one matrix per
+    step; likewise for costs. For sparse processes the matrices are CSR on the possible transitions.
     """
 
     transition_x: Any  # (n, n), or T of (n_t, n_{t+1})
@@ -323,10 +318,10 @@ class TimedGradient(ReadOnly):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HorizonResult(DistanceResult):
-    """The distance over finitely many steps, its bounds, and what it was made of; nothing in it can be written to.
+    """The distance over a finite horizon, with certified bounds; read-only.
 
-    Beyond what every :class:`~diffbisim.DistanceResult` has: ``values_at(t)``, ``occupancy_at(t)``, and a ``time`` for
-    plans and potentials. Values are those of the weighted costs from a time on.
+    In addition to the attributes of :class:`~diffbisim.DistanceResult` it has ``values_at(t)`` and
+    ``occupancy_at(t)``, and plans and potentials take a ``time``. Values are weighted costs from a time onward.
     """
 
     problem: Any  # a TimedProblem
@@ -344,7 +339,7 @@ class HorizonResult(DistanceResult):
         return weights
 
     def values_at(self, time: int) -> Array:
-        """``V_t``, the least weighted cost from time t on, for all pairs of states; NaN where not solved."""
+        """Return ``V_t``, the minimal weighted cost from time t onward, for all pairs; NaN where not solved."""
         return read_only(self.coupling.values_at(check_time(time, self.n_steps)))
 
     @property
@@ -353,42 +348,42 @@ class HorizonResult(DistanceResult):
         return self.values_at(0)
 
     def occupancy_at(self, time: int) -> Array:
-        """Law of the pair of states at a time under the optimal coupling; sums to one."""
+        """Return the distribution of the pair of states at a time under the optimal coupling."""
         return read_only(self.coupling.laws[check_time(time, self.n_steps)])
 
     @lazy
     def occupancy(self) -> Array:
-        """The laws of all times, averaged with the weights; needs the same number of states at all times."""
+        """The weighted average over time of the distributions; needs the same number of states at all times."""
         if not self.problem.same_states:
-            raise InvalidArgument("the numbers of states change with time: use occupancy_at(time)")
+            raise InvalidArgument("the numbers of states change over time; use occupancy_at(time)")
         w = self.weights / self.weights.sum()
         return frozen(sum(a * m for a, m in zip(w, self.coupling.laws, strict=True)))
 
     def plan(self, x: Hashable, y: Hashable, time: int = 0) -> Array | sparse.coo_array:
-        """Optimal coupling of the next states of ``x`` and ``y`` at a time; sparse if a process is."""
+        """Return the optimal coupling of the next states of ``x`` and ``y`` at a time; sparse if a process is."""
         t = self._step(time)
         plan = self.coupling.plan(*self._pair_at(x, y, t), t)
         return plan if self.problem.is_sparse else np.asarray(plan.toarray())
 
     def potentials(self, x: Hashable, y: Hashable, time: int = 0) -> tuple[Array, Array]:
-        """Optimal potentials of pair ``(x, y)`` at a time for the cost ``values_at(time + 1)``."""
+        """Return the optimal potentials of pair ``(x, y)`` at a time for the cost ``values_at(time + 1)``."""
         t = self._step(time)
         f, g = self.coupling.potentials(*self._pair_at(x, y, t), t)
         return f, g
 
     @lazy
     def gradient(self) -> Any:
-        """Exact derivatives of the distance with respect to kernels, costs and starts (:class:`TimedGradient`)."""
+        """Exact derivatives with respect to kernels, costs and initial distributions (:class:`TimedGradient`)."""
         return gradient_of(self.problem, self.coupling)
 
     @property
     def duals(self) -> Any:
-        """Of the discounted criterion only; here: :meth:`potentials`, and :attr:`gradient`."""
-        raise InvalidArgument("dual certificates are for the discounted criterion: use potentials(x, y, time)")
+        """Not available with a horizon; use :meth:`potentials` or :attr:`gradient`."""
+        raise InvalidArgument("duals are available for criterion='discounted' only; use potentials(x, y, time)")
 
     def implicit_reward(self) -> Array:
-        """Of the discounted criterion only; here: minus ``gradient.transition_y``."""
-        raise InvalidArgument("the implicit reward is for the discounted criterion: use gradient.transition_y")
+        """Not available with a horizon; use minus ``gradient.transition_y``."""
+        raise InvalidArgument("implicit_reward is available for criterion='discounted' only; use gradient.transition_y")
 
     def _problem_arrays(self) -> dict[str, Any]:
         problem = self.problem
@@ -401,16 +396,16 @@ class HorizonResult(DistanceResult):
 
     def _step(self, time: int) -> int:
         if check_time(time, self.n_steps) == self.n_steps:
-            raise InvalidArgument(f"time {time} is the last: nothing follows; steps begin at 0 … {self.n_steps - 1}")
+            raise InvalidArgument(f"time is {time}, after the last step; give a time from 0 to {self.n_steps - 1}")
         return int(time)
 
     def _pair_at(self, x: Any, y: Any, t: int) -> tuple[int, int]:
-        """Two states at time t by label or index."""
+        """Return the indices of two states at time t, given by label or index."""
         return two_states((x, y), (_moment(self.problem.x, t), _moment(self.problem.y, t)), f" at time {t}")
 
 
 def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> TimedProblem:
-    """The problem of a saved result; all is checked as for :func:`diffbisim.distance`."""
+    """Restore the problem of a saved result, validated like the arguments of :func:`diffbisim.distance`."""
     x, y = (process_from_arrays(part(arrays, f"{side}.")) for side in "xy")
     flat, weights = arrays["costs"], arrays["weights"]
     sizes = [(c.n_states,) * len(weights) if isinstance(c, MarkovChain) else c.n_states for c in (x, y)]
@@ -425,7 +420,7 @@ def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> TimedProblem:
 
 
 def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
-    """All derivatives from one pass over the steps."""
+    """Compute all derivatives in one pass over the steps."""
     laws, start = coupling.laws, coupling.start
     everywhere = coupling.complete and not problem.is_sparse
     by_x, by_y = zip(*(coupling.step_potentials(t, everywhere) for t in range(problem.n_steps)), strict=True)
@@ -441,7 +436,7 @@ def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
 
 
 def _of_kernels(chain: Any, parts: Any, rows: list[Successors]) -> Any:
-    """The derivatives by kernel: their sum for a chain that is the same at every step."""
+    """Return the derivatives by kernel, or their sum for a time-homogeneous chain."""
     if isinstance(chain, MarkovChain):
         return centered_rows(sum(parts[1:], start=parts[0]), rows[0], chain.transition.shape)
     return tuple(centered_rows(part, s, P.shape) for part, s, P in zip(parts, rows, chain.transitions, strict=True))

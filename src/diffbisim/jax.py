@@ -7,8 +7,9 @@
 
     jax.jit(jax.grad(loss))(logits)
 
-The solver runs outside of JAX (``pure_callback``), in double precision whatever the dtype of the arrays; the result
-has the dtype of Y. The derivative is the envelope gradient (gradient.py). Reverse mode only, and once.
+The solver runs outside of JAX (``pure_callback``), in double precision regardless of the dtype of the arrays; the
+result has the dtype of Y. The derivative is the envelope gradient (gradient.py). Only first derivatives in reverse mode
+are supported.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Asked, Entries, Kernel, Steps
+from diffbisim._bridge import Entries, Kernel, Settings, Steps
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.questions import Question
@@ -29,7 +30,7 @@ try:
     import jax
     import jax.numpy as jnp
     from jax.experimental.sparse import BCOO
-except ImportError as error:  # pragma: no cover - tested in a process of its own
+except ImportError as error:  # pragma: no cover - tested in a subprocess
     raise MissingExtra("diffbisim.jax needs JAX: pip install 'diffbisim[jax]'") from error
 
 __all__ = ["distance"]
@@ -52,9 +53,13 @@ def distance(
     warm: DistanceResult | None = None,
     **asked: Any,
 ) -> jax.Array:
-    """The distance between two chains as a scalar array, or of a batch of them.
+    """Compute the distance between two chains as a scalar array, or a batch of distances.
 
     {arguments}
+
+    Returns
+    -------
+    value : array, a scalar or of shape (B,)
     """
     given = {"X": X, "Y": Y, "cost": cost, "initial": initial, "initial_x": initial_x, "rewards": rewards}
     if names := _bridge.batched(given):
@@ -78,12 +83,12 @@ def distance(
         cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, Asked(discount, solver, tol, warm, Question(**asked)), shapes)
+    run = partial(_run, X, Y, Settings(discount, solver, tol, warm, Question(**asked)), shapes)
     return _differentiable(run, partial(_derivatives, shapes), dtype)(parts)
 
 
 def _process(chain: Any) -> Any:
-    """A chain as it is, kernels as arrays, and those of several steps as a list."""
+    """Return chains unchanged, a kernel as an array, and the kernels of several steps as a list."""
     if isinstance(chain, (MarkovChain, TimedChain, BCOO)):
         return chain
     by_step = isinstance(chain, (list, tuple)) and bool(chain) and np.ndim(chain[0]) == 2
@@ -97,7 +102,7 @@ def _joined(tables: Any) -> jax.Array:
 def _differentiable(
     run: Callable[[Parts], DistanceResult], derivatives: Callable[[DistanceResult, Parts], Parts], dtype: Any
 ) -> Callable[[Parts], jax.Array]:
-    """A function of the parts with its derivative by callbacks."""
+    """Return a function of the parts whose value and derivative are computed by callbacks."""
     shaped: Any = jax.ShapeDtypeStruct
     scalar = shaped((), dtype)
 
@@ -112,14 +117,14 @@ def _differentiable(
     def d(parts: Parts) -> Any:
         return jax.pure_callback(value, scalar, parts, vmap_method="sequential")
 
-    # Who differentiates the derivative asks here; without this JAX would complain about callbacks.
+    # Second derivatives end up here; without this JAX would raise an error about callbacks.
     @jax.custom_jvp
     def with_derivative(parts: Parts) -> Any:
         learned = {k: shaped(v.shape, v.dtype) for k, v in parts.items() if _floating(v)}
         return jax.pure_callback(value_and_derivative, (scalar, learned), parts, vmap_method="sequential")
 
     @with_derivative.defjvp
-    def refuse(parts: Any, tangents: Any) -> Any:
+    def raise_for_second_derivative(parts: Any, tangents: Any) -> Any:
         raise InvalidArgument(_bridge.ONCE)
 
     def backward(derivative: Parts, seed: Any) -> tuple[Parts]:
@@ -137,15 +142,15 @@ def _differentiable(
     return call
 
 
-def _run(X: Any, Y: Any, asked: Asked, shapes: dict[str, _bridge.Shapes], parts: Parts) -> DistanceResult:
+def _run(X: Any, Y: Any, settings: Settings, shapes: dict[str, _bridge.Shapes], parts: Parts) -> DistanceResult:
     x = X if "x" not in parts else _bridge.make_chain(_kernel(parts, "x", shapes), _start(parts, "x"), "X")
     y = Y if "y" not in parts else _bridge.make_chain(_kernel(parts, "y", shapes), _start(parts, "y"), "Y")
     cost: Any = np.asarray(parts["cost"], dtype=np.float64)
-    return _bridge.solve(x, y, _bridge.pieces(cost, shapes["cost"]) if "cost" in shapes else cost, asked)
+    return _bridge.solve(x, y, _bridge.pieces(cost, shapes["cost"]) if "cost" in shapes else cost, settings)
 
 
 def _derivatives(shapes: dict[str, _bridge.Shapes], result: DistanceResult, parts: Parts) -> Parts:
-    """By name, in the dtype of each part."""
+    """Return the derivatives by name, in the dtype of each part."""
     found: Parts = {"cost": _bridge.joined(result.gradient.cost, shapes.get("cost"))}
     for side in "xy":
         if side in parts:
@@ -170,14 +175,14 @@ def _start(parts: Parts, side: str) -> Any:
 
 
 def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> None:
-    """The arrays of one chain into ``parts``; a MarkovChain has none."""
+    """Add the arrays of one chain to ``parts``; a MarkovChain has none."""
     name = side.upper()
     if isinstance(chain, (MarkovChain, TimedChain)):
         _bridge.no_start(initial, name)
         return
     if isinstance(chain, BCOO):
         if chain.n_batch or chain.n_dense:
-            raise InvalidArgument(f"{name} is a BCOO array with batch or dense dimensions; make it plain")
+            raise InvalidArgument(f"{name} is a BCOO array with batch or dense dimensions; use n_batch=n_dense=0")
         parts[side], parts[f"places_{side}"] = chain.data, chain.indices
     else:
         parts[side] = _joined(chain) if isinstance(chain, list) else chain

@@ -1,35 +1,33 @@
-"""Exact lumping: the coarsest bisimulation of a chain or of an MDP, and the smaller one that behaves the same.
+"""Exact lumping: the coarsest bisimulation of a chain or an MDP, and the quotient.
 
-States s and t are *bisimilar* if they look alike and move alike: there is a partition of the states in which
+States s and t are *bisimilar* if some partition of the states puts them in the same class and within each class
 
     key(s) = key(t)   and   P(s, C) = P(t, C)  for every class C,      P(s, C) = Σ_{s' in C} P(s, s').
 
-The coarsest such partition exists, and its classes are the pairs at distance zero of the bisimulation metric
-(cost: 0 for equal keys, positive otherwise). Merging each class gives the *quotient*, a chain whose paths
-have the law of the original's, seen through the labels; its distance to the original is zero. This is the
-baseline that every learned compression has to beat: if the chain is lumpable, no learning is needed.
+The coarsest such partition exists; two states are in the same class if and only if their bisimulation distance is zero
+(with cost 0 for equal keys and positive otherwise). Merging each class gives the *quotient*, a chain whose distance to
+the original is zero. It is the baseline for learned compressions: a lumpable chain needs no learning.
 
-States of an *MDP* are bisimilar if that holds for every action: r(s, a) = r(t, a) and P_a(s, C) = P_a(t, C) for all a
-and C (Givan, Dean & Greig 2003). Actions are told apart: these are the pairs at distance zero of Ferns' metric. A
-policy of the quotient has the same values as its lift, and the optimal one lifts to an optimal one.
+States of an *MDP* are bisimilar if this holds for every action: r(s, a) = r(t, a) and P_a(s, C) = P_a(t, C) for all a
+and C (Givan, Dean & Greig 2003); then their distance in Ferns' metric is zero. A policy of the quotient has the same
+values as its lift, and an optimal policy lifts to an optimal one.
 
-The key is what an observer sees. By default that is the reward. Without rewards and without a key all
-states look alike, every chain is then bisimilar to a single state, and the answer is one class. State labels
-are names, not observations, and are never used.
+The key is what an observer sees of a state, by default the reward. Without rewards and without a key all states look
+the same, and the result is a single class. State labels are names, not observations, and are never used.
 
-*What the tolerance promises.* Probabilities are floats, so P(s, C) = P(t, C) has to mean "up to tol", which
-is not transitive. The classes returned are a true fixed point of one rule: sort the members of a class by
-P(·, C); no two neighbors are more than ``tol`` apart, for any class C (and action). Two consequences:
+*Tolerance.* Probabilities are floats, so P(s, C) = P(t, C) means "up to tol", which is not transitive. The result is a
+fixed point of the following rule: if the members of a class are sorted by P(·, C), neighbors differ by at most ``tol``,
+for every class C (and action). Two consequences:
 
-1. *Nothing equal is separated.* Let Q be any partition within whose classes keys are equal and the rows
-   s → (P(s, C))_{C in Q} differ by at most tol in total variation. Then every class of Q lies within one
-   class of the result: by induction each splitter is a union of classes of Q, so the weights into it differ
-   by at most tol. Bisimilar states stay together as long as rounding (1e-16 per summand) is below tol.
-2. *What is merged is nearly equal.* In a class of b members that reaches k classes, weights differ by at most
+1. *Equal states are not separated.* Let Q be any partition such that within its classes keys are equal and the rows
+   s → (P(s, C))_{C in Q} differ by at most tol in total variation. Then every class of Q lies within one class of the
+   result: by induction each splitter is a union of classes of Q, so the weights into it differ by at most tol.
+   Bisimilar states stay together as long as rounding (1e-16 per summand) is below tol.
+2. *Merged states are nearly equal.* In a class of b members that reaches k classes, weights differ by at most
    (b - 1) tol, so a member's row and the class row differ by at most k (b - 1) tol / 2 in total variation.
-   ``residual`` is what this difference really is; it says how exact the quotient is.
+   ``residual`` is the actual difference.
 
-With ``tol=0`` sums are compared bit by bit, and rounding may separate bisimilar states.
+With ``tol=0`` sums are compared exactly, and rounding may separate bisimilar states.
 
 Cost: O(m log n) for m transitions and n states (Valmari & Franceschinis, TACAS 2010); kernels in _refine.py.
 """
@@ -56,13 +54,18 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classes:
-    """A partition of states, and how exact it is.
+    """A partition of the states, and how exact it is.
 
-    Attributes:
-        labels: class of each state, shape ``(n,)``; classes are numbered by first appearance.
-        residual: largest total variation between a member's row, added up over classes, and its class row.
-        reward_residual: largest difference between a member's reward and its class's; None without rewards.
-        edges_scanned: transitions looked at, the work of the refinement.
+    Attributes
+    ----------
+    labels : array of ints, shape (n,)
+        Class of each state; classes are numbered by first appearance.
+    residual : float
+        Largest total variation between a member's row, summed over classes, and its class's row.
+    reward_residual : float or None
+        Largest difference between a member's reward and its class's; None without rewards.
+    edges_scanned : int
+        Number of transitions visited during refinement.
     """
 
     labels: Labels
@@ -76,13 +79,13 @@ class Classes:
         return int(self.labels.max()) + 1
 
     def members(self, k: int) -> Labels:
-        """The states of class ``k``, ascending."""
+        """Return the states of class ``k``, ascending."""
         if not 0 <= k < self.n_states:
             raise InvalidArgument(f"k = {k} is not a class: give an index from 0 to {self.n_states - 1}")
         return self._order[self._bounds[k] : self._bounds[k + 1]]
 
     def lift(self, values: Any, axis: int = 0) -> NDArray[Any]:
-        """A table over classes as a table over states: entry s is the entry of the class of s."""
+        """Expand a table over classes to a table over states: entry s is the entry of the class of s."""
         table = np.asarray(values)
         if table.ndim <= axis or table.shape[axis] != self.n_states:
             raise InvalidArgument(
@@ -106,11 +109,13 @@ class Classes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lumping(Classes):
-    """The classes of a chain.
+    """The bisimulation classes of a chain.
 
-    Attributes:
-        chain: the quotient: rows averaged over the members of a class, start added up, rewards averaged,
-            each class named after its first member (if the states have names), sparse iff the chain was.
+    Attributes
+    ----------
+    chain : MarkovChain
+        The quotient: rows and rewards are averaged over the members of a class and initial probabilities summed. Each
+        class has the label of its first member, and the kernel is sparse if and only if the original is.
     """
 
     chain: MarkovChain
@@ -118,10 +123,12 @@ class Lumping(Classes):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MDPLumping(Classes):
-    """The classes of an MDP; ``lift(policy)`` makes a policy of the quotient one of the states.
+    """The bisimulation classes of an MDP; ``lift(policy)`` expands a policy of the quotient to the states.
 
-    Attributes:
-        mdp: the quotient, made like that of a chain; its rewards have the shape of the MDP's own.
+    Attributes
+    ----------
+    mdp : MDP
+        The quotient, computed like that of a chain; its rewards have the shape of the MDP's.
     """
 
     mdp: MDP
@@ -132,20 +139,28 @@ def lump(chain: MarkovChain, *, tol: float = ..., key: Iterable[Hashable] | None
 @overload
 def lump(chain: MDP, *, tol: float = ..., key: Iterable[Hashable] | None = ...) -> MDPLumping: ...
 def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable] | None = None) -> Any:
-    """The coarsest exact lumping of a chain or an MDP, by partition refinement.
+    """Compute the coarsest exact lumping of a chain or an MDP, by partition refinement.
 
-    Args:
-        chain: a MarkovChain, for a :class:`Lumping` with the quotient ``chain``; or an MDP, for an
-            :class:`MDPLumping` with the quotient ``mdp``, whose classes are alike under every action.
-        tol: probabilities into a class this close count as equal (see the module's head); rewards too,
-            relative to the largest.
-        key: what an observer sees of each state: an array ``(n,)`` or ``(n, k)``, or n hashables; compared
-            exactly. Default: the rewards, and without rewards nothing (one class). With a key the rewards
-            do not separate; they are averaged over each class.
+    Parameters
+    ----------
+    chain : MarkovChain or MDP
+    tol : float, default=1e-12
+        Probabilities of moving into a class that differ by at most ``tol`` count as equal (see the module docstring),
+        and so do rewards, relative to the largest.
+    key : array of shape (n,) or (n, k), or sequence of n hashables, default=None
+        What an observer sees of each state, compared exactly; by default the rewards. With a key, rewards do not
+        separate states, but are averaged over each class.
+
+    Returns
+    -------
+    lumping : Lumping or MDPLumping
+        With the quotient as ``chain`` or ``mdp``.
     """
     chain = as_process(chain)
     if not isinstance(chain, (MarkovChain, MDP)):
-        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain or an MDP: wrap the matrix first")
+        raise InvalidArgument(
+            f"chain is a {type(chain).__name__}; give a MarkovChain or an MDP, such as diffbisim.MarkovChain(P)"
+        )
     if not 0 <= as_number(tol) < 1:
         raise InvalidArgument(f"tol is {tol!r}; it must lie in [0, 1), e.g. tol=1e-12")
     start = _observed(chain.rewards, chain.n_states, tol) if key is None else _keyed(key, chain.n_states)
@@ -166,15 +181,15 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
 
 
 def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:
-    """One sparse kernel per action; a chain has one."""
+    """Return one sparse kernel per action; a chain has one."""
     if isinstance(process, MDP):
         return [sparse.csr_array(P) for P in process.transition]
     return [process.successors.matrix]
 
 
 def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tuple[Labels, int]:
-    """The fixed point of the refinement from a first partition, and the edges looked at."""
-    from diffbisim._refine import Incoming, refine  # numba, loaded when needed
+    """Refine a partition to a fixed point; also return the number of transitions visited."""
+    from diffbisim._refine import Incoming, refine  # imported here because it loads numba
 
     incoming = (kernels[0] if len(kernels) == 1 else sparse.hstack(kernels, format="csr")).tocsc()
     edges = Incoming(incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
@@ -185,9 +200,9 @@ def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tupl
 
 
 def _observed(rewards: Array | None, n: int, tol: float) -> Labels:
-    """Classes of (nearly) equal rewards: cut the sorted rewards of each action at gaps above tol of the largest.
+    """Return classes of (nearly) equal rewards: sorted rewards are cut at gaps above tol times the largest reward.
 
-    A class that was cut under one action may have a gap under another, so this goes on until nothing is cut.
+    With several actions, a cut for one may create a gap for another, so this repeats until nothing is cut.
     """
     classes = np.zeros(n, dtype=np.int64)
     if rewards is None:
@@ -204,7 +219,7 @@ def _observed(rewards: Array | None, n: int, tol: float) -> Labels:
 
 
 def _keyed(key: Iterable[Any], n: int) -> Labels:
-    """Classes of equal keys."""
+    """Return classes of equal keys."""
     if isinstance(key, np.ndarray) and key.dtype != object:
         classes = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1) if key.ndim else key
     else:
@@ -212,12 +227,12 @@ def _keyed(key: Iterable[Any], n: int) -> Labels:
         names = [tuple(name) if isinstance(name, (list, np.ndarray)) else name for name in key]
         classes = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
     if classes.shape != (n,):
-        raise InvalidArgument(f"key has {classes.size} entries for {n} states: give one for each state")
+        raise InvalidArgument(f"key has {classes.size} entries for {n} states; give one per state")
     return classes.astype(np.int64)
 
 
 def _first_appearance(classes: Labels) -> Labels:
-    """The same partition, numbered in the order in which the classes appear."""
+    """Renumber the classes by first appearance."""
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
     rank = np.empty(first.size, dtype=np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
@@ -225,7 +240,7 @@ def _first_appearance(classes: Labels) -> Labels:
 
 
 def _quotients(kernels: list[sparse.csr_array], labels: Labels) -> tuple[list[sparse.csr_array], float]:
-    """The kernels of the classes, rows averaged over members, and how far a member is from its class."""
+    """Return the kernels of the quotient, with rows averaged over members, and the residual."""
     n, count = labels.size, np.bincount(labels)
     into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, count.size))
     quotients, residual = [], 0.0
@@ -237,11 +252,11 @@ def _quotients(kernels: list[sparse.csr_array], labels: Labels) -> tuple[list[sp
 
 
 def _class_rewards(rewards: Array | None, labels: Labels) -> tuple[Array | None, float | None]:
-    """Mean rewards of the classes, in the shape of the states' own, and how far a member's are from them at most."""
+    """Return the mean rewards of the classes and the largest deviation of a member from them."""
     if rewards is None:
         return None, None
     _, first, count = np.unique(labels, return_index=True, return_counts=True)
-    start = rewards[first]  # first member plus mean difference: exact where all are equal
+    start = rewards[first]  # averaging differences from the first member is exact where all are equal
     off = (rewards - start[labels]).reshape(labels.size, -1)
     sums = np.stack([np.bincount(labels, weights=column) for column in off.T], axis=1)
     means = start + (sums / count[:, None]).reshape(start.shape)

@@ -1,12 +1,12 @@
-"""A Markov decision process, and the chain that a policy makes of it.
+"""Finite Markov decision processes, and the chains induced by policies.
 
-Letters: ``P_a`` (n, n) is the kernel under action a, ``π`` (n, n_actions) a policy, rows summing to one.
+With ``P_a`` (n, n) the kernel of action a and ``π`` (n, n_actions) a policy, whose rows sum to one, the induced chain
+(`MDP.induced_chain`) is
 
-    P_π[s, s'] = Σ_a π(a|s) P_a[s, s']          r_π(s) = Σ_a π(a|s) r(s, a)
+    P_π[s, s'] = Σ_a π(a|s) P_a[s, s']          r_π(s) = Σ_a π(a|s) r(s, a).
 
-Fixing a policy leaves a Markov chain, which is what the distances compare: `MDP.induced_chain`. Like chains,
-MDPs are checked once and read-only. Every action is available in every state; where it should not be, give it
-the effect of one that is.
+Like chains, MDPs are validated once and read-only. Every action is available in every state; an action that should not
+be available can be given the effect of another one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from diffbisim.names import (
     ordered_names,
     positions,
 )
-from diffbisim.recognize import recognized
+from diffbisim.recognize import recognize
 from diffbisim.stochastic import Successors, as_generator
 
 
@@ -57,12 +57,15 @@ class MDP:
 
     Parameters
     ----------
-    transition : (n_actions, n, n) array, or a list of (n, n) matrices, dense or scipy.sparse (one sparse
-        matrix makes all of them sparse), or a mapping from action to matrix. Matrices that name their rows and
-        columns (pandas, xarray) are read by these names, which become the labels
-    initial : a state (label first, then index) or an (n,) distribution
-    rewards : (n,) of a state, or (n, n_actions) of a state and action; a mapping, Series or DataFrame goes by name
-    labels, actions : distinct names of the states and of the actions
+    transition : array of shape (n_actions, n, n), list of (n, n) matrices, or mapping from action to matrix
+        The kernel of each action, dense or scipy.sparse (one sparse matrix makes all of them sparse). The names of the
+        rows and columns of pandas or xarray tables become the labels.
+    initial : hashable, int, array of shape (n,), mapping or Series, default=0
+        A state (label or index; labels take precedence) or a distribution.
+    rewards : array of shape (n,) or (n, n_actions), mapping, Series or DataFrame, default=None
+        Rewards of states, or of states and actions; labeled input is matched by name.
+    labels, actions : sequences of hashables, default=None
+        Distinct names of the states and of the actions.
 
     Examples
     --------
@@ -103,16 +106,20 @@ class MDP:
     def from_transitions(
         cls, data: Transitions, *, initial: Any = None, rewards: Any = None, unseen: str = "error"
     ) -> MDP:
-        """The empirical MDP: the empirical chain of each action, and the mean reward seen of each state and action.
+        """Estimate an MDP: the empirical kernel of each action and the mean reward of each state and action.
 
         Parameters
         ----------
-        data : transitions with actions, ``Transitions.from_pairs(s, s_next, actions=a, rewards=r)``
-        initial : as for the class; default: the start of the data
-        rewards : (n,) or (n, n_actions), in place of those seen
-        unseen : about actions that were never taken in a state that was left: "error" refuses, "self-loop" lets them
-            stay, with the lowest reward seen, so that no plan relies on them, "uniform" lets them lead anywhere, with
-            the mean reward. States that were never left are absorbing under both, without reward
+        data : Transitions
+            Transitions with actions, as from ``Transitions.from_pairs(s, s_next, actions=a, rewards=r)``.
+        initial : as for :class:`MDP`, default=None
+            By default the initial distribution of the data.
+        rewards : array of shape (n,) or (n, n_actions), default=None
+            Rewards to use instead of the observed ones.
+        unseen : {"error", "self-loop", "uniform"}, default="error"
+            How to treat actions that were never taken in a state. "self-loop" makes them stay in the state with the
+            lowest reward in the data, so that plans avoid them; "uniform" lets them lead anywhere with the mean reward.
+            With both, states without any outgoing transition are absorbing and have no reward.
         """
         i, j, w, keep = _observed(data, rewards, unseen)
         n, k = data.n_states, data.n_actions or 0
@@ -121,7 +128,7 @@ class MDP:
         left = seen.any(axis=0)
         never = np.argwhere(~seen & left)
         if unseen == "error" and (never.size or not left.all()):
-            raise InvalidData(_never(data, never, left))
+            raise InvalidData(_unseen_message(data, never, left))
         if rewards is None:
             rewards = _mean_rewards(data, rows, w, keep, seen, unseen)
         kernels = []
@@ -135,14 +142,21 @@ class MDP:
 
     @classmethod
     def of(cls, value: Any, *, initial: Any = None, rewards: Any = None, unseen: str = "error") -> MDP:
-        """The MDP that a model of stormpy is; see :func:`diffbisim.as_chain`.
+        """Convert a model of stormpy or stormvogel to an MDP; see also :func:`diffbisim.as_chain`.
 
-        ``rewards`` names one of its reward structures or propositions, or gives others. ``unseen`` is about choices
-        that a state does not have: "error", "repeat" (its first one stands in), "self-loop" or "uniform".
+        Parameters
+        ----------
+        value : model of stormpy or stormvogel
+        initial : as for :class:`MDP`, default=None
+            By default that of the model.
+        rewards : str or array, default=None
+            The name of a reward structure or proposition of the model, or rewards as for :class:`MDP`.
+        unseen : {"error", "repeat", "self-loop", "uniform"}, default="error"
+            How to treat actions that a state does not have; "repeat" substitutes the state's first choice.
         """
-        found = recognized(value, rewards)
+        found = recognize(value, rewards)
         if not isinstance(found, ExplicitModel):
-            raise InvalidChain(f"a {type(value).__name__} is not known to hold an MDP; give a model of stormpy")
+            raise InvalidChain(f"a {type(value).__name__} cannot be converted to an MDP; give a model of stormpy")
         parts = found.arguments(rewards, unseen)
         if found.is_chain:
             parts["transition"] = [parts["transition"]]
@@ -164,15 +178,15 @@ class MDP:
 
     @property
     def n_transitions(self) -> int:
-        """Number of positive entries of all kernels together."""
+        """Total number of positive entries of all kernels."""
         return int(self._stacked.indices.size)
 
     def label(self, i: int) -> Hashable:
-        """The label of state i; i itself when the MDP has no labels."""
+        """Return the label of state i, or i itself if the MDP has no labels."""
         return i if self.labels is None else self.labels[i]
 
     def with_initial(self, initial: Any) -> MDP:
-        """The same MDP with another start; kernels are shared."""
+        """Return the MDP with a different initial distribution; kernels are shared."""
         numbers = {name: k for k, name in enumerate(self.labels or ())}
         new = object.__new__(MDP)
         new.__dict__.update(self.__getstate__(), initial=start_distribution(initial, self.n_states, numbers))
@@ -185,21 +199,21 @@ class MDP:
         return f"MDP({self.n_states} states, {self.n_actions} actions, start {start})"
 
     def uniform_policy(self) -> Floats:
-        """Every action with the same probability, (n, n_actions)."""
+        """Return the policy that takes every action with equal probability, (n, n_actions)."""
         return np.full((self.n_states, self.n_actions), 1.0 / self.n_actions)
 
     def induced_chain(self, policy: Any) -> MarkovChain:
-        """The chain under a policy: (n, n_actions) probabilities, or (n,) integers, one action per state."""
+        """Return the chain under a policy: (n, n_actions) probabilities, or (n,) integers, one action per state."""
         return self._chain(self._policy(policy))
 
     def _chain(self, pi: Floats) -> MarkovChain:
-        """The chain under a table that is known to be a policy."""
+        """Return the chain under a validated policy."""
         r = self.rewards
         rewards = freeze(np.einsum("sa,sa->s", pi, r)) if r is not None and r.ndim == 2 else r
         return MarkovChain._trusted(mixed_rows(self._mixture(pi)), self.initial, rewards, self.labels)
 
     def sample(self, policy: Any, n_steps: int, rng: int | np.random.Generator) -> tuple[Integers, Integers]:
-        """A walk under a policy: ``n_steps + 1`` states and the ``n_steps`` actions between them."""
+        """Sample a path under a policy: ``n_steps + 1`` states and the ``n_steps`` actions between them."""
         act, move = Successors.of(self._policy(policy)).step(), self._stacked.step()
         generator = as_generator(rng)
         uniforms = generator.random((check_count(n_steps, "n_steps"), 2)).tolist()
@@ -212,14 +226,14 @@ class MDP:
 
     @cached_property
     def _stacked(self) -> Successors:
-        """All kernels in one, row ``a * n + s``."""
+        """All kernels stacked; row ``a * n + s`` belongs to action a in state s."""
         return Successors.of(sp.vstack([sp.csr_array(P) for P in self.transition], format="csr"))
 
     def _policy(self, policy: Any) -> Floats:
         return policy_table(policy, (self.n_states, self.n_actions), labels=self.labels, actions=self.actions)
 
     def _mixture(self, pi: Floats) -> Matrix:
-        """``Σ_a π(a|s) P_a[s, s']``, sparse if the kernels are."""
+        """Return ``Σ_a π(a|s) P_a[s, s']``, sparse if the kernels are."""
         first = self.transition[0]
         mixed: Any = np.zeros(first.shape) if isinstance(first, np.ndarray) else sp.csr_array(first.shape)
         for a, P in enumerate(self.transition):
@@ -237,7 +251,7 @@ class MDP:
 
 
 def _by_action(transition: Any, actions: Any) -> tuple[Any, Any]:
-    """One table per action, in their order, and the names of the actions: those given, else those of the tables."""
+    """Return one table per action and the action names, those given or else those of the input."""
     if isinstance(transition, Mapping):
         keys = list(transition)
         names = keys if actions is None else actions
@@ -251,13 +265,13 @@ def _by_action(transition: Any, actions: Any) -> tuple[Any, Any]:
 
 
 def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[tuple[Matrix, ...], Any]:
-    """One checked kernel per action, all of one shape and all dense or all CSR; and the labels."""
+    """Return one validated kernel per action, equal in shape and all dense or all CSR, and the labels."""
     listed = hasattr(transition, "__len__") and not is_sparse(transition) and not is_frame(transition)
     if not listed or np.ndim(transition[0] if len(transition) else 0) != 2:
-        raise InvalidChain("transition must hold one (n_states, n_states) matrix per action, (n_actions, n, n)")
+        raise InvalidChain("transition must contain one (n, n) matrix per action, shape (n_actions, n, n)")
     names = list(range(len(transition))) if actions is None else list(actions)
     titles = [f"transition of action {names[a] if a < len(names) else a!r}" for a in range(len(transition))]
-    if labels is None:  # those of the first table that has any
+    if labels is None:  # use those of the first table that has any
         found = (kernel_in_order(P, None, name)[1] for P, name in zip(transition, titles, strict=True))
         labels = next((own for own in found if own is not None), None)
     sparse = any(is_sparse(P) for P in transition)
@@ -266,12 +280,14 @@ def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[tuple[Matrix, 
         P, _ = kernel_in_order(table, labels, name)
         kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, labels=labels))
         if kernels[a].shape != kernels[0].shape:
-            raise InvalidChain(f"{name} has shape {kernels[a].shape}, the first {kernels[0].shape}; make them equal")
+            raise InvalidChain(
+                f"{name} has shape {kernels[a].shape}, but the first has {kernels[0].shape}; all must be equal"
+            )
     return tuple(kernels), labels
 
 
 def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
-    """Each row of P times its factor."""
+    """Multiply each row of P by its factor."""
     return sp.csr_array((P.data * np.repeat(factors, np.diff(P.indptr)), P.indices, P.indptr), shape=P.shape)
 
 
@@ -284,34 +300,34 @@ def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None, action
     return state_rewards(rewards, n, labels)
 
 
-# --- from data ----------------------------------------------------------------------------------------------------
+# --- estimation from data -----------------------------------------------------------------------------------------
 
 
 def _observed(data: Any, rewards: Any, unseen: str) -> tuple[Integers, Integers, Floats, Any]:
-    """Sources, targets and weights of transitions with actions, and which of the data these are."""
+    """Return sources, targets and weights of the transitions with positive weight, and an index that selects them."""
     if not isinstance(data, Transitions):
         raise InvalidArgument(f"data is a {type(data).__name__}; give diffbisim.Transitions with actions")
     if data.actions is None:
-        raise InvalidData("these transitions have no actions; give Transitions.from_pairs(..., actions=a)")
+        raise InvalidData("data has no actions; use Transitions.from_pairs(..., actions=a)")
     if unseen not in ("error", "self-loop", "uniform"):
         raise InvalidArgument(f'unseen is {unseen!r}; for an MDP use "error", "self-loop" or "uniform"')
     if rewards is None and data.rewards is None:
-        raise InvalidData("nothing is known of rewards; give from_pairs(..., rewards=r), or rewards= of the states")
+        raise InvalidData("data has no rewards; use Transitions.from_pairs(..., rewards=r), or pass rewards=")
     return *data._pairs(), slice(None) if data.weights is None else data.weights > 0.0
 
 
-def _never(data: Transitions, never: Integers, left: Any) -> str:
+def _unseen_message(data: Transitions, never: Integers, left: Any) -> str:
     if never.size:
         a, s = (int(k) for k in never[0])
         action = a if data.action_labels is None else data.action_labels[a]
-        what = f"action {action!r} was never taken in state {data.name(s)!r} (of {len(never)} such pairs)"
+        what = f"action {action!r} was never taken in state {data.name(s)!r} ({len(never)} such pairs in total)"
     else:
-        what = f"state {data.name(int(np.argmin(left)))!r} was never left"
-    return f'{what}; pass unseen="self-loop" (it stays there, no plan relies on it) or "uniform"'
+        what = f"state {data.name(int(np.argmin(left)))!r} has no outgoing transition"
+    return f'{what}; pass unseen="self-loop" (stay there, with the lowest reward) or "uniform"'
 
 
 def _mean_rewards(data: Transitions, rows: Integers, w: Floats, keep: Any, seen: Any, unseen: str) -> Floats:
-    """Of each state and action, (n, n_actions); see :meth:`MDP.from_transitions` for those never seen."""
+    """Return the mean reward of each state and action, (n, n_actions), with guesses for those never seen."""
     assert data.rewards is not None
     r = data.rewards[keep]
     sums, total = (np.bincount(rows, weights=part, minlength=seen.size).reshape(seen.shape) for part in (w * r, w))

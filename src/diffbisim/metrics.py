@@ -1,11 +1,11 @@
-"""The metrics of reinforcement learning by their names, each one line on :func:`diffbisim.distance`.
+"""State metrics from reinforcement learning, as special cases of :func:`diffbisim.distance`.
 
 ``bisimulation``         U = max_a [(1-γ)|r_a - r_a'| + γ OT_U(P_a, P_a')]   Ferns et al. 2004; lax: Taylor et al. 2008
 ``bisimulation(policy)`` U = (1-γ)|r_π - r_π'| + γ OT_U(P_π, P_π')           Castro 2020
 ``policy_similarity``    U = (1-γ) DIST(π, π̂) + γ OT_U(P_π, Q_π̂)             PSM, Agarwal et al. 2021
 ``mico``                 U = (1-γ)|r_π - r_π'| + γ E_{P_π ⊗ P_π'} U          MICo, Castro et al. 2021
 
-All are normalized: a table has the scale of its costs. Papers mostly use V = U/(1-γ).
+All are normalized to the scale of their costs; most papers use V = U/(1-γ).
 """
 
 from typing import Any
@@ -31,20 +31,27 @@ def bisimulation(
     cost: Any = "reward",
     **options: Any,
 ) -> DistanceResult:
-    """The bisimulation metric between the states of one MDP.
+    """Compute the bisimulation metric between the states of an MDP.
 
     Parameters
     ----------
-    mdp : with rewards of states, or of states and actions
-    discount : weight γ of the next step, strictly between 0 and 1
-    actions : "matched" (Ferns' metric), "lax" or "directed"
-    policy : (n, n_actions) probabilities or (n,) actions, for the π-bisimulation metric of its chain
-    cost, options : as for :func:`diffbisim.distance` (``tol``, ``solver``, ``warm``, ``callback``, …)
+    mdp : MDP
+        With rewards of states, or of states and actions.
+    discount : float, default=0.95
+        The discount factor γ, strictly between 0 and 1.
+    actions : {"matched", "lax", "directed"}, default="matched"
+        How actions are compared; "matched" is Ferns' metric.
+    policy : array of shape (n, n_actions) or (n,), default=None
+        Action probabilities, or one action per state, for the π-bisimulation metric of the induced chain.
+    cost : as for :func:`diffbisim.distance`, default="reward"
+    **options
+        Further arguments of :func:`diffbisim.distance` (``tol``, ``solver``, ``warm``, ``callback``, …).
 
     Returns
     -------
-    MDPResult : ``values (n, n)`` is the metric, with certified ``values_lower`` and ``values_upper``; with a policy the
-        DistanceResult of its chain with itself. The metric of most papers is ``values / (1 - discount)``.
+    result : MDPResult, or DistanceResult if there is a policy
+        ``values`` (n, n) is the metric, with certified ``values_lower`` and ``values_upper``. The metric of most papers
+        is ``values / (1 - discount)``.
 
     Examples
     --------
@@ -54,7 +61,7 @@ def bisimulation(
     array([[0., 1.],
            [1., 0.]])
     """
-    _check_mdp(mdp, "mdp")
+    mdp = _as_mdp(mdp, "mdp")
     if policy is None:
         return distance(mdp, mdp, cost, discount, actions=actions, **options)
     chain = mdp.induced_chain(policy)
@@ -65,22 +72,35 @@ def policy_similarity(
     mdp: MDP, other: MDP | None = None, *, policy_x: Any, policy_y: Any = None, discount: float = 0.95,
     cost: Any = None, **options: Any,
 ) -> DistanceResult:  # fmt: skip
-    """The policy similarity metric (PSM) between the states of two MDPs, or of one, under a policy of each.
+    """Compute the policy similarity metric (PSM) between the states of one or two MDPs.
 
-    States are alike if the policies do alike there, and go on to do alike: the cost of a pair is the total variation
-    ``½ Σ_a |π(a|s) - π̂(a|t)|``, or ``cost``, an (n, n') table. ``other`` and ``policy_y`` default to the first ones.
-    The paper's metric is ``values / (1 - discount)``.
+    Two states are similar if the policies act similarly there and in the states that follow.
+
+    Parameters
+    ----------
+    mdp : MDP
+    other : MDP, default=None
+        The second MDP; by default the first.
+    policy_x, policy_y : arrays of shape (n, n_actions) or (n,)
+        The policies of the two MDPs; ``policy_y`` defaults to ``policy_x`` if there is one MDP.
+    discount : float, default=0.95
+    cost : array of shape (n, n'), default=None
+        By default the total variation ``½ Σ_a |π(a|s) - π̂(a|t)|``.
+    **options
+        Further arguments of :func:`diffbisim.distance`.
+
+    Returns
+    -------
+    result : DistanceResult
+        The paper's metric is ``values / (1 - discount)``.
     """
-    _check_mdp(mdp, "mdp")
-    _check_mdp(other := mdp if other is None else other, "other")
-    if policy_y is None and other is not mdp:
-        raise InvalidArgument("policy_y is missing: the other MDP needs a policy of its own")
+    mdp, other = _both_mdps(mdp, other, policy_y)
     pi_x, pi_y = mdp._policy(policy_x), other._policy(policy_x if policy_y is None else policy_y)
     if cost is None:
         if mdp.n_actions != other.n_actions:
             raise InvalidArgument(
-                f"the MDPs have {mdp.n_actions} and {other.n_actions} actions, which cannot be compared one by one; "
-                "give cost, a table of how different the two policies are at every pair of states"
+                f"the MDPs have {mdp.n_actions} and {other.n_actions} actions, which cannot be matched; pass cost, a "
+                "table of how different the two policies are at every pair of states"
             )
         cost = sum(np.abs(np.subtract.outer(pi_x[:, a], pi_y[:, a])) for a in range(mdp.n_actions)) / 2
     return distance(mdp._chain(pi_x), other._chain(pi_y), cost, discount, **options)
@@ -90,16 +110,18 @@ def mico(
     mdp: MDP, other: MDP | None = None, *, policy_x: Any, policy_y: Any = None, discount: float = 0.95,
     cost: Any = "reward",
 ) -> Floats:  # fmt: skip
-    """The MICo distance, (n, n'): the π-bisimulation metric with independent instead of optimal couplings.
+    """Compute the MICo distance: the π-bisimulation metric with independent instead of optimal couplings.
 
-    Never below that metric, and positive between a state and itself where its future is random. One linear system,
-    ``U = (1-γ) c + γ P U Qᵀ``, by doubling: U = Σ_k γ^k P^k c (Q^k)ᵀ, twice as many terms in every step. The paper's
-    distance is ``mico(...) / (1 - discount)``.
+    It is an upper bound on that metric, and positive between a state and itself if its future is random. The linear
+    system ``U = (1-γ) c + γ P U Qᵀ`` is solved by doubling the number of terms of ``U = (1-γ) Σ_k γ^k P^k c (Q^k)ᵀ``.
+    Parameters are those of :func:`policy_similarity`, with ``cost`` as for :func:`diffbisim.distance`.
+
+    Returns
+    -------
+    values : array of shape (n, n')
+        The paper's distance is ``values / (1 - discount)``.
     """
-    _check_mdp(mdp, "mdp")
-    _check_mdp(other := mdp if other is None else other, "other")
-    if policy_y is None and other is not mdp:
-        raise InvalidArgument("policy_y is missing: the other MDP needs a policy of its own")
+    mdp, other = _both_mdps(mdp, other, policy_y)
     X, Y = mdp.induced_chain(policy_x), other.induced_chain(policy_x if policy_y is None else policy_y)
     γ = check_discount(discount)
     P, Q = (chain.transition.toarray() if sparse.issparse(chain.transition) else chain.transition for chain in (X, Y))
@@ -110,7 +132,16 @@ def mico(
     return np.asarray(U)
 
 
-def _check_mdp(mdp: Any, name: str) -> None:
+def _as_mdp(mdp: Any, name: str) -> MDP:
     mdp = as_process(mdp)
     if not isinstance(mdp, MDP):
-        raise InvalidArgument(f"{name} is a {type(mdp).__name__}, not an MDP: make one with diffbisim.MDP(kernels)")
+        raise InvalidArgument(f"{name} is a {type(mdp).__name__}, not an MDP; create one with diffbisim.MDP(kernels)")
+    return mdp
+
+
+def _both_mdps(mdp: Any, other: Any, policy_y: Any) -> tuple[MDP, MDP]:
+    first = _as_mdp(mdp, "mdp")
+    second = first if other is None or other is mdp else _as_mdp(other, "other")
+    if policy_y is None and second is not first:
+        raise InvalidArgument("policy_y is missing; the other MDP needs its own policy")
+    return first, second

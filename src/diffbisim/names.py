@@ -1,11 +1,10 @@
-"""Names of states: in labeled tables, in lists of labels, and what to do where they meet.
+"""Alignment of labeled input by name.
 
-**Names decide, then positions.** A mapping, a pandas Series or DataFrame, a polars frame and an xarray DataArray name
-their entries, and are put in the order of the states that they name; names that do not match are an error. Names
-0 … n-1 in this order, which is what pandas gives where none were given, are no names. These libraries are recognized by
-their types' modules and never imported.
+**Names take precedence over positions.** A mapping, a pandas Series or DataFrame, a polars frame or an xarray DataArray
+names its entries; it is reordered to match the states, and names that do not match are an error. The default index
+0 … n-1 counts as unnamed. These libraries are recognized by the module of the object's type and never imported.
 
-**Missing values** (None, NaN, NaT, pandas.NA, a masked entry) are not names of states.
+**Missing values** (None, NaN, NaT, pandas.NA, a masked entry) cannot be names of states.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from diffbisim.errors import DiffbisimError, InvalidChain
 Labels = tuple[Hashable, ...]
 AxisNames = list[Hashable] | None  # None for an axis without names
 
-#: Tables with names, and what recognize.py reads; models of pomegranate are modules of torch, too.
+#: Libraries that are recognized, in this order: a pomegranate model is also a torch module.
 LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "pomegranate", "stormpy", "stormvogel",
              "pyarrow", "torch", "jax", "jaxlib")  # fmt: skip
 
@@ -30,7 +29,7 @@ LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "
 
 
 def library(value: Any) -> str:
-    """Which of the libraries that we know a value comes from, such as "pandas"; "" for none."""
+    """Return the known library that defines the type of ``value``, such as "pandas", or ""."""
     kind: Any = type(value)
     return _library_of_type(kind)
 
@@ -42,12 +41,12 @@ def _library_of_type(kind: Any) -> str:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether this is a table with named columns: a pandas or polars DataFrame."""
+    """Return whether ``value`` is a pandas or polars DataFrame."""
     return library(value) in ("pandas", "polars") and hasattr(value, "columns")
 
 
 def axis_names(value: Any) -> list[AxisNames]:
-    """The names along each axis of a labeled vector or table; [] for anything else."""
+    """Return the names along each axis of a labeled vector or table; [] for anything else."""
     source = library(value)
     if source == "pandas" and hasattr(value, "index"):
         return [_index_names(getattr(value, axis)) for axis in ("index", "columns") if hasattr(value, axis)]
@@ -60,7 +59,7 @@ def axis_names(value: Any) -> list[AxisNames]:
 
 
 def _index_names(index: Any) -> AxisNames:
-    """The names in a pandas Index; None if they are 0 … n-1."""
+    """Return the names in a pandas Index; None if they are 0 … n-1."""
     if getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1:
         return None
     names: list[Hashable] = index.tolist()
@@ -68,7 +67,7 @@ def _index_names(index: Any) -> AxisNames:
 
 
 def entries_and_names(value: Any) -> tuple[Any, list[AxisNames]]:
-    """The entries of a mapping or of a labeled vector or table, and the names along each axis; else (value, [])."""
+    """Return the entries of a mapping or labeled table and the names along each axis; otherwise (value, [])."""
     if isinstance(value, Mapping):
         return np.fromiter(value.values(), dtype=object, count=len(value)), [list(value)]
     axes = axis_names(value)
@@ -84,28 +83,29 @@ def positions(
     error: type[DiffbisimError] = InvalidChain,
     partial: bool = False,
 ) -> list[int] | None:
-    """Where each of the ``states`` (labels, or a range) stands among the ``names``; None if they go by position.
+    """Return the position of each of the ``states`` (labels, or a range) among the ``names``.
 
-    An axis without names is one with names 0 … n-1, if that is what the states are called. ``partial``: states that
-    are not named are at -1 instead of an error.
+    An axis without names (``names=None``) is treated as named 0 … n-1 if these are the states; otherwise the result is
+    None, meaning that entries are matched by position. With ``partial=True`` states that are not named get -1 instead
+    of raising an error.
     """
     given = range(len(states)) if names is None else names
     at = {name: k for k, name in enumerate(given)}
     known = set(states)
     if len(at) < len(given):
         twice = next(name for k, name in enumerate(given) if at[name] != k)
-        raise error(f"{what} names {twice!r} twice; every {of} has one place")
+        raise error(f"{what} names {twice!r} twice; name every {of} once")
     if extra := [name for name in given if name not in known]:
         if names is None:
             return None
-        called = "have no labels" if isinstance(states, range) else f"are {few(states)}"
+        labels = "there are no labels" if isinstance(states, range) else f"the labels are {few(states)}"
         raise error(
-            f"{what} names {extra[0]!r}, which is no {of} (they {called}); correct the name, or give a bare array to "
-            "go by position"
+            f"{what} names {extra[0]!r}, which is not a known {of} ({labels}); correct the name, or pass a bare array "
+            "to match by position"
         )
     order = [at.get(name, -1) for name in states]
     if not partial and -1 in order:
-        raise error(f"{what} has no entry for {of} {states[order.index(-1)]!r}; give every {of} one")
+        raise error(f"{what} has no entry for {of} {states[order.index(-1)]!r}; add one")
     return order
 
 
@@ -113,21 +113,21 @@ def in_order(
     value: Any, states: Sequence[Sequence[Hashable]], name: str, *, of: Sequence[str] = ("state", "state"),
     error: type[DiffbisimError] = InvalidChain, rest: float | None = None,
 ) -> Any:  # fmt: skip
-    """A mapping or a labeled vector or table as an array in the order of the states; anything else as it is.
+    """Return a mapping or labeled table as an array in the order of the states; anything else unchanged.
 
-    ``states[k]`` are the names of the states (``of[k]``: or actions) along axis k, a range if they have none; ``rest``
-    stands for the states that are not named, which are else an error.
+    ``states[k]`` are the names along axis k, or a range if there are none, and ``of[k]`` says what they are ("state" or
+    "action"). States that are not named get the value ``rest``; with ``rest=None`` they are an error.
     """
     entries, axes = entries_and_names(value)
     if len(axes) != len(states):
-        return entries  # the check of the shape says so
+        return entries  # the caller checks the shape
     for k, (names, known) in enumerate(zip(axes, states, strict=True)):
         if names is None and entries.shape[k] != len(known):
-            continue  # and here
+            continue  # likewise
         what = name if len(axes) == 1 else f"the {('row', 'column')[k]} index of {name}"
         order = positions(names, known, what, of=of[k], error=error, partial=rest is not None)
         if order is not None:
-            padded = entries if rest is None else np.append(entries, [rest], axis=k)  # -1 is the last
+            padded = entries if rest is None else np.append(entries, [rest], axis=k)  # position -1 is the last
             entries = padded.take(order, axis=k)
     return entries
 
@@ -135,9 +135,9 @@ def in_order(
 def kernel_in_order(
     value: Any, labels: Sequence[Hashable] | None, name: str = "transition"
 ) -> tuple[Any, Sequence[Hashable] | None]:
-    """The table of a kernel and its labels: a labeled table is put in the order of ``labels``, else of its rows.
+    """Return the table of a kernel and its labels, in the order of ``labels`` if given, else of its rows.
 
-    Rows and columns must name the same states. If only one of them has names, ``labels`` must name the other.
+    Rows and columns must name the same states. If only one of them is named, ``labels`` must name the other.
     """
     refuse_labeled_rows(value, name)
     found = axis_names(value)
@@ -157,21 +157,21 @@ def kernel_in_order(
             )
         odd = next(((a, "row", "column") for a in rows if a not in set(columns)), None)
         odd = odd or next((b, "column", "row") for b in columns if b not in set(rows))
-        raise InvalidChain(f"{name} has a {odd[1]} {odd[0]!r} and no {odd[2]} of that name; both name the states")
+        raise InvalidChain(f"{name} has a {odd[1]} {odd[0]!r} but no {odd[2]} {odd[0]!r}; both must name the states")
     return in_order(value, (rows, rows), name), None if rows == numbers else rows
 
 
 def refuse_labeled_rows(value: Any, name: str) -> None:
-    """Refuse a list of Series: each has an order of its own."""
+    """Raise for a list of Series, each of which may have its own order."""
     if isinstance(value, (list, tuple)) and any(names is not None for row in value for names in axis_names(row)):
-        raise InvalidChain(f"{name} is a list of labeled rows; make one table of them, such as pandas.DataFrame(rows)")
+        raise InvalidChain(f"{name} is a list of labeled rows; combine them into one table: pandas.DataFrame(rows)")
 
 
 # --- lists of names -----------------------------------------------------------------------------------------------
 
 
 def ordered_names(names: Any, what: str) -> list[Any] | None:
-    """A list of names, whose order counts; sets and mappings, which would lose it, are refused."""
+    """Return the names as a list; raise for sets and mappings, which have no order of their own."""
     if names is None:
         return None
     if isinstance(names, (set, frozenset, Mapping)):
@@ -181,7 +181,7 @@ def ordered_names(names: Any, what: str) -> list[Any] | None:
 
 
 def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "state") -> Labels | None:
-    """``labels`` as a tuple of n distinct hashables (numpy scalars become Python ones), or None."""
+    """Return ``labels`` as a tuple of n distinct hashables (numpy scalars become Python scalars), or None."""
     if labels is None:
         return None
     items = list(map(python_scalar, ordered_names(labels, name) or ()))
@@ -201,7 +201,7 @@ def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "st
 
 
 def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | None:
-    """Index of a state given by label (looked up first) or by index; None if it is neither."""
+    """Return the index of a state given by label (looked up first) or by index; None if it is neither."""
     if isinstance(state, Hashable):
         try:
             if (found := numbers.get(state)) is not None:
@@ -214,22 +214,22 @@ def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | Non
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for nothing: None, NaN, NaT, pandas.NA, a masked entry, or a tuple with such a part."""
+    """Return whether a value is missing: None, NaN, NaT, pandas.NA, a masked entry, or a tuple that contains one."""
     if value is None or value is np.ma.masked:
         return True
     if isinstance(value, tuple):
         return any(map(is_missing, value))
     try:
         return bool(value != value)
-    except (TypeError, ValueError, ArithmeticError):  # pandas.NA is neither equal to itself nor not
+    except (TypeError, ValueError, ArithmeticError):  # comparing pandas.NA gives NA, which has no truth value
         return type(value).__name__ == "NAType"
 
 
 def python_scalar(name: Any) -> Any:
-    """A numpy scalar as Python's own; but not dates, which would become numbers."""
+    """Convert a numpy scalar to a Python scalar, except for dates, which would become numbers."""
     return name.item() if isinstance(name, np.generic) and name.dtype.kind not in "mM" else name
 
 
 def few(names: Sequence[Any], total: int | None = None) -> str:
-    """``'a', 'b', …`` for a message: the first five names, of ``total``."""
+    """Format the first five names for a message, as in ``'a', 'b', …``."""
     return ", ".join(map(repr, names[:5])) + (", …" if (len(names) if total is None else total) > 5 else "")

@@ -1,10 +1,10 @@
-"""Orders of states that let a picture speak: what behaves alike stands together.
+"""Orders of states for plots, in which similar states are neighbors.
 
-*Trees.* Rows of a table are joined from the most similar upward (average linkage); the leaves of that tree, read from
-left to right, are an order in which neighbors are alike, and a cut through it is a partition into so many groups.
+*Hierarchical clustering.* The leaves of the average-linkage tree of the rows of a table, read from left to right, are
+an order in which neighbors are similar; cutting the tree partitions the rows into groups.
 
-*Barycenters.* If the columns of a table of shares have an order, each row has a mean position; rows sorted by it bring
-the mass to the diagonal. That is the usual step against crossings between two rows of dots.
+*Barycenters.* Given an order of the columns of a non-negative table, sorting the rows by the mean position of their
+mass moves the mass toward the diagonal. This is the usual heuristic for reducing edge crossings in bipartite drawings.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from diffbisim.checks import Floats
 
 Order = NDArray[np.intp]
 
-#: Up to this many leaves their order is the best of all that the tree allows.
+#: Up to this many leaves the order of the tree's leaves is optimized.
 OPTIMAL = 250
 
 
-def alike(table: Floats, most: int | None = None) -> tuple[Order, Order]:
-    """The rows of a table in the order of their tree, and the group of each row.
+def cluster_order(table: Floats, most: int | None = None) -> tuple[Order, Order]:
+    """Return the order of the rows along their clustering tree, and the group of each row.
 
-    Groups are numbered along the order; there are at most ``most``, by default as many as rows.
+    There are at most ``most`` groups (default: one per row), numbered along the order.
     """
     from scipy.cluster.hierarchy import fcluster, leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import pdist
@@ -36,12 +36,12 @@ def alike(table: Floats, most: int | None = None) -> tuple[Order, Order]:
         return order, order.argsort()
     found = fcluster(tree, most, "maxclust")[order]
     group = np.empty(n, np.intp)
-    group[order] = np.cumsum(np.diff(found, prepend=found[:1]) != 0)  # neighbors in the order, so one run each
+    group[order] = np.cumsum(np.diff(found, prepend=found[:1]) != 0)  # each group is a run in the order
     return order, group
 
 
 def by_barycenter(shares: Floats) -> Order:
-    """The rows of a table by the mean position of their mass among the columns; those without mass come last."""
+    """Return the rows sorted by the mean column of their mass; rows without mass come last."""
     total = shares.sum(axis=1)
     mean = shares @ np.arange(shares.shape[1]) / np.where(total > 0, total, 1.0)
     return np.where(total > 0, mean, np.inf).argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""Distances between many chains at once, on several cores or machines."""
+"""Pairwise distances between many chains, on several cores or machines."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,12 +14,12 @@ from diffbisim.distance import make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.parallel import Executor, batches, stop_flag, tasks
 from diffbisim.problem import Array
-from diffbisim.process import as_process
+from diffbisim.process import as_processes
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.timed import TimedChain
 
-#: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so that half of the matrix is enough.
+#: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so half of the matrix suffices.
 SYMMETRIC = ("reward", "euclidean", "squared", "indicator")
 
 
@@ -36,18 +36,25 @@ def pairwise(
     executor: Executor = None,
     progress: Progress = False,
 ) -> Array:
-    """Matrix of distances between all chains, shape ``(len(chains), len(chains))``.
+    """Compute the matrix of distances between all pairs of chains.
 
     Parameters
     ----------
-    chains : chains of any sizes
-    cost : as for :func:`diffbisim.distance`; "reward", "squared" and "indicator" are symmetric and computed once per
-        pair
+    chains : sequence of MarkovChain or TimedChain
+        The chains; their sizes may differ.
+    cost : as for :func:`diffbisim.distance`, default="reward"
+        Symmetric costs ("reward", "euclidean", "squared", "indicator") need only one solve per pair.
     discount, solver, tol, criterion, horizon, weights : as for :func:`diffbisim.distance`
-    executor : where the work is done: any ``concurrent.futures`` executor (threads, processes, MPI, ...), a Dask
-        ``Client`` or the address of its scheduler, "joblib" for the backend of ``joblib.parallel_config`` (Ray, ...);
-        None for threads of this process. The same bits everywhere; workers may die (docs/cluster)
-    progress : True for a bar, or a callable ``(done, total)``
+    executor : executor, Dask Client, str or None, default=None
+        Where to run: any ``concurrent.futures`` executor (threads, processes, MPI, …), a Dask ``Client`` or the address
+        of its scheduler, "joblib" for the backend of ``joblib.parallel_config`` (Ray, …), or None for threads of this
+        process. The result is bitwise the same; lost workers are tolerated (docs/cluster).
+    progress : bool or callable, default=False
+        True shows a progress bar; a callable is called with ``(done, total)``.
+
+    Returns
+    -------
+    matrix : array of shape (n_chains, n_chains)
 
     Examples
     --------
@@ -59,7 +66,7 @@ def pairwise(
     """
     if not isinstance(chains, Iterable):
         raise InvalidArgument(f"chains is a {type(chains).__name__}; give a list of MarkovChains")
-    chains, chosen = list(map(as_process, chains)), make_solver(solver, tol)
+    chains, chosen = as_processes(chains), make_solver(solver, tol)
     if not chains:
         raise InvalidArgument("chains is empty; give at least one MarkovChain")
     for k, chain in enumerate(chains):
@@ -74,8 +81,8 @@ def pairwise(
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
     cells = np.argwhere(np.triu(np.ones((n, n), bool), 1) if symmetric else np.ones((n, n), bool))
-    asked = Asked.of(chains, question, cost, discount, chosen)
-    found = tasks(_distances, batches(cells, 256), asked, executor, progress, "distances")
+    shared = Shared.of(chains, question, cost, discount, chosen)
+    found = tasks(_distances, batches(cells, 256), shared, executor, progress, "distances")
     value, converged = np.concatenate(found, axis=1) if found else np.empty((2, 0))
     matrix = np.zeros((n, n))
     matrix[tuple(cells.T)] = value
@@ -91,44 +98,44 @@ def pairwise(
     return matrix
 
 
-class Asked(NamedTuple):
-    """What all distances share."""
+class Shared(NamedTuple):
+    """The data that all tasks share."""
 
     chains: list[Any]
-    pack: Any  # of the chains, where a batch of problems is solved in one call; else None
+    pack: Any  # the packed chains if small problems are solved in batches, else None
     question: Question
     cost: Any
     discount: float
     solver: Any
 
     @classmethod
-    def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "Asked":
-        from diffbisim.solvers.exact.batch import Pack, is_ordinary  # numba is loaded where something is solved
+    def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "Shared":
+        from diffbisim.solvers.exact.batch import Pack, is_ordinary  # imported here because it loads numba
 
         small = is_ordinary(solver, question) and solver.cluster is None
         small = small and all(isinstance(chain, MarkovChain) for chain in chains)
         return cls(chains, Pack.of(chains) if small else None, question, cost, discount, solver)
 
 
-def _distances(asked: Asked, cells: Integers) -> Array:
-    """Values, and whether each is within tol, (2, B); runs in the worker."""
+def _distances(shared: Shared, cells: Integers) -> Array:
+    """Compute B distances and whether each is within tol, (2, B); runs in a worker."""
     value, converged = np.full(len(cells), np.nan), np.zeros(len(cells), bool)
-    if asked.pack is not None:
-        value[:], converged[:] = _batch(asked, cells)
+    if shared.pack is not None:
+        value[:], converged[:] = _batch(shared, cells)
     for k in np.flatnonzero(~converged):
-        x, y = (asked.chains[c] for c in cells[k])
-        result = solve(asked.question.problem(x, y, asked.cost, asked.discount), asked.solver)
+        x, y = (shared.chains[c] for c in cells[k])
+        result = solve(shared.question.problem(x, y, shared.cost, shared.discount), shared.solver)
         value[k], converged[k] = result.value, result.converged
     return np.stack([value, converged])
 
 
-def _batch(asked: Asked, cells: Integers) -> tuple[Array, NDArray[np.bool_]]:
-    """The same for small problems, in one call."""
+def _batch(shared: Shared, cells: Integers) -> tuple[Array, NDArray[np.bool_]]:
+    """Solve small problems in one call; returns values, and which of them were solved."""
     from diffbisim.solvers.exact.batch import Ask, solve_batch
 
-    chains, cost = asked.chains, asked.cost
+    chains, cost = shared.chains, shared.cost
     by_reward = isinstance(cost, str) and cost in ("reward", "euclidean", "squared")
     tables = [] if by_reward else [ground_cost(cost, chains[i], chains[j]).ravel() for i, j in cells]
-    ask = Ask(asked.discount, asked.solver.tol, by_reward and cost == "squared", stop_flag())
-    found = solve_batch(asked.pack, np.ascontiguousarray(cells), np.concatenate([np.empty(0), *tables]), ask)
+    ask = Ask(shared.discount, shared.solver.tol, by_reward and cost == "squared", stop_flag())
+    found = solve_batch(shared.pack, np.ascontiguousarray(cells), np.concatenate([np.empty(0), *tables]), ask)
     return found.value, np.isfinite(found.upper)

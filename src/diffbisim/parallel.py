@@ -1,25 +1,25 @@
-"""Independent pieces of work on threads, processes or machines: handed out at once, collected as they come.
+"""Parallel execution of independent tasks on threads, processes or machines.
 
-*Where.* :func:`tasks` takes an ``executor``:
+*Executors.* :func:`tasks` accepts as ``executor``
 
-    None                          threads of this process
-    a concurrent.futures one      threads, processes, MPI, ...: whatever has ``submit``
-    a Dask Client, its address    ``"tcp://host:8786"``: the workers of a cluster
-    "joblib"                      the backend of ``joblib.parallel_config``: loky, dask, ray, ...
+    None                             threads of this process
+    a concurrent.futures executor    threads, processes, MPI, …: any object with ``submit``
+    a Dask Client or its address     the workers of a cluster, such as ``"tcp://host:8786"``
+    "joblib"                         the backend of ``joblib.parallel_config``: loky, dask, ray, …
 
-What all tasks share is sent once, not with every task: workers of a cluster get it by Dask's broadcast, processes read
-it from a file (where they cannot, on another machine, it comes with the task after all), threads have it. Results
-stand in the order of the tasks, whoever finishes first: the same bits on one thread and on a hundred machines.
+Data shared by all tasks are sent once: cluster workers get them by Dask's broadcast, processes read them from a file
+(or, if they run on another machine, receive them with the task), and threads use them directly. Results are in the
+order of the tasks, so they are bitwise the same on one thread and on a hundred machines.
 
-*Deaths.* A worker that dies costs what it was doing. Dask gives that to another; a pool of processes is broken for
-good, and what it left undone is done by a fresh pool like it. Work that kills its worker again and again is given up
-with an error (three times in a row; Dask has ``distributed.scheduler.allowed-failures``).
+*Lost workers.* The unfinished tasks of a lost worker are repeated: Dask assigns them to another worker, and a broken
+process pool is replaced by a new one. After three failures in a row without progress an error is raised (Dask has
+``distributed.scheduler.allowed-failures``).
 
-*Interrupts.* Python lets a signal act when the main thread comes back to the interpreter. So the main thread never
-stays in compiled code for long: it works in small pieces, or waits for others to do a large one. When it is
-interrupted, what has not begun is dropped, a flag tells compiled code that is under way to give up, and all threads are
-joined before the exception goes on: nobody writes to an array afterwards. Factorizations and linear programs of other
-libraries look at no flag; they are left behind (:func:`left_behind`).
+*Interrupts.* Python handles signals only when the main thread returns to the interpreter. The main thread therefore
+never stays in compiled code for long: it works in small pieces, or waits while other threads do a large one. On an
+interrupt, pending tasks are dropped, a flag tells running compiled code to stop, and all threads are joined before the
+exception propagates, so that no array is written to afterwards. Factorizations and linear programs of other libraries
+cannot be stopped; they run in a thread that is abandoned (:func:`run_abandonable`).
 """
 
 import os
@@ -43,14 +43,14 @@ from diffbisim.errors import DiffbisimError, InvalidArgument, MissingExtra, warn
 from diffbisim.problem import available_threads
 from diffbisim.progress import Progress, tracking
 
-#: Times in a row that workers may die without having done anything.
+#: Number of consecutive failures of workers without progress before giving up.
 DEATHS = 3
 
-#: Seconds between two looks at whether a cluster still has what its tasks need.
+#: Seconds between two checks that a cluster still has the shared data.
 WATCH = 3.0
 
 Work = Callable[[Any, Any], Any]  # (shared, item) -> result
-Done = Generator[tuple[int, Any], None, None]  # number of an item, and its result
+Done = Generator[tuple[int, Any], None, None]  # index of an item, and its result
 Executor = Any  # None, "joblib", the address of a Dask scheduler, its Client, or a concurrent.futures.Executor
 
 
@@ -62,9 +62,10 @@ def tasks(
     progress: Progress = False,
     what: str = "tasks",
 ) -> list[Any]:
-    """``[work(shared, item) for item in items]``, wherever the ``executor`` does it; an error or interrupt ends all.
+    """Return ``[work(shared, item) for item in items]``, computed by the ``executor``.
 
-    ``work`` is a function of a module, for workers to find. Progress counts the lengths of items that are batches.
+    ``work`` must be importable by workers (a module-level function). An error or interrupt cancels all tasks. Progress
+    counts batches by their lengths.
     """
     results: list[Any] = [None] * len(items)
     sizes = [len(item) if isinstance(item, (list, range, np.ndarray)) else 1 for item in items]
@@ -76,7 +77,7 @@ def tasks(
 
 
 def as_done(work: Work, items: Sequence[Any], shared: Any = None, executor: Executor = None) -> Done:
-    """``(k, work(shared, items[k]))`` as each is done; closing the iterator drops what has not begun."""
+    """Yield ``(k, work(shared, items[k]))`` as tasks finish; closing the iterator drops pending tasks."""
     left, deaths = dict(enumerate(items)), 0
     with _workers(executor, shared) as hire:
         while left:
@@ -88,20 +89,20 @@ def as_done(work: Work, items: Sequence[Any], shared: Any = None, executor: Exec
             deaths = 0 if len(left) < before else deaths + 1
             if deaths == DEATHS:
                 raise DiffbisimError(
-                    f"workers died {DEATHS} times over the same {len(left)} tasks: give them more memory, or leave "
-                    "executor out to see what happens"
+                    f"workers died {DEATHS} times during the same {len(left)} tasks; give them more memory, or omit "
+                    "executor to see the error"
                 )
 
 
 @contextmanager
 def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mapping[int, Any]], Done]]:
-    """What takes ``(work, items by number)`` and yields ``(number, result)``, but for those lost with a worker.
+    """Yield a function that maps ``(work, items by index)`` to an iterator of ``(index, result)``.
 
-    Called again with what is left, it finds other workers for that.
+    Results lost with a worker are missing; calling the function again with the remaining items uses other workers.
     """
     if executor is None:
         stop = stop_flag()
-        with ThreadPoolExecutor(available_threads(), initializer=_obey, initargs=(stop,)) as threads:
+        with ThreadPoolExecutor(available_threads(), initializer=_set_stop_flag, initargs=(stop,)) as threads:
             try:
                 yield partial(_submitted, threads, Here(shared))
             except BaseException:
@@ -112,10 +113,10 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
     elif isinstance(executor, str) and executor != "joblib":
         with dask_client(executor) as client, _workers(client, shared) as hire:
             yield hire
-    elif hasattr(executor, "get_executor"):  # a Dask Client, which is no Executor itself
+    elif hasattr(executor, "get_executor"):  # a Dask Client, which is not an Executor itself
 
         def hire(work: Work, left: Mapping[int, Any]) -> Done:
-            sent = broadcast(executor, [Here(shared)])  # anew: the dead may have had the last copy
+            sent = broadcast(executor, [Here(shared)])  # again, since lost workers may have had the last copy
             return _submitted(executor.get_executor(pure=False), sent[0], work, left, partial(is_lost, executor, sent))
 
         yield hire
@@ -131,46 +132,46 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
 
 @contextmanager
 def dask_client(cluster: Any) -> Iterator[Any]:
-    """A Dask Client: itself, or one of this address that is closed at the end."""
+    """Yield a Dask Client: the given one, or a new one for an address, which is closed at the end."""
     if hasattr(cluster, "get_executor"):
         yield cluster
         return
     if not isinstance(cluster, str) or "://" not in cluster:
-        raise InvalidArgument(f"{cluster!r} is no cluster: give a Dask Client, or an address such as tcp://host:8786")
+        raise InvalidArgument(f"{cluster!r} is not a cluster; give a Dask Client, or an address like tcp://host:8786")
     try:
         from distributed import Client
     except ImportError as error:
-        raise MissingExtra(f"{cluster} is the address of a Dask cluster: pip install 'diffbisim[cluster]'") from error
+        raise MissingExtra(f"the Dask cluster {cluster} needs Dask: pip install 'diffbisim[cluster]'") from error
     connect: Any = Client
     try:
         client = connect(cluster, timeout="10s", set_as_default=False)
     except OSError as error:
-        raise InvalidArgument(f"no Dask scheduler answers at {cluster}: start one with 'dask scheduler'") from error
+        raise InvalidArgument(f"no Dask scheduler responds at {cluster}; start one with 'dask scheduler'") from error
     with client:
         yield client
 
 
 def broadcast(client: Any, what: list[Any]) -> Any:
-    """Each of them to all workers of a Dask cluster, once there are any."""
+    """Send each object to all workers of a Dask cluster, waiting for at least one."""
     client.wait_for_workers(1)
     return client.scatter(what, broadcast=True, hash=False)
 
 
 def is_lost(client: Any, sent: Any) -> bool:
-    """Whether the last copy of something went with its worker. Tasks that need it would wait for ever."""
+    """Return whether the last copy of some data was lost with its worker; tasks that need it would wait forever."""
     try:
         return not all(client.who_has(sent).values())
-    except CancelledError:  # the client knows already
+    except CancelledError:  # the client has noticed the loss itself
         return True
 
 
 def _submitted(
     executor: Any, shared: Any, work: Work, left: Mapping[int, Any], lost: Callable[[], bool] | None = None
 ) -> Done:
-    """What an executor makes of the items; ``lost()`` says, when nothing happens, whether nothing will."""
+    """Submit the items and yield results; ``lost()`` tells during long waits whether the shared data are lost."""
     futures: dict[Any, int] = {}
     try:
-        with suppress(BrokenExecutor):  # while they are handed out
+        with suppress(BrokenExecutor):  # the pool may break during submission
             for k, item in left.items():
                 futures[executor.submit(partial(_call, work, item), shared)] = k
         yield from _collected(futures, lost)
@@ -180,7 +181,7 @@ def _submitted(
 
 
 def _collected(futures: dict[Any, int], lost: Callable[[], bool] | None) -> Done:
-    """Those that are done are taken out."""
+    """Yield results of futures as they complete, removing them from ``futures``."""
     done = as_completed(list(futures), None if lost is None else WATCH)
     while futures:
         try:
@@ -193,26 +194,26 @@ def _collected(futures: dict[Any, int], lost: Callable[[], bool] | None) -> Done
         k = futures.pop(future)
         try:
             result = future.result()
-        except (BrokenExecutor, CancelledError, Unseen):
+        except (BrokenExecutor, CancelledError, SharedFileMissing):
             continue
         yield k, result
 
 
 def _call(work: Work, item: Any, shared: Any) -> Any:
-    """Runs in the worker."""
+    """Run one task in a worker."""
     return work(shared.fetch(), item)
 
 
-# --- what all tasks share --------------------------------------------------------------------------------------
+# --- shared data -----------------------------------------------------------------------------------------------
 
 
-class Unseen(Exception):
-    """A worker cannot read the file with what all tasks share."""
+class SharedFileMissing(Exception):
+    """A worker cannot read the file with the shared data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Here:
-    """Something that is where it is used."""
+    """Shared data that are passed as they are."""
 
     what: Any
 
@@ -221,8 +222,8 @@ class Here:
 
 
 @dataclass(frozen=True, eq=False)
-class Posted:
-    """Something in a file that a process reads once; or sent along, for workers that do not see the file."""
+class InFile:
+    """Shared data in a file that each process reads once, or as bytes for workers without access to the file."""
 
     path: str
     pickled: bytes | None = None
@@ -234,29 +235,29 @@ class Posted:
             try:
                 what = pickle.loads(Path(self.path).read_bytes() if self.pickled is None else self.pickled)
             except OSError as error:
-                raise Unseen(self.path) from error
+                raise SharedFileMissing(self.path) from error
             _read = self.path, what
         return what
 
 
-_read: tuple[str, Any] = "", None  # the last one: a process mostly works for one caller at a time
+_read: tuple[str, Any] = "", None  # cache of the last file; a process mostly works for one caller at a time
 
 
 class _Pool:
-    """Processes, of an executor or of joblib: those that are broken are replaced by others like them."""
+    """A process pool of an executor or of joblib that is replaced when it breaks."""
 
     def __init__(self, executor: Any, shared: Any) -> None:
         self.executor, self.used, self.own = executor, False, ExitStack()
-        self.shared: Here | Posted = Here(shared)
+        self.shared: Here | InFile = Here(shared)
 
     def __enter__(self) -> "_Pool":
-        with suppress(Exception):  # what pickle cannot write goes along with every task, as the executor can
+        with suppress(Exception):  # data that cannot be pickled are sent with every task by the executor
             self.pickled = pickle.dumps(self.shared.fetch(), pickle.HIGHEST_PROTOCOL)
             file, path = tempfile.mkstemp(prefix="diffbisim-", suffix=".pickle")
             self.own.callback(os.unlink, path)
             with open(file, "wb") as opened:
                 opened.write(self.pickled)
-            self.shared = Posted(path)
+            self.shared = InFile(path)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -271,8 +272,8 @@ class _Pool:
         )
 
     def _replace(self, lost: int) -> None:
-        """After a loss: fresh processes if the old ones are broken; else the workers did not see the file."""
-        if self.executor != "joblib":  # which replaces them itself
+        """After a loss, start new processes if the pool is broken; otherwise send the data instead of the file."""
+        if self.executor != "joblib":  # joblib replaces its processes itself
             try:
                 self.executor.submit(int)
             except BrokenExecutor:
@@ -281,21 +282,21 @@ class _Pool:
                     getattr(old, "_max_workers", None), getattr(old, "_mp_context", start),
                     getattr(old, "_initializer", None), getattr(old, "_initargs", ()),
                 ))  # fmt: skip
-                warn(f"a process of the executor died; fresh ones take over the {lost} tasks left", RuntimeWarning, 6)
+                warn(f"a process of the executor died; new ones take over the {lost} tasks left", RuntimeWarning, 6)
                 return
-        if isinstance(self.shared, Posted):
-            self.shared = Posted(self.shared.path, self.pickled)
+        if isinstance(self.shared, InFile):
+            self.shared = InFile(self.shared.path, self.pickled)
 
 
 def _by_joblib(shared: Any, work: Work, left: Mapping[int, Any]) -> Done:
-    """By the backend, and on as many workers, as ``joblib.parallel_config`` says."""
+    """Run tasks with the backend and number of workers of ``joblib.parallel_config``."""
     try:
         from joblib import Parallel, delayed, parallel
     except ImportError as error:
         raise MissingExtra("executor='joblib' needs joblib: pip install joblib") from error
     streams = parallel.get_active_backend()[0].supports_return_generator
     run = Parallel(return_as="generator_unordered" if streams else "list")
-    with suppress(BrokenExecutor, Unseen):
+    with suppress(BrokenExecutor, SharedFileMissing):
         yield from run(delayed(_numbered)(k, work, item, shared) for k, item in left.items())
 
 
@@ -309,12 +310,12 @@ _here = threading.local()
 
 
 def stop_flag() -> NDArray[np.bool_]:
-    """Where compiled code looks whether to give up, shape (1,): that of the work which this thread does a piece of."""
+    """Return the flag, shape (1,), that tells compiled code in this thread to stop."""
     flag: NDArray[np.bool_] | None = getattr(_here, "stop", None)
     return np.zeros(1, np.bool_) if flag is None else flag
 
 
-def _obey(stop: NDArray[np.bool_]) -> None:
+def _set_stop_flag(stop: NDArray[np.bool_]) -> None:
     _here.stop = stop
 
 
@@ -325,10 +326,10 @@ def thread_map(
     stop: NDArray[np.bool_] | None = None,
     wait: bool = False,
 ) -> list[Any]:
-    """``[work(*piece) for piece in pieces]``: the calling thread and ``threads - 1`` others each take the next one.
+    """Return ``[work(*piece) for piece in pieces]``, computed by the calling thread and ``threads - 1`` others.
 
-    With ``wait`` the calling thread leaves the work to ``threads`` others, since a piece may take long; ``stop`` (from
-    :func:`stop_flag`) is what the work looks at. If it is set, there are no results: KeyboardInterrupt.
+    With ``wait=True`` the calling thread only waits for ``threads`` others, since a piece may take long. ``stop`` (from
+    :func:`stop_flag`) is the flag that the work checks; if it is set, KeyboardInterrupt is raised.
     """
     stop = stop_flag() if stop is None else stop
     todo, results, errors = deque(enumerate(pieces)), [None] * len(pieces), deque[BaseException]()
@@ -365,7 +366,7 @@ def thread_map(
         while not all(ended.is_set() for ended in begun):
             try:
                 _await(begun)
-            except KeyboardInterrupt:  # impatience does not make it faster: they are about to end
+            except KeyboardInterrupt:  # the threads are about to end anyway
                 continue
         raise
     finally:
@@ -379,10 +380,10 @@ def thread_map(
     return results
 
 
-def left_behind(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """``work(*args, **options)`` in a thread of its own, for code of other libraries that cannot be told to give up.
+def run_abandonable(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Run ``work(*args, **options)`` in its own thread, for code of other libraries that cannot be interrupted.
 
-    An interrupt acts at once and leaves the thread to end by itself: work must write nothing that anybody reads.
+    An interrupt takes effect immediately and abandons the thread, so ``work`` must not write to shared data.
     """
     results, errors, ended = [], list[BaseException](), threading.Event()
 
@@ -402,20 +403,20 @@ def left_behind(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def _await(ends: Sequence[threading.Event]) -> None:
-    """Wait for all, and wake up for signals on every platform.
+    """Wait for all events, handling signals on every platform.
 
-    Not by ``Thread.join``: one that is interrupted takes a thread that goes on for one that has ended (Python 3.11).
+    ``Thread.join`` is not used because in Python 3.11 an interrupted join marks a running thread as finished.
     """
     for ended in ends:
         while not ended.wait(0.1):
             pass
 
 
-#: Cells or edges (a nanosecond or so each) below which handing work to another thread costs more than it saves.
+#: Amount of work, in table cells or edges (about 1 ns each), below which another thread costs more than it saves.
 CHUNK = 200_000
 
-#: As many between two looks at whether the run is interrupted: 0.1 s at most.
-STRETCH = 25 * CHUNK
+#: Amount of work between two checks for an interrupt: at most 0.1 s.
+WORK_BETWEEN_CHECKS = 25 * CHUNK
 
 Stop = NDArray[np.bool_]
 
@@ -424,28 +425,28 @@ def split(
     run: Callable[[int, int, int, Stop], Any], size: int, work: float, threads: int, pieces: int | None = None,
     wait: bool = False,
 ) -> list[Any]:  # fmt: skip
-    """``run(piece, lo, hi, stop)`` over 0 … size-1, in as many pieces as the work is worth; results in their order.
+    """Call ``run(piece, lo, hi, stop)`` on consecutive pieces of 0 … size-1 and return the results in order.
 
-    A given number of pieces may make them long: then ``run`` goes in :func:`stretches` that look at ``stop``. ``wait``:
-    as for :func:`thread_map`.
+    The number of pieces depends on the amount of ``work``. If it is given, pieces may be long, and ``run`` should use
+    :func:`interruptible_parts` to check ``stop``. ``wait`` is as for :func:`thread_map`.
     """
     stop = stop_flag()
     if pieces is None:
         worth = 1.0 if threads == 1 else min(8.0 * threads, work // CHUNK)
-        pieces = int(min(max(worth, work // STRETCH, 1.0), size))
+        pieces = int(min(max(worth, work // WORK_BETWEEN_CHECKS, 1.0), size))
     if pieces == 1 and not wait and not stop[0]:
         return [run(0, 0, size, stop)]
     cuts = np.linspace(0, size, pieces + 1).astype(np.int64).tolist()
     return thread_map(run, [(k, cuts[k], cuts[k + 1], stop) for k in range(pieces)], threads, stop, wait)
 
 
-def stretch(size: int, work: float) -> int:
-    """How many of ``size`` pieces of ``work`` in all are a stretch."""
-    return max(1, int(size * min(1.0, STRETCH / work)))
+def part_size(size: int, work: float) -> int:
+    """Return how many of ``size`` items with a total of ``work`` to process between two checks for an interrupt."""
+    return max(1, int(size * min(1.0, WORK_BETWEEN_CHECKS / work)))
 
 
-def stretches(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """``lo … hi`` in parts of at most ``step``, until told to stop."""
+def interruptible_parts(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield consecutive parts of ``lo … hi`` of at most ``step`` items, until ``stop`` is set."""
     for first in range(lo, hi, step):
         if stop[0]:
             return
@@ -453,7 +454,7 @@ def stretches(lo: int, hi: int, step: int, stop: NDArray[np.bool_]) -> Iterator[
 
 
 def batches(items: Any, most: int = 32) -> list[Any]:
-    """A list or an array in parts: a slow one does not hold up the rest, and each is worth sending."""
+    """Split a list or an array into batches, small enough to balance the load and large enough to be worth sending."""
     size = max(1, min(most, len(items) // 64))
     return [items[k : k + size] for k in range(0, len(items), size)]
 
@@ -461,7 +462,7 @@ def batches(items: Any, most: int = 32) -> list[Any]:
 def executor_map(
     work: Callable[[Any], Any], pieces: Sequence[Any], executor: Executor, progress: Progress, what: str
 ) -> list[Any]:
-    """``[work(piece) for piece in pieces]`` by :func:`tasks`."""
+    """Return ``[work(piece) for piece in pieces]``, computed by :func:`tasks`."""
     return tasks(_first, pieces, work, executor, progress, what)
 
 

@@ -1,16 +1,17 @@
-"""Optimal policies and the returns of policies, for MDPs with known tables.
+"""Planning in known MDPs: optimal policies, and the values of given policies.
 
-With r(s,a) the reward of an action and P_a the kernels, a policy π is worth
+With rewards r(s,a) and kernels P_a, a policy π has the values
 
-    v_π = r_π + γ P_π v_π,        q(s,a) = r(s,a) + γ Σ_s' P_a(s,s') v_π(s'),
+    v_π = r_π + γ P_π v_π,        q(s,a) = r(s,a) + γ Σ_s' P_a(s,s') v_π(s').
 
-and Howard's policy iteration takes the best action of every state under q until none is better by more than rounding;
-it ends, because every round is an improvement and there are finitely many deterministic policies. Of actions that are
-equally good the current one stays, at first the one with the lowest number.
+Howard's policy iteration switches every state to its best action under q until no action is better by more than
+rounding. It terminates because every iteration improves the policy and there are finitely many deterministic policies.
+Ties keep the current action, initially the one with the lowest index.
 
-*What is certified.* For any table v, with Δ = Tv - v the change by one Bellman sweep (of a policy, or with the best
-actions), the fixed point lies in [Tv + γ/(1-γ) min Δ, Tv + γ/(1-γ) max Δ]: T is monotone and T(v + k) = Tv + γk. So the
-accuracy of what was solved for is known from one more sweep, whose rounding is counted.
+*Certified bounds.* Let T be the Bellman operator (of a policy, or of the optimal values), v any table and
+Δ = Tv - v. Since T is monotone and T(v + k) = Tv + γk, the fixed point lies in
+[Tv + γ/(1-γ) min Δ, Tv + γ/(1-γ) max Δ]. One extra sweep therefore bounds the error of the solution; the bounds account
+for the rounding of that sweep.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ from diffbisim.names import entries_and_names, in_order
 
 
 def action_values(mdp: MDP, v: Floats) -> Floats:
-    """``Σ_s' P_a(s,s') v(s')``, (n, n_actions); ``v`` is (n,), or (n, n) and then a value of the transition (s,s')."""
+    """Return ``Σ_s' P_a(s,s') v(s')``, (n, n_actions); ``v`` is (n,), or (n, n) with a value per transition (s,s')."""
     if v.ndim == 1:
         return np.stack([P @ v for P in mdp.transition], axis=1)
     return np.stack([_row_products(P, v) for P in mdp.transition], axis=1)
 
 
 def optimal_policy(mdp: MDP, discount: float, rewards: Any = None) -> Integers:
-    """The best action of every state, (n,), by policy iteration.
+    """Return the best action of every state, (n,), by policy iteration.
 
-    ``rewards`` are (n,) of a state, (n, n_actions) of a state and action, or (n, n) of a transition (default: those
-    of the MDP). Where there are as many actions as states, a table is of states and actions.
+    ``rewards`` (default: those of the MDP) are (n,) per state, (n, n_actions) per state and action, or (n, n) per
+    transition. If there are as many actions as states, a table is per state and action.
     """
     return improve(mdp.transition, action_rewards(mdp, rewards), check_discount(discount)).actions
 
 
 class Plan(NamedTuple):
-    """A deterministic policy, and what it is worth up to rounding."""
+    """A deterministic policy and its values, up to rounding."""
 
     actions: Integers  # (n,)
     values: Floats  # (n,)
 
 
 class Values(NamedTuple):
-    """Certified bounds on the values of all states, (n,) each; rounding included."""
+    """Certified bounds on the values of all states, (n,) each, including rounding errors."""
 
     lower: Floats
     upper: Floats
 
 
 def improve(kernels: Sequence[Any], r: Floats, discount: float) -> Plan:
-    """Policy iteration on bare tables: one kernel (n, n) per action, and rewards (n, n_actions)."""
+    """Run policy iteration with one kernel (n, n) per action and rewards (n, n_actions)."""
     γ, actions, everyone = discount, r.argmax(axis=1), np.arange(len(r))
     scale = float(np.abs(r).max()) / (1.0 - γ)
     while True:
@@ -72,7 +73,7 @@ def improve(kernels: Sequence[Any], r: Floats, discount: float) -> Plan:
 
 
 def chosen_rows(kernels: Sequence[Any], actions: Integers) -> Matrix:
-    """The kernel under a deterministic policy: row s is that of its action, (n, n)."""
+    """Return the kernel of a deterministic policy, (n, n), whose row s is that of action ``actions[s]``."""
     n = len(actions)
     if isinstance(kernels[0], np.ndarray):
         return np.stack([kernels[a][s] for s, a in enumerate(actions.tolist())])
@@ -80,14 +81,14 @@ def chosen_rows(kernels: Sequence[Any], actions: Integers) -> Matrix:
 
 
 def optimal_values(mdp: MDP, discount: float, rewards: Any = None) -> Values:
-    """Certified bounds on the optimal values ``v* = max_a [r_a + γ P_a v*]`` of all states."""
+    """Return certified bounds on the optimal values ``v* = max_a [r_a + γ P_a v*]`` of all states."""
     γ, r = check_discount(discount), action_rewards(mdp, rewards)
     v = improve(mdp.transition, r, γ).values
     return _bracket(mdp, (r + γ * action_values(mdp, v)).max(axis=1), v, r, γ)
 
 
 def policy_values(mdp: MDP, policy: Any, discount: float, rewards: Any = None) -> Values:
-    """Certified bounds on the values of a policy, (n, n_actions) probabilities or (n,) actions, in all states."""
+    """Return certified bounds on the values of a policy, given as (n, n_actions) probabilities or (n,) actions."""
     γ, r, pi = check_discount(discount), action_rewards(mdp, rewards), mdp._policy(policy)
     source = (pi * r).sum(axis=1)
     deterministic = bool((pi.max(axis=1) == 1.0).all())
@@ -97,10 +98,10 @@ def policy_values(mdp: MDP, policy: Any, discount: float, rewards: Any = None) -
 
 
 def _bracket(mdp: MDP, after: Floats, v: Floats, r: Floats, discount: float) -> Values:
-    """Bounds on the fixed point from a table and its sweep (see the module's head).
+    """Return bounds on the fixed point from a table v and its image ``after`` = Tv (see the module docstring).
 
-    A sweep adds up at most n products and a few terms more per entry, so its rounding is at most (n + 8) ε times the
-    size of the tables; kernels whose rows miss one by rounding are within the same.
+    Each entry of Tv is a sum of at most n products and a few more terms, so its rounding error is at most (n + 8) ε
+    times the magnitude of the tables; this also covers kernels whose rows sum to one only up to rounding.
     """
     γ, change = discount, after - v
     longest = mdp.n_states if not mdp.is_sparse else int(np.diff(mdp._stacked.indptr).max())
@@ -111,9 +112,9 @@ def _bracket(mdp: MDP, after: Floats, v: Floats, r: Floats, discount: float) -> 
 
 
 def expected_return(mdp: MDP, policy: Any, horizon: int, discount: float = 1.0, rewards: Any = None) -> float:
-    """Expected sum of the (discounted) rewards of the first ``horizon`` steps: the mean return of an episode.
+    """Return the expected sum of the (discounted) rewards of the first ``horizon`` steps, the mean episode return.
 
-    Gymnasium's time limit is the horizon; after the end of an episode, in an absorbing state, rewards are zero.
+    For a Gymnasium environment the horizon is its time limit; rewards in absorbing states after the end are zero.
     """
     if not 0.0 < discount <= 1.0:
         raise InvalidArgument(f"discount is {discount!r}; it must be positive and at most 1")
@@ -126,11 +127,11 @@ def expected_return(mdp: MDP, policy: Any, horizon: int, discount: float = 1.0, 
 
 
 def action_rewards(mdp: MDP, rewards: Any = None) -> Floats:
-    """Rewards of every state and action, (n, n_actions), from any of the shapes of :func:`optimal_policy`."""
+    """Return the rewards of every state and action, (n, n_actions), from any shape that `optimal_policy` accepts."""
     n, k = mdp.n_states, mdp.n_actions
     given = mdp.rewards if rewards is None else _bare_rewards(mdp, rewards)
     if given is None:
-        raise InvalidArgument("the MDP has no rewards: make it with MDP(..., rewards=r), or pass rewards=")
+        raise InvalidArgument("the MDP has no rewards; create it with MDP(..., rewards=r), or pass rewards=")
     if given.shape == (n, k):
         return finite_numbers(given, (n, k), name="rewards", per="state and action")
     if given.shape == (n, n):
@@ -139,7 +140,7 @@ def action_rewards(mdp: MDP, rewards: Any = None) -> Floats:
 
 
 def _bare_rewards(mdp: MDP, rewards: Any) -> Any:
-    """Rewards that name states and actions (a mapping, Series or DataFrame) in the order of the MDP's."""
+    """Return labeled rewards (a mapping, Series or DataFrame) in the order of the MDP's states and actions."""
     n, k = mdp.n_states, mdp.n_actions
     states, actions = mdp.labels or range(n), mdp.actions or range(k)
     by_state = np.shape(rewards) == (n, n) and n != k
@@ -148,14 +149,14 @@ def _bare_rewards(mdp: MDP, rewards: Any) -> Any:
 
 
 def solved_values(P: Matrix, r: Floats, discount: float) -> Floats:
-    """``v = r + γ P v``, (n,)."""
+    """Solve ``v = r + γ P v``, (n,)."""
     if isinstance(P, np.ndarray):
         return np.asarray(np.linalg.solve(np.eye(len(r)) - discount * P, r), dtype=np.float64)
     return np.asarray(spsolve(sp.csc_array(sp.eye_array(len(r)) - discount * P), r))
 
 
 def _row_products(P: Matrix, v: Floats) -> Floats:
-    """``Σ_s' P(s,s') v(s,s')``, (n,)."""
+    """Return ``Σ_s' P(s,s') v(s,s')``, (n,)."""
     if isinstance(P, np.ndarray):
         return np.asarray(np.einsum("st,st->s", P, v), dtype=np.float64)
     source = np.repeat(np.arange(P.shape[0]), np.diff(P.indptr))

@@ -1,11 +1,11 @@
-"""The problem every solver solves, and what every solver knows when it is done.
+"""The problem that solvers take as input, and the coupling that they return.
 
-Letters used throughout the package (table in docs/notation):
+Notation used throughout the package (see docs/notation):
 
-    X, Y            the two chains, kernels P_X, P_Y, starts ν_X, ν_Y
+    X, Y            the two chains, with kernels P_X, P_Y and initial distributions ν_X, ν_Y
     c (n_X, n_Y)    ground cost, non-negative
     γ               discount, 0 < γ < 1
-    U (n_X, n_Y)    the *normalized* value table U = (1-γ) V, so that U and c have the same scale:
+    U (n_X, n_Y)    *normalized* value table U = (1-γ) V, on the same scale as c:
 
                         U(x,y) = (1-γ) c(x,y) + γ OT_U(P_X(·|x), P_Y(·|y)),      d = OT_U(ν_X, ν_Y)
 
@@ -13,8 +13,8 @@ Letters used throughout the package (table in docs/notation):
     Π_xy            optimal plan of pair (x,y)
     m (n_X, n_Y)    joint occupancy, m = (1-γ) m_0 + γ Π^T m; sums to one, and d = <m, c>
 
-A :class:`Problem` is the input. A :class:`Coupling` is the answer beyond the number: plans, potentials and
-occupancies, computed when asked for, because for large chains most of them are never wanted.
+A :class:`Coupling` holds plans, potentials and occupancies, which are computed on demand, because for large chains most
+of them are never needed.
 """
 
 import os
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 else:
 
     class lazy:
-        """``functools.cached_property`` without the lock that Python 3.11 holds while it computes.
+        """``functools.cached_property`` without the lock of Python 3.11.
 
-        That lock is shared by all objects of a class: results would wait for each other, and a process forked
-        meanwhile would wait for ever. Here two threads may compute the same thing twice, which harms nobody.
+        That lock is shared by all instances of a class: results would wait for each other, and a process forked in the
+        meantime would deadlock. Without it two threads may compute the same value twice, which is harmless.
         """
 
         def __init__(self, compute):
@@ -60,7 +60,7 @@ else:
 
 
 class TwoProcesses:
-    """What any problem of two processes ``x`` and ``y`` with a ``cost`` and a ``discount`` says of itself."""
+    """Properties shared by all problems with two processes ``x`` and ``y``, a ``cost`` and a ``discount``."""
 
     x: Any
     y: Any
@@ -74,26 +74,26 @@ class TwoProcesses:
 
     @cached_property
     def scale(self) -> float:
-        """Largest ground cost: every tolerance is relative to it."""
+        """The largest ground cost; all tolerances are relative to it."""
         return float(self.cost.max())
 
     @property
     def step(self) -> float:
-        """What the cost of one step counts in the table: U = step c + discount OT_U."""
+        """The weight of the cost of one step: U = step c + discount OT_U."""
         return 1 - self.discount
 
     @property
     def is_sparse(self) -> bool:
-        """Whether either one is sparse; plans then come back sparse too."""
+        """Whether either process is sparse; plans are then sparse too."""
         return bool(self.x.is_sparse or self.y.is_sparse)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem(TwoProcesses):
-    """Two chains, a ground cost ``(n_X, n_Y)`` and a discount; validated by :meth:`make`.
+    """Two chains, a ground cost ``(n_X, n_Y)`` and a discount; create it with :meth:`make`.
 
-    A problem cannot change: its cost is read-only, and a copy unless it was read-only memory of its own already. Two
-    problems are the same if their contents are, which is what solvers compare.
+    Problems are immutable: the cost is read-only, and copied unless it already is a read-only array that owns its
+    memory. Solvers compare problems by content.
     """
 
     x: MarkovChain
@@ -101,27 +101,27 @@ class Problem(TwoProcesses):
     cost: Array
     discount: float
 
-    #: What is asked; a solver says which of these it can answer (:attr:`diffbisim.solvers.base.Solver.criteria`).
+    #: The kind of problem; :attr:`diffbisim.solvers.base.Solver.criteria` lists those that a solver supports.
     criterion: ClassVar[str] = "discounted"
 
     def __post_init__(self) -> None:
         self.__dict__["cost"] = frozen(self.cost)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, cost=frozen(state["cost"]))  # neither pickle nor deepcopy keeps the flag
+        self.__dict__.update(state, cost=frozen(state["cost"]))  # pickle and deepcopy drop the read-only flag
 
     @classmethod
     def make(cls, x: Any, y: Any, cost: Any, discount: float) -> "Problem":
-        """Check every argument once, at the door."""
+        """Validate the arguments and create the problem."""
         return cls(x, y, checked_cost(x, y, cost), check_discount(discount))
 
 
 @dataclass(frozen=True, eq=False)
 class AverageProblem(Problem):
-    """The least long-run average cost: ``discount`` and ``step`` are one, the table W is a bias.
+    """The minimal long-run average cost: ``discount`` and ``step`` are one, and the table W is a bias.
 
-    ``blur``: by how much rows and starts may differ, in total variation of both together, from those whose distance is
-    certified (lumping leaves that much; else zero).
+    ``blur`` bounds, in total variation, how far the rows and initial distributions of both chains together may differ
+    from those whose distance is certified (zero except after lumping).
     """
 
     blur: float = 0.0
@@ -129,7 +129,7 @@ class AverageProblem(Problem):
 
     @classmethod
     def of(cls, x: Any, y: Any, cost: Any) -> "AverageProblem":
-        """Check every argument once, at the door."""
+        """Validate the arguments and create the problem."""
         return cls(x, y, checked_cost(x, y, cost), 1.0)
 
     @property
@@ -139,7 +139,7 @@ class AverageProblem(Problem):
 
 @dataclass(frozen=True, eq=False)
 class TotalProblem(Problem):
-    """The least total cost until a terminal pair is reached: ``discount`` and ``step`` are one; ``blur`` as above."""
+    """The minimal total cost until a terminal pair is reached; ``discount`` and ``step`` are one, ``blur`` as above."""
 
     terminal: NDArray[np.bool_]  # (n_X, n_Y), read-only
     blur: float = 0.0
@@ -155,20 +155,20 @@ class TotalProblem(Problem):
 
     @classmethod
     def of(cls, x: Any, y: Any, cost: Any, terminal: Any = None) -> "TotalProblem":
-        """Check every argument once, at the door."""
+        """Validate the arguments and create the problem."""
         table = checked_cost(x, y, cost)
         if terminal is None:
             ends = np.zeros(table.shape, np.bool_)
             ends[np.ix_(x.absorbing_states, y.absorbing_states)] = True
             ends &= table == 0
-            remedy = "there is no pair of absorbing states without cost: name the pairs where it ends by terminal="
+            fault = "there is no pair of absorbing states without cost; list the terminal pairs in terminal="
         else:
             ends = _terminal_pairs(terminal, x, y)
-            remedy = "terminal has no pair: name the pairs where the cost ends"
+            fault = "terminal contains no pair; list at least one"
         if not ends.any():
-            raise InvalidArgument(f"criterion='total' needs an end, and {remedy}, or use criterion='average'")
+            raise InvalidArgument(f"criterion='total' needs terminal pairs, but {fault}, or use criterion='average'")
         if ends.all():
-            raise InvalidArgument("terminal has all pairs, so that nothing costs anything: leave some out")
+            raise InvalidArgument("terminal contains all pairs, so the total cost is zero; leave some out")
         return cls(x, y, table, 1.0, ends)
 
     @property
@@ -177,7 +177,7 @@ class TotalProblem(Problem):
 
 
 def _terminal_pairs(terminal: Any, x: MarkovChain, y: MarkovChain) -> NDArray[np.bool_]:
-    """``(n_X, n_Y)`` booleans from such an array, or from a list of pairs of states."""
+    """Return ``(n_X, n_Y)`` booleans from such an array or from a list of pairs of states."""
     shape = x.n_states, y.n_states
     if isinstance(terminal, np.ndarray) or (len(terminal) and isinstance(terminal[0], (list, np.ndarray))):
         array = np.asarray(terminal)
@@ -196,7 +196,7 @@ def _terminal_pairs(terminal: Any, x: MarkovChain, y: MarkovChain) -> NDArray[np
 
 
 def checked_cost(x: Any, y: Any, cost: Any) -> Array:
-    """The ground cost of two chains, which must be chains."""
+    """Check that both processes are chains and return their ground cost."""
     for name, chain in (("X", x), ("Y", y)):
         if not isinstance(chain, MarkovChain):
             raise InvalidArgument(
@@ -207,7 +207,7 @@ def checked_cost(x: Any, y: Any, cost: Any) -> Array:
 
 
 def frozen(array: Any) -> Array:
-    """The array as read-only C-contiguous float64 memory of its own: itself if it is that already, else a copy."""
+    """Return a read-only C-contiguous float64 array that owns its memory: the array itself, or a copy."""
     if (
         isinstance(array, np.ndarray)
         and array.dtype == np.float64
@@ -220,7 +220,7 @@ def frozen(array: Any) -> Array:
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself if nobody can write to it, else a view of it that cannot be written through."""
+    """Return the array itself if it is read-only, else a read-only view."""
     if not array.flags.writeable:
         return array
     view = array.view()
@@ -229,13 +229,13 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def available_threads() -> int:
-    """Processors this process may use."""
+    """Return the number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The optimal coupling of the two start distributions and its potentials (for cost ``U``)."""
+    """The optimal coupling of the two initial distributions, and its potentials (for cost ``U``)."""
 
     plan: sparse.coo_array  # (n_X, n_Y)
     f: Array  # (n_X,)
@@ -243,21 +243,21 @@ class Start:
 
 
 class Coupling(ABC):
-    """Plans, potentials and occupancies of one solved problem, all in units of ``U``.
+    """Plans, potentials and occupancies of a solved problem, all in units of ``U``.
 
-    A solver provides :attr:`values`, :attr:`start`, :meth:`plan` and :meth:`potentials`; the rest follows, and a
-    solver overrides it where it can do better.
+    A solver implements :attr:`values`, :attr:`start`, :meth:`plan` and :meth:`potentials`; everything else is derived
+    from these, and may be overridden by something faster.
     """
 
     problem: Problem
 
-    #: Temperature (of U, scaled) where the coupling is that of the entropic metric; zero for the distance itself.
+    #: Temperature (of U, scaled) of an entropic coupling; zero for the distance itself.
     epsilon: float = 0.0
 
-    #: Whether every pair was solved; if not, potentials are only known on the possible transitions.
+    #: Whether every pair was solved; otherwise potentials are known on the possible transitions only.
     complete: bool = True
 
-    #: Sweeps that the occupancy has taken, beyond those of the solve.
+    #: Number of sweeps used for the occupancy, beyond those of the solver.
     sweeps: int = 0
 
     @property
@@ -267,42 +267,42 @@ class Coupling(ABC):
 
     @property
     def table_bounds(self) -> tuple[Array, Array]:
-        """Certified lower and upper bounds on every entry of :attr:`values`, (n_X, n_Y) each; NaN where that is."""
+        """Certified lower and upper bounds on the entries of :attr:`values`, (n_X, n_Y) each; NaN where not solved."""
         raise InvalidArgument(
-            "this solver certifies the distance, not every entry of the table: use distance(..., solver='exact')"
+            "this solver certifies only the distance, not every entry of the table; use distance(..., solver='exact')"
         )
 
     @property
     @abstractmethod
     def start(self) -> Start:
-        """Coupling of the starts."""
+        """The coupling of the initial distributions."""
 
     @abstractmethod
     def plan(self, x: int, y: int) -> sparse.coo_array:
-        """Optimal plan of pair ``(x, y)``, shape ``(n_X, n_Y)``, marginals ``P_X(·|x)`` and ``P_Y(·|y)``."""
+        """Return the optimal plan of pair ``(x, y)``, (n_X, n_Y), with marginals ``P_X(·|x)`` and ``P_Y(·|y)``."""
 
     @abstractmethod
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
-        """Potentials ``f (n_X,)``, ``g (n_Y,)`` of pair ``(x, y)``, extended off the supports by c-transforms."""
+        """Return the potentials ``f (n_X,)``, ``g (n_Y,)`` of pair ``(x, y)``, extended by c-transforms."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if isinstance(values := state.get("values"), np.ndarray):
-            freeze(values)  # neither pickle nor deepcopy keeps the flag
+            freeze(values)  # pickle and deepcopy drop the read-only flag
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Arrays that :meth:`diffbisim.results.DistanceResult.save` writes."""
+        """Return the arrays that :meth:`diffbisim.results.DistanceResult.save` writes."""
         return {"values": self.values}
 
     def occupancy(self) -> Array:
-        """``m``, shape ``(n_X, n_Y)``: the transposed linear system, by the pairs that the start can reach."""
+        """Return ``m``, (n_X, n_Y), from the transposed linear system over the pairs reachable from the start."""
         from scipy.sparse.linalg import spsolve
 
         n_x, n_y = self.problem.shape
         start, γ = self.start.plan, self.problem.discount
         index = {(int(x), int(y)): k for k, (x, y) in enumerate(zip(*start.coords, strict=True))}
         queue, rows, cols, mass = list(index), [], [], []
-        for k, (x, y) in enumerate(queue):  # the queue grows while it is walked
+        for k, (x, y) in enumerate(queue):  # the queue grows during the loop
             plan = self.plan(x, y)
             for pair, p in zip(zip(*map(np.ndarray.tolist, plan.coords), strict=True), plan.data, strict=True):
                 if p > 0:
@@ -321,13 +321,13 @@ class Coupling(ABC):
         return m
 
     def potential_weights(self, m: Array) -> Array:
-        """What the potentials of each pair count in the gradient, for the occupancy ``m (n_X, n_Y)``."""
+        """Return the weight of each pair's potentials in the gradient, given the occupancy ``m (n_X, n_Y)``."""
         return m
 
     def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
-        """``Σ_y m(x,y) f_xy(x')`` and ``Σ_x m(x,y) g_xy(y')``, shapes ``(n_X, n_X)`` and ``(n_Y, n_Y)``.
+        """Return ``Σ_y m(x,y) f_xy(x')`` and ``Σ_x m(x,y) g_xy(y')``, shapes ``(n_X, n_X)`` and ``(n_Y, n_Y)``.
 
-        Dense with ``everywhere``; otherwise only on the possible transitions, as CSR.
+        They are dense if ``everywhere``, otherwise CSR on the possible transitions.
         """
         n_x, n_y = self.problem.shape
         by_x, by_y = np.zeros((n_x, n_x)), np.zeros((n_y, n_y))
@@ -341,7 +341,7 @@ class Coupling(ABC):
 
 
 def on_support(rows: Array, chain: MarkovChain) -> sparse.csr_array:
-    """The entries of a dense matrix on the possible transitions of a chain, or a vector of them, as CSR."""
+    """Return the entries of a dense matrix (or a vector of them) on the possible transitions of a chain, as CSR."""
     s = chain.successors
     source = s.sources
     data = rows if rows.ndim == 1 else rows[source, s.indices]

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in the terminal, or any callable ``(done, total)``."""
+"""Progress reports: a progress bar in the terminal, or any callable ``(done, total)``."""
 
 import math
 import time
@@ -11,7 +11,7 @@ Progress = bool | Callable[[int, int], object]
 
 @contextmanager
 def tracking(progress: Progress, total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """Yields ``advance(by)``. ``progress``: False for silence, True for a bar on stderr, or your own callable."""
+    """Yield ``advance(by)``; ``progress`` is False, True for a bar on stderr, or a callable ``(done, total)``."""
     done = 0
 
     def count(by: int) -> None:
@@ -38,9 +38,9 @@ def tracking(progress: Progress, total: int, what: str) -> Iterator[Callable[[in
 
 @contextmanager
 def steps(shown: bool, total: int) -> Iterator[Callable[[str | None], None]]:
-    """Yields ``begin(name)``, to be called as each of ``total`` named steps begins; a bar with the time so far.
+    """Yield ``begin(name)``, to be called when each of ``total`` named steps begins; shows a bar with elapsed time.
 
-    ``begin(None)`` takes the bar away, so that something can be printed; the next step brings it back.
+    ``begin(None)`` hides the bar, so that something can be printed, until the next step begins.
     """
     if not shown:
         yield lambda name: None
@@ -69,10 +69,11 @@ def steps(shown: bool, total: int) -> Iterator[Callable[[str | None], None]]:
 
 
 class TimeLeft:
-    """How long a run that shrinks a gap will take until it is below ``target``, for callbacks.
+    """Estimate of the time until a shrinking gap is below ``target``, for callbacks.
 
-    ``left = TimeLeft(1e-6)``, and after every iteration ``left(gap)``: seconds, if iterations go on to take as long as
-    the last one and to shrink the gap as much; None where that says nothing.
+    Create ``left = TimeLeft(1e-6)`` and call ``left(gap)`` after every iteration. It returns seconds, assuming that
+    further iterations take as long and shrink the gap by the same factor as the last one, or None if there is no
+    estimate.
     """
 
     def __init__(self, target: float) -> None:

@@ -1,20 +1,21 @@
-"""Cells for continuous states: trajectories in R^d become chains on finitely many states.
+"""Quantization of continuous states: chains on finitely many cells from trajectories in R^d.
 
-Two datasets share their k cells, so that what is equal in both is equal on the cells. Cells are those of k-means on the
-points of both, each dataset with half of the weight, however small it is: a narrow tube beside a wide cloud must not
-starve. Coordinates are divided by ``scale`` first. A point belongs to the nearest center.
+Two datasets share their k cells, so that identical data give identical chains. The cells are those of k-means on the
+points of both, where each dataset has half of the total weight, so that a small dataset gets its share of the cells.
+Coordinates are divided by ``scale`` first, and a point belongs to the nearest center.
 
-*Which law leaves a cell?* Counting successors of the points in a cell takes the law at a random point of it for that at
-its center, and has few points for it. **Local-linear rows** do better: around each center c the nearest quarter of all
-steps x → x' is taken (of many steps fewer, see `neighbors`), a line is fitted to them with weights that fall with the
-distance, and every successor is moved by its slope,
+*Transition rows.* Counting the successors of the points in a cell estimates the transition distribution from few
+points, and averages it over the cell instead of evaluating it at the center. **Local-linear rows** do better: around
+each center c, take the nearest quarter of all steps x → x' (fewer for large datasets, see `neighbors`), fit a linear
+regression of x' on x with weights that decrease with the distance from c, and move every successor to
 
     x' + B_c (c - x),            B_c the slope of x' over x around c,
 
-to where it would have been from c. The moved successors, with their weights, are the law at c; their cells are the row.
-Where mean and slope change little over a neighborhood this has the noise of a quarter of all points, not of one cell.
+where it would have been if the step had started at c. The cells of the moved successors, with their weights, are the
+row of c. If mean and slope change little over the neighborhood, the noise is that of a quarter of all points instead of
+one cell.
 
-*Terminal states* (those for which ``terminal`` is true) have cells of their own, which are never left.
+*Terminal states* (those for which ``terminal`` is true) have absorbing cells of their own.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from diffbisim.stochastic import as_generator
 Smoothing = Literal["local-linear"]
 Terminal = Callable[[Floats], Any]
 
-#: Points may lie outside the box of the data by this share of its sides; farther out nothing is known.
+#: Points may lie outside the bounding box of the data by this fraction of its sides.
 MARGIN = 0.5
 
-#: One of so many cells is kept for terminal states, if there are any.
+#: If there are terminal states, one in this many cells is reserved for them.
 TERMINAL_SHARE = 8
 
-#: The auto rule goes no further: tables have k² entries.
+#: Maximum number of cells with n_states="auto"; tables have k² entries.
 MOST_CELLS = 200
 
 
 class Steps(NamedTuple):
-    """The steps of a dataset, one after the other, and where its trajectories begin."""
+    """The concatenated steps of n trajectories, and their first points."""
 
     now: Floats  # (m, d)
     after: Floats  # (m, d)
     starts: Floats  # (n, d)
-    trajectory: Integers  # (m,) of each step, in 0 … n-1
+    trajectory: Integers  # (m,) trajectory of each step, in 0 … n-1
 
     @classmethod
     def of(cls, paths: Sequence[Floats] | Floats) -> Steps:
-        """From a list of (T, d) arrays, or from all in one array."""
+        """Create from a list of (T, d) arrays or one (n, T, d) array."""
         if isinstance(paths, np.ndarray):
             n, T, d = paths.shape
             now, after = paths[:, :-1].reshape(-1, d), paths[:, 1:].reshape(-1, d)
@@ -70,12 +71,12 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Cells of R^d, by their centers; made by :func:`quantize`."""
+    """Cells of R^d, given by their centers; created by :func:`quantize`."""
 
     centers: Floats  # (k, d), those of terminal cells last
-    scale: Floats  # (d,) what coordinates are divided by before distances are taken
-    radius: Floats  # (k,) root mean square of the distances of a cell's points from its center, in scaled coordinates
-    box: Floats  # (2, d) least and largest coordinates of the data
+    scale: Floats  # (d,) divisors of the coordinates before distances are computed
+    radius: Floats  # (k,) root mean square distance of a cell's points from its center, in scaled coordinates
+    box: Floats  # (2, d) smallest and largest coordinates of the data
     terminal: Terminal | None = None
     n_terminal: int = 0
 
@@ -91,10 +92,20 @@ class Cells:
         ends = f", {self.n_terminal} of them terminal" if self.n_terminal else ""
         return f"Cells({self.n_states} in {self.dimension} dimension{'s' * (self.dimension != 1)}{ends})"
 
-    # --- where points are ----------------------------------------------------------------------------------
+    # --- points to cells -----------------------------------------------------------------------------------
 
     def encode(self, x: Any, *, outside: Literal["error", "nearest"] = "error") -> Integers:
-        """The cell of each point (…, d); on the line also (…,). ``outside="nearest"`` takes points far from the data.
+        """Return the cell of each point.
+
+        Parameters
+        ----------
+        x : array of shape (…, d); on the line also (…,)
+        outside : {"error", "nearest"}, default="error"
+            How to treat points far outside the data: raise an error, or assign them to the nearest cell.
+
+        Returns
+        -------
+        cells : array of ints, shape (…,)
 
         Examples
         --------
@@ -110,24 +121,34 @@ class Cells:
         return self._nearest(flat, self._ends(flat)).reshape(points.shape[:-1])
 
     def cost(self, metric: str = "euclidean") -> Floats:
-        """Distances (k, k) of the centers in the coordinates of the data; ``metric`` as in :func:`feature_cost`."""
+        """Return the distances (k, k) between centers, unscaled; ``metric`` as in :func:`feature_cost`."""
         return feature_cost(self.centers, self.centers, metric)
 
-    # --- what was seen -------------------------------------------------------------------------------------
+    # --- trajectories to chains ----------------------------------------------------------------------------
 
     def transitions(self, X: Any) -> Transitions:
-        """The trajectories as steps between cells."""
+        """Return the transitions between cells of a list of trajectories."""
         paths = _cut(paths_of(X, "X", self.dimension), self.terminal)
         ends = np.cumsum([len(path) for path in paths])[:-1]
         codes = np.split(self.encode(_stacked(paths)), ends)
         return Transitions.from_trajectories(codes, states=self.n_states)
 
     def chain(self, X: Any, smoothing: Smoothing | None = "local-linear", *, prune: float = 0.0) -> MarkovChain:
-        """The chain on the cells that trajectories suggest; on the line its rewards are the centers.
+        """Estimate the chain on the cells from trajectories.
 
-        ``smoothing``: "local-linear" rows (see the head of the module), or None, the shares of what was counted, where
-        a cell that was never left stays. ``prune``: the smallest probabilities of a row, up to this mass together, go
-        to the nearest cell that is kept.
+        Parameters
+        ----------
+        X : list of arrays of shape (T, d)
+        smoothing : "local-linear" or None, default="local-linear"
+            How rows are estimated: local-linear regression (see the module docstring), or None for counting, where
+            cells without outgoing transitions become absorbing.
+        prune : float, default=0.0
+            Move the smallest probabilities of each row, up to this total mass, to the nearest remaining cell.
+
+        Returns
+        -------
+        chain : MarkovChain
+            On the line its rewards are the centers.
         """
         if smoothing is None:
             return self.transitions(X).chain(rewards=self._rewards, unseen="self-loop")
@@ -138,24 +159,24 @@ class Cells:
         return self.smoothed(self.steps(paths), prune)
 
     def steps(self, paths: Any) -> Steps:
-        """The steps of trajectories that were checked, up to the first terminal point of each."""
+        """Return the steps of validated trajectories, up to the first terminal point of each."""
         return Steps.of(_cut(paths, self.terminal))
 
     def smoothed(self, steps: Steps, prune: float = 0.0) -> MarkovChain:
-        """The chain of local-linear rows, from steps that were checked."""
+        """Return the chain with local-linear rows, estimated from validated steps."""
         if not 0.0 <= as_number(prune) < 1.0:
-            raise InvalidArgument(f"prune is {prune!r}; give a share such as 0.001")
+            raise InvalidArgument(f"prune is {prune!r}; give a fraction below 1, such as 0.001")
         if not len(steps.now):
-            raise InvalidData("X has no step: every trajectory has one state; give some with two or more")
+            raise InvalidData("X has no steps: every trajectory has one point; give trajectories with two or more")
         rows = self.rows(local_laws(self.centers, self.scale, steps, self._ends), float(prune))
         return MarkovChain(rows, initial=self.law(steps.starts), rewards=self._rewards)
 
     def law(self, points: Floats) -> Floats:
-        """The share of points (n, d) in each cell."""
+        """Return the fraction of the points (n, d) in each cell."""
         cell = self._nearest(points, self._ends(points))
         return np.bincount(cell, minlength=self.n_states) / len(points)
 
-    # --- how it is done ------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------
 
     @property
     def _rewards(self) -> Floats | None:
@@ -163,12 +184,12 @@ class Cells:
 
     @cached_property
     def _finders(self) -> tuple[Callable[[Floats], Integers], Callable[[Floats], Integers]]:
-        """From points to the nearest centers, among the cells that are left and among terminal ones."""
+        """Nearest-center lookups among the nonterminal and among the terminal cells."""
         scaled, n = self.centers / self.scale, self.n_states - self.n_terminal
         return _finder(scaled[:n]), _finder(scaled[n:] if self.n_terminal else scaled)
 
     def _ends(self, points: Floats) -> Any:
-        """Which points (n, d) are terminal, (n,)."""
+        """Return which points (n, d) are terminal, (n,)."""
         return _terminal_mask(self.terminal, points) if self.n_terminal else np.zeros(len(points), dtype=bool)
 
     def _nearest(self, points: Floats, ends: Any) -> Integers:
@@ -180,7 +201,7 @@ class Cells:
         return cell
 
     def rows(self, laws: LocalLaws, prune: float = 0.0) -> Floats:
-        """The rows (k, k) of the laws that leave the centers; terminal cells stay."""
+        """Return the rows (k, k) of the successor distributions at the centers; terminal cells are absorbing."""
         k, m, d = laws.points.shape
         cell = self._nearest(laws.points.reshape(-1, d), laws.ends.ravel()).reshape(k, m)
         flat = (cell + k * np.arange(k)[:, None]).ravel()
@@ -189,13 +210,13 @@ class Cells:
         return self._pruned(rows, prune) if prune else rows
 
     def _pruned(self, rows: Floats, share: float) -> Floats:
-        """Without the smallest entries, up to ``share`` of each row, whose mass goes to the nearest cell that stays."""
+        """Move the smallest entries, up to a mass of ``share`` per row, to the nearest remaining cell."""
         order = np.argsort(rows, axis=1)
         small = np.cumsum(np.take_along_axis(rows, order, axis=1), axis=1) <= share
         kept = np.ones(rows.shape, dtype=bool)
         np.put_along_axis(kept, order, ~small, axis=1)
         row, cell = np.nonzero(~kept & (rows > 0))
-        nearest = np.where(kept[row], self.cost()[cell], np.inf).argmin(axis=1)  # to which cell of the row
+        nearest = np.where(kept[row], self.cost()[cell], np.inf).argmin(axis=1)
         new = np.where(kept, rows, 0.0)
         np.add.at(new, (row, nearest), rows[row, cell])
         return new
@@ -207,18 +228,17 @@ class Cells:
         if bad.any():
             i, j = (int(index) for index in np.argwhere(bad)[0])
             raise InvalidData(
-                f"point {i} has coordinate {j} = {points[i, j]:g}, far outside the data of the cells, "
-                f'{low[j]:g} to {high[j]:g}; make the cells from data that reach there, or pass outside="nearest" to '
-                "encode"
+                f"point {i} has coordinate {j} = {points[i, j]:g}, far outside the range of the data, {low[j]:g} to "
+                f'{high[j]:g}; quantize with data that cover it, or pass outside="nearest" to encode'
             )
 
 
 def _finder(centers: Floats) -> Callable[[Floats], Integers]:
-    """The function from points (m, d) to the nearest centers, (m,)."""
+    """Return a function from points (m, d) to the nearest centers, (m,)."""
     if centers.shape[1] == 1:
         order = np.argsort(centers[:, 0])
         line = centers[order, 0]
-        if len(line) > 1 and np.ptp(np.diff(line)) < 1e-9 * (line[1] - line[0]):  # a grid: nothing to search
+        if len(line) > 1 and np.ptp(np.diff(line)) < 1e-9 * (line[1] - line[0]):  # a regular grid needs no search
             first, width, last = line[0], (line[-1] - line[0]) / (len(line) - 1), len(line) - 1
             return lambda points: order[np.clip(np.rint((points[:, 0] - first) / width), 0, last).astype(np.int64)]
         edges = (line[1:] + line[:-1]) / 2
@@ -239,18 +259,27 @@ def quantize(
     centers: Any = None,
     terminal: Terminal | None = None,
 ) -> Cells:
-    """Cells that two sets of trajectories share, with an equal share of the weight for each.
+    """Partition R^d into cells that one or two sets of trajectories share.
 
     Parameters
     ----------
-    X, Y : lists of trajectories, each (T, d), on the line also (T,); Y may be left out
-    n_states : number of cells k, or "auto": 2 n^(1/3) on the line and 0.7 n^(1/2) above, for n steps of the smaller
-        set.
-        Where there are no more distinct points than that, these are the centers
-    scale : what coordinates are divided by: "std", their standard deviations; None, nothing; or (d,) numbers
-    rng : seed of the clustering
-    centers : (k, d) points, in place of clustering
-    terminal : a function of points (n, d) that says which of them end a trajectory, (n,) booleans
+    X, Y : lists of arrays of shape (T, d); on the line also (T,)
+        Trajectories; both sets have the same total weight. ``Y`` is optional.
+    n_states : int or "auto", default="auto"
+        Number of cells k. "auto" is 2 n^(1/3) on the line and 0.7 n^(1/2) in higher dimensions, for n steps in the
+        smaller set. If there are no more distinct points than that, they are the centers.
+    scale : "std", None or array of shape (d,), default="std"
+        Divisors of the coordinates: their standard deviations, none, or the given numbers.
+    rng : int or Generator, default=0
+        Seed of the clustering.
+    centers : array of shape (k, d), default=None
+        Centers to use instead of clustering.
+    terminal : callable, default=None
+        Function from points (n, d) to (n,) booleans that says which points end a trajectory.
+
+    Returns
+    -------
+    cells : Cells
 
     Examples
     --------
@@ -269,9 +298,9 @@ def quantize(
     scaling = _scaling(scale, points, share)
     ends = np.zeros(len(points), dtype=bool) if terminal is None else _terminal_mask(terminal, points)
     if ends.all():
-        raise InvalidData("terminal is true of every point; it must leave some that trajectories go on from")
+        raise InvalidData("terminal is true for every point; it must be false for some points")
     if centers is None:
-        k = _auto(n_states, min(sum(len(path) - 1 for path in paths) for paths in data), points.shape[1])
+        k = _n_cells(n_states, min(sum(len(path) - 1 for path in paths) for paths in data), points.shape[1])
         last = max(1, k // TERMINAL_SHARE) if ends.any() else 0
         parts = [(~ends, max(1, k - last)), (ends, last)]
         found = [_clusters(points[mask], scaling, share[mask], n, rng) for mask, n in parts if n and mask.any()]
@@ -289,27 +318,27 @@ def quantize(
     return Cells(cells.centers, cells.scale, freeze(radius), cells.box, terminal, n_terminal)
 
 
-# --- the law at a point --------------------------------------------------------------------------------------------
+# --- the transition distribution at a point ------------------------------------------------------------------------
 
 
 def neighbors(n_steps: int, dimension: int) -> int:
-    """How many steps are taken around a center: a quarter, of more than 2,000 in proportion to their power 4/(4+d)."""
+    """Return the number of steps used around a center: a quarter of n, growing as n^(4/(4+d)) beyond 2,000 steps."""
     quarter = n_steps / 4 if n_steps <= 2000 else 500 * (n_steps / 2000) ** (4 / (4 + dimension))
     return min(n_steps, max(round(quarter), 10 * (dimension + 1)))
 
 
 class LocalLaws(NamedTuple):
-    """The laws of the successors of k points."""
+    """The distributions of the successors of k points, as m weighted points each."""
 
     points: Floats  # (k, m, d)
     weights: Floats  # (k, m), rows sum to one
-    ends: Any  # (k, m) which of them are terminal
+    ends: Any  # (k, m) booleans, which successors are terminal
 
 
 def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Floats], Any]) -> LocalLaws:
-    """The law that leaves each of k points, from the steps around it, moved by their local slope.
+    """Estimate the transition distribution at each of k points from nearby steps, moved by the local slope.
 
-    z (k, m, d): where the steps around a center begin, relative to it; w (k, m): Epanechnikov weights
+    z (k, m, d) are the starting points of the nearby steps relative to the center, and w (k, m) Epanechnikov weights.
     """
     d = centers.shape[1]
     m = neighbors(len(steps.now), d)
@@ -327,26 +356,26 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
 
 
 def _nearest_steps(points: Floats, centers: Floats, m: int) -> tuple[Integers, Floats]:
-    """The m points nearest to each of k centers, (k, m), and the squares of their distances."""
-    if points.shape[1] == 1:  # they lie side by side
+    """Return the m points nearest to each of k centers, (k, m), and their squared distances."""
+    if points.shape[1] == 1:  # on the line they are consecutive
         order = np.argsort(points[:, 0])
         line = points[order, 0]
         first = np.searchsorted((line[:-m] + line[m:]) / 2, centers[:, 0])
         at = first[:, None] + np.arange(m)
         return order[at], (line[at] - centers) ** 2
     index, square = np.empty((len(centers), m), dtype=np.int64), np.empty((len(centers), m))
-    for i, center in enumerate(centers):  # a tree is slower for so large a share of the points
+    for i, center in enumerate(centers):  # for so many neighbors a k-d tree is slower
         gaps = ((points - center) ** 2).sum(axis=1)
         index[i] = np.argpartition(gaps, m - 1)[:m]
         square[i] = gaps[index[i]]
     return index, square
 
 
-# --- the door ------------------------------------------------------------------------------------------------------
+# --- validation ----------------------------------------------------------------------------------------------------
 
 
 def is_paths(data: Any) -> bool:
-    """Whether these are trajectories in R^d: a list of arrays of reals, or of points, or all of them in one array."""
+    """Return whether ``data`` are trajectories in R^d: a list of (T,) or (T, d) arrays, or one (n, T, d) array."""
     parts = data if isinstance(data, (list, tuple)) else data[:1] if getattr(data, "ndim", 0) == 3 else []
     return len(parts) > 0 and all(
         isinstance(part, np.ndarray) and (part.ndim == 2 or (part.ndim == 1 and part.dtype.kind == "f"))
@@ -355,10 +384,10 @@ def is_paths(data: Any) -> bool:
 
 
 def paths_of(data: Any, name: str, dimension: int | None = None, other: str = "the cells") -> Any:
-    """Trajectories as finite (T, d) arrays of one dimension: a list of them, or one array if they came as such."""
+    """Return trajectories as finite (T, d) arrays of equal dimension: a list, or one array if they came as such."""
     if isinstance(data, np.ndarray) and data.ndim < 3:
         raise InvalidData(
-            f"{name} is one array of shape {data.shape}; give a list of trajectories, [{name}] for a single one"
+            f"{name} is an array of shape {data.shape}; give a list of trajectories, [{name}] for a single one"
         )
     if isinstance(data, np.ndarray) and data.ndim == 3 and dimension in (None, data.shape[2]) and data.size:
         return _numbers(data, name)
@@ -377,18 +406,20 @@ def paths_of(data: Any, name: str, dimension: int | None = None, other: str = "t
         d = dimension if dimension is not None else paths[0].shape[1] if paths else array.shape[1]
         if array.shape[1] != d:
             reference = other if dimension is not None else f"{name}[0]"
-            raise InvalidData(f"{name}[{i}] has {array.shape[1]} coordinates and {reference} {d}; all need the same")
+            raise InvalidData(
+                f"{name}[{i}] has {array.shape[1]} coordinates, but {reference} has {d}; they must be equal"
+            )
         paths.append(array)
     return paths
 
 
 def _stacked(paths: Any) -> Floats:
-    """The points of all trajectories, (n, d)."""
+    """Concatenate the points of all trajectories, (n, d)."""
     return paths.reshape(-1, paths.shape[2]) if isinstance(paths, np.ndarray) else np.concatenate(paths)
 
 
 def _points(x: Any, name: str, dimension: int) -> Floats:
-    """Points (…, d), finite; on the line numbers are points."""
+    """Return finite points (…, d); on the line numbers are points."""
     array = _numbers(x, name)
     if dimension == 1 and (array.ndim < 2 or array.shape[-1] != 1):
         array = array[..., None]
@@ -402,23 +433,23 @@ def _numbers(value: Any, name: str) -> Floats:
     try:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidData(f"{name} is no array of numbers ({error})") from None
+        raise InvalidData(f"{name} is not an array of numbers ({error})") from None
     if not np.isfinite(array).all():
         place = ", ".join(str(int(k)) for k in np.argwhere(~np.isfinite(array))[0])
         raise InvalidData(
-            f"{name}[{place}] is {array[~np.isfinite(array)][0]}; leave such steps out (cut the trajectory in two "
-            "there), or fill them in"
+            f"{name}[{place}] is {array[~np.isfinite(array)][0]}; leave out such points (split the trajectory there), "
+            "or fill them in"
         )
     return array
 
 
 def _scaling(scale: Any, points: Floats, share: Floats) -> Floats:
-    """What coordinates are divided by, (d,)."""
+    """Return the divisors of the coordinates, (d,)."""
     d = points.shape[1]
     fixed = np.ptp(points, axis=0) == 0.0
     if fixed.any() and len(points) > 1:
         j = int(fixed.argmax())
-        raise InvalidData(f"coordinate {j} is {points[0, j]:g} at every point; leave this column out, it tells nothing")
+        raise InvalidData(f"coordinate {j} is {points[0, j]:g} at every point; leave out this constant column")
     if scale is None:
         return np.ones(d)
     if isinstance(scale, str):
@@ -432,7 +463,7 @@ def _scaling(scale: Any, points: Floats, share: Floats) -> Floats:
     return given
 
 
-def _auto(n_states: Any, n_steps: int, d: int) -> int:
+def _n_cells(n_states: Any, n_steps: int, d: int) -> int:
     if isinstance(n_states, str):
         if n_states != "auto":
             raise InvalidArgument(f'n_states is {n_states!r}; give a number of cells or "auto"')
@@ -444,17 +475,17 @@ def _auto(n_states: Any, n_steps: int, d: int) -> int:
 
 def _terminal_mask(terminal: Terminal | None, points: Floats) -> Any:
     if not callable(terminal):
-        raise InvalidArgument(f"terminal is {terminal!r}; give a function of points (n, d) that returns (n,) booleans")
+        raise InvalidArgument(f"terminal is {terminal!r}; give a function from points (n, d) to (n,) booleans")
     mask = np.asarray(terminal(points))
     if mask.shape != (len(points),) or mask.dtype != bool:
         raise InvalidArgument(
-            f"terminal returned {mask.dtype} of shape {mask.shape} for {len(points)} points; give (n,) booleans"
+            f"terminal returned {mask.dtype} of shape {mask.shape} for {len(points)} points; return (n,) booleans"
         )
     return mask
 
 
 def _cut(paths: Any, terminal: Terminal | None) -> Any:
-    """Trajectories up to their first terminal points."""
+    """Truncate trajectories after their first terminal points."""
     if terminal is None:
         return paths
     masks = (_terminal_mask(terminal, path) for path in paths)
@@ -462,7 +493,7 @@ def _cut(paths: Any, terminal: Terminal | None) -> Any:
 
 
 def _clusters(points: Floats, scale: Floats, share: Floats, k: int, rng: int | np.random.Generator) -> Floats:
-    """Centers (≤ k, d), in lexical order."""
+    """Return at most k centers, (≤ k, d), in lexicographic order."""
     distinct = np.unique(points, axis=0)
     if len(distinct) <= k:
         return np.asarray(distinct, dtype=np.float64)

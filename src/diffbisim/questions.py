@@ -1,9 +1,9 @@
-"""What is asked of two processes, and the problem that this makes of them.
+"""The choice of a problem from the arguments of :func:`diffbisim.distance`.
 
 ================================  ====================================================  ==============================
-asked                             the table U (or V, W) solves                          where
+arguments                         equation for the table U (or V, W)                    module
 ================================  ====================================================  ==============================
-discounted (the default)          U = (1-γ) c + γ OT_U(P_X, P_Y)                        problem.py
+(default)                         U = (1-γ) c + γ OT_U(P_X, P_Y)                        problem.py
 ``criterion="average"``           g + W = c + OT_W, g constant on every closed class    problem.py
 ``criterion="total"``             V = c + OT_V, V = 0 at terminal pairs                 problem.py
 ``horizon=T`` or ``weights=``     V_t = w_t c + OT_{V_{t+1}}, T steps                   horizon.py
@@ -26,14 +26,20 @@ from diffbisim.timed import TimedChain
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Question:
-    """The criterion, as the arguments of :func:`diffbisim.distance` name it.
+    """The arguments of :func:`diffbisim.distance` that say which problem to solve.
 
-    Attributes:
-        criterion: "discounted", "average" (long-run mean cost per step) or "total" (until absorption, undiscounted).
-        horizon: number of steps T of a finite horizon; None for none.
-        weights: non-negative weights of the costs at times 0 … T, in place of the powers of the discount.
-        terminal: pairs where the total cost ends, (n_X, n_Y) booleans; None for pairs of absorbing states without cost.
-        actions: "matched", "lax" or "directed", for two MDPs; None for the first.
+    Attributes
+    ----------
+    criterion : {"discounted", "average", "total"}
+        "average" is the long-run mean cost per step, "total" the undiscounted cost until absorption.
+    horizon : int or None
+        Number of steps T of a finite horizon.
+    weights : array of shape (T + 1,) or None
+        Non-negative weights of the costs at times 0 … T, instead of powers of the discount.
+    terminal : boolean array of shape (n_X, n_Y) or None
+        Pairs at which the total cost stops; None for pairs of absorbing states without cost.
+    actions : {"matched", "lax", "directed"} or None
+        How actions of two MDPs are paired; None means "matched".
     """
 
     criterion: str = "discounted"
@@ -43,18 +49,20 @@ class Question:
     actions: str | None = None
 
     def problem(self, X: Any, Y: Any, cost: Any, discount: float) -> Any:
-        """The problem that a solver is given; every argument is checked here, once."""
+        """Validate the arguments and create the problem."""
         self._check()
         with_actions = isinstance(X, MDP) or isinstance(Y, MDP)
         if self.actions is not None and not with_actions:
-            raise InvalidArgument("actions is for two MDPs; chains have none: leave actions out")
+            raise InvalidArgument("actions is for two MDPs, but X and Y are chains; omit actions")
         timed = self.horizon is not None or self.weights is not None
         if with_actions:
             self._only_discounted("MDPs")
             return ActionProblem.make(X, Y, cost, discount, self.actions or "matched")
         if timed or isinstance(X, TimedChain) or isinstance(Y, TimedChain):
             if self.criterion != "discounted":
-                raise InvalidArgument(f"criterion={self.criterion!r} has no end, a TimedChain has one: leave it out")
+                raise InvalidArgument(
+                    f"criterion={self.criterion!r} has an infinite horizon, but a TimedChain is finite; omit criterion"
+                )
             return TimedProblem.make(X, Y, cost, discount, self.horizon, self.weights)
         if self.criterion == "average":
             return AverageProblem.of(X, Y, cost)
@@ -64,11 +72,11 @@ class Question:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is the discounted distance of two chains."""
+        """Whether this is the discounted infinite-horizon problem."""
         return self.criterion == "discounted" and self.horizon is None and self.weights is None
 
     def facts(self) -> dict[str, Any]:
-        """What makes it another question than the usual one, for checkpoints."""
+        """Return the non-default settings, for checkpoints."""
         if self.is_usual:
             return {}
         facts = {"criterion": self.criterion, "horizon": self.horizon, "weights": self.weights}
@@ -77,17 +85,17 @@ class Question:
     def _check(self) -> None:
         known = ("discounted", "average", "total")
         if self.criterion not in known:
-            raise InvalidArgument(f"criterion {self.criterion!r} is not known; choose one of {', '.join(known)}")
+            raise InvalidArgument(f"criterion {self.criterion!r} is unknown; choose one of {', '.join(known)}")
         if self.terminal is not None and self.criterion != "total":
-            raise InvalidArgument("terminal is for criterion='total'; leave it out, or set the criterion")
+            raise InvalidArgument("terminal is for criterion='total'; omit it, or set the criterion")
         if self.criterion != "discounted" and (self.horizon is not None or self.weights is not None):
             raise InvalidArgument(
-                f"criterion={self.criterion!r} has no end, horizon and weights have one: give one or the other"
+                f"criterion={self.criterion!r} has an infinite horizon; omit it, or omit horizon and weights"
             )
 
     def _only_discounted(self, what: str) -> None:
         if self.criterion != "discounted" or self.horizon is not None or self.weights is not None:
             raise InvalidArgument(
-                f"{what} are compared by the discounted criterion without a horizon; for others compare the chains of "
-                "two policies, mdp.induced_chain(policy)"
+                f"{what} can only be compared with criterion='discounted' and without a horizon; otherwise compare "
+                "the chains of two policies, mdp.induced_chain(policy)"
             )

@@ -1,19 +1,22 @@
-"""What people hold in other libraries' objects, as what a chain or an MDP is made of.
+"""Extraction of chains and MDPs from objects of other libraries.
 
-The libraries are recognized by the modules of an object's type and never imported.
+A library is recognized by the module of the object's type and never imported.
 
 ====================================================  ============================================================
-square table: numpy, scipy.sparse, pandas, polars,    probabilities; or, if the entries are whole numbers and do
-xarray, PyTorch, JAX                                  not sum to one, counts (of pandas, rows and columns may then
-                                                      name different states, as those of ``crosstab`` do)
-networkx graph                                        a walk along edges, as likely as their weights
-mapping (state, state) -> number                      the same: a directly-follows graph
-``(graph, starts, ends)`` of pm4py                    with its start, and its end as an absorbing state "■"
-deeptime: Markov state model, hidden Markov model,    its matrix, from its stationary law (as its ``simulate``
-posterior, count model, estimator                     starts); counts, from the share of time in each state
-hmmlearn, pomegranate: hidden Markov model            the chain of the hidden states, from its start; pomegranate's
-                                                      given that the sequence goes on
-pomegranate: Markov chain of order one                its matrix, from its start
+object                                                interpretation
+====================================================  ============================================================
+square table: numpy, scipy.sparse, pandas, polars,    probabilities; or counts, if the entries are whole numbers
+xarray, PyTorch, JAX                                  whose rows do not sum to one (the rows and columns of a
+                                                      pandas table may then name different states, as those of
+                                                      ``crosstab`` do)
+networkx graph                                        random walk with probabilities proportional to edge weights
+mapping (state, state) -> number                      the same (a directly-follows graph)
+``(graph, starts, ends)`` of pm4py                    the same, with initial distribution and an absorbing end "■"
+deeptime: Markov state model, hidden Markov model,    its matrix, with its stationary distribution as the initial
+posterior, count model, estimator                     one (as in its ``simulate``); counts, with the histogram
+hmmlearn, pomegranate: hidden Markov model            the chain of hidden states, with its initial distribution
+                                                      (pomegranate: conditional on the sequence continuing)
+pomegranate: Markov chain of order one                its matrix, with its initial distribution
 stormpy, stormvogel: DTMC, MDP                        an `ExplicitModel`
 ====================================================  ============================================================
 """
@@ -31,24 +34,27 @@ from diffbisim.errors import InvalidChain
 from diffbisim.explicit import ExplicitModel, variables
 from diffbisim.names import axis_names, is_frame, kernel_in_order, library
 
-END = "■"  # as pm4py draws it
+END = "■"  # pm4py's symbol for the end of a case
 
 
-class Held(NamedTuple):
-    """A kernel, or weights that make one, and what else is known of the chain."""
+class ChainParts(NamedTuple):
+    """The kernel of a chain, or weights from which to compute it, and the chain's other parts if known."""
 
     table: Any  # (n, n), dense or sparse
-    weights: bool = False  # whether a row is to be divided by its sum
+    weights: bool = False  # whether rows have to be normalized
     initial: Any = None
     rewards: Any = None
     labels: Sequence[Hashable] | None = None
 
 
-def recognized(value: Any, rewards: Any = None, labels: Any = None) -> Held | ExplicitModel | None:
-    """What an object says of a chain; None for what is not known. ``rewards`` may name those that it has."""
+def recognize(value: Any, rewards: Any = None, labels: Any = None) -> ChainParts | ExplicitModel | None:
+    """Return the parts of the chain that an object holds, or None if its type is not supported.
+
+    ``rewards`` may name a reward structure or attribute of the object.
+    """
     if isinstance(value, ExplicitModel):
         return value
-    found: Held | ExplicitModel | None = None
+    found: ChainParts | ExplicitModel | None = None
     read = READERS.get(library(value))
     if read is not None:
         found = read(value, rewards)
@@ -57,8 +63,8 @@ def recognized(value: Any, rewards: Any = None, labels: Any = None) -> Held | Ex
     elif isinstance(value, Mapping) and value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
         found = _edges(value)
     elif isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, Mapping) for part in value):
-        found = _follows(*value)
-    if isinstance(found, Held) and found.rewards is None:
+        found = _directly_follows(*value)
+    if isinstance(found, ChainParts) and found.rewards is None:
         return found._replace(rewards=as_array(rewards))
     return found
 
@@ -66,21 +72,21 @@ def recognized(value: Any, rewards: Any = None, labels: Any = None) -> Held | Ex
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _table(value: Any, labels: Any = None) -> Held:
-    """Probabilities or counts, by name where there are names."""
+def _table(value: Any, labels: Any = None) -> ChainParts:
+    """Read a table of probabilities or counts, aligned by name if it has names."""
     if is_frame(value) and _is_counted(value) and labels is None:
         value, labels = _crosstab(value)
     elif is_frame(value) and value.shape[0] != value.shape[1]:
         raise InvalidChain(
-            f"the table has shape {tuple(value.shape)}, and a chain's is square; of a table of events make "
+            f"the table has shape {tuple(value.shape)}, but a transition matrix is square; for a table of events use "
             "Transitions.from_frame(table, id=..., time=..., state=...)"
         )
     table, names = kernel_in_order(value, labels)
-    return Held(table, _is_counted(table), labels=names)
+    return ChainParts(table, _is_counted(table), labels=names)
 
 
 def _is_counted(table: Any) -> bool:
-    """Whether the entries are whole numbers, at least zero, that do not sum to one in every row."""
+    """Return whether the entries are non-negative whole numbers, with a row that does not sum to one."""
     try:
         numbers: Any = table if sp.issparse(table) else np.asarray(table, dtype=np.float64)
         rows = np.asarray(numbers.sum(axis=1))
@@ -92,14 +98,14 @@ def _is_counted(table: Any) -> bool:
 
 
 def _crosstab(frame: Any) -> tuple[Any, Any]:
-    """Counts over all states that rows or columns name; without names as they are."""
+    """Expand a table of counts to all states that its rows or columns name."""
     found = axis_names(frame)
     table = np.asarray(frame, dtype=np.float64)
     if None in found or len(found) != 2:
         return (table, None) if found == [None, None] else (frame, None)
     rows, columns = (axis or [] for axis in found)
     if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
-        return frame, None  # the check of names says which
+        return frame, None  # kernel_in_order raises an error for the repeated name
     number = {name: k for k, name in enumerate(dict.fromkeys([*rows, *columns]))}
     counts = np.zeros((len(number), len(number)))
     i, j = (np.array([number[name] for name in axis]) for axis in (rows, columns))
@@ -107,12 +113,12 @@ def _crosstab(frame: Any) -> tuple[Any, Any]:
     return counts, list(number)
 
 
-def _tensor(value: Any, rewards: Any) -> Held:
+def _tensor(value: Any, rewards: Any) -> ChainParts:
     return _table(as_array(value))
 
 
 def as_array(value: Any) -> Any:
-    """A tensor of PyTorch or JAX as an array of numpy or scipy.sparse; anything else as it is."""
+    """Convert a PyTorch or JAX tensor to a numpy or scipy.sparse array; return anything else unchanged."""
     kind = library(value)
     if kind == "torch" and hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -128,8 +134,8 @@ def as_array(value: Any) -> Any:
 # --- graphs -------------------------------------------------------------------------------------------------------
 
 
-def _graph(graph: Any, rewards: Any) -> Held:
-    """A walk on a networkx graph: along edges, as likely as their weights (one, where there are none)."""
+def _graph(graph: Any, rewards: Any) -> ChainParts:
+    """Read the random walk on a networkx graph; edges without a weight have weight one."""
     nodes = list(graph)
     number = {node: k for k, node in enumerate(nodes)}
     edges = [(number[a], number[b], weight) for a, b, weight in graph.edges(data="weight", default=1)]
@@ -139,21 +145,21 @@ def _graph(graph: Any, rewards: Any) -> Held:
     if isinstance(rewards, str):
         without = [node for node in nodes if rewards not in graph.nodes[node]]
         if without:
-            raise InvalidChain(f"node {without[0]!r} has no attribute {rewards!r}; give every node one")
+            raise InvalidChain(f"node {without[0]!r} has no attribute {rewards!r}; set it for every node")
         rewards = [graph.nodes[node][rewards] for node in nodes]
-    return Held(_sparse(i, j, w, len(nodes)), True, rewards=rewards, labels=_names(nodes))
+    return ChainParts(_sparse(i, j, w, len(nodes)), True, rewards=rewards, labels=_names(nodes))
 
 
-def _edges(edges: Mapping[Any, Any]) -> Held:
-    """The same of a mapping from pairs of states to weights."""
+def _edges(edges: Mapping[Any, Any]) -> ChainParts:
+    """Read the random walk of a mapping from pairs of states to weights."""
     names = list(dict.fromkeys(state for pair in edges for state in pair))
     number = {name: k for k, name in enumerate(names)}
     i, j = ([number[pair[side]] for pair in edges] for side in (0, 1))
-    return Held(_sparse(i, j, list(edges.values()), len(names)), True, labels=names)
+    return ChainParts(_sparse(i, j, list(edges.values()), len(names)), True, labels=names)
 
 
-def _follows(graph: Mapping[Any, Any], starts: Mapping[Any, Any], ends: Mapping[Any, Any]) -> Held:
-    """A directly-follows graph with the numbers of cases that begin and end with an activity."""
+def _directly_follows(graph: Mapping[Any, Any], starts: Mapping[Any, Any], ends: Mapping[Any, Any]) -> ChainParts:
+    """Read a directly-follows graph with the numbers of cases that start and end with each activity."""
     pairs = {**graph, **{(activity, END): count for activity, count in ends.items()}, (END, END): 1}
     found = _edges(pairs)
     total = sum(starts.values())
@@ -165,53 +171,53 @@ def _sparse(i: Any, j: Any, w: Any, n: int) -> sp.csr_array:
         weights = np.array(w, dtype=np.float64)
     except (TypeError, ValueError):
         odd = next(weight for weight in w if not isinstance(weight, (int, float, np.number)))
-        raise InvalidChain(f"a weight is {odd!r}; weights of edges are numbers, at least zero") from None
+        raise InvalidChain(f"an edge has the weight {odd!r}; weights must be non-negative numbers") from None
     return sp.csr_array((weights, (np.array(i, dtype=np.int64), np.array(j, dtype=np.int64))), shape=(n, n))
 
 
 def _names(names: list[Any]) -> list[Any] | None:
-    """Names, unless they are 0 … n-1."""
+    """Return the names, or None if they are 0 … n-1."""
     return None if names == list(range(len(names))) else names
 
 
 # --- estimated models ---------------------------------------------------------------------------------------------
 
 
-def _deeptime(model: Any, rewards: Any) -> Held:
-    for name in ("fetch_model", "prior", "transition_model"):  # estimators, posteriors, hidden Markov models
+def _deeptime(model: Any, rewards: Any) -> ChainParts:
+    for name in ("fetch_model", "prior", "transition_model"):  # of estimators, posteriors, hidden Markov models
         if (inner := getattr(model, name, None)) is not None:
             found = _deeptime(_fitted(inner() if callable(inner) else inner, model), rewards)
             return found._replace(initial=model.initial_distribution) if name == "transition_model" else found
     if hasattr(model, "count_matrix"):
         histogram = np.asarray(model.state_histogram, dtype=np.float64)
-        return Held(model.count_matrix, True, histogram / histogram.sum(), rewards, _symbols(model))
+        return ChainParts(model.count_matrix, True, histogram / histogram.sum(), rewards, _symbols(model))
     if not hasattr(model, "transition_matrix"):
-        raise InvalidChain(f"a {type(model).__name__} of deeptime holds no transition matrix; give a MarkovStateModel")
+        raise InvalidChain(f"deeptime's {type(model).__name__} has no transition matrix; give a MarkovStateModel")
     labels = _symbols(model.count_model) if getattr(model, "has_count_model", False) else None
-    return Held(model.transition_matrix, False, model.stationary_distribution, rewards, labels)
+    return ChainParts(model.transition_matrix, False, model.stationary_distribution, rewards, labels)
 
 
 def _symbols(counts: Any) -> list[Any] | None:
     return _names(np.asarray(counts.state_symbols).tolist())
 
 
-def _hmmlearn(model: Any, rewards: Any) -> Held:
-    return Held(_fitted(getattr(model, "transmat_", None), model), False, model.startprob_, rewards)
+def _hmmlearn(model: Any, rewards: Any) -> ChainParts:
+    return ChainParts(_fitted(getattr(model, "transmat_", None), model), False, model.startprob_, rewards)
 
 
-def _pomegranate(model: Any, rewards: Any) -> Held:
-    """Edges are logarithms of probabilities: of going on, beside those of ending."""
+def _pomegranate(model: Any, rewards: Any) -> ChainParts:
+    """Read a Markov chain or hidden Markov model; edges are log-probabilities and exclude those of ending."""
     if hasattr(model, "distributions") and hasattr(model, "k") and not hasattr(model, "edges"):
         parts = _fitted(model.distributions, model)
         if int(model.k) != 1:
-            raise InvalidChain(f"the chain has order {int(model.k)}; one of order 1 is a Markov chain on its states")
-        return Held(as_array(parts[1].probs[0]), False, as_array(parts[0].probs[0]), rewards)
+            raise InvalidChain(f"the chain has order {int(model.k)}; only chains of order 1 are supported")
+        return ChainParts(as_array(parts[1].probs[0]), False, as_array(parts[0].probs[0]), rewards)
     edges = np.exp(as_array(_fitted(getattr(model, "edges", None), model)))
-    if edges.ndim == 1:  # of a SparseHMM
+    if edges.ndim == 1:  # a SparseHMM
         ends = as_array(model._edge_idx_starts), as_array(model._edge_idx_ends)
         edges = sp.csr_array((edges, ends), shape=(model.n_distributions, model.n_distributions))
     start = None if model.starts is None else np.exp(as_array(model.starts).astype(np.float64))
-    return Held(edges, True, None if start is None else start / start.sum(), rewards)
+    return ChainParts(edges, True, None if start is None else start / start.sum(), rewards)
 
 
 def _fitted(part: Any, model: Any) -> Any:
@@ -220,14 +226,14 @@ def _fitted(part: Any, model: Any) -> Any:
     return part
 
 
-# --- models of model checkers -------------------------------------------------------------------------------------
+# --- model checkers -----------------------------------------------------------------------------------------------
 
 
 def _stormpy(model: Any, rewards: Any) -> ExplicitModel:
-    """A sparse DTMC or MDP of stormpy, whose rows are choices."""
+    """Read a sparse DTMC or MDP of stormpy, whose matrix has one row per choice."""
     kind = str(getattr(model, "model_type", "")).rpartition(".")[2]
     if kind not in ("DTMC", "MDP") or not model.is_sparse_model:
-        raise InvalidChain(f"this {type(model).__name__} of stormpy is no sparse DTMC or MDP; build one")
+        raise InvalidChain(f"this {type(model).__name__} of stormpy is not a sparse DTMC or MDP; build one")
     matrix, n, labeling = model.transition_matrix, model.nr_states, model.labeling
     sizes = [matrix.get_row_group_end(s) - matrix.get_row_group_start(s) for s in range(n)]
     owner, choices = np.repeat(np.arange(n), sizes), range(matrix.nr_rows)
@@ -248,7 +254,7 @@ def _stormpy(model: Any, rewards: Any) -> ExplicitModel:
 
 
 def _stormpy_rewards(own: Any, rows: Sequence[Any], owner: Any) -> Floats:
-    """Of each choice: of its state, its own, and the mean over its transitions."""
+    """Return the reward of each choice: its state's, plus its own, plus the mean over its transitions."""
     paid = np.zeros(owner.size)
     if own.has_state_rewards:
         paid += _numbers(own.state_rewards)[owner]
@@ -261,10 +267,10 @@ def _stormpy_rewards(own: Any, rows: Sequence[Any], owner: Any) -> Floats:
 
 
 def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
-    """A DTMC or MDP of stormvogel: states by number, their actions with a branch of (probability, state) each."""
+    """Read a DTMC or MDP of stormvogel, where each action of a state has a branch of (probability, state) pairs."""
     kind = str(getattr(getattr(model, "type", None), "name", ""))
     if kind not in ("DTMC", "MDP"):
-        raise InvalidChain(f"this {type(model).__name__} of stormvogel is no DTMC or MDP")
+        raise InvalidChain(f"this {type(model).__name__} of stormvogel is not a DTMC or MDP")
     states = sorted(model.states)
     number = {s: k for k, s in enumerate(states)}
     choices = [
@@ -288,7 +294,7 @@ def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
         probability=_numbers(probability),
         actions=[_joined(action.labels) for _, action, _ in choices],
         rewards=paid,
-        propositions={name: np.array(held, np.int64) for name, held in names.items()},
+        propositions={name: np.array(indices, np.int64) for name, indices in names.items()},
     )
 
 
@@ -300,10 +306,12 @@ def _numbers(values: Any) -> Floats:
     try:
         return np.array([float(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidChain(f"the model has entries that are no numbers ({error}); instantiate its parameters") from None
+        raise InvalidChain(
+            f"the model has entries that are not numbers ({error}); instantiate its parameters"
+        ) from None
 
 
-READERS: dict[str, Callable[[Any, Any], Held | ExplicitModel]] = {
+READERS: dict[str, Callable[[Any, Any], ChainParts | ExplicitModel]] = {
     "networkx": _graph,
     "deeptime": _deeptime,
     "hmmlearn": _hmmlearn,

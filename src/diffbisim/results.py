@@ -1,7 +1,7 @@
-"""What a computation returns: one result object for every solver.
+"""Results: the same class for every solver.
 
-A result is a number with its proof: ``lower ≤ value ≤ upper`` holds however the run ended, ``status`` says in a
-sentence how it ended, and everything else (plans, encoder, gradient) is computed from the coupling when asked for.
+A result is a value with certified bounds: ``lower ≤ value ≤ upper`` holds however the run ended. ``status`` describes
+in a sentence how it ended; plans, encoder, decoder and gradient are computed from the coupling on demand.
 """
 
 import json
@@ -26,44 +26,44 @@ from diffbisim.problem import Coupling, Problem, TotalProblem, frozen, lazy, rea
 
 Array = NDArray[np.float64]
 
-#: A result for costs that are so many times larger or smaller says nothing about a table.
+#: A warm start is ignored if its costs are larger or smaller by more than this factor.
 FAR = 1e3
 
 
 class Status(Enum):
-    """How a run ended, of a solver or of anything built on one; the value is a sentence, with a remedy if need be.
+    """How a run ended; the value is a sentence, with a remedy where there is one.
 
-    A second name of the same sentence is an older one, which files may still hold.
+    The aliases at the end are former names, which saved files may still contain.
     """
 
-    # of a distance
+    # distances
     CONVERGED = "Converged: the certified gap is within tol."
     ROUNDING = (
         "Stopped at the limit of double precision: the certified gap is as small as rounding allows but above tol; "
-        "ask for a larger tol or a smaller discount."
+        "use a larger tol or a smaller discount."
     )
-    TIME = "Stopped at time_limit: the bounds are true but wide; raise time_limit, or go on with warm=result."
-    FAILED = "The underlying solver gave up: the bounds are true but wide; use solver='exact'."
-    ESTIMATE = "An estimate from samples; more steps make it better. Bounds are certified where the kernels are known."
-    ENDED = "A stream ended early: an estimate from what it gave; go on with warm=result and more data."
+    TIME = "Stopped at time_limit: the bounds are valid but wide; raise time_limit, or continue with warm=result."
+    FAILED = "The underlying solver failed: the bounds are valid but wide; use solver='exact'."
+    ESTIMATE = "Estimated from samples; more steps improve it. Bounds are certified where the kernels are known."
+    ENDED = "A stream ended early: estimated from the samples so far; continue with warm=result and more data."
 
-    # of any of them
-    ITERATIONS = "Stopped after max_iterations: the bounds are true, more would be better; raise max_iterations or tol."
-    INTERRUPTED = "Interrupted: the bounds are true, more would be better; go on with warm=result or a checkpoint."
+    # any run
+    ITERATIONS = "Stopped after max_iterations: the bounds are valid but wide; raise max_iterations or tol."
+    INTERRUPTED = "Interrupted: the bounds are valid but wide; continue with warm=result or a checkpoint."
 
-    # of a fit or an imitation
+    # fits and imitations
     REACHED = "Reached: the certified distance is within tol of zero."
     SETTLED = (
-        "Settled: nothing closer was found, which does not prove that there is nothing: other starting parameters "
-        "(of kernel= or policy=) may settle lower."
+        "Settled: no further improvement was found. This may be a local optimum; other starting parameters (kernel= or "
+        "policy=) may give a smaller distance."
     )
-    STEPS = "Stopped after steps: raise steps, or go on from a checkpoint."
+    STEPS = "Stopped after steps: raise steps, or continue from a checkpoint."
     ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
 
-    # of a program or a fixed point of another method
+    # baselines
     SOLVED = "Solved."
     INACCURATE = (
-        "The solver stopped short of its tolerance: policy and objective are approximate; raise the regularization, "
+        "The solver did not reach its tolerance: policy and objective are approximate; raise the regularization, "
         "or give more offline data."
     )
 
@@ -72,24 +72,24 @@ class Status(Enum):
 
     @property
     def converged(self) -> bool:
-        """Whether the run found what it was asked for, or all that it can find."""
+        """Whether the run reached its target, or cannot improve further."""
         return self in (Status.CONVERGED, Status.REACHED, Status.SETTLED, Status.ESTIMATED, Status.SOLVED)
 
 
 class Row(dict[str, Any]):
-    """A mapping that cannot be changed: a row of history, or the counts of the work."""
+    """A read-only dict: a row of the history, or the work counters."""
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("what a result holds is read-only; change a copy, dict(row)")
+    def _raise_read_only(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("results are read-only; change a copy, dict(row)")
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _raise_read_only
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Row, (dict(self),)
 
 
 class HasStatus:
-    """What has an ``outcome`` also says it in a sentence."""
+    """Mixin for results with an ``outcome``."""
 
     outcome: Status
 
@@ -100,20 +100,30 @@ class HasStatus:
 
     @property
     def converged(self) -> bool:
-        """Whether it found what it was asked for, or all that it can find: for a distance, a gap within ``tol``."""
+        """Whether the run reached its target (for a distance, a gap within ``tol``) or cannot improve further."""
         return self.outcome.converged
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DistanceResult(HasStatus):
-    """The distance between two chains, its certified bounds, and what it was made of; nothing in it can be written to.
+    """The distance between two chains, with certified bounds; read-only.
 
-    Attributes:
-        value: the distance ``d``; ``lower <= value <= upper``.
-        lower, upper: certified bounds (rounding included).
-        iterations: outer iterations of the solver.
-        history: one mapping per iteration (what it holds depends on the solver; always ``lower`` and ``upper``).
-        work: counts of what was done (pairs, pivots, sweeps, ...), for comparing solvers without a clock.
+    Attributes
+    ----------
+    value : float
+        The distance ``d``; ``lower <= value <= upper``.
+    lower, upper : float
+        Certified bounds, including rounding errors.
+    outcome : Status
+        How the run ended.
+    iterations : int
+        Number of outer iterations of the solver.
+    solver : str
+        Name of the solver.
+    history : tuple of mappings
+        One per iteration, with ``lower``, ``upper`` and further entries that depend on the solver.
+    work : mapping
+        Counts of operations (pairs, pivots, sweeps, …), for comparing solvers independently of the machine.
     """
 
     problem: Problem
@@ -132,7 +142,7 @@ class DistanceResult(HasStatus):
         self.__dict__["work"] = Row(self.work)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name in ("occupancy", "encoder", "decoder"):  # neither pickle nor deepcopy keeps the flag
+        for name in ("occupancy", "encoder", "decoder"):  # pickle and deepcopy drop the read-only flag
             if name in state:
                 freeze(state[name])
         self.__dict__.update(state)
@@ -144,25 +154,25 @@ class DistanceResult(HasStatus):
 
     @property
     def property_bound(self) -> float:
-        """How far apart an expected reward of the two can be, in the units of model checkers; certified.
+        """Certified bound on the difference of expected rewards, in the units of model checkers.
 
-        Of any rewards that differ by at most the cost, ``|r_X(x) - r_Y(y)| ≤ c(x, y)``, the expected discounted sums
-        Σ γ^t r differ by at most ``upper / (1 - γ)``; of two MDPs the optimal ones, greatest and least ("directed":
-        the greatest, one way). Long-run averages (criterion "average"), totals ("total") and weighted sums over
-        finitely many steps differ by at most ``upper``.
+        For any rewards that differ by at most the cost, ``|r_X(x) - r_Y(y)| ≤ c(x, y)``, the expected discounted sums
+        Σ γ^t r differ by at most ``upper / (1 - γ)``. For two MDPs this holds for the maximal and minimal expected sums
+        ("directed": the maximal ones, in one direction). Long-run averages (criterion "average"), totals ("total") and
+        weighted sums over a finite horizon differ by at most ``upper``.
         """
         return self.upper / (1.0 - self.discount) if self.problem.criterion in ("discounted", "actions") else self.upper
 
     @property
     def meaning(self) -> str:
-        """The bound in words."""
-        of = {
-            "average": "long-run average reward",
-            "total": "expected total reward",
-            "horizon": "expected reward, weighted over these steps,",
-            "actions": f"optimal discounted reward (discount {self.discount:g})",
-        }.get(self.problem.criterion, f"expected discounted reward (discount {self.discount:g})")
-        return f"every {of} differs by at most {self.property_bound:.6g}, of rewards that differ by at most the cost"
+        """The bound as a sentence."""
+        what = {
+            "average": "long-run average rewards",
+            "total": "expected total rewards",
+            "horizon": "expected weighted rewards over these steps",
+            "actions": f"optimal discounted rewards (discount {self.discount:g})",
+        }.get(self.problem.criterion, f"expected discounted rewards (discount {self.discount:g})")
+        return f"{what} differ by at most {self.property_bound:.6g}, for any rewards that differ by at most the cost"
 
     @property
     def discount(self) -> float:
@@ -172,130 +182,151 @@ class DistanceResult(HasStatus):
     def values(self) -> Array:
         """The metric between all pairs of states, shape ``(n_X, n_Y)``; NaN where not solved.
 
-        ``(1-γ) V``; for average cost the least average from each pair, for total cost the least total.
+        This is ``(1-γ) V``; for average cost the minimal average from each pair, for total cost the minimal total.
         """
         return read_only(self.coupling.values)
 
     @property
     def values_lower(self) -> Array:
-        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``, rounding included; NaN where not solved.
+        """Certified lower bounds on :attr:`values`, ``(n_X, n_Y)``, including rounding errors; NaN where not solved.
 
-        Of the exact solver, also with ``lump=True``; for chains they take one sweep when they are first asked for.
+        Available with the exact solver, also with ``lump=True``; for chains the first access costs one sweep.
         """
         return read_only(self.coupling.table_bounds[0])
 
     @property
     def values_upper(self) -> Array:
-        """Certified upper bounds on :attr:`values`, as :attr:`values_lower`."""
+        """Certified upper bounds on :attr:`values`; see :attr:`values_lower`."""
         return read_only(self.coupling.table_bounds[1])
 
     @lazy
     def occupancy(self) -> Array:
         """Joint discounted occupancy ``m`` of the optimal coupling, shape ``(n_X, n_Y)``; sums to one.
 
-        For average cost its long-run law from the start, for total cost expected visits. ``value`` is ``<m, c>``.
+        For average cost it is the long-run distribution, for total cost the expected number of visits. ``value`` is
+        ``<m, c>``.
         """
         return frozen(self.coupling.occupancy())
 
     @lazy
     def encoder(self) -> Array:
-        """``λ_X(y|x)``, shape ``(n_X, n_Y)``; rows of states that are never visited: see :attr:`unvisited`."""
+        """``λ_X(y|x)``, shape ``(n_X, n_Y)``; see :attr:`unvisited` for states without occupancy."""
         return conditional(self.occupancy, self.values, self.problem.cost)
 
     @lazy
     def decoder(self) -> Array:
-        """``λ_Y(x|y)``, shape ``(n_Y, n_X)``; rows of states that are never visited: see :attr:`unvisited`."""
+        """``λ_Y(x|y)``, shape ``(n_Y, n_X)``; see :attr:`unvisited` for states without occupancy."""
         return conditional(self.occupancy.T, self.values.T, self.problem.cost.T)
 
     @property
     def unvisited(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """States of X and of Y without occupancy: their encoder and decoder rows are the nearest state.
+        """States of X and of Y without occupancy, whose encoder and decoder rows are set to the nearest state.
 
-        Nearest in the metric or, where ``reachable=True`` left its pairs out, by the ground cost.
+        The nearest state is that in the metric or, if ``reachable=True`` skipped its pairs, by ground cost.
         """
         m = self.occupancy
         return np.flatnonzero(m.sum(axis=1) <= 0), np.flatnonzero(m.sum(axis=0) <= 0)
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder: for each state of X the most likely state of Y, shape ``(n_X,)``."""
+        """Hard encoder: the most likely state of Y for each state of X, shape ``(n_X,)``."""
         return np.asarray(self.encoder.argmax(axis=1))
 
     def plan(self, x: Hashable, y: Hashable) -> Array | sparse.coo_array:
-        """Optimal coupling of the next states of ``x`` and ``y``, shape ``(n_X, n_Y)``; sparse if a chain is.
+        """Return the optimal coupling of the next states of ``x`` and ``y``.
 
-        States are given by label or index.
+        Parameters
+        ----------
+        x, y : hashable or int
+            States of X and Y, by label or index.
+
+        Returns
+        -------
+        plan : array of shape (n_X, n_Y)
+            A ``scipy.sparse.coo_array`` if a chain is sparse.
         """
         plan = self.coupling.plan(*self._pair(x, y))
         return plan.copy() if self.problem.is_sparse else np.asarray(plan.toarray())
 
     def potentials(self, x: Hashable, y: Hashable) -> tuple[Array, Array]:
-        """Optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)`` for the cost ``V = values/(1-γ)``.
+        """Return the optimal potentials ``f (n_X,)`` and ``g (n_Y,)`` of pair ``(x, y)``.
 
-        For total cost ``V = values``; for average cost the bias in its place (pairs with a transient state: values).
-
-        ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with equality where the plan has
-        mass. Off the supports they are c-transforms: the one-sided derivatives for mass that enters there.
+        The cost is ``V = values/(1-γ)``; for total cost ``V = values``, and for average cost the bias (for pairs with a
+        transient state, ``values``). ``f(x') + g(y') <= V(x',y')`` whenever x' or y' is a possible successor, with
+        equality where the plan has mass. Outside the supports they are c-transforms, that is, one-sided derivatives for
+        adding mass there.
         """
         f, g = self.coupling.potentials(*self._pair(x, y))
         return f / self.problem.step, g / self.problem.step
 
     @lazy
     def duals(self) -> Duals:
-        """``alpha_x (n_X, n_X, n_Y)`` and ``alpha_y (n_X, n_Y, n_Y)`` in the paper's convention, centered."""
+        """The paper's dual certificates, centered: ``alpha_x (n_X, n_X, n_Y)`` and ``alpha_y (n_X, n_Y, n_Y)``."""
         return dual_certificates(self.coupling)
 
     @lazy
     def gradient(self) -> Gradient:
-        """Exact derivatives of the distance with respect to both kernels, the cost and both starts."""
+        """Exact derivatives of the distance with respect to kernels, cost and initial distributions."""
         return gradient_of(self.coupling, self.occupancy)
 
     def implicit_reward(self) -> Array:
-        """``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, shape ``(n_Y, n_Y)``: maximizing it brings Y closer to X."""
+        """Return ``r(y,y') = Σ_x λ_Y(x|y) α_Y(x,y,y')``, (n_Y, n_Y); maximizing it brings Y closer to X."""
         return implicit_reward(self.coupling, self.decoder)
 
     def contributions(self, nodes: int = 8) -> Contributions:
-        """Where the cost is paid, and which rows and starts cause it.
+        """Decompose the distance into contributions of states, rows and transitions.
 
-        ``nodes`` of the integral over the way from X to Y, for single transitions.
+        Parameters
+        ----------
+        nodes : int, default=8
+            Number of quadrature nodes between X and Y for the contributions of single transitions.
         """
         shape = getattr(self.problem, "cost", np.empty(0)).shape
         if self.problem.criterion not in ("discounted", "average", "total") or len(shape) != 2:
             raise InvalidArgument(
-                f"contributions are for chains and one cost, not for problems of the kind {self.problem.criterion!r}: "
-                "compare the chains of two policies, or of one step"
+                f"contributions are not available for {self.problem.criterion!r} problems; compare two chains with one "
+                "cost, such as those of two policies or of one step"
             )
         return Contributions(self, nodes=nodes)
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
-        """Write a page to look at in a browser: both chains, their coupling, where the cost is paid; returns its path.
+        """Write a self-contained HTML page that shows both chains, their coupling and where the cost is paid.
 
-        One file that needs nothing else. ``names``: what the two chains are called on it.
+        Parameters
+        ----------
+        path : str or Path
+        names : pair of str, default=("X", "Y")
+            Names of the two chains on the page.
+
+        Returns
+        -------
+        path : Path
         """
         from diffbisim.explore import explore
 
         return explore(self, path, names=names)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        """Save the result to an ``.npz`` file (arrays and JSON, no pickle) that :func:`diffbisim.load` reads."""
         with replacing(Path(path), binary=True) as file:
             np.savez(file, **self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays (read-only), the inverse of :func:`diffbisim.io.results.result_from_arrays`."""
+        """Return the result as named read-only arrays, the inverse of `diffbisim.io.results.result_from_arrays`."""
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
             "coupling": type(self.coupling).__name__, "discount": problem.discount, "criterion": problem.criterion,
-            "history": [dict(row) for row in self.history], "work": dict(self.work), **self._asked(),
+            "history": [dict(row) for row in self.history], "work": dict(self.work),
+            **self._problem_metadata(),
         }  # fmt: skip
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
         return {**arrays, **self._problem_arrays(), "meta": text}
 
     def _problem_arrays(self) -> dict[str, Any]:
-        """The problem as named arrays."""
+        """Return the problem as named arrays."""
         arrays: dict[str, Any] = {"cost": self.problem.cost}
         for side, chain in (("x", self.problem.x), ("y", self.problem.y)):
             arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
@@ -303,12 +334,12 @@ class DistanceResult(HasStatus):
             arrays["terminal"] = self.problem.terminal
         return arrays
 
-    def _asked(self) -> dict[str, Any]:
-        """What else JSON has to say of the problem; nothing for chains."""
+    def _problem_metadata(self) -> dict[str, Any]:
+        """Return further metadata of the problem for JSON; none for chains."""
         return {}
 
     def _pair(self, s: Any, t: Any) -> tuple[int, int]:
-        """Two states by label or index."""
+        """Return the indices of two states given by label or index."""
         return two_states((s, t), (self.problem.x, self.problem.y))
 
     def __float__(self) -> float:
@@ -324,7 +355,7 @@ class DistanceResult(HasStatus):
 
 
 def two_states(states: tuple[Any, Any], sides: tuple[Any, Any], when: str = "") -> tuple[int, int]:
-    """The numbers of a state of either side, each given by label or index."""
+    """Return the indices of a state of each process, given by label or index."""
     found = []
     for name, state, side in zip("xy", states, sides, strict=True):
         k = find_state(state, side.n_states, {label: k for k, label in enumerate(side.labels or ())})
@@ -338,19 +369,19 @@ def two_states(states: tuple[Any, Any], sides: tuple[Any, Any], when: str = "") 
 
 
 def check_warm(warm: Any, shape: tuple[int, int]) -> None:
-    """Refuse to start from what is not a result for chains of these sizes."""
+    """Raise an error unless ``warm`` is a result for chains of these sizes."""
     if not isinstance(warm, DistanceResult):
-        raise InvalidArgument(f"warm is a {type(warm).__name__}; give the result of a previous distance")
+        raise InvalidArgument(f"warm is a {type(warm).__name__}; give a previous result of distance")
     if warm.problem.shape != shape:
         raise InvalidArgument(
-            f"warm is a result for {warm.problem.shape} states, this problem has {shape}; leave warm out"
+            f"warm is a result for {warm.problem.shape} states, but this problem has {shape}; omit warm"
         )
 
 
 def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Array]) -> Array | None:
-    """U of a previous result in units of ``scale``, within [0, 1]; None if its costs were of another order.
+    """Return U of a previous result in units of ``scale``, in [0, 1]; None if its costs were of a different magnitude.
 
-    Pairs that it did not solve (NaN, from ``reachable=True``) are taken from the table that ``unknown`` makes.
+    Pairs that it did not solve (NaN, from ``reachable=True``) are taken from the table that ``unknown`` returns.
     """
     if not scale / FAR <= warm.problem.scale <= scale * FAR:
         return None
@@ -363,9 +394,9 @@ def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Arr
 
 
 def conditional(m: Array, values: Array, cost: Array) -> Array:
-    """Rows of ``m`` normalized; a row without mass falls back to the nearest state.
+    """Normalize the rows of ``m``; a row without mass becomes a point mass at the nearest state.
 
-    The nearest in the metric takes all its distances: a row that misses some (NaN) goes by the ground cost.
+    The nearest state is determined by ``values`` or, for rows that contain NaN, by the ground cost.
     """
     total = m.sum(axis=1, keepdims=True)
     known = ~np.isnan(values).any(axis=1, keepdims=True)

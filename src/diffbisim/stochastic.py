@@ -1,14 +1,15 @@
-"""What one does with a stochastic matrix: solve for its occupancy, see its structure, and draw from its rows.
+"""Operations on stochastic matrices: occupancy, communicating classes, stationary distributions and sampling.
 
-The normalized discounted occupancy is the law of the state at a geometric time,
+The normalized discounted occupancy is the distribution of the state at a geometric time,
 
     ρ = (1-γ) Σ_t γ^t ν0 P^t,        that is        (I - γ P^T) ρ = (1-γ) ν0.
 
 Two states *communicate* if each can reach the other. A class of communicating states that no transition leaves is
-*recurrent*. Its period is the greatest common divisor of the lengths of its cycles: with d(u) the fewest steps from one
-of its states to u, the gcd of d(u) + 1 - d(v) over its transitions u → v. It carries one stationary law, π P = π.
+*recurrent*. Its period is the greatest common divisor of the lengths of its cycles: if d(u) is the number of steps on a
+shortest path from a fixed state of the class to u, the period is the gcd of d(u) + 1 - d(v) over its transitions u → v.
+Each recurrent class has a unique stationary distribution, π P = π.
 
-Drawing a successor inverts the cumulative sums of the positive entries of a row, so a transition of
+A successor is sampled by inverting the cumulative sums of the positive entries of a row, so a transition of
 probability zero is never drawn.
 """
 
@@ -26,11 +27,11 @@ from numpy.typing import NDArray
 from diffbisim.checks import Floats, Integers, Matrix, freeze
 from diffbisim.errors import InvalidArgument
 
-DIRECT = 1_000  # sparse kernels up to this size are solved densely
+DIRECT = 1_000  # sparse kernels up to this size are solved with dense linear algebra
 
 
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
-    """The generator itself, or a fresh one seeded with the integer: same seed, same answer."""
+    """Return the generator itself, or a new one seeded with the integer."""
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, (bool, np.bool_)) or not isinstance(rng, (int, np.integer)) or rng < 0:
@@ -39,11 +40,12 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
 
 
 def discounted_occupancy(matrix: Matrix, start: Floats, discount: float) -> Floats:
-    """The normalized occupancy ``ρ``, (n,): non-negative, summing to one, exactly zero where it must be.
+    """Return the normalized occupancy ``ρ``, (n,): non-negative, summing to one, exactly zero on unreachable states.
 
-    Dense kernels by LU. ``I - γ P^T`` is a column diagonally dominant M-matrix, so elimination never pivots
-    and never cancels. Large sparse kernels by a Krylov method (LU would fill in) and then the sweeps
-    ``ρ ← (1-γ) ν0 + γ P^T ρ``, which contract by γ in L1 and certify the error: change · γ / (1-γ).
+    Dense kernels are solved by LU: ``I - γ P^T`` is a column diagonally dominant M-matrix, so elimination needs no
+    pivoting and has no cancellation. Large sparse kernels, where LU would fill in, are solved by a Krylov method
+    followed by sweeps ``ρ ← (1-γ) ν0 + γ P^T ρ``, which contract by γ in L1; the error is at most γ / (1-γ) times the
+    last change.
     """
     n = matrix.shape[0]
     if isinstance(matrix, np.ndarray) or n <= DIRECT:
@@ -62,7 +64,7 @@ def _sparse_occupancy(matrix: sp.csr_array, start: Floats, discount: float) -> F
     source = (1.0 - discount) * start
     operator = LinearOperator(matrix.shape, matvec=lambda v: v - discount * (transposed @ v), dtype=np.float64)
     rho = start
-    for _ in range(3):  # a solve, and two refinements by its residual
+    for _ in range(3):  # one solve and two steps of iterative refinement
         residual = source + discount * (transposed @ rho) - rho
         if (size := float(np.abs(residual).sum())) <= 1e-14:
             break
@@ -77,7 +79,7 @@ def _sparse_occupancy(matrix: sp.csr_array, start: Floats, discount: float) -> F
 
 
 class _Arrays(NamedTuple):
-    """What compiled code reads of :class:`Successors`."""
+    """The arrays of :class:`Successors` that compiled code reads."""
 
     indptr: Integers  # (m + 1,)
     indices: Integers  # (E,)
@@ -85,17 +87,17 @@ class _Arrays(NamedTuple):
 
 
 class Successors(_Arrays):
-    """The positive entries of a stochastic matrix by row (CSR), columns ascending; all arrays read-only.
+    """The positive entries of a stochastic matrix by row (CSR), columns ascending; all arrays are read-only.
 
-    The successors of x are ``indices[indptr[x]:indptr[x + 1]]``, with ``probabilities`` at the same places. It is a
-    tuple of three arrays, so that kernels take it as it is.
+    The successors of x are ``indices[indptr[x]:indptr[x + 1]]``, with ``probabilities`` at the same positions. Since it
+    is a tuple of three arrays, it can be passed to numba kernels directly.
     """
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # tuples of arrays cannot be compared
 
     @classmethod
     def of(cls, matrix: Any) -> Successors:
-        """Those of a dense or canonical CSR matrix; of one distribution ``p``: ``Successors.of(p[None, :])``."""
+        """Extract them from a dense or canonical CSR matrix; for one distribution ``p`` pass ``p[None, :]``."""
         if isinstance(matrix, np.ndarray):
             places = np.flatnonzero(matrix)
             probabilities = matrix.ravel()[places]
@@ -108,26 +110,26 @@ class Successors(_Arrays):
 
     @classmethod
     def frozen(cls, *arrays: Any) -> Successors:
-        """These three arrays, made read-only."""
+        """Create from three arrays, which become read-only."""
         return cls(*map(freeze, arrays))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Neither pickle nor deepcopy keeps the flags, and kernels would be compiled once more for arrays without."""
+        """Restore the read-only flags, which pickle drops; numba would compile kernels again for writable arrays."""
         return Successors.frozen, tuple(self)
 
     @property
     def sources(self) -> Integers:
-        """The row of every entry, (E,)."""
+        """The row of each entry, (E,)."""
         return np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
 
     @property
     def longest(self) -> int:
-        """Most successors of one row."""
+        """The largest number of successors of a row."""
         return int(np.diff(self.indptr).max())
 
     @property
     def matrix(self) -> sp.csr_array:
-        """The (square) matrix itself, as CSR."""
+        """The (square) matrix as CSR."""
         n = self.indptr.size - 1
         return sp.csr_array((self.probabilities, self.indices, self.indptr), shape=(n, n))
 
@@ -135,8 +137,8 @@ class Successors(_Arrays):
     def cumulative(self) -> Floats:
         """Cumulative sums of the probabilities within each row.
 
-        One running sum over all entries that falls back by each finished row's total, so that its size, and
-        with it the rounding, stays of order one however many rows there are.
+        They are computed from one running sum that drops by each finished row's total, so that rounding errors stay
+        small however many rows there are.
         """
         p, first = self.probabilities, self.indptr[:-1]
         steps = p.copy()
@@ -146,7 +148,7 @@ class Successors(_Arrays):
         return np.asarray(running - np.repeat(before, np.diff(self.indptr)), dtype=np.float64)
 
     def draw(self, rows: Integers, uniforms: Floats) -> Integers:
-        """One successor for each row (m,), from m uniforms in [0, 1): a binary search for all at once."""
+        """Draw one successor for each of m rows, given m uniforms in [0, 1), by a vectorized binary search."""
         low, high = self.indptr[rows], self.indptr[rows + 1] - 1
         while (low < high).any():
             middle = (low + high) // 2
@@ -155,7 +157,7 @@ class Successors(_Arrays):
         return self.indices[low]
 
     def step(self) -> Callable[[int, float], int]:
-        """A function ``(row, uniform) -> successor`` for walks, where one draw waits for the other."""
+        """Return a function ``(row, uniform) -> successor`` for simulating a path step by step."""
         bounds, indices, cumulative = self.indptr.data, self.indices.data, self.cumulative.data
         return lambda row, u: indices[bisect_right(cumulative, u, bounds[row], bounds[row + 1] - 1)]
 
@@ -164,24 +166,24 @@ class Successors(_Arrays):
 
 
 class Classes(NamedTuple):
-    """The communicating classes, in the order of their smallest states."""
+    """The communicating classes, ordered by their smallest states."""
 
-    of_state: Integers  # (n,) the class of every state
-    recurrent: NDArray[np.bool_]  # (n_classes,) whether no transition leaves it
+    of_state: Integers  # (n,) class of each state
+    recurrent: NDArray[np.bool_]  # (n_classes,) whether no transition leaves the class
 
     def members(self, k: NDArray[Any]) -> tuple[Integers, ...]:
-        """The states of each of the classes ``k``, ascending."""
+        """Return the states of each of the classes ``k``, ascending."""
         states = np.split(np.argsort(self.of_state, kind="stable"), np.cumsum(np.bincount(self.of_state))[:-1])
         return tuple(freeze(states[c]) for c in k)
 
 
 def communicating_classes(successors: Successors) -> Classes:
-    """Strongly connected components of the graph of positive entries."""
+    """Find the strongly connected components of the graph of positive entries."""
     from scipy.sparse.csgraph import connected_components
 
     _, found = connected_components(successors.matrix, connection="strong")
     _, first, of_state = np.unique(found, return_index=True, return_inverse=True)
-    of_state = np.argsort(np.argsort(first))[of_state].astype(np.int64)  # numbered by their smallest states
+    of_state = np.argsort(np.argsort(first))[of_state].astype(np.int64)  # numbered by smallest state
     recurrent = np.ones(first.size, dtype=bool)
     source, target = of_state[successors.sources], of_state[successors.indices]
     recurrent[source[source != target]] = False
@@ -189,7 +191,7 @@ def communicating_classes(successors: Successors) -> Classes:
 
 
 def recurrent_periods(successors: Successors, classes: Classes) -> Integers:
-    """The period of every recurrent class, (n_recurrent,)."""
+    """Return the period of each recurrent class, (n_recurrent,)."""
     inside = classes.recurrent[classes.of_state[successors.sources]]
     source, target = successors.sources[inside], successors.indices[inside]
     first = np.unique(classes.of_state, return_index=True)[1]
@@ -200,7 +202,7 @@ def recurrent_periods(successors: Successors, classes: Classes) -> Integers:
 
 
 def fewest_steps(graph: sp.csr_array, starts: Integers) -> Floats:
-    """Fewest steps to each state from one of the ``starts``, (n,); infinite where there is no path."""
+    """Return the length of a shortest path from ``starts`` to each state, (n,); infinite where there is none."""
     from scipy.sparse.csgraph import dijkstra
 
     if starts.size == 0:
@@ -209,17 +211,17 @@ def fewest_steps(graph: sp.csr_array, starts: Integers) -> Floats:
 
 
 def stationary_law(matrix: Matrix) -> Floats:
-    """The stationary law (n,) of an irreducible kernel.
+    """Return the stationary distribution (n,) of an irreducible kernel.
 
-    Small kernels by the elimination of Grassmann, Taksar and Heyman: it never subtracts, so that every entry is right
-    to rounding, however small. Larger ones by one linear system, (I - P)ᵀ without the row and column of the last
-    state.
+    Small kernels use the Grassmann–Taksar–Heyman elimination, which has no subtractions, so that even the smallest
+    entries have full relative accuracy. Larger kernels solve the linear system (I - P)ᵀ without the row and column of
+    the last state.
     """
     n = matrix.shape[0]
     if n > DIRECT:
         return _stationary_law_of_many(matrix)
     A = np.array(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
-    for k in range(n - 1, 0, -1):  # censor state k: its visits are skipped
+    for k in range(n - 1, 0, -1):  # censor state k, that is, skip its visits
         A[:k, k] /= A[k, :k].sum()
         A[:k, :k] += np.outer(A[:k, k], A[k, :k])
     law = np.ones(n)
@@ -242,5 +244,5 @@ def _stationary_law_of_many(matrix: Matrix) -> Floats:
 
 
 def submatrix(matrix: Matrix, states: Integers) -> Matrix:
-    """The entries between these states."""
+    """Return the rows and columns of the given states."""
     return matrix[states][:, states]

@@ -1,23 +1,22 @@
-"""A Markov chain over finitely many steps, with a kernel and a state space of its own for each.
+"""Time-inhomogeneous Markov chains over finitely many steps, whose kernel and state space may change over time.
 
     P_t   transitions[t]   (n_t, n_{t+1})        t = 0 … T-1; rows sum to one
-    ν_0   initial          (n_0,)                law of the first state
-    r_t   rewards[t]       (n_t,) or (n_t, d)    t = 0 … T: what an observer sees of a state at time t
+    ν_0   initial          (n_0,)                distribution of the first state
+    r_t   rewards[t]       (n_t,) or (n_t, d)    t = 0 … T: what an observer sees in a state at time t
           labels[t]        n_t names             of the states at time t
 
-    ν_{t+1} = ν_t P_t                            the marginals
+    ν_{t+1} = ν_t P_t                            marginals
 
-Such a chain is what sample paths of a process become when they are quantized step by step
-(:meth:`TimedChain.from_paths`): state j at time t is a cell of the values at that time, ``P_t[i, j]`` the share of the
-paths in cell i that go to cell j next. That is the adapted empirical measure: unlike the plain empirical measure of the
-paths it converges in the adapted (bicausal) Wasserstein distance, because paths in one cell share their future
-(Backhoff, Bartl, Beiglböck & Wiesel 2022).
+:meth:`TimedChain.from_paths` quantizes the sample paths of a process step by step: state j at time t is a cell of the
+values at that time, and ``P_t[i, j]`` is the fraction of the paths in cell i that move to cell j. This is the adapted
+empirical measure. Unlike the ordinary empirical measure of the paths, it converges in the adapted (bicausal)
+Wasserstein distance, because paths in the same cell share their future (Backhoff, Bartl, Beiglböck & Wiesel 2022).
 
-*Which cells.* With N paths on the line, k cells cost a bias of order 1/k for the cells and of order sqrt(k/N) for the
-rows of N/k paths each: hence about N^(1/3) cells. Cells of one width, the same for both samples, put equal values into
-equal cells, so that they are not pulled apart; on the Gaussian paths where this was tried they had less bias than cells
-of equal shares and than k-means. Widths are powers of two, so that two samples of like size and spread have the same
-cells; ``width=`` makes sure of it. In the plane and above k-means had less bias than cubes at the same k.
+*Choice of cells.* With N paths on the line, k cells cause a bias of order 1/k from the cell width and of order
+sqrt(k/N) from estimating each row from N/k paths; this suggests about N^(1/3) cells. Cells of equal width, the same for
+both samples, put equal values into equal cells; on Gaussian test paths they had less bias than quantile cells or
+k-means. Widths are rounded to powers of two, so that two samples of similar size and spread get the same cells;
+``width=`` guarantees it. In two or more dimensions k-means had less bias than cubes at the same k.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.names import Labels, axis_names, distinct_labels, find_state, in_order
 from diffbisim.stochastic import Successors, as_generator
 
-#: The spread of values on the line, from which their cells are chosen, is between these shares of them.
+#: Cells on the line are chosen from the spread of the values between these quantiles.
 TAILS = (0.001, 0.999)
 
-#: Lloyd's iterations for cells in two dimensions and more: the cells hardly move after these.
+#: Number of Lloyd iterations in two or more dimensions; the cells hardly move after that.
 LLOYD = 20
 
 
@@ -62,11 +61,15 @@ class TimedChain:
 
     Parameters
     ----------
-    transitions : T kernels, ``P_t (n_t, n_{t+1})``, each an array, nested list, scipy.sparse matrix or labeled table;
-        the columns of one are the rows of the next
-    initial : a state of time 0 (label or index) or an (n_0,) distribution
-    rewards : numbers (n,) for all times, or one entry per time 0 … T, each (n_t,) or, for several features, (n_t, d)
-    labels : n names for all times, or a list of T + 1 lists of them
+    transitions : list of T kernels, ``P_t`` of shape (n_t, n_{t+1})
+        Each is an array, nested list, scipy.sparse matrix or labeled table; the columns of one are the rows of the
+        next.
+    initial : hashable, int or array of shape (n_0,), default=0
+        A state at time 0 (label or index) or a distribution.
+    rewards : array of shape (n,) or list of T + 1 arrays, default=None
+        One array for all times, or one per time 0 … T, each of shape (n_t,) or (n_t, d).
+    labels : list of n names or list of T + 1 lists, default=None
+        Names of the states, for all times or for each.
 
     Examples
     --------
@@ -86,8 +89,8 @@ class TimedChain:
         for t, (before, after) in enumerate(itertools.pairwise(tables)):
             if before.shape[1] != after.shape[0]:
                 raise InvalidChain(
-                    f"transitions[{t}] leads to {before.shape[1]} states and transitions[{t + 1}] begins with "
-                    f"{after.shape[0]}; the columns of one kernel are the rows of the next"
+                    f"transitions[{t}] has {before.shape[1]} columns and transitions[{t + 1}] has {after.shape[0]} "
+                    "rows; the columns of one kernel must be the rows of the next"
                 )
         self._set(transitions=tuple(tables))
         self._set(labels=_checked_labels(names, self.n_states))
@@ -96,7 +99,7 @@ class TimedChain:
 
     @classmethod
     def repeat(cls, chain: MarkovChain, n_steps: int) -> TimedChain:
-        """A Markov chain over ``n_steps`` steps, the same kernel at each; nothing is copied."""
+        """Unroll a Markov chain over ``n_steps`` steps, sharing its kernel."""
         T = check_count(n_steps, "n_steps")
         if not isinstance(chain, MarkovChain) or not T:
             raise InvalidArgument(f"repeat needs a MarkovChain and at least one step, not {chain!r} and {n_steps!r}")
@@ -117,18 +120,25 @@ class TimedChain:
         memory: int | None = 1,
         rng: int | np.random.Generator = 0,
     ) -> TimedChain:
-        """The adapted empirical measure of sample paths: cells at every time, and the shares that go between them.
+        """Compute the adapted empirical measure of sample paths.
 
         Parameters
         ----------
-        paths : (N, T + 1) or (N, T + 1, d) numbers, or a list of N paths
-        n_states : how many cells at most, for all times or for each; by default about 2 N^(1/3) for d = 1, and
-            N^(1/2) / 2 else. Where there are no more distinct values than that, these are the states
-        width : side of the cells, in place of a number; give two samples that are to be compared the same
-        memory : how many of the last cells a state remembers: 1 for Markov processes, None for all since the beginning
-        rng : seed of the clustering for d > 1; on the line nothing is random
+        paths : array of shape (N, T + 1) or (N, T + 1, d), or list of N paths
+        n_states : int or sequence of T + 1 ints, default=None
+            Maximum number of cells, for all times or for each; by default about 2 N^(1/3) if d = 1 and N^(1/2) / 2
+            otherwise. If there are no more distinct values than that, they are the states.
+        width : float, default=None
+            Side length of the cells, instead of their number. Use the same for two samples that are to be compared.
+        memory : int, default=1
+            Number of most recent cells that make up a state: 1 for Markov processes, None for the whole history.
+        rng : int or Generator, default=0
+            Seed of the clustering if d > 1; on the line nothing is random.
 
-        ``rewards`` are the centers of the cells (the means of their values).
+        Returns
+        -------
+        chain : TimedChain
+            Its ``rewards`` are the cell centers, that is, the means of the values in each cell.
         """
         values = _paths(paths)
         n, times, d = values.shape
@@ -140,7 +150,7 @@ class TimedChain:
         start = np.bincount(states[0], minlength=sizes[0]) / n
         return cls(kernels, initial=start, rewards=[c[:, 0] if d == 1 else c for c in shown])
 
-    # --- what it is ----------------------------------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------------------------------
 
     @property
     def n_steps(self) -> int:
@@ -154,27 +164,27 @@ class TimedChain:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether some kernel is sparse."""
+        """Whether any kernel is sparse."""
         return any(not isinstance(P, np.ndarray) for P in self.transitions)
 
     @cached_property
     def n_transitions(self) -> int:
-        """Number of positive entries of all kernels together."""
+        """Total number of positive entries of all kernels."""
         return sum(s.indices.size for s in self.successors)
 
     @cached_property
     def successors(self) -> tuple[Successors, ...]:
-        """The positive entries of every kernel by row; kernels that are one object share theirs."""
+        """The positive entries of each kernel by row; repeated kernels share them."""
         known: dict[int, Successors] = {}
         return tuple(known.setdefault(id(P), Successors.of(P)) for P in self.transitions)
 
     def index(self, label: Hashable, time: int) -> int:
-        """The index of a state at a time, given by its label or by its index (label first)."""
+        """Return the index of a state at a time, given by its label or index; labels take precedence."""
         t = check_time(time, self.n_steps)
         numbers = {} if self.labels is None else {name: k for k, name in enumerate(self.labels[t])}
         found = find_state(label, self.n_states[t], numbers)
         if found is None:
-            raise InvalidChain(f"{label!r} is no state at time {t}: indices run from 0 to {self.n_states[t] - 1}")
+            raise InvalidChain(f"{label!r} is not a state at time {t}: indices run from 0 to {self.n_states[t] - 1}")
         return found
 
     def __repr__(self) -> str:
@@ -189,17 +199,17 @@ class TimedChain:
         steps = f"{self.n_steps} step{'s' * (self.n_steps != 1)}"
         return f"TimedChain({', '.join([steps, sizes, f'start {start}', *extras])})"
 
-    # --- what it does --------------------------------------------------------------------------------------
+    # --- marginals and samples -----------------------------------------------------------------------------
 
     def marginals(self) -> tuple[Floats, ...]:
-        """The law of the state at each time, T + 1 arrays ``(n_t,)``."""
+        """Return the distribution of the state at each time, T + 1 arrays ``(n_t,)``."""
         laws = [self.initial]
         for P in self.transitions:
             laws.append(freeze(np.asarray(P.T @ laws[-1], dtype=np.float64)))
         return tuple(laws)
 
     def sample(self, n_paths: int, rng: int | np.random.Generator) -> Integers:
-        """``n_paths`` independent paths of state indices, shape ``(n_paths, T + 1)``."""
+        """Sample independent paths of state indices, shape ``(n_paths, T + 1)``."""
         generator, n = as_generator(rng), check_count(n_paths, "n_paths")
         paths = np.empty((n, self.n_steps + 1), dtype=np.int64)
         paths[:, 0] = generator.choice(self.n_states[0], size=n, p=self.initial)
@@ -208,9 +218,9 @@ class TimedChain:
         return paths
 
     def until(self, n_steps: int) -> TimedChain:
-        """The first ``n_steps`` steps; nothing is copied."""
+        """Return the first ``n_steps`` steps as a chain that shares the kernels."""
         if not 1 <= check_count(n_steps, "n_steps") <= self.n_steps:
-            raise InvalidArgument(f"n_steps is {n_steps}; this chain has {self.n_steps}")
+            raise InvalidArgument(f"n_steps is {n_steps}; this chain has {self.n_steps} steps")
         if n_steps == self.n_steps:
             return self
         parts = {name: getattr(self, name) for name in ("rewards", "labels")}
@@ -220,13 +230,13 @@ class TimedChain:
         return new
 
     def with_initial(self, initial: Any) -> TimedChain:
-        """The same chain with another start; kernels are shared."""
+        """Return the chain with a different initial distribution; kernels are shared."""
         numbers = {label: k for k, label in enumerate(self.labels[0] if self.labels else ())}
         new = object.__new__(TimedChain)
         new._set(**{**self.__dict__, "initial": start_distribution(initial, self.n_states[0], numbers)})
         return new
 
-    # --- how it is kept ------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------
 
     def _rewards(self, rewards: Any) -> tuple[Floats, ...] | None:
         if rewards is None:
@@ -238,7 +248,7 @@ class TimedChain:
         if _is_vector(rewards) or len(rewards) != len(sizes):
             raise InvalidChain(
                 f"rewards has {len(rewards)} entries; give one list of rewards for each of the {len(sizes)} times, "
-                "or one number per state where all times have the same states"
+                "or one number per state if all times have the same states"
             )
         return tuple(
             _rewards_at(part, t, n, self.labels) for t, (part, n) in enumerate(zip(rewards, sizes, strict=True))
@@ -256,25 +266,25 @@ class TimedChain:
         self._set(**state)
 
 
-# --- the constructor's arguments -----------------------------------------------------------------------------------
+# --- constructor arguments -----------------------------------------------------------------------------------------
 
 
 def _listed(transitions: Any) -> list[Any]:
-    """The kernels as a list; one kernel alone, which is easily passed by mistake, is refused."""
+    """Return the kernels as a list; raise for a single kernel, a likely mistake."""
     array = isinstance(transitions, np.ndarray) and transitions.dtype != object
     if is_sparse(transitions) or axis_names(transitions) or (array and transitions.ndim != 3):
-        raise InvalidChain("transitions is one table; give a list of kernels, one per step: TimedChain([P, P, P])")
+        raise InvalidChain("transitions is a single table; give a list of kernels, one per step: TimedChain([P, P, P])")
     try:
         kernels = list(transitions)
     except TypeError:
         raise InvalidChain(f"transitions is a {type(transitions).__name__}; give a list of kernels") from None
     if not kernels:
-        raise InvalidChain("transitions is empty; a timed chain has at least one step")
+        raise InvalidChain("transitions is empty; a timed chain needs at least one step")
     return kernels
 
 
 def _names(kernels: list[Any], labels: Any) -> list[Any] | None:
-    """The labels of every time, as given or as tables name their rows and columns; None if there are none."""
+    """Return the labels of each time, given or from the names of rows and columns; None if there are none."""
     T = len(kernels)
     if labels is not None:
         given = list(labels)
@@ -288,13 +298,13 @@ def _names(kernels: list[Any], labels: Any) -> list[Any] | None:
         return None
     if None in found:
         raise InvalidChain(
-            f"the tables name the states of some times, but not of time {found.index(None)}: give labels"
+            f"the tables name the states of some times, but not of time {found.index(None)}; pass labels"
         )
     return found
 
 
 def _kernel(P: Any, t: int, names: list[Any] | None) -> Matrix:
-    """One kernel, checked; a labeled table is put in the order of the labels."""
+    """Return a validated kernel; a labeled table is put in the order of the labels."""
     table, name = P, f"transitions[{t}]"
     if axis_names(P):
         table = np.asarray(P) if names is None else in_order(P, (names[t], names[t + 1]), name)
@@ -318,7 +328,7 @@ def _is_vector(rewards: Any) -> bool:
 
 
 def _rewards_at(rewards: Any, t: int, n: int, labels: tuple[Labels, ...] | None) -> Floats:
-    """The rewards (n,) or (n, d) of one time."""
+    """Return the rewards (n,) or (n, d) of one time."""
     bare_part = in_order(rewards, [range(n) if labels is None else labels[t]], f"rewards[{t}]")
     shape = np.shape(bare_part)
     wanted = (n, shape[1]) if len(shape) == 2 else (n,)
@@ -329,11 +339,11 @@ def _rewards_at(rewards: Any, t: int, n: int, labels: tuple[Labels, ...] | None)
 
 
 def _paths(paths: Any) -> Floats:
-    """Sample paths as (N, T + 1, d), finite."""
+    """Return sample paths as a finite (N, T + 1, d) array."""
     try:
         values = np.asarray(paths, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidData(f"paths is no array of numbers ({error}); all paths need the same length") from None
+        raise InvalidData(f"paths is not an array of numbers ({error}); all paths need the same length") from None
     values = values[..., None] if values.ndim == 2 else values
     if values.ndim != 3 or 0 in values.shape or values.shape[1] < 2:
         raise InvalidData(
@@ -342,16 +352,16 @@ def _paths(paths: Any) -> Floats:
         )
     if not np.isfinite(values).all():
         n, t, _ = (int(k) for k in np.argwhere(~np.isfinite(values))[0])
-        raise InvalidData(f"path {n} is {values[n, t]} at time {t}; drop such paths, or fill them in")
+        raise InvalidData(f"path {n} is {values[n, t]} at time {t}; drop such paths, or fill in the values")
     return values
 
 
 def _cells(values: Floats, n_states: Any, width: Any, generator: np.random.Generator) -> list[Integers]:
-    """The cell of each path at each time, by any numbers."""
+    """Return the cell of each path at each time, as arbitrary integers."""
     n, times, d = values.shape
     if width is not None:
         if n_states is not None or not 0.0 < as_number(width) < np.inf:
-            raise InvalidArgument(f"width is {width!r}; give a positive number, and leave n_states out")
+            raise InvalidArgument(f"width is {width!r}; give a positive number, and omit n_states")
         return [_cubes(values[:, t], float(width)) for t in range(times)]
     counts = _cell_counts(n_states, n, times, d)
     if d > 1:
@@ -368,7 +378,7 @@ def _cells(values: Floats, n_states: Any, width: Any, generator: np.random.Gener
 
 
 def _cell_counts(n_states: Any, n: int, times: int, d: int) -> list[int]:
-    """How many cells each time may have."""
+    """Return the maximum number of cells at each time."""
     if n_states is None:
         return [max(2, round(2 * n ** (1 / 3) if d == 1 else n ** (1 / 2) / 2))] * times
     counts = list(n_states) if np.ndim(n_states) else [n_states] * times
@@ -380,7 +390,7 @@ def _cell_counts(n_states: Any, n: int, times: int, d: int) -> list[int]:
 
 
 def _dyadic(x: Floats, k: int) -> float:
-    """The least power of two such that sorted values lie in at most k cells of this width; zero if all are few."""
+    """Return the smallest power of two such that sorted values lie in at most k cells; 0 for ≤ k distinct values."""
     distinct = x[np.concatenate([[True], np.diff(x) > 0])]
     if distinct.size <= k:
         return 0.0
@@ -392,13 +402,13 @@ def _dyadic(x: Floats, k: int) -> float:
 
 
 def _on_the_line(x: Floats, k: int, width: float) -> Integers:
-    """The cell of each value; where there are no more than k distinct values, these."""
+    """Return the cell of each value; up to k distinct values are their own cells."""
     distinct, cell = np.unique(x, return_inverse=True)
     return cell.reshape(-1) if distinct.size <= k else _cubes(x[:, None], width)
 
 
 def _cubes(x: Floats, width: float) -> Integers:
-    """The cell of each of N points (N, d): cells are centered at the multiples of their width."""
+    """Return the cell of each of N points (N, d); cells are centered at multiples of their width."""
     places = np.floor(x / width + 0.5)
     if x.shape[1] == 1:
         return places[:, 0].astype(np.int64)
@@ -406,7 +416,7 @@ def _cubes(x: Floats, width: float) -> Integers:
 
 
 def _clusters(x: Floats, k: int, generator: np.random.Generator) -> Integers:
-    """The cell of each of N points (N, d), by Lloyd's algorithm from k random points."""
+    """Return the cell of each of N points (N, d), by Lloyd's algorithm from k random points."""
     import warnings
 
     from scipy.cluster.vq import kmeans2
@@ -416,24 +426,25 @@ def _clusters(x: Floats, k: int, generator: np.random.Generator) -> Integers:
         return cell.reshape(-1)
     first = distinct[np.sort(generator.choice(len(distinct), size=k, replace=False))]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of empty clusters, which are dropped
+        warnings.simplefilter("ignore")  # about empty clusters, which are dropped
         return np.asarray(kmeans2(x, first, iter=LLOYD, minit="matrix")[1])
 
 
 def _centered(x: Floats, cell: Integers) -> tuple[Integers, Floats]:
-    """Cells without empty ones, and the means of their points (N, d)."""
+    """Renumber the cells without empty ones; also return the means of their points (N, d)."""
     _, first, cell = np.unique(cell, return_index=True, return_inverse=True)
     cell, start = cell.reshape(-1), x[first]
-    off = [np.bincount(cell, weights=column) for column in (x - start[cell]).T]  # zero where all are equal: exact
+    # Averaging the offsets from one point of the cell makes the mean exact where all points of the cell are equal.
+    off = [np.bincount(cell, weights=column) for column in (x - start[cell]).T]
     return cell, start + np.stack(off, axis=1) / np.bincount(cell)[:, None]
 
 
 def _remembered(
     cells: list[Integers], centers: list[Floats], memory: int | None
 ) -> tuple[list[Integers], list[Floats]]:
-    """States that remember the last ``memory`` cells: the state of each path, and the centers they show."""
+    """Combine the last ``memory`` cells into states: the state of each path, and the centers of the current cells."""
     if memory is not None and check_count(memory, "memory") < 1:
-        raise InvalidArgument("memory is 0; a state knows at least its own cell, memory=1")
+        raise InvalidArgument("memory is 0; it must be at least 1, the current cell")
     if memory == 1:
         return cells, centers
     states, shown = [cells[0]], [centers[0]]
@@ -447,7 +458,7 @@ def _remembered(
 
 
 def _shares(now: Integers, after: Integers, shape: tuple[int, int]) -> Matrix:
-    """P[i, j]: the share of the paths in state i that are in state j next; sparse where that is much smaller."""
+    """Return P[i, j], the fraction of the paths in state i that move to state j; sparse if that is much smaller."""
     counts = sp.coo_array((np.ones(now.size), (now, after)), shape=shape).tocsr()
     counts.sum_duplicates()
     counts.data /= np.repeat(np.bincount(now, minlength=shape[0]), np.diff(counts.indptr))

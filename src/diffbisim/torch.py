@@ -1,19 +1,18 @@
-"""The distance as a differentiable function of torch tensors.
+"""The distance as a differentiable function of PyTorch tensors.
 
     from diffbisim.torch import distance
 
     P = torch.softmax(logits, dim=1)                       # any computation that ends in stochastic rows
-    d = distance(X, P, cost="reward", discount=0.95)       # X a MarkovChain, or a tensor that may be learned too
+    d = distance(X, P, cost="reward", discount=0.95)       # X is a MarkovChain or another tensor
     d.backward()
 
-Forward by a solver of this package in double precision, backward by its envelope gradient (gradient.py): nothing is
-unrolled. The result has the dtype and device of P. First derivatives, in reverse mode; a second one is refused. See
-docs/gradients.md on kinks and on what the gap means.
+The forward pass runs a solver in double precision; the backward pass uses the envelope gradient (gradient.py), so
+nothing is unrolled. The result has the dtype and device of P. Only first derivatives in reverse mode are supported. See
+docs/gradients.md about kinks and the meaning of the gap.
 
-Two ways lead to a solver. A call is an autograd function that remembers its solution, so that the derivatives are made
-when they are asked for, and ``torch.func.vmap`` goes entry by entry. In ``torch.compile`` nothing can be remembered
-between two kernels: there the distance is an operator, ``diffbisim::distance``, that returns its derivatives along with
-the value.
+There are two implementations. In eager mode an autograd function keeps the solution, so that derivatives are computed
+only when needed, and ``torch.func.vmap`` loops over the entries. A graph of ``torch.compile`` cannot keep Python
+objects, so there the distance is an operator, ``diffbisim::distance``, that returns its derivatives with the value.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim import _bridge
-from diffbisim._bridge import Asked, Entries, Kernel, Steps
+from diffbisim._bridge import Entries, Kernel, Settings, Steps
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
@@ -35,18 +34,18 @@ from diffbisim.timed import TimedChain
 
 try:
     import torch
-except ImportError as error:  # pragma: no cover - tested in a process of its own
+except ImportError as error:  # pragma: no cover - tested in a subprocess
     raise MissingExtra("diffbisim.torch needs PyTorch: pip install 'diffbisim[torch]'") from error
 
 __all__ = ["distance", "distance_and_result"]
 
 
 def distance(X: Any, Y: Any, cost: Any = "reward", discount: float = 0.95, **options: Any) -> torch.Tensor:
-    """The distance between two chains as a scalar tensor; see :func:`distance_and_result` for all options.
+    """Compute the distance between two chains as a scalar tensor, or a batch of distances.
 
-    Kernels with a leading batch dimension, (B, n, n), give B distances, solved by all processors (and differentiated,
-    where a gradient will be wanted); cost (B, n_X, n_Y), starts and rewards (B, n) may have it as well. The same by
-    ``torch.func.vmap``. ``torch.compile`` keeps the call in its graph, with dense kernels.
+    The parameters are those of :func:`distance_and_result`. Kernels with a leading batch dimension, (B, n, n), give B
+    distances, solved in parallel; cost (B, n_X, n_Y), initial distributions and rewards (B, n) may have it too.
+    ``torch.func.vmap`` does the same. With dense kernels ``torch.compile`` keeps the call in its graph.
     """
     if torch.compiler.is_compiling():
         return _compiled(X, Y, cost, discount, **options)
@@ -56,7 +55,7 @@ def distance(X: Any, Y: Any, cost: Any = "reward", discount: float = 0.95, **opt
         return _call(**given).value()
     ones = ({**given, **{name: given[name][b] for name in names}} for b in range(len(given[names[0]])))
     calls = [_call(**one) for one in ones]
-    tasks(_solve_ahead, calls, torch.is_grad_enabled())  # which is a matter of the thread
+    tasks(_solve_ahead, calls, torch.is_grad_enabled())  # grad mode is thread-local
     return torch.stack([call.value() for call in calls])
 
 
@@ -75,52 +74,58 @@ def distance_and_result(
     warm: DistanceResult | None = None,
     **asked: Any,
 ) -> tuple[torch.Tensor, DistanceResult]:
-    """The distance as a scalar tensor, and the full result behind it (bounds, plans, encoder).
+    """Compute the distance as a scalar tensor, and the full result (bounds, plans, encoder).
+
+    Stored zeros of a sparse tensor get the one-sided derivative for adding mass there, like zeros of a dense tensor.
 
     {arguments}
-    Stored zeros of a sparse tensor get the derivative for mass that enters there, as the zeros of a dense one do.
+
+    Returns
+    -------
+    value : scalar tensor
+    result : DistanceResult
     """
-    how = Asked(discount, solver, tol, warm, Question(**asked))
-    return evaluate(X, Y, cost, how, initial=initial, initial_x=initial_x, rewards=rewards)
+    settings = Settings(discount, solver, tol, warm, Question(**asked))
+    return evaluate(X, Y, cost, settings, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
 def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call":
-    """One distance of a batch, ready to be solved; options as for :func:`distance_and_result`."""
+    """Prepare one distance of a batch; options as for :func:`distance_and_result`."""
     given = {name: options.pop(name, None) for name in ("initial", "initial_x", "rewards")}
     how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
-    return _Call.of(X, Y, cost, Asked(discount, **how, question=Question(**options)), **given)
+    return _Call.of(X, Y, cost, Settings(discount, **how, question=Question(**options)), **given)
 
 
 def _solve_ahead(_: None, call: "_Call") -> None:
-    """Solve in this thread what torch would solve in the caller's."""
-    # Tensors under torch.func cannot be read here; whatever it is, torch comes by it again.
+    """Solve in a worker thread, so that torch finds the solution when it evaluates the call."""
+    # Tensors under torch.func cannot be read here; torch evaluates these calls itself later.
     with suppress(RuntimeError):
         call.solve(call.parts)
         if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in call.parts):
-            call.solve.found.gradient  # noqa: B018 - made now, and kept
+            call.solve.found.gradient  # noqa: B018 - computed now and cached
 
 
 def evaluate(
-    X: Any, Y: Any, cost: Any, asked: Asked, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
+    X: Any, Y: Any, cost: Any, settings: Settings, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
 ) -> tuple[torch.Tensor, DistanceResult]:
-    """:func:`distance_and_result`; X may be a stream as well."""
-    call = _Call.of(X, Y, cost, asked, initial, initial_x, rewards)
+    """Compute the value and the result; like :func:`distance_and_result`, but X may be a stream."""
+    call = _Call.of(X, Y, cost, settings, initial, initial_x, rewards)
     return call.value(), call.solve.found
 
 
 class _Side(NamedTuple):
-    """One of the two chains: a constant, or a kernel of which the values are a tensor."""
+    """One of the two chains: a constant, or a kernel whose values are a tensor."""
 
     name: str
     constant: MarkovChain | TimedChain | Stream | None = None
     values: torch.Tensor | None = None
-    places: tuple[Any, Any, int] | None = None  # rows and columns of the stored values, if sparse; number of states
+    places: tuple[Any, Any, int] | None = None  # if sparse: rows and columns of the values, and number of states
     start: Any = None
-    shapes: _bridge.Shapes | None = None  # of the kernels of all steps, if the values are those of several
+    shapes: _bridge.Shapes | None = None  # of the kernels, if there is one per step
 
     @property
     def timed(self) -> bool:
-        """Whether there is a kernel for every step."""
+        """Whether there is one kernel per step."""
         return self.shapes is not None or isinstance(self.constant, TimedChain)
 
     def kernel(self, values: Any) -> Kernel | None:
@@ -137,23 +142,23 @@ class _Side(NamedTuple):
 
 
 class _Solve:
-    """One evaluation: what is asked, and what was found."""
+    """A problem and, once solved, its result."""
 
-    def __init__(self, x: _Side, y: _Side, asked: Asked, shapes: _bridge.Shapes | None = None) -> None:
-        self.x, self.y, self.asked, self.shapes = x, y, asked, shapes  # shapes: of costs by time, which are flat
+    def __init__(self, x: _Side, y: _Side, settings: Settings, shapes: _bridge.Shapes | None = None) -> None:
+        self.x, self.y, self.settings, self.shapes = x, y, settings, shapes  # shapes of the costs per time
         self.result: DistanceResult | None = None
-        self.entries: list[_Solve] = []  # under vmap: one for each, instead of a result
+        self.entries: list[_Solve] = []  # under vmap: one per entry, instead of a result
         self.kernels: tuple[Kernel | None, Kernel | None] = (None, None)
 
     @property
     def found(self) -> DistanceResult:
         if self.result is None:
-            raise InvalidArgument("under torch.func.vmap there is no single result: use distance")
+            raise InvalidArgument("under torch.func.vmap there is no single result; use distance")
         return self.result
 
     def another(self) -> "_Solve":
-        """The same question, not yet answered."""
-        return _Solve(self.x, self.y, self.asked, self.shapes)
+        """Return an unsolved copy."""
+        return _Solve(self.x, self.y, self.settings, self.shapes)
 
     def __call__(self, parts: tuple[torch.Tensor | None, ...]) -> float:
         if self.result is not None:
@@ -162,11 +167,11 @@ class _Solve:
         kernel_x, kernel_y = self.kernels = self.x.kernel(P_x), self.y.kernel(P_y)
         assert c is not None
         x, y = self.x.chain(kernel_x, nu_x), self.y.chain(kernel_y, nu_y)
-        self.result = _bridge.solve(x, y, c if self.shapes is None else _bridge.pieces(c, self.shapes), self.asked)
+        self.result = _bridge.solve(x, y, c if self.shapes is None else _bridge.pieces(c, self.shapes), self.settings)
         return self.result.value
 
     def derivative(self, k: int) -> torch.Tensor:
-        """That in part k: two kernels, two starts, the cost."""
+        """Return the derivative with respect to part k (kernels, initial distributions, cost)."""
         side, result = "xy"[k % 2], self.found
         if k == 4:
             found = _bridge.joined(result.gradient.cost, self.shapes)
@@ -182,17 +187,17 @@ class _Solve:
 
 
 class _Call(NamedTuple):
-    """One evaluation, its parts in double precision, and a tensor that the answer is to be like."""
+    """A problem, its parts in double precision, and a tensor that sets dtype and device of the value."""
 
     solve: _Solve
     parts: tuple[torch.Tensor | None, ...]
     like: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, X: Any, Y: Any, cost: Any, asked: Asked, initial: Any, initial_x: Any, rewards: Any) -> "_Call":
+    def of(cls, X: Any, Y: Any, cost: Any, settings: Settings, initial: Any, initial_x: Any, rewards: Any) -> "_Call":
         like = next((v for v in _flat(Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
         if like is None:
-            raise InvalidArgument("no argument is a floating-point tensor: use diffbisim.distance")
+            raise InvalidArgument("no argument is a floating-point tensor; use diffbisim.distance")
         x, y = _side(X, initial_x, None, "X"), _side(Y, initial, X, "Y")
         shapes = None
         if x.timed or y.timed:
@@ -204,7 +209,7 @@ class _Call(NamedTuple):
             n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
             cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
         parts = tuple(map(_double, (x.values, y.values, x.start, y.start, _tensor(cost))))
-        return cls(_Solve(x, y, asked, shapes), parts, like)
+        return cls(_Solve(x, y, settings, shapes), parts, like)
 
     def value(self) -> torch.Tensor:
         apply: Any = _Distance.apply
@@ -213,7 +218,7 @@ class _Call(NamedTuple):
 
 
 class _Distance(torch.autograd.Function):
-    """d and its five derivatives; all tensors double, on the CPU."""
+    """The distance as a function of five parts, all in double precision on the CPU."""
 
     @staticmethod
     def forward(solve: _Solve, *parts: torch.Tensor | None) -> torch.Tensor:
@@ -245,10 +250,10 @@ class _Distance(torch.autograd.Function):
 
 
 class _Derivative(torch.autograd.Function):
-    """The derivatives as functions of the parts, so that a second derivative finds somebody to ask, who refuses.
+    """The derivatives as functions of the parts, so that second derivatives raise an error.
 
-    ``once_differentiable`` would not do: it refuses only if the gradient that comes in has to be differentiated, and
-    otherwise takes the one that goes out for a constant, whose derivative is zero.
+    ``once_differentiable`` is not enough: it raises only if the incoming gradient requires grad, and otherwise treats
+    the outgoing gradient as a constant, whose derivative is silently zero.
     """
 
     @staticmethod
@@ -269,7 +274,7 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, solve: _Solve, wanted: tuple[int, ...], *parts: torch.Tensor | None) -> Any:
-        if not solve.entries:  # the distance itself was not in the batch: torch.func.hessian comes by here
+        if not solve.entries:  # the distance itself was not batched: this is torch.func.hessian
             raise InvalidArgument(_bridge.ONCE)
         apply: Any = _Derivative.apply
         own = zip(solve.entries, _entries(info, in_dims[2:], parts), strict=True)
@@ -278,7 +283,7 @@ class _Derivative(torch.autograd.Function):
 
 
 def _entries(info: Any, dims: Any, parts: Any) -> Iterator[tuple[torch.Tensor | None, ...]]:
-    """The parts of each entry of a batch of ``torch.func.vmap``."""
+    """Yield the parts of each entry of a ``torch.func.vmap`` batch."""
     for b in range(info.batch_size):
         yield tuple(part if k is None else part.select(k, b) for part, k in zip(parts, dims, strict=True))
 
@@ -287,7 +292,7 @@ def _entries(info: Any, dims: Any, parts: Any) -> Iterator[tuple[torch.Tensor | 
 
 
 class _Constants(NamedTuple):
-    """What of a compiled call is no tensor; None where there is one."""
+    """The arguments of a compiled call that are not tensors; None for those that are."""
 
     X: Any
     Y: Any
@@ -295,23 +300,23 @@ class _Constants(NamedTuple):
     initial: Any
     cost: Any
     rewards: Any
-    asked: Asked
+    settings: Settings
 
 
-_kept: list[_Constants] = []  # by number, which is all that a graph can hold; one for every call that was compiled
+_kept: list[_Constants] = []  # one per compiled call; a graph can only hold its index
 
 
 def _compiled(
     X: Any, Y: Any, cost: Any, discount: float, initial: Any = None, initial_x: Any = None, rewards: Any = None,
     **options: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """The call as it stands in the graph of ``torch.compile``: what is no tensor is put away now, under a number."""
+    """Evaluate the distance in the graph of ``torch.compile``; arguments that are not tensors are stored in _kept."""
     if isinstance(rewards, torch.Tensor) and isinstance(cost, str):
         cost, rewards = (_rewards_of(X)[:, None] - rewards[..., None, :]).abs(), None
     given = {"X": X, "Y": Y, "initial_x": initial_x, "initial": initial, "cost": cost}
     tensors = {name: v for name, v in given.items() if isinstance(v, torch.Tensor)}
     solver = options.pop("solver", None)
-    names = getattr(solver, "__dataclass_fields__", ())  # a frozen object does not go through the tracer, but these do
+    names = getattr(solver, "__dataclass_fields__", ())  # the tracer cannot handle frozen objects, but their fields
     options["solver"] = (type(solver), {name: getattr(solver, name) for name in names}) if names else solver
     constants: list[Any] = [None if name in tensors else v for name, v in given.items()]
     key = _keep(*constants, rewards, discount, *options.items())
@@ -329,31 +334,31 @@ def _compiled(
 
 
 def _keep(X: Any, Y: Any, initial_x: Any, initial: Any, cost: Any, rewards: Any, discount: Any, *options: Any) -> int:
-    """The number under which the constants of a call are found; run while the graph is made, and once for it."""
+    """Store the constants of a call and return their index; runs once, while the graph is traced."""
     for name, chain in {"X": X, "Y": Y}.items():
         if not (chain is None or isinstance(chain, MarkovChain)):
             raise InvalidArgument(
-                f"{name} is a {type(chain).__name__}: torch.compile takes dense kernels and MarkovChains; call the "
-                "distance in a function under torch.compiler.disable"
+                f"{name} is a {type(chain).__name__}, but torch.compile supports dense kernels and MarkovChains only; "
+                "call distance in a function decorated with torch.compiler.disable"
             )
     question = dict(options)
     solver, tol, warm = (question.pop(name, None) for name in ("solver", "tol", "warm"))
     if isinstance(solver, tuple):
         kind, given = solver
         solver = kind(**{field.name: given[field.name] for field in fields(kind) if field.init})
-    asked = Asked(discount, solver, tol, warm, Question(**question))
-    _kept.append(_Constants(X, Y, initial_x, initial, cost, rewards, asked))
+    settings = Settings(discount, solver, tol, warm, Question(**question))
+    _kept.append(_Constants(X, Y, initial_x, initial, cost, rewards, settings))
     return len(_kept) - 1
 
 
 def _rewards_of(X: Any) -> torch.Tensor:
-    """Those of the chain, as a constant of the graph."""
+    """Return the rewards of the chain as a constant of the graph."""
     if not isinstance(X, MarkovChain) or X.rewards is None:
-        raise InvalidArgument('cost "reward": X must be a MarkovChain with rewards; else give the (n_X, n_Y) table')
+        raise InvalidArgument(_bridge.NEEDS_REWARDS)
     return _tensor(X.rewards)
 
 
-for _constant in (_keep, _rewards_of):  # torch.compiler.assume_constant_result, without the two seconds of its import
+for _constant in (_keep, _rewards_of):  # as torch.compiler.assume_constant_result does, whose import takes two seconds
     _constant.__dict__["_dynamo_marked_constant"] = True
 
 
@@ -362,13 +367,13 @@ def _operator(
     P_x: torch.Tensor | None, P_y: torch.Tensor | None, nu_x: torch.Tensor | None, nu_y: torch.Tensor | None,
     c: torch.Tensor | None, key: int,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """The values of a batch, (B,), and their derivatives in each of the five parts; empty where a part is missing."""
+    """Return the values of a batch, (B,), and their derivatives by each of the five parts; empty for missing parts."""
     kept, given = _kept[key], (P_x, P_y, nu_x, nu_y, c)
     calls = []
     for b in range(next(v.shape[0] for v in given if v is not None)):
         own = (constant if v is None else v[b] for constant, v in zip(kept[:5], given, strict=True))
         X, Y, initial_x, initial, cost = own
-        calls.append(_Call.of(X, Y, cost, kept.asked, initial, initial_x, kept.rewards))
+        calls.append(_Call.of(X, Y, cost, kept.settings, initial, initial_x, kept.rewards))
     tasks(_solve_and_differentiate, calls)
     values = torch.tensor([call.solve.found.value for call in calls], dtype=torch.float64)
     return [values] + [
@@ -379,7 +384,7 @@ def _operator(
 
 def _solve_and_differentiate(_: None, call: _Call) -> None:
     call.solve(call.parts)
-    call.solve.found.gradient  # noqa: B018 - made now, and kept
+    call.solve.found.gradient  # noqa: B018 - computed now and cached
 
 
 @_operator.register_fake
@@ -389,7 +394,7 @@ def _shapes(P_x: Any, P_y: Any, nu_x: Any, nu_y: Any, c: Any, key: int) -> list[
     return [one.new_empty(one.shape[0])] + [one.new_empty(0) if v is None else torch.empty_like(v) for v in given]
 
 
-def _remember(ctx: Any, inputs: Any, output: Any) -> None:
+def _save_derivatives(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*output[1:])
 
 
@@ -399,11 +404,11 @@ def _pull_back(ctx: Any, seeds: Any) -> Any:
     return *found, None
 
 
-_operator.register_autograd(_pull_back, setup_context=_remember)
+_operator.register_autograd(_pull_back, setup_context=_save_derivatives)
 
 
 def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:
-    """``other``: the chain whose start it has by default, if both have as many states."""
+    """Prepare one of the two chains; ``other`` provides the default initial distribution."""
     if isinstance(chain, (MarkovChain, TimedChain, Stream)):
         _bridge.no_start(initial, name)
         return _Side(name, chain)
@@ -413,8 +418,8 @@ def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:
         return _Side(name, values=flat, start=start, shapes=shapes)
     if not isinstance(chain, torch.Tensor):
         raise InvalidArgument(
-            f"{name} is a {type(chain).__name__}; give a MarkovChain or a tensor of its kernel, or a list of kernels, "
-            "one for every step"
+            f"{name} is a {type(chain).__name__}; give a MarkovChain, a tensor with its kernel, or a list of kernels, "
+            "one per step"
         )
     start = _bridge.default_start(other, chain.shape[0]) if initial is None else initial
     if chain.layout == torch.strided:
@@ -426,7 +431,7 @@ def _side(chain: Any, initial: Any, other: Any, name: str) -> _Side:
 
 
 def _flat(*values: Any) -> list[Any]:
-    """What is in lists as well."""
+    """Return the values, with lists and tuples flattened."""
     return [v for value in values for v in (value if isinstance(value, (list, tuple)) else [value])]
 
 
@@ -439,5 +444,5 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def _double(value: Any) -> torch.Tensor | None:
-    """Differentiably in double precision on the CPU; what is no tensor stays out of the graph."""
+    """Convert a floating-point tensor differentiably to double precision on the CPU; None for anything else."""
     return value.to(device="cpu", dtype=torch.float64) if _floating(value) else None

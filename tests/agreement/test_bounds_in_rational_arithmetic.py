@@ -162,5 +162,5 @@ def test_temperatures_that_have_nothing_to_do_with_the_costs_are_refused(epsilon
     problem = Problem.make(
         db.examples.cycle(2), db.examples.cycle(3), scale * np.array([[0, 0.5, 1], [1, 0, 0.5]]), 0.9
     )
-    with pytest.raises(db.InvalidArgument, match="choose a temperature nearer to the costs"):
+    with pytest.raises(db.InvalidArgument, match="choose a temperature closer to the costs"):
         SinkhornPolicy(epsilon=epsilon).solve(problem)

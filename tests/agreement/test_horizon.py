@@ -169,7 +169,7 @@ def test_plans_potentials_and_laws():
     assert r.value == pytest.approx(mean, abs=1e-12)
     with pytest.raises(db.InvalidArgument, match="occupancy_at"):
         r.occupancy  # noqa: B018
-    with pytest.raises(db.InvalidArgument, match="time 2 is the last"):
+    with pytest.raises(db.InvalidArgument, match="time is 2, after the last step"):
         r.plan(0, 0, time=2)
 
 
@@ -365,16 +365,16 @@ def test_pairwise_asks_the_same_question():
         ({"horizon": 2.5}, "horizon is 2.5"),
         ({"horizon": 3, "discount": 0}, "discount is 0"),
         ({"horizon": 3, "discount": 1.5}, "discount is 1.5"),
-        ({"weights": [0.0, 0.0]}, "nothing counts"),
+        ({"weights": [0.0, 0.0]}, "positive weight"),
         ({"weights": [1.0, -1.0]}, r"weights\[1\] is -1"),
         ({"weights": [1.0, np.inf]}, r"weights\[1\] is inf"),
         ({"weights": [1.0]}, "weights has shape"),
         ({"weights": [[1.0, 2.0]]}, "weights has shape"),
-        ({"weights": ["a", "b"]}, "no list of numbers"),
-        ({"weights": [1, 2, 3], "horizon": 4}, "leave one out"),
-        ({"weights": [1e308, 1e308]}, "a double cannot hold"),
-        ({"horizon": 2, "criterion": "average"}, "has no end"),
-        ({"horizon": 2, "solver": "lp"}, "does not solve"),
+        ({"weights": ["a", "b"]}, "not a list of numbers"),
+        ({"weights": [1, 2, 3], "horizon": 4}, "omit one of them"),
+        ({"weights": [1e308, 1e308]}, "out of range for double precision"),
+        ({"horizon": 2, "criterion": "average"}, "has an infinite horizon"),
+        ({"horizon": 2, "solver": "lp"}, "does not support"),
         ({"horizon": 2, "warm": 3}, "warm is a int"),
     ],
 )
@@ -387,9 +387,9 @@ def test_bad_questions(question, words):
 def test_processes_and_costs_that_do_not_fit():
     X = db.TimedChain([[[0.5, 0.5]], [[1, 0], [0, 1]]], rewards=[[0], [0, 1], [0, 1]])
     Y, three = db.examples.random_chain(2, 0), db.TimedChain.repeat(db.examples.random_chain(2, 0), 3)
-    with pytest.raises(db.InvalidArgument, match="X has 2 steps, 5 are asked for"):
+    with pytest.raises(db.InvalidArgument, match="X has 2 steps, fewer than 5"):
         db.distance(X, Y, horizon=5)
-    with pytest.raises(db.InvalidArgument, match="say how many count, horizon=2"):
+    with pytest.raises(db.InvalidArgument, match="pass horizon=2"):
         db.distance(X, three)
     assert db.distance(X, three, horizon=1).n_steps == 1
     with pytest.raises(db.InvalidCost, match="give a list of 3 tables"):
@@ -402,7 +402,7 @@ def test_processes_and_costs_that_do_not_fit():
         db.distance(X, Y, cost="indicator")
     with pytest.raises(db.InvalidCost, match="not an array of numbers"):
         db.distance(Y, Y, cost=[[1.0, 2.0], [3.0]], horizon=2)
-    with pytest.raises(db.InvalidArgument, match="has no end"):
+    with pytest.raises(db.InvalidArgument, match="has an infinite horizon"):
         db.distance(X, Y, criterion="average")
     with pytest.raises(db.InvalidArgument, match="X is a list"):
         db.distance([[1.0]], Y, horizon=2)
@@ -414,7 +414,7 @@ def test_processes_and_costs_that_do_not_fit():
     with pytest.raises(db.InvalidArgument, match="y = 2 is not a state at time 1"):
         r.potentials(0, 2, time=1)
     for unknown in ("duals", "implicit_reward"):
-        with pytest.raises(db.InvalidArgument, match="discounted criterion"):
+        with pytest.raises(db.InvalidArgument, match="criterion='discounted'"):
             getattr(r, unknown)() if unknown == "implicit_reward" else getattr(r, unknown)
 
 

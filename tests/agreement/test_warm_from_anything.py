@@ -121,7 +121,7 @@ def test_a_reachable_result_has_pairs_that_were_not_solved():
 def test_warm_of_another_size_or_kind_is_refused(solver):
     now = problem("connected")
     larger = Exact().solve(Problem.make(now.x, now.x, np.zeros((3, 3)), 0.9))
-    for warm, message in ((larger, "leave warm out"), (0.5, "give the result of a previous distance")):
+    for warm, message in ((larger, "omit warm"), (0.5, "give a previous result of distance")):
         with pytest.raises(db.InvalidArgument, match=message):
             SOLVERS[solver].solve(now, warm=warm)
 

@@ -343,7 +343,7 @@ def check_tables(result, question, whole):
 def check_occupancy(result, question, finished):
     m = asked(lambda: result.occupancy)
     if isinstance(m, str):
-        refused = "numbers of states change" if question == "timed" else "the run was stopped"
+        refused = "numbers of states change" if question == "timed" else "the run stopped at time"
         assert refused in m
         assert question == "timed" or not finished
         return
@@ -364,7 +364,7 @@ def check_gradient(result, question, finished):
     gradient = asked(lambda: result.gradient)
     if isinstance(gradient, str):
         assert not finished
-        assert "go on with warm=result" in gradient
+        assert "continue it with warm=result" in gradient
         return
     for name in FIELDS:
         part = getattr(gradient, name)

@@ -136,7 +136,7 @@ def test_check_grads_through_a_kernel_for_every_step(double):
     slopes = jax.grad(of)(list(map(jnp.asarray, Ps)), Qs, costs)
     for slope, of_core in zip(slopes, known.gradient.transition_x, strict=True):
         np.testing.assert_allclose(slope, of_core, rtol=0, atol=1e-9)
-    with pytest.raises(db.InvalidArgument, match="needs chains that stay the same"):
+    with pytest.raises(db.InvalidArgument, match="is not available with one kernel per step"):
         distance(db.TimedChain(Ps), Qs, "reward")
 
 

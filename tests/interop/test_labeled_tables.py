@@ -85,20 +85,24 @@ def test_names_of_several_levels_are_tuples():
         (
             frame(columns=["a", "b", "d"]),
             {},
-            "transition has a row 'c' and no column of that name; both name the states",
+            "transition has a row 'c' but no column 'c'; both must name the states",
         ),
         (frame(rows=["a", "b", "b"]), {}, "the row index of transition names 'b' twice"),
         (frame(rows=["a", "b", None], columns=["a", "b", None]), {}, "a missing value"),
         (
             frame(),
             {"labels": ["a", "b", "z"]},
-            "the row index of transition names 'c', which is no state (they are 'a',",
+            "the row index of transition names 'c', which is not a known state (the labels are 'a',",
         ),
         (frame(rows=None), {}, "transition names its columns ('a', 'b', 'c') but not its rows; pass labels=[...]"),
         (frame(columns=None), {}, "transition names its rows ('a', 'b', 'c') but not its columns"),
         (pl.DataFrame(P, schema=NAMES), {}, "transition names its columns ('a', 'b', 'c') but not its rows"),
         (frame().iloc[:2], {}, "transition has shape (2, 3); it must be square"),
-        ([frame().loc["a"], frame().loc["b"], frame().loc["c"]], {}, "transition is a list of labeled rows; make one"),
+        (
+            [frame().loc["a"], frame().loc["b"], frame().loc["c"]],
+            {},
+            "transition is a list of labeled rows; combine them",
+        ),
     ],
 )
 def test_names_that_do_not_match(table, options, message):
@@ -142,9 +146,11 @@ def test_a_start_may_leave_out_states_and_rewards_may_not():
     assert np.array_equal(db.MarkovChain(frame(), initial=pd.Series({"c": 0.75, "a": 0.25})).initial, [0.25, 0, 0.75])
     with pytest.raises(InvalidChain, match="rewards has no entry for state 'b'"):
         db.MarkovChain(frame(), rewards=pd.Series({"c": 1, "a": 2}))
-    with pytest.raises(InvalidChain, match="rewards names 'z', which is no state"):
+    with pytest.raises(InvalidChain, match="rewards names 'z', which is not a known state"):
         db.MarkovChain(frame(), rewards=pd.Series([1, 2, 3, 4], [*NAMES, "z"]))
-    with pytest.raises(InvalidChain, match=re.escape("rewards names 'a', which is no state (they have no labels)")):
+    with pytest.raises(
+        InvalidChain, match=re.escape("rewards names 'a', which is not a known state (there are no labels)")
+    ):
         db.MarkovChain(P, rewards=pd.Series([1, 2, 3], NAMES))
     with pytest.raises(InvalidChain, match="rewards names 'a' twice"):
         db.MarkovChain(frame(), rewards=pd.Series([1, 2, 3, 4], [*NAMES, "a"]))
@@ -159,14 +165,14 @@ def test_costs_go_by_name():
     for cost in (named, xr.DataArray(named), lambda X, Y: named):
         assert np.array_equal(db.distance(X, Y, cost).problem.cost, table)
     for wrong, message in (
-        (named.T, "the row index of cost names 'v', which is no state of X (they are 'a', 'b', 'c')"),
+        (named.T, "the row index of cost names 'v', which is not a known state of X (the labels are 'a', 'b', 'c')"),
         (named.loc[["c", "a"]], "the row index of cost has no entry for state of X 'b'"),
-        (named.rename(columns={"v": "w"}), "the column index of cost names 'w', which is no state of Y"),
+        (named.rename(columns={"v": "w"}), "the column index of cost names 'w', which is not a known state of Y"),
     ):
         with pytest.raises(InvalidCost, match=re.escape(message)):
             db.distance(X, Y, wrong)
     bare = db.MarkovChain(P)
-    with pytest.raises(InvalidCost, match=re.escape("which is no state of X (they have no labels)")):
+    with pytest.raises(InvalidCost, match=re.escape("which is not a known state of X (there are no labels)")):
         db.distance(bare, Y, named)
 
 
@@ -201,13 +207,13 @@ def test_mdps_go_by_name():
     for options, message in (
         (
             {"rewards": rewards.rename(columns={"move": "run"})},
-            "the column index of rewards names 'run', which is no act",
+            "the column index of rewards names 'run', which is not a known act",
         ),
         ({"rewards": rewards.drop("b")}, "the row index of rewards has no entry for state 'b'"),
     ):
         with pytest.raises(InvalidChain, match=re.escape(message)):
             db.MDP(kernels, actions=["stay", "move"], **options)
-    with pytest.raises(InvalidChain, match="transition names 'move', which is no action"):
+    with pytest.raises(InvalidChain, match="transition names 'move', which is not a known action"):
         db.MDP({"move": move, "stay": stay}, actions=["stay", "walk"])
     with pytest.raises(InvalidChain, match="matrix per action"):
         db.MDP(frame())
@@ -230,7 +236,9 @@ def test_pairs_with_one_index_go_by_it():
     assert chain.initial[chain.index("b")] == 1
     bare = db.MarkovChain.from_transitions(SEEN.state, SEEN.next_state, weights=pd.Series([1, 2, 3, 4]))
     assert np.array_equal(bare.transition, known.transition)
-    with pytest.raises(InvalidData, match="weights has another index than s; give it that of s, or pass a bare array"):
+    with pytest.raises(
+        InvalidData, match="weights and s have different indices; give weights that of s, or a bare array"
+    ):
         db.MarkovChain.from_transitions(SEEN.state, SEEN.next_state, weights=SEEN.weight.rename(lambda k: k + 1))
 
 

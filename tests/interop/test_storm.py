@@ -58,7 +58,7 @@ def test_mdps_of_storm(tmp_path):
     file(tmp_path, "m.lab", "#DECLARATION\ninit\n#END\n1 init\n")
     file(tmp_path, "m.pick.trans.rew", "0 1 1 4\n")
     file(tmp_path, "m.time.state.rew", "0 1\n")
-    with pytest.raises(InvalidData, match=re.escape("among pick (m.pick.trans.rew); time (m.time.state.rew)")):
+    with pytest.raises(InvalidData, match=re.escape("from pick (m.pick.trans.rew); time (m.time.state.rew)")):
         read_mdp(path)
     mdp = read_mdp(path, rewards="pick")
     model = stormpy.build_model_from_explicit(path, tmp_path / "m.lab")

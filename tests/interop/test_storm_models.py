@@ -66,7 +66,7 @@ def test_programs_objects_and_files_are_the_same_model(tmp_path, name, constants
 def test_choices_that_a_state_lacks_are_not_invented():
     """The least and the greatest discounted reward of the MDP with repeated choices are Storm's of the MDP as it is."""
     model = read_storm(FILES / "mdp/two_dice.nm")
-    with pytest.raises(InvalidData, match=re.escape("has no choice 1 (84 such gaps)")):
+    with pytest.raises(InvalidData, match=re.escape("has no choice 1 (missing choices: 84)")):
         db.as_chain(model)
     mdp = db.as_chain(model, unseen="repeat")
     checked = storm_bounds.written(model, storm_bounds.paid(model, "coinflips"))
@@ -123,9 +123,9 @@ def test_what_a_drn_file_says(tmp_path):
     assert mdp.rewards.tolist() == [[0.5, 0], [0, 0]]
     assert read_model(path, rewards="steps", unseen="self-loop").rewards.tolist() == [1, 0]
     assert read_model(path, rewards="goal", unseen="uniform").rewards.tolist() == [0, 1]
-    with pytest.raises(InvalidData, match=re.escape("state 1 has no action 'go' (1 such gaps)")):
+    with pytest.raises(InvalidData, match=re.escape("state 1 has no action 'go' (missing choices: 1)")):
         db.read_mdp(path, rewards="goal")
-    with pytest.raises(InvalidData, match="has 2 reward structures; choose by name"):
+    with pytest.raises(InvalidData, match="has 2 reward structures; choose one by name"):
         db.read_mdp(path, unseen="repeat")
     with pytest.raises(db.InvalidChain, match="holds an MDP"):
         db.read_chain(path, rewards="goal")
@@ -137,12 +137,12 @@ def test_what_a_drn_file_says(tmp_path):
         ("@type: MDP", "@type: CTMC", 2, "only DTMC and MDP"),
         ("@parameters\n", "@parameters\np", 4, "the model has parameters"),
         ("1/4", "0.3", 13, "sum to 1.05"),
-        ("1/4", "p", 14, "'p' is no number"),
+        ("1/4", "p", 14, "'p' is not a number"),
         ("1/4", "[0.1, 0.2]", 14, 'expected "state"'),
         ("\t\t1 : 0.75", "\t\t7 : 0.75", 15, "a state from 0 to 1"),
         ("state 1", "state 2", 18, "expected state 1 of 2"),
-        ("@nr_states\n2", "@nr_states\n3", 20, "promises 3 states, 2 follow"),
-        ("[1, 0]", "[1, 0, 2]", 12, "3 rewards, and 2 reward structures"),
+        ("@nr_states\n2", "@nr_states\n3", 20, "announces 3 states, but 2 follow"),
+        ("[1, 0]", "[1, 0, 2]", 12, "3 rewards for 2 reward structures"),
         ("@model", "@moddel", 20, "there is no @model"),
     ],
 )
@@ -153,7 +153,7 @@ def test_lines_of_drn_files_are_named(tmp_path, old, new, line, why):
 
 
 def test_programs_that_storm_cannot_build(tmp_path):
-    with pytest.raises(InvalidData, match=r"Storm cannot build it \(.*constants are given as constants='N=16'"):
+    with pytest.raises(InvalidData, match=r"Storm cannot build it \(.*pass constants as constants='N=16'"):
         db.read_chain(FILES / "dtmc/brp.pm")
     with pytest.raises(FileNotFoundError):
         db.read_chain(tmp_path / "no.pm")

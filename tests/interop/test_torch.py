@@ -239,7 +239,7 @@ def test_a_name_is_the_same_solver_as_everywhere():
     named, made, usual = (distance_and_result(X, P, cost, 0.9, solver=s)[1] for s in ("exact", Exact(), None))
     assert (named.value, named.upper, named.work) == (made.value, made.upper, made.work)
     assert usual.gap <= 1e-10 * cost.max()
-    with pytest.raises(db.InvalidArgument, match="criterion 'mean' is not known"):
+    with pytest.raises(db.InvalidArgument, match="criterion 'mean' is unknown"):
         distance(X, P, cost, criterion="mean")
 
 
@@ -259,7 +259,7 @@ def test_indicator_and_default_start():
         (lambda X, P: distance(X, P.numpy()), "no argument is a floating-point tensor"),
         (lambda X, P: distance(X, P[:2, :2] / P[:2, :2].sum(1, keepdim=True)), "rewards of the 2 states of Y"),
         (lambda X, P: distance(X, P, "other"), "is unknown"),
-        (lambda X, P: distance(X, P, initial_x=0), "brings its own start"),
+        (lambda X, P: distance(X, P, initial_x=0), "with its own initial distribution"),
     ],
 )
 def test_errors_name_the_argument_and_the_remedy(call, message):
@@ -328,11 +328,11 @@ def test_a_constant_process_over_steps_against_one_kernel():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda P: distance([P, P], P, "reward"), "cost 'reward' needs chains that stay the same"),
-        (lambda P: distance([P[0], P[1]], P, np.eye(2)), "X is a list, but not of dense 2-dimensional tables"),
+        (lambda P: distance([P, P], P, "reward"), "cost 'reward' is not available with one kernel per step"),
+        (lambda P: distance([P[0], P[1]], P, np.eye(2)), "X is a list, but not of dense two-dimensional tables"),
         (lambda P: distance([P, 2 * P], P, np.eye(2)), r"row 0 of X\[1\] sums to 2"),
         (lambda P: distance([P, P], P, [np.eye(2)] * 2), "cost has 2 tables; give one for each of the 3 times"),
-        (lambda P: distance([P, P], P, np.eye(2), criterion="average"), "a TimedChain has one"),
+        (lambda P: distance([P, P], P, np.eye(2), criterion="average"), "a TimedChain is finite"),
     ],
 )
 def test_errors_of_kernels_for_every_step(call, message):

@@ -128,7 +128,7 @@ def test_timed_chains_in_files(folder):
     out, _ = run("distance", "x.npz", "y.npz", "--discount", 1)
     assert "2 steps, 1 to 2 states" in out
     assert "start now" in out
-    assert "holds a TimedChain" in refused("distance", "x.npz", "y.npz", "--rewards-a", "rewards.csv")
+    assert "contains a TimedChain" in refused("distance", "x.npz", "y.npz", "--rewards-a", "rewards.csv")
     assert "MarkovChain" in refused("lump", "x.npz")
 
 
@@ -166,24 +166,27 @@ def test_mdps_are_compared(games):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("m.tra", "n.tra"), "A has 2 actions and B has 3; matched actions come in pairs"),
-        (("m.tra", "n.tra", "--actions", "strict"), "--actions 'strict' is not known; choose one of 'matched', 'lax'"),
-        (("m.tra", "a.npz", "--cost", "indicator"), "B is a MarkovChain and the other one an MDP: give two MDPs"),
-        (("a.npz", "b.npz", "--actions", "lax"), "--actions is for two MDPs; chains have none"),
-        (("m.tra", "m.tra", "--criterion", "average"), "MDPs are compared by the discounted criterion"),
-        (("m.tra", "m.tra", "--horizon", "3"), "MDPs are compared by the discounted criterion"),
-        (("m.tra", "m.tra", "--solver", "lp"), "--solver 'lp' does not solve problems of the kind 'actions'"),
-        (("m.tra", "m.tra", "--initial-a", "7"), "m.tra: --initial-a 7 is no state"),
+        (("m.tra", "n.tra"), "A has 2 actions and B has 3, so they cannot be matched"),
+        (("m.tra", "n.tra", "--actions", "strict"), "--actions 'strict' is unknown; choose one of 'matched', 'lax'"),
+        (
+            ("m.tra", "a.npz", "--cost", "indicator"),
+            "B is a MarkovChain, but the other process is an MDP; give two MDPs",
+        ),
+        (("a.npz", "b.npz", "--actions", "lax"), "--actions is for two MDPs, but A and B are chains"),
+        (("m.tra", "m.tra", "--criterion", "average"), "MDPs can only be compared with --criterion"),
+        (("m.tra", "m.tra", "--horizon", "3"), "MDPs can only be compared with --criterion"),
+        (("m.tra", "m.tra", "--solver", "lp"), "--solver 'lp' does not support 'actions' problems"),
+        (("m.tra", "m.tra", "--initial-a", "7"), "m.tra: --initial-a 7 is not a state"),
         (("a.npz", "b.npz", "--horizon", "0"), "--horizon is 0; it must be at least one step, e.g. --horizon 10"),
-        (("a.npz", "b.npz", "--horizon", "3", "--weights", "1,1"), "--weights has 2 entries, --horizon 3 asks for 4"),
+        (("a.npz", "b.npz", "--horizon", "3", "--weights", "1,1"), "--weights has 2 entries, but --horizon 3 needs 4"),
         (("a.npz", "b.npz", "--weights", "1,-1"), "--weights[1] is -1"),
         (("a.npz", "b.npz", "--weights", "0,0"), "all 0"),
         (("a.npz", "b.npz", "--weights", "1"), "--weights has shape (1,)"),
         (("a.npz", "b.npz", "--weights", "one"), "--weights one: give one number for each time, such as 1,0.5,0.25"),
         (("a.npz", "b.npz", "--weights", "no.csv"), "no.csv: No such file"),
-        (("a.npz", "b.npz", "--horizon", "3", "--criterion", "average"), "horizon and weights have one"),
+        (("a.npz", "b.npz", "--horizon", "3", "--criterion", "average"), "has an infinite horizon"),
         (("a.npz", "b.npz", "--horizon", "3", "--discount", "2"), "--discount is 2.0; with a horizon it must lie in"),
-        (("a.npz", "b.npz", "--criterion", "total"), "name the pairs where it ends by terminal= in Python"),
+        (("a.npz", "b.npz", "--criterion", "total"), "list the terminal pairs in terminal= in Python"),
     ],
 )
 def test_what_does_not_go_together_is_refused(games, arguments, message):
@@ -285,12 +288,12 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
             ("distance", "a.npz", "b.npz", "--discount", "1"),
             ("--discount is 1.0", "between 0 and 1, e.g. --discount 0.95"),
         ),
-        (("distance", "a.npz", "b.npz", "--solver", "magic"), ("--solver 'magic' is not known", "'exact', 'lp'")),
+        (("distance", "a.npz", "b.npz", "--solver", "magic"), ("--solver 'magic' is unknown", "'exact', 'lp'")),
         (("distance", "a.npz", "b.npz", "--tol", "-1"), ("--tol is -1.0", "e.g. --tol 1e-8")),
         (("distance", "a.npz", "b.npz", "--cost", "distance"), ("--cost distance", "indicator")),
-        (("distance", "a.npz", "b.npz", "--initial-a", "99"), ("a.npz: --initial-a 99 is no state",)),
+        (("distance", "a.npz", "b.npz", "--initial-a", "99"), ("a.npz: --initial-a 99 is not a state",)),
         (("distance", "a.npz", "b.npz", "--output", "r.xlsx"), ("r.xlsx", ".npz, .json")),
-        (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "no folder")),
+        (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "does not exist")),
         (
             ("distance", "a.npz", "weather.csv", "--cost", "indicator"),
             ('--cost "indicator": B has labels and A has none; label both',),
@@ -373,7 +376,7 @@ ENDS = "state,next_state\na,b\nb,c\n"
             ("info", "ends.csv"),
             "ends.csv: 1 of 3 states have no outgoing transition: 'c'; pass --unseen self-loop (they are absorbing), "
             '"uniform" (anything can follow) or "drop" (leave them out), or states=[...] in Python if the numbers are '
-            "names",
+            "labels",
         ),
         (
             ("info", "ends.csv", "--unseen", "drop"),
@@ -388,16 +391,16 @@ ENDS = "state,next_state\na,b\nb,c\n"
         (("info", "unseen=x.csv"), "unseen=x.csv, line 1: the file is empty; it needs a header line"),
         (
             ("info", "a.npz", "--rewards", "rewards.csv"),
-            "a.npz: --rewards names 'sunny', which is no state (they have no labels); correct the name, or give a .npy "
-            "vector to go by position",
+            "a.npz: --rewards names 'sunny', which is not a known state (there are no labels); correct the name, or "
+            "pass a .npy vector to match by position",
         ),
         (
             ("distance", "weather.csv", "weather.csv", "--rewards-a", "rewards.csv", "--rewards-b", "half.csv"),
-            "weather.csv: --rewards-b has no entry for state 'rainy'; give every state one",
+            "weather.csv: --rewards-b has no entry for state 'rainy'; add one",
         ),
         (
             ("distance", "a.npz", "b.npz", "--initial-b", "99"),
-            "b.npz: --initial-b 99 is no state; give an index from 0 to 15, or a distribution",
+            "b.npz: --initial-b 99 is not a state; give an index from 0 to 15, or a distribution",
         ),
         (
             ("distance", "a.npz", "b.npz", "--cost", "cost.csv"),
@@ -417,15 +420,15 @@ ENDS = "state,next_state\na,b\nb,c\n"
             ("info", "mdp.tra"),
             "mdp.tra holds an MDP (states have several choices); diffbisim distance, lump and imitate --mdp read it",
         ),
-        (("info", "x.foo"), "x.foo: the extension is not known; use .csv, .tsv, .npz or .tra"),
+        (("info", "x.foo"), "x.foo: the extension is unknown; use .csv, .tsv, .npz or .tra"),
         (
             ("estimate", "walk.csv", "walk.csv", "--rewards-a", "rewards.csv"),
-            "walk.csv: --rewards-a names 'sunny', which is no state (they are 'a', 'b'); correct the name, or give a "
-            ".npy vector to go by position",
+            "walk.csv: --rewards-a names 'sunny', which is not a known state (the labels are 'a', 'b'); correct the "
+            "name, or pass a .npy vector to match by position",
         ),
         (
             ("estimate", "walk.csv", "walk.csv", "--cost", "indicator", "--initial-b", "z"),
-            "walk.csv: --initial-b 'z' is no state; give a label, an index from 0 to 1, or a distribution",
+            "walk.csv: --initial-b 'z' is not a state; give a label, an index from 0 to 1, or a distribution",
         ),
     ],
 )
@@ -459,11 +462,11 @@ def test_every_option_is_known_by_the_argument_it_sets():
 
 def test_a_table_starts_in_its_first_row_and_info_says_so(folder):
     report = json.loads(run("info", "weather.csv", "--json")[0])
-    assert report["start"] == {"n_states": 1, "states": ["sunny"], "from": "the first row; --initial names another"}
-    assert "sunny (the first row; --initial names another)" in run("info", "weather.csv")[0]
+    assert report["start"] == {"n_states": 1, "states": ["sunny"], "from": "the first row; set another with --initial"}
+    assert "sunny (the first row; set another with --initial)" in run("info", "weather.csv")[0]
     assert "rainy (--initial)" in run("info", "weather.csv", "--initial", "rainy")[0]
     (folder / "walk.csv").write_text("episode,t,state\n0,0,b\n0,1,a\n0,2,b\n", encoding="utf-8")
-    assert "b (where the episodes begin)" in run("info", "walk.csv")[0]
+    assert "b (starts of episodes)" in run("info", "walk.csv")[0]
 
 
 def test_a_guess_that_matters_is_a_note(folder):
@@ -471,11 +474,11 @@ def test_a_guess_that_matters_is_a_note(folder):
     (folder / "turned.csv").write_text(turned, encoding="utf-8")
     arguments = ("distance", "weather.csv", "turned.csv", "--cost", "indicator", "--json")
     out, err = run(*arguments)
-    assert err.startswith("diffbisim: note: no start is named in weather.csv and turned.csv")
+    assert err.startswith("diffbisim: note: no initial state is given in weather.csv and turned.csv")
     assert [chain["start"] for chain in json.loads(out)["chains"]] == [["sunny"], ["rainy"]]
     out, err = run(*arguments, "--initial-b", "sunny")
     assert (json.loads(out)["value"], err) == (0, "")
-    assert "that of its first row, sunny, is kept" in run("convert", "weather.csv", "w.npz")[1]
+    assert "that of its first row, sunny, is used" in run("convert", "weather.csv", "w.npz")[1]
     for name in ("p.csv", "q.csv"):
         rows = ["a,b", "b,a"] if name == "p.csv" else ["b,a", "a,b"]
         (folder / name).write_text("state,next_state\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -505,7 +508,7 @@ def test_info_tells_what_stands_beside_a_model(folder):
         assert part in out
     (folder / "m2.srew").write_text("2 1\n1 7\n", encoding="utf-8")
     message = refused("info", "m.tra")
-    assert 'choose by name or number, such as --rewards time, among 1 "time" (m1.srew); 2 (m2.srew)' in message
+    assert 'choose by name or number, such as --rewards time, from 1 "time" (m1.srew); 2 (m2.srew)' in message
     for chosen, most in (("time", 5), ("2", 7), ("target", 1)):
         assert json.loads(run("info", "m.tra", "--rewards", chosen, "--json")[0])["rewards"]["most"] == most
 
@@ -552,7 +555,7 @@ def test_lump_of_an_mdp(games):
     report = json.loads(run("lump", "m.tra", "--json")[0])
     assert report["labels"] == [0, 1, 1]
     assert "3 states in 2 classes" in run("lump", "m.tra")[0]
-    assert "m.tra holds an MDP, and there is no format for its quotient" in refused("lump", "m.tra", "-o", "q.npz")
+    assert "m.tra holds an MDP, whose quotient cannot be written" in refused("lump", "m.tra", "-o", "q.npz")
 
 
 def test_lump_without_rewards_says_so(folder):
@@ -568,10 +571,10 @@ def test_convert_keeps_the_kernel_and_tells_what_is_lost(folder):
     assert chain.rewards.tolist() == [0, 1]
     assert chain.initial.tolist() == [0, 1]
     _, err = run("convert", "w.npz", "w.csv")
-    assert "cannot hold the rewards and the start" in err
+    assert "cannot store the rewards and the start" in err
     assert np.array_equal(db.read_chain("w.csv").transition, chain.transition)
     _, err = run("convert", "w.npz", "w.tra")
-    assert "cannot hold the labels" in err
+    assert "cannot store the labels" in err
     assert np.array_equal(db.read_chain("w.tra").rewards, chain.rewards)
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import diffbisim as db
 from diffbisim.cli import app
+from diffbisim.cli.common import interval_note
 from diffbisim.data.gymnasium import from_env, rollouts
 from diffbisim.planning import optimal_policy
 
@@ -279,7 +280,7 @@ def test_compress_finds_the_blocks_and_draws_them(folder):
     labels = report["labels"]
     assert [len(set(labels[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
     assert db.read_chain("small.npz").n_states == 3
-    assert err == "diffbisim: note: picture: chain-3-states.png\n"
+    assert err == "diffbisim: note: plot written to chain-3-states.png\n"
     assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -379,9 +380,9 @@ def test_groups_and_columns_that_are_not_there(folder, walks):
     (folder / "events.csv").write_text(events_of({"before": walks["before"]}), encoding="utf-8")
     columns = ["--id", "who", "--state", "what"]
     _, said = run("estimate", "events.csv", *columns, code=2)
-    assert "events.csv is one file: give another one, or --group COLUMN" in said
+    assert "only events.csv is given; give a second file, or --group COLUMN" in said
     _, said = run("estimate", "events.csv", *columns, "--group", "arm", code=2)
-    assert "events.csv: arm has 1 groups, before (10); two are compared" in said
+    assert "events.csv: arm has one group, before; it must have two or more" in said
     _, said = run("estimate", "events.csv", "events.csv", "--id", "nobody", "--state", "what", code=2)
     assert "there is no column 'nobody'" in said
 
@@ -399,7 +400,7 @@ def test_compare_of_two_says_what_the_library_says(folder, walks):
     rows = known.contributions().records("rows", 8)
     assert [row["state"] for row in report["rows"]] == [row["state"] for row in rows]
     out, _ = run(*arguments)
-    assert "which rows cause it" in out
+    assert "which rows cause the distance" in out
     assert known.conclusion in out
 
 
@@ -410,6 +411,60 @@ def test_compare_of_several(folder):
     differ = {(pair["a"], pair["b"]): pair["differ"] for pair in report["pairs"]}
     assert differ == {("before", "after"): True, ("after", "third"): True, ("before", "third"): False}
     assert "evidence that they differ for 2 of 3 pairs" in run(*arguments)[0]
-    assert "is one file: give another one" in run("compare", "before.csv", code=2)[1]
+    assert "is given; give a second file" in run("compare", "before.csv", code=2)[1]
     assert "give --rewards" in run("compare", "before.csv", "after.csv", "third.csv", code=2)[1]
-    assert "a.npz is a chain" in run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]
+    said = run("compare", "before.csv", "after.csv", "a.npz", "--cost", "indicator", code=2)[1]
+    assert "a.npz contains a chain" in said
+
+
+def test_compare_of_several_groups_of_events(folder, walks):
+    """In one file or in three, it is what the library says of the same walks."""
+    groups = {"a": walks["before"], "b": walks["after"], "c": walks["before"][:20]}
+    named = {name: [[f"s{s}" for s in walk] for walk in paths] for name, paths in groups.items()}
+    known = db.compare(named, "indicator", permutations=99, rng=3)
+    (folder / "all.csv").write_text(events_of(groups, ";"), encoding="utf-8")
+    for name, paths in groups.items():
+        (folder / f"{name}.csv").write_text(events_of({name: paths}), encoding="utf-8")
+    columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
+    asked = ["--cost", "indicator", "--permutations", 99, "--seed", 3, "--json"]
+    for files in (["all.csv", "--group", "arm"], ["a.csv", "b.csv", "c.csv"]):
+        report = json.loads(run("compare", *files, *columns, *asked)[0])
+        found = {frozenset((pair["a"], pair["b"])): pair for pair in report["pairs"]}
+        assert sorted(report["groups"]) == ["a", "b", "c"]
+        for pair in known.records():
+            same = found[frozenset((pair["a"], pair["b"]))]
+            assert same["value"] == pytest.approx(pair["value"], abs=1e-8)
+            assert same["differ"] == pair["differ"]
+    said = run("estimate", "all.csv", "--group", "arm", *columns, *asked[:2], code=2)[1]
+    assert "arm has 3 groups" in said
+    assert "use diffbisim compare" in said
+    said = run("compare", "a.csv", "b.csv", "c.csv", "--group", "arm", *columns, code=2)[1]
+    assert "--group compares the groups of one file; omit b.csv and c.csv" in said
+    assert "name the columns: --state, --id, --time" in run("compare", "a.csv", "b.csv", *asked[:2], code=2)[1]
+
+
+def test_evidence_beside_an_interval_from_zero_is_explained():
+    assert interval_note({"p_value": 0.01, "confidence": 0.95, "lower": 0.0})
+    assert not interval_note({"p_value": 0.01, "confidence": 0.95, "lower": 0.1})
+    assert not interval_note({"p_value": 0.06, "confidence": 0.95, "lower": 0.0})
+
+
+def test_a_page_about_tables_of_events(folder, walks):
+    """The distance on the page is that between the chains of the walks, from one file or from two."""
+    groups = {name: walks[name] for name in ("before", "after")}
+    chains = [
+        db.MarkovChain.from_trajectories([[f"s{s}" for s in walk] for walk in paths], unseen="self-loop")
+        for paths in groups.values()
+    ]
+    known = db.distance(*chains, "indicator").value
+    (folder / "both.csv").write_text(events_of(groups, ";"), encoding="utf-8")
+    for name, paths in groups.items():
+        (folder / f"{name}.csv").write_text(events_of({name: paths}), encoding="utf-8")
+    columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
+    asked = ["--cost", "indicator", "--unseen", "self-loop", "--output", "page.html", "--json"]
+    for files in (["both.csv", "--group", "arm"], ["before.csv", "after.csv"]):
+        report = json.loads(run("explore", *files, *columns, *asked)[0])
+        assert report["distances"] == pytest.approx([known], abs=1e-7)
+        assert sorted(report["names"]) == ["after", "before"]
+        assert "s4" in (folder / "page.html").read_text(encoding="utf-8")
+    assert "state is not given" in run("explore", "both.csv", "--group", "arm", *asked, code=2)[1]

@@ -107,7 +107,7 @@ def test_what_a_cluster_does_not_do_is_refused(client, chains):
     for solver, how, words in (
         (Exact(cluster=client, reachable=True), {}, "all pairs"),
         (Exact(cluster=client), {"criterion": "average"}, "discounted"),
-        (Exact(cluster="host"), {}, "no cluster"),
+        (Exact(cluster="host"), {}, "not a cluster"),
     ):
         with pytest.raises(db.InvalidArgument, match=words):
             db.distance(*chains, solver=solver, **how)

@@ -50,7 +50,7 @@ class Elsewhere:
         shared, future = args[0] if args else None, Future()
         self.sent.append(getattr(shared, "pickled", None) is not None)
         if shared is not None and not self.sent[-1]:
-            shared = parallel.Posted(shared.path + ".not-here")
+            shared = parallel.InFile(shared.path + ".not-here")
         try:
             future.set_result(function(shared) if args else function())
         except Exception as error:
@@ -81,5 +81,5 @@ def test_progress_counts_what_is_in_a_batch():
 def test_what_is_no_executor_is_refused():
     with pytest.raises(db.InvalidArgument, match="executor is a int"):
         tasks(times, [1], None, 3)
-    with pytest.raises(db.InvalidArgument, match="'here' is no cluster"):
+    with pytest.raises(db.InvalidArgument, match="'here' is not a cluster"):
         tasks(times, [1], None, "here")

@@ -441,7 +441,7 @@ def test_all_are_run_in_their_order_and_unknown_names_refused(tmp_path, monkeypa
     assert chosen([]) == EXPERIMENTS
     assert chosen(["imitation-chain", "blocks"]) == ("blocks", "imitation_chain")
     done = reproduce("magic", "--output", tmp_path, code=2)
-    assert done.stderr.startswith("diffbisim: magic is no experiment; choose from landscape, blocks")
+    assert done.stderr.startswith("diffbisim: magic is not an experiment; choose from landscape, blocks")
 
 
 def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):

@@ -83,10 +83,10 @@ def test_groups_are_of_states_that_behave_alike():
 
 def test_what_cannot_be_shown_is_refused(tmp_path):
     d = stand_in(examples.random_chain(3, 0), examples.random_chain(3, 1))
-    with pytest.raises(db.InvalidArgument, match="ends in"):
+    with pytest.raises(db.InvalidArgument, match="must end in"):
         explore(d, tmp_path / "page.txt")
     d.problem.x = examples.imitation_chain()
-    with pytest.raises(db.InvalidArgument, match="not about two Markov chains"):
+    with pytest.raises(db.InvalidArgument, match="does not compare two Markov chains"):
         explore(d, tmp_path / "page.html")
 
 

@@ -119,7 +119,7 @@ LEFT_BEHIND = {
         from scipy.sparse.linalg import spilu
         n = 1200
         A = sp.diags([np.ones(n * n), np.full(n * n - 1, -0.4), np.full(n * n - n, -0.3)], [0, 1, -n], format="csc")
-        interruptible(lambda: parallel.left_behind(spilu, A, drop_tol=1e-9, fill_factor=40), patience=0)
+        interruptible(lambda: parallel.run_abandonable(spilu, A, drop_tol=1e-9, fill_factor=40), patience=0)
     """,
     "linear program": """
         X, Y = dense(12), dense(12)

@@ -96,8 +96,8 @@ def test_single_states():
     ("call", "message"),
     [
         (lambda: db.distance(mdp(), mdp(n_actions=3)), "X has 2 actions and Y has 3"),
-        (lambda: db.distance(mdp(actions="ab"), mdp(actions="ac")), "action 'b' of X is none of Y"),
-        (lambda: db.distance(mdp(), mdp(), actions="strict"), "'strict' is not known"),
+        (lambda: db.distance(mdp(actions="ab"), mdp(actions="ac")), "action 'b' of X is not an action of Y"),
+        (lambda: db.distance(mdp(), mdp(), actions="strict"), "'strict' is unknown"),
         (lambda: db.distance(mdp(), db.MarkovChain(np.eye(2))), "give two MDPs"),
         (lambda: db.distance(db.MarkovChain(np.eye(2)), mdp()), "X is a MarkovChain"),
         (lambda: db.distance(mdp(rewards=None), mdp()), "MDP X has no rewards"),
@@ -109,24 +109,24 @@ def test_single_states():
         (lambda: db.distance(mdp(), mdp(), discount=1.0), "discount"),
         (lambda: db.distance(mdp(), mdp(), criterion="average"), "induced_chain"),
         (lambda: db.distance(mdp(), mdp(), horizon=3), "induced_chain"),
-        (lambda: db.distance(mdp(), mdp(), solver="lp"), "does not solve problems of the kind 'actions'"),
-        (lambda: db.distance(mdp(), mdp(), lump=True), "does not solve problems of the kind 'actions'"),
+        (lambda: db.distance(mdp(), mdp(), solver="lp"), "does not support 'actions' problems"),
+        (lambda: db.distance(mdp(), mdp(), lump=True), "does not support 'actions' problems"),
         (lambda: db.distance(mdp(), mdp(), warm=db.bisimulation(mdp(n=2))), "warm is a result for"),
         (lambda: db.bisimulation(np.eye(2)), "not an MDP"),
         (lambda: db.bisimulation(mdp(rewards=[[1, 2, 3]])), "rewards has shape"),
         (lambda: db.bisimulation(mdp()).plan(0, 3), "y = 3 is not a state"),
         (lambda: db.bisimulation(mdp(labels="abc")).plan("a", "d"), "y = 'd' is not a state: give a label"),
-        (lambda: db.bisimulation(mdp()).plan(0, 1, 2), "action = 2 is none"),
+        (lambda: db.bisimulation(mdp()).plan(0, 1, 2), "action = 2 is not an action"),
         (lambda: db.bisimulation(mdp(), actions="lax").plan(0, 1, 1), "give a pair"),
         (lambda: db.bisimulation(mdp()).duals, "potentials"),
         (lambda: db.bisimulation(mdp()).implicit_reward(), "induced_chain"),
-        (lambda: db.bisimulation(mdp(rewards=None), cost="indicator").value_bound(0, 1), "needs the rewards"),
+        (lambda: db.bisimulation(mdp(rewards=None), cost="indicator").value_bound(0, 1), "needs rewards"),
         (lambda: db.bisimulation(mdp(), cost=np.zeros((3, 3))).value_bound(0, 1), "at least"),
         (lambda: db.bisimulation(mdp(), actions="directed").value_bound(0, 1), "bounds .* from above only"),
         (lambda: db.bisimulation(mdp(transition=np.eye(3)), solver=REACHABLE).value_bound(0, 2), "was not solved"),
         (lambda: db.policy_similarity(mdp(), mdp(1), policy_x=[0, 0, 0]), "policy_y is missing"),
         (lambda: db.mico(mdp(), mdp(1), policy_x=[0, 0, 0]), "policy_y is missing"),
-        (lambda: db.policy_similarity(mdp(), mdp(n_actions=3), policy_x=[0] * 3, policy_y=[2] * 3), "give cost"),
+        (lambda: db.policy_similarity(mdp(), mdp(n_actions=3), policy_x=[0] * 3, policy_y=[2] * 3), "pass cost"),
     ],
 )
 def test_bad_input_is_refused_with_a_remedy(call, message):
@@ -143,7 +143,7 @@ def test_common_mass_stays_in_a_first_basis(seed):
 
     Over a metric, what is left of the mass is all that has to be solved.
     """
-    from diffbisim.solvers.exact.game_staying import Whole, make_rest, solve_rest, staying_basis, staying_full
+    from diffbisim.solvers.exact.game_staying import Original, make_reduced, solve_reduced, staying_basis, staying_full
     from diffbisim.solvers.exact.simplex import Costs, Tree, is_priced_out, make_work, tree_value
 
     rng = np.random.default_rng(seed)
@@ -157,10 +157,11 @@ def test_common_mass_stays_in_a_first_basis(seed):
     a, b = p.size, q.size
     metric = np.linalg.norm(points[:, None] - points, axis=2)
     tree = Tree(np.full(a + b - 1, -1, np.int8), np.full(a + b - 1, -1, np.int8), np.empty(a + b - 1))
-    whole, rest, work = Whole(rows, cols, p, q, tree), make_rest(a, b, tree), make_work(a + b, np.zeros(1, bool))
+    original, reduced = Original(rows, cols, p, q, tree), make_reduced(a, b, tree)
+    work = make_work(a + b, np.zeros(1, bool))
     nearest = np.argsort(metric, axis=1).ravel()
-    value = staying_full(whole, metric.ravel(), nearest, work) if a == b == n else np.inf
-    assert value < np.inf or staying_basis(whole, metric.ravel(), n, rest, work)
+    value = staying_full(original, metric.ravel(), nearest, work) if a == b == n else np.inf
+    assert value < np.inf or staying_basis(original, metric.ravel(), n, reduced, work)
     child, parent, flow = tree
     assert sorted([*child, parent[0]]) == list(range(a + b))
     seen, plan = {parent[0]}, np.zeros((a, b))
@@ -177,7 +178,7 @@ def test_common_mass_stays_in_a_first_basis(seed):
 
     costs = Costs(np.ascontiguousarray(metric[np.ix_(rows, cols)]).ravel(), b, a, b)
     assert value == np.inf or value == pytest.approx(tree_value(tree, costs), abs=1e-14)
-    pivots, _ = solve_rest(whole, metric.ravel(), n, rest, work, 1e-14)
+    pivots, _ = solve_reduced(original, metric.ravel(), n, reduced, work, 1e-14)
     if pivots:
         P, Q = np.zeros((1, n)), np.zeros((1, n))
         P[0, rows], Q[0, cols] = p, q

@@ -203,7 +203,7 @@ def test_with_initial_shares_the_kernel():
     assert np.array_equal(chain.initial, [1, 0])
     assert other.transition is chain.transition
     assert other.labels == chain.labels
-    with pytest.raises(InvalidChain, match="initial = 'c' is no state"):
+    with pytest.raises(InvalidChain, match="initial = 'c' is not a state"):
         chain.with_initial("c")
 
 
@@ -226,7 +226,7 @@ def test_permuted_moves_everything_along(make):
 
 @pytest.mark.parametrize("order", [[0], [0, 0], [0, 2], [-1, 0], [0.5, 1]])
 def test_permuted_refuses_what_is_no_permutation(order):
-    with pytest.raises(InvalidArgument, match="order must hold each of 0 … 1 once"):
+    with pytest.raises(InvalidArgument, match="order must contain each of 0 … 1 once"):
         MarkovChain(P2).permuted(order)
 
 

@@ -100,7 +100,7 @@ def test_normalizing_twice_changes_nothing():
     [
         ([[0.9, 0.2], [0.5, 0.5]], "transition: row 0 sums to 1.1, 0.1 above one; divide the row by its sum"),
         ([[0.9, 0.1], [0.5, 0.25]], "transition: row 1 sums to 0.75, 0.25 below one"),
-        ([[0.5, 0.2], [0.5, 0.8]], "the columns do sum to one: pass the transpose"),
+        ([[0.5, 0.2], [0.5, 0.8]], "the columns sum to one: pass the transpose"),
         ([[1.0, 0.0], [0.0, 0.0]], "row 1 sums to 0, 1 below one; give the state successors, or a self-loop"),
         ([[0.9, np.nan], [0.5, 0.5]], "transition: entry (0, 1) is nan, not a finite number"),
         ([[0.9, 0.1], [np.inf, 0.5]], "transition: entry (1, 0) is inf, not a finite number"),
@@ -148,12 +148,12 @@ def test_an_empty_sparse_kernel_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"initial": 2}, "initial = 2 is no state; give an index from 0 to 1, or a distribution"),
-        ({"initial": -1}, "initial = -1 is no state"),
-        ({"initial": True}, "initial = True is no state"),
-        ({"initial": 0.0}, "initial = 0.0 is no state"),
-        ({"initial": "c", "labels": "ab"}, "initial = 'c' is no state; give a label, an index from 0 to 1"),
-        ({"initial": ("x", "y", 1)}, "initial = ('x', 'y', 1) is no state"),
+        ({"initial": 2}, "initial = 2 is not a state; give an index from 0 to 1, or a distribution"),
+        ({"initial": -1}, "initial = -1 is not a state"),
+        ({"initial": True}, "initial = True is not a state"),
+        ({"initial": 0.0}, "initial = 0.0 is not a state"),
+        ({"initial": "c", "labels": "ab"}, "initial = 'c' is not a state; give a label, an index from 0 to 1"),
+        ({"initial": ("x", "y", 1)}, "initial = ('x', 'y', 1) is not a state"),
         ({"initial": [0.5, 0.4]}, "initial sums to 0.9, 0.1 below one; divide it by its sum"),
         ({"initial": [1.5, -0.5]}, "initial[1] = -0.5 is negative"),
         ({"initial": [0.5, np.nan]}, "initial[1] is nan; every state needs a finite number"),
@@ -164,8 +164,8 @@ def test_an_empty_sparse_kernel_is_refused():
         ({"rewards": [0.0, -np.inf]}, "rewards[1] is -inf"),
         ({"rewards": ["x", 0.0]}, "rewards is not an array of numbers"),
         ({"rewards": np.array([1j, 0])}, "rewards is not an array of numbers (its entries are complex)"),
-        ({"rewards": {0: 1.0}}, "rewards has no entry for state 1; give every state one"),
-        ({"rewards": {"a": 1.0, "b": 2.0, "c": 0.0}, "labels": "ab"}, "rewards names 'c', which is no state"),
+        ({"rewards": {0: 1.0}}, "rewards has no entry for state 1; add one"),
+        ({"rewards": {"a": 1.0, "b": 2.0, "c": 0.0}, "labels": "ab"}, "rewards names 'c', which is not a known state"),
         ({"labels": ["a"]}, "labels has 1 entries for 2 states; give one per state"),
         ({"labels": ["a", "a"]}, "labels[1] = 'a' repeats labels[0]; they must be distinct"),
         ({"labels": ["a", ["b"]]}, "labels[1] = ['b'] is not hashable; use strings, numbers or tuples"),
@@ -174,8 +174,11 @@ def test_an_empty_sparse_kernel_is_refused():
         ({"labels": ["a", (1, float("nan"))]}, "labels[1] is (1, nan), a missing value"),
         ({"labels": {"a", "b"}}, "labels is a set; give a list, in the order of the states"),
         ({"labels": {0: "a", 1: "b"}}, "labels is a mapping; give a list, in the order of the states"),
-        ({"rewards": np.ma.array([1, 2], mask=[False, True])}, "rewards[1] is masked, that is missing; fill it in"),
-        ({"initial": {"a": 0.5, "c": 0.5}, "labels": "ab"}, "initial names 'c', which is no state (they are 'a', 'b')"),
+        ({"rewards": np.ma.array([1, 2], mask=[False, True])}, "rewards[1] is masked, that is, missing; fill it in"),
+        (
+            {"initial": {"a": 0.5, "c": 0.5}, "labels": "ab"},
+            "initial names 'c', which is not a known state (the labels are 'a', 'b')",
+        ),
         ({"initial": {"a": 0.5}, "labels": "ab"}, "initial sums to 0.5"),
     ],
 )
@@ -210,9 +213,9 @@ def test_index_and_label_are_inverse():
     chain = MarkovChain(np.eye(3), labels=["x", ("y", 1), 2.5])
     assert [chain.index(chain.label(i)) for i in range(3)] == [0, 1, 2]
     assert MarkovChain(np.eye(3)).label(2) == 2
-    with pytest.raises(InvalidChain, match=re.escape("'z' is no state: give a label or an index from 0 to 2")):
+    with pytest.raises(InvalidChain, match=re.escape("'z' is not a state: give a label or an index from 0 to 2")):
         chain.index("z")
-    with pytest.raises(InvalidChain, match=re.escape("3 is no state: indices run from 0 to 2")):
+    with pytest.raises(InvalidChain, match=re.escape("3 is not a state: indices run from 0 to 2")):
         chain.label(3)
 
 
@@ -228,7 +231,7 @@ def test_a_start_by_label_may_leave_out_states():
 
 
 def test_a_masked_kernel_is_refused():
-    with pytest.raises(InvalidChain, match=re.escape("transition[0, 1] is masked, that is missing; fill it in")):
+    with pytest.raises(InvalidChain, match=re.escape("transition[0, 1] is masked, that is, missing; fill it in")):
         MarkovChain(np.ma.array(P2, mask=[[False, True], [False, False]]))
     assert np.array_equal(MarkovChain(np.ma.array(P2)).transition, P2)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
+from diffbisim.estimate import _resampled
+from diffbisim.evidence import count_for_test
 
 REWARDS = np.arange(5.0)
 
@@ -44,17 +46,17 @@ def test_strata_of_several_groups():
     groups = {"a": data(0.0, 1), "b": data(0.0, 2)}
     strata = {name: np.arange(24) % 2 for name in groups}
     assert db.compare(groups, rewards=REWARDS, strata=strata, permutations=99).p_value > 0.05
-    with pytest.raises(db.InvalidArgument, match="strata must have the names"):
+    with pytest.raises(db.InvalidArgument, match="strata must be a mapping with the names"):
         db.compare(groups, rewards=REWARDS, strata={"a": strata["a"]})
 
 
 @pytest.mark.parametrize(("groups", "how", "message"), [
     ({"a": walks(0, 1)}, {}, "at least two groups"),
     ([1, 2], {}, "groups must be a mapping"),
-    ({"a": data(0, 1), "b": db.Transitions.from_trajectories([[0, 1]] * 5)}, {}, r"groups\['b'\] has other states"),
+    ({"a": data(0, 1), "b": db.Transitions.from_trajectories([[0, 1]] * 5)}, {}, "have different states"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"permutations": 5}, "permutations is 5"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"confidence": 3}, "confidence is 3"),
-    ({"a": walks(0, 1), "b": walks(0, 2)}, {"cost": np.ones((5, 5))}, "zero between equal ones"),
+    ({"a": walks(0, 1), "b": walks(0, 2)}, {"cost": np.ones((5, 5))}, "zero between equal states"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_named(groups, how, message):
     with pytest.raises(db.InvalidArgument, match=message):
@@ -82,7 +84,7 @@ def test_starts():
     assert starts(initial="empirical") == pytest.approx([4 / 7, 3 / 7, 3 / 7, 4 / 7])
     laws = [d.chain(unseen="self-loop").stationary_distribution for d in (A, B)]
     assert starts(initial="stationary") == pytest.approx([*laws[0], *laws[1]])
-    with pytest.raises(db.InvalidArgument, match="initial is 'last', no state"):
+    with pytest.raises(db.InvalidArgument, match="initial is 'last', which is not a state"):
         starts(initial="last")
 
 
@@ -94,7 +96,7 @@ def test_long_trajectories_do_not_hang_on_few_first_states():
         for k in (0, 3)
     )
     how = {"rewards": X.rewards, "replicates": 20, "permutations": 99}
-    with pytest.warns(UserWarning, match="fewer than 20 episodes say little of where a process starts"):
+    with pytest.warns(UserWarning, match="fewer than 20 episodes the initial distributions are uncertain"):
         found = db.estimate(A, B, **how)
     assert found.distance.problem.x.initial.tolist() == [0.5, 0, 0, 0.5] == found.distance.problem.y.initial.tolist()
     assert found.plug_in < db.estimate(A, B, initial="first", **how).plug_in
@@ -122,6 +124,62 @@ def test_few_episodes_are_told():
         assert db.estimate(data(0.0, 1), data(0.0, 2), **few).method == "99 permutations of whole episodes"
 
 
+@pytest.mark.parametrize("lag", [1, 7])
+def test_steps_of_few_episodes_are_drawn_as_a_markov_chain_draws_them(lag):
+    """The binomial variance p (1 - p) / N of every entry, with N the visits that do not overlap."""
+    path = db.examples.drift_walk(0.3, 5).sample(700, rng=4)
+    few = db.Transitions.from_trajectories([path], states=5, lag=lag)
+    rng = np.random.default_rng(0)
+    drawn = np.array([_resampled(few, rng).chain().transition for _ in range(1500)])
+    P, visits = few.chain().transition, np.bincount(few.states, minlength=5)[:, None]
+    variance = P * (1 - P) / np.ceil(visits / lag)
+    assert np.abs(drawn.mean(axis=0) - P).max() <= 5 * np.sqrt(variance.max() / 1500)
+    assert np.allclose(drawn.var(axis=0)[P > 0.02], variance[P > 0.02], rtol=0.2)
+
+
+def test_one_trajectory_in_each_group_has_an_honest_standard_error():
+    """The bootstrap of one episode would find none at all; the truth is how new data scatter."""
+    how = {"rewards": REWARDS, "initial": 2, "discount": 0.9, "replicates": 40, "permutations": 19}
+
+    def one(seed):
+        sides = [data(drift, [seed, k], episodes=1, length=400) for k, drift in enumerate((0.0, 1.5))]
+        with pytest.warns(UserWarning, match="the interval too short"):
+            return db.estimate(*sides, rng=seed, **how)
+
+    found = [one(seed) for seed in range(20)]
+    scatter = np.std([e.plug_in for e in found], ddof=1)
+    assert 0.6 <= np.mean([e.standard_error for e in found]) / scatter <= 1.7
+
+
+def test_steps_that_overlap_count_once():
+    """Of single trajectories the test takes the steps between every lag-th state; of whole episodes all of them."""
+    paths = walks(0.5, 3, episodes=6, length=93)
+    groups = paths[:1], paths[1:2]
+    lagged = count_for_test([db.Transitions.from_trajectories(group, states=5, lag=10) for group in groups])
+    each = [[path[::10] for path in group] for group in groups]
+    apart = count_for_test([db.Transitions.from_trajectories(group, states=5) for group in each])
+    assert not lagged[1]
+    assert not apart[1]
+    assert np.array_equal(lagged[0].totals, apart[0].totals)
+    whole, permuted = count_for_test([db.Transitions.from_trajectories(paths, states=5, lag=10)] * 2)
+    assert permuted
+    assert whole.totals.sum() == 2 * 6 * (1 + 84)  # starts, and steps from each of the first 84 of 94 states
+
+
+def test_a_lag_does_not_raise_false_alarms():
+    """Of 30 pairs of single trajectories of one chain, a test at 5 % rejects more than 6 with probability 0.0006."""
+    how = {"rewards": REWARDS, "initial": 2, "replicates": 20, "permutations": 99}
+
+    def one(seed):
+        paths = [walks(0.0, [seed, k], episodes=1, length=1000) for k in (0, 1)]
+        sides = (db.Transitions.from_trajectories(path, states=5, lag=10) for path in paths)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return db.estimate(*sides, rng=seed, **how).p_value
+
+    assert sum(one(seed) <= 0.05 for seed in range(30)) <= 6
+
+
 def test_a_known_chain_is_tested():
     known = db.examples.drift_walk(0.0, 5)
     how = {"rewards": (None, REWARDS), "discount": 0.9, "replicates": 20, "permutations": 199}
@@ -143,7 +201,7 @@ def test_without_common_states_the_noise_decides():
     found = db.estimate(data(0.0, 1), data(0.0, 2), rewards=(REWARDS, REWARDS + 1), replicates=20)
     assert found.evidence is None
     assert found.p_value == pytest.approx((1 + (found.noise >= found.plug_in).sum()) / 21)
-    with pytest.raises(db.InvalidArgument, match="strata is for episodes"):
+    with pytest.raises(db.InvalidArgument, match="strata needs exchangeable episodes"):
         db.estimate(data(0.0, 1), data(0.0, 2), rewards=(REWARDS, REWARDS + 1), strata=[[0] * 24] * 2, replicates=20)
 
 

@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 import diffbisim as db
 from cases import each
 from diffbisim.compress import descent
+from diffbisim.compress.barycenter import barycenter
 from diffbisim.compress.descent import Barycenters
 from diffbisim.compress.starts import Target, averaged, landmark_distances, medoid_partition, weighted_median
 from diffbisim.errors import InvalidArgument
@@ -241,15 +242,37 @@ def test_barycenter_is_no_worse_than_any_other_row():
     assert best - 1e-9 <= spent(X, U, m, near) <= spent(X, U, m, P) + 1e-9
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_projections_come_near_the_program(monkeypatch, sparse):
+@pytest.mark.parametrize(("n", "degree", "k"), [(6, 6, 3), (30, 4, 5), (12, 1, 4), (8, 3, 2)])
+def test_barycenter_against_the_literal_program(n, degree, k):
+    """All plans and the row in one linear program, by HiGHS; weights over many orders of magnitude."""
+    X, rng = db.examples.random_sparse_chain(n, degree, 3), np.random.default_rng(1)
+    P = X.transition.toarray()
+    U, w, start = rng.random((n, k)), rng.dirichlet(np.full(n, 0.2)), np.full(k, 1 / k)
+    plans, row = np.eye(n * n * k), np.tile(np.eye(k), (n, 1))
+    sums = plans.reshape(n, n, k, -1)
+    into = np.hstack([sums.sum(axis=1).reshape(n * k, -1), -row])
+    out = np.hstack([sums.sum(axis=2).reshape(n * n, -1), np.zeros((n * n, k))])
+    cost = np.concatenate([(w[:, None, None] * U).ravel(), np.zeros(k)])
+    literal = linprog(cost, A_eq=np.vstack([out, into]), b_eq=np.concatenate([P.ravel(), np.zeros(n * k)]))
+    q = barycenter(X.successors, U, np.arange(n), w, start, 1e-9)
+    assert q.sum() == pytest.approx(1, abs=1e-9)
+    assert q.min() >= 0
+    assert sum(w[x] * transport(U, P[x], q / q.sum()) for x in range(n)) == pytest.approx(literal.fun, abs=1e-7)
+
+
+def test_barycenter_of_rows_at_no_cost_is_where_it_began():
+    X, start = db.examples.random_chain(5, 0), np.array([0.2, 0.3, 0.5])
+    assert np.array_equal(barycenter(X.successors, np.ones((5, 3)), np.arange(5), np.ones(5), start, 1e-9), start)
+    one = np.ones(1)
+    assert np.array_equal(barycenter(X.successors, np.ones((5, 1)), np.arange(5), np.ones(5), one, 1e-9), one)
+
+
+def test_barycenters_of_the_heavy_pairs_come_near_those_of_all():
     X, rng = db.examples.random_chain(6, 2), np.random.default_rng(0)
     U, m, P = rng.random((6, 3)), rng.dirichlet(np.ones(18)).reshape(6, 3), np.full((3, 3), 1 / 3)
     exact = spent(X, U, m, Barycenters(X, U, m, P).within())
-    monkeypatch.setattr(descent, "LARGEST_PROGRAM", 0)
-    monkeypatch.setattr(descent, "DENSE", 2.0 if sparse else 0.0)
-    smooth = Barycenters(X, U, m, P).within()
-    assert exact - 1e-9 <= spent(X, U, m, smooth) <= 1.05 * exact
+    for care in (descent.COARSELY, descent.FINELY):
+        assert exact - 1e-9 <= spent(X, U, m, Barycenters(X, U, m, P, care).within()) <= 1.05 * exact
 
 
 def test_weighted_median_minimizes():

@@ -173,7 +173,7 @@ def test_what_are_trajectories():
         ({"replicates": 8}, "replicates is 8"),
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"criterion": "total"}, "criterion is 'total'"),
-        ({"cost": np.ones((2, 2))}, "no name and no function"),
+        ({"cost": np.ones((2, 2))}, "cost is a ndarray"),
     ],
 )
 def test_bad_options_are_named(options, message):
@@ -182,5 +182,5 @@ def test_bad_options_are_named(options, message):
 
 
 def test_different_dimensions_are_refused():
-    with pytest.raises(InvalidData, match=r"Y\[0\] has 2 coordinates and X 1"):
+    with pytest.raises(InvalidData, match=r"Y\[0\] has 2 coordinates, but X has 1"):
         db.estimate(short(0), [np.zeros((5, 2))])

@@ -48,9 +48,9 @@ def test_chains_of_other_sizes_are_paid_for_too_and_have_no_rows():
         parts.records("rows")
     with pytest.raises(db.InvalidArgument, match="what is 'cells'"):
         parts.records("cells")
-    with pytest.raises(db.InvalidArgument, match="no metric"):
+    with pytest.raises(db.InvalidArgument, match="not a metric"):
         db.distance(X, X, np.ones((4, 4)) + np.eye(4)).contributions().records()
-    with pytest.raises(db.InvalidArgument, match="for chains and one cost"):
+    with pytest.raises(db.InvalidArgument, match="contributions are not available"):
         db.bisimulation(db.examples.imitation_chain(), cost="indicator", discount=0.9).contributions()
 
 
@@ -115,8 +115,8 @@ def test_tables_for_people_and_for_programs():
     X, Y = pair(4)
     parts = db.distance(X, Y).contributions()
     text = str(parts)
-    assert "which rows cause it" in text
-    assert "where it is paid" in text
+    assert "which rows cause the distance" in text
+    assert "where the cost is paid" in text
     json.dumps([parts.records(what) for what in ("rows", "pairs", "x", "y", "transitions")])
     assert len(parts.records("pairs", 2)) == 2
     ax = db.plot.contributions(parts)

@@ -31,7 +31,7 @@ def test_reward_cost_is_the_difference_of_rewards():
 @pytest.mark.parametrize("missing", ["X", "Y"])
 def test_reward_cost_names_the_chain_without_rewards(missing):
     X, Y = (chain(2, None if missing == name else [0, 1]) for name in "XY")
-    message = f'cost "reward": chain {missing} has no rewards; make it with MarkovChain(..., rewards=r)'
+    message = f'cost "reward": chain {missing} has no rewards; create it with MarkovChain(..., rewards=r)'
     with pytest.raises(InvalidCost, match=re.escape(message)):
         ground_cost("reward", X, Y)
 
@@ -80,7 +80,7 @@ def test_a_function_is_called_with_both_chains():
         (np.ones((2, 2)), "cost has shape (2, 2), expected (n_X, n_Y) = (2, 3)"),
         (np.ones((3, 2)), "expected (n_X, n_Y) = (2, 3); it looks transposed: pass cost.T"),
         (np.ones(3), "cost has shape (3,)"),
-        ([[0, 1, 2], [0, -0.5, -1]], "cost[1, 1] is -0.5, negative; costs must be finite and at least 0"),
+        ([[0, 1, 2], [0, -0.5, -1]], "cost[1, 1] is -0.5, negative; costs must be finite and non-negative"),
         ([[0, 1, 2], [0, np.nan, 1]], "cost[1, 1] is nan, not finite"),
         ([[0, 1, np.inf], [0, 0, 1]], "cost[0, 2] is inf, not finite"),
         ([[0, 1, -np.inf], [0, 0, 1]], "cost[0, 2] is -inf, not finite"),
@@ -96,7 +96,7 @@ def test_refused_tables(table, message, wrap):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    message = 'use "reward", "euclidean", "squared", "indicator", an array or a function (X, Y)'
+    message = 'use "reward", "euclidean", "squared", "indicator", an array or a function of (X, Y)'
     with pytest.raises(InvalidCost, match="cost 'rewards' is unknown; " + re.escape(message)):
         ground_cost("rewards", chain(2), chain(2))
 
@@ -113,7 +113,7 @@ def test_feature_cost_is_the_distance_of_features():
 @pytest.mark.parametrize(
     ("a", "b", "metric", "message"),
     [
-        (np.ones((2, 3)), np.ones((2, 2)), "euclidean", "features_x has 3 columns and features_y 2"),
+        (np.ones((2, 3)), np.ones((2, 2)), "euclidean", "features_x has 3 columns and features_y has 2"),
         (np.ones(3), np.ones((2, 3)), "euclidean", "features_x must be a table (n_states, n_features)"),
         (
             np.ones((2, 1)),
@@ -131,14 +131,14 @@ def test_feature_cost_refusals(a, b, metric, message):
 
 def test_rewards_whose_difference_is_no_number_are_refused():
     """±1e308 differ by 2e308, and the largest double is 1.8e308. Half of it is fine."""
-    message = re.escape('cost "reward": |r_x[0] - r_y[1]| = |1e+308 - -1e+308| is too large')
+    message = re.escape('cost "reward": |r_x[0] - r_y[1]| = |1e+308 - -1e+308| overflows')
     X, Y = chain(2, [1e308, 0.0]), chain(2, [0.0, -1e308])
     for call in (lambda: ground_cost("reward", X, Y), lambda: reward_cost(X.rewards, Y.rewards)):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(InvalidCost, match=message):
                 call()
-    with pytest.raises(InvalidCost, match="too large"):
+    with pytest.raises(InvalidCost, match="overflows"):
         db.distance(X, Y, solver="lp")
     assert reward_cost([8e307], [-8e307])[0, 0] == 1.6e308
 

@@ -127,7 +127,7 @@ def test_more_data_narrow_the_interval():
         ({"rng": -1}, "rng"),
         ({"criterion": "total"}, "criterion is 'total'"),
         ({"horizon": 0}, "horizon is 0"),
-        ({"criterion": "average", "horizon": 3}, "has no end"),
+        ({"criterion": "average", "horizon": 3}, "has an infinite horizon"),
     ],
 )
 def test_bad_options_are_named(arguments, message):
@@ -141,14 +141,14 @@ def test_bad_sources_are_named():
         db.estimate(chain, chain)
     with pytest.raises(InvalidArgument, match="Y is a list"):
         db.estimate(chain, [(0, 1)])
-    with pytest.raises(InvalidArgument, match=r"known by samples only.*diffbisim\.estimate"):
+    with pytest.raises(InvalidArgument, match=r"which provides samples only.*diffbisim\.estimate"):
         db.distance(walks(0.0, 1), chain)
 
 
 def test_a_guessed_start_that_matters_is_told():
     a, b = (db.Transitions.from_pairs(s, n) for s, n in (("ab", "ba"), ("ba", "ab")) for s, n in [(list(s), list(n))])
     how = {"cost": "indicator", "discount": 0.5, "replicates": 20}
-    with pytest.warns(UserWarning, match=r"X starts in \{'a'\} and Y in \{'b'\}, by the first states seen"):
+    with pytest.warns(UserWarning, match=r"X starts in \{'a'\} and Y in \{'b'\}"):
         apart = db.estimate(a, b, **how)
     assert apart.plug_in == pytest.approx(1.0)  # a b a b … against b a b a …
     with warnings.catch_warnings():
@@ -189,8 +189,8 @@ def test_terminal_states_stay_whatever_follows_them(unseen):
 
 @pytest.mark.parametrize(
     ("terminal", "message"),
-    [("sold", "'sold' is no state"), (["gone", 7], "7 is no state"), (lambda s: s, "name the states"),
-     (["shop", "gone", "bought"], "no step is left")],
+    [("sold", "'sold' is not a state"), (["gone", 7], "7 is not a state"), (lambda s: s, "give the terminal states"),
+     (["shop", "gone", "bought"], "every transition starts in a terminal state")],
 )  # fmt: skip
 def test_bad_terminal_states_are_named(terminal, message):
     data = [db.Transitions.from_trajectories(streams(0.3, k), states=("shop", "bought", "gone")) for k in (1, 2)]

@@ -63,7 +63,11 @@ KINDS = {
     "categories": lambda t: pd.DataFrame(t).astype({"user": "category", "page": "category"}),
     "texts": lambda t: pd.DataFrame(t).assign(at=lambda d: d["at"].astype(str)),
     "arrow types": lambda t: pa.table(pd.DataFrame(t)).to_pandas(types_mapper=pd.ArrowDtype),
+    "index": lambda t: pd.DataFrame(t).set_index(["at", "user"]),
+    "durations": lambda t: pd.DataFrame(t).assign(at=lambda d: d["at"] - d["at"].min()),
     "polars": lambda t: pl.from_pandas(pd.DataFrame(t)),
+    "polars durations": lambda t: pl.from_pandas(pd.DataFrame(t)).with_columns(pl.col("at") - pl.col("at").min()),
+    "polars, lazy": lambda t: pl.from_pandas(pd.DataFrame(t)).lazy(),
     "pyarrow": lambda t: pa.table(pd.DataFrame(t)),
     "pyarrow zones": lambda t: pa.table(pd.DataFrame(t).assign(at=lambda d: d["at"].dt.tz_localize("UTC"))),
 }
@@ -93,7 +97,7 @@ def test_sessions_end_after_a_pause():
     for bad in ("soon", "-1min", "3 weeks"):
         with pytest.raises(InvalidArgument, match=re.escape(f"gap is {bad!r}; give seconds, a timedelta")):
             db.Transitions.from_frame(dated, gap=bad, **NAMES)
-    with pytest.raises(InvalidArgument, match="the times are numbers, so give a number"):
+    with pytest.raises(InvalidArgument, match="the times are numbers, so give a non-negative number"):
         db.Transitions.from_frame(frame, gap="30min", **NAMES)
     with pytest.raises(InvalidArgument, match="gap is given without time"):
         db.Transitions.from_frame(frame, gap=1, id="user", state="page")
@@ -115,7 +119,7 @@ def test_numbers_are_state_numbers():
     assert (data.n_states, data.labels, data.states.tolist()) == (4, None, [3, 1])
     fixed = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=6)
     assert fixed.n_states == 6
-    with pytest.raises(InvalidData, match="state = 3 is outside states"):
+    with pytest.raises(InvalidData, match="state = 3 is out of range"):
         db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=3)
 
 
@@ -123,7 +127,9 @@ def test_numbers_are_state_numbers():
 def test_missing_values_are_decided_on(kind):
     rows = {"user": ["u"] * 5 + [None], "at": [0, 1, 2, 3, 4, 5], "page": ["a", "b", None, "c", "a", "b"]}
     held = KINDS[kind](rows)
-    with pytest.raises(InvalidData, match=r"1 of id \('user'\), 1 of state \('page'\); the first id is that of row 5"):
+    with pytest.raises(
+        InvalidData, match=r"1 of id \('user'\), 1 of state \('page'\); the first missing id is in row 5"
+    ):
         db.Transitions.from_frame(held, **NAMES)
     for missing, paths in (("split", ["ab", "ca"]), ("drop", ["abca"])):
         with pytest.warns(UserWarning, match="missing values: 1 of id"):
@@ -149,17 +155,45 @@ def test_every_pattern_of_missing_states():
 
 def test_spelling_is_reported_and_kept():
     rows = {"user": [1] * 5, "at": range(5), "page": ["Home", "home ", "cart", "home ", "n/a"]}
-    said = "'page': 'Home' (1) and 'home ' (2) differ in spelling only; 'n/a' (1) may mean a missing value"
+    said = "'page': 'Home' (1) and 'home ' (2) differ only in spelling; 'n/a' (1) may be a missing value"
     with pytest.warns(UserWarning, match=re.escape(said)):
         data = db.Transitions.from_frame(rows, **NAMES)
     assert data.labels == ("Home", "cart", "home ", "n/a")
 
 
+def test_pauses_between_durations():
+    frame = KINDS["durations"](table(minutes=20))
+    assert db.Transitions.from_frame(frame, **NAMES, gap="15min").n_episodes == 6
+    assert db.Transitions.from_frame(frame, **NAMES, gap="20min").n_episodes == 3
+
+
+def test_episodes_are_in_the_order_in_which_ids_appear():
+    """So that strata can be given: one value for each id, by order of appearance."""
+    frame = pd.DataFrame({"id": list("cacbab"), "t": [5, 1, 2, 9, 0, 3], "s": list("yxxzzx")})
+    data = db.Transitions.from_frame(frame, id="id", time="t", state="s")
+    first = frame.sort_values("t").groupby("id")["s"].first()
+    assert [data.labels[s] for s in data.starts] == [first[name] for name in frame["id"].unique()]
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(table())
+    with pytest.raises(InvalidData, match="state is 'page', but the table has 2 columns of this name"):
+        db.Transitions.from_frame(pd.concat([frame, frame], axis=1), **NAMES)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.xlsx"])
+def test_other_kinds_of_files_are_named(tmp_path, name):
+    with pytest.raises(InvalidData, match=r"files are not supported; save the table as \.csv"):
+        db.read_transitions(file(tmp_path, name, "[]"), state="page")
+
+
 def test_columns_and_times_that_are_not_there():
-    with pytest.raises(InvalidData, match=re.escape("time is 'when', and the table has no such column; it has 'user'")):
+    with pytest.raises(
+        InvalidData, match=re.escape("time is 'when', but the table has no such column; its columns are 'user'")
+    ):
         db.Transitions.from_frame(pd.DataFrame(table()), id="user", time="when", state="page")
     for odd in ("yesterday", "16.11.2026"):
-        with pytest.raises(InvalidData, match=f"row 1: the time '{odd}' is no number and no date in ISO 8601"):
+        with pytest.raises(InvalidData, match=f"row 1: the time '{odd}' is neither a number nor an ISO 8601 date"):
             db.Transitions.from_frame({"user": [1, 1], "at": ["2026-01-01", odd], "page": [0, 1]}, **NAMES)
     with pytest.raises(InvalidData, match="no rows"):
         db.Transitions.from_frame({"user": [], "at": [], "page": []}, **NAMES)
@@ -201,7 +235,7 @@ def test_parquet_and_arrow(tmp_path):
     for name in ("clicks.parquet", "clicks.arrow"):
         same(db.read_transitions(tmp_path / name, **NAMES), VISITS.values())
         with pytest.raises(
-            InvalidData, match=re.escape(f"{tmp_path / name}: there is no column 'who'; name one of 'us")
+            InvalidData, match=re.escape(f"{tmp_path / name}: there is no column 'who'; use one of 'us")
         ):
             db.read_transitions(tmp_path / name, id="who", state="page")
     with pytest.raises(InvalidData, match="cannot be read by pyarrow"):
@@ -236,15 +270,15 @@ def test_lines_of_texts_are_named(tmp_path):
     good = "user,at,page\n1,0,a\n\n1,1,b\n"
     for more, line, why in (
         ("1,2\n", 5, "expected 3 fields"),
-        ("1,later,c\n", 5, "the time is no number and no date"),
-        ("1,2026-11-16,c\n", 5, "the time is no number and no date"),
+        ("1,later,c\n", 5, "the time is neither a number nor"),
+        ("1,2026-11-16,c\n", 5, "the time is neither a number nor"),
         ("1,2,\n", 5, "1 of state"),
         ("1,,c\n", 5, "1 of time"),
     ):
         with pytest.raises(InvalidData, match=why) as caught:
             db.read_transitions(file(tmp_path, "c.csv", good + more), **NAMES)
         assert (caught.value.line, f"line {line}" in str(caught.value)) == (line, True), more
-    with pytest.raises(InvalidData, match="there is no column 'who'; name one of these"):
+    with pytest.raises(InvalidData, match="there is no column 'who'; use one of these"):
         db.read_transitions(file(tmp_path, "c.csv", good), id="who", state="page")
     with pytest.raises(InvalidArgument, match="state is not given"):
         db.read_transitions(file(tmp_path, "c.csv", good), id="user")
@@ -289,11 +323,11 @@ def test_logs_of_process_mining(tmp_path):
 def test_logs_that_are_none(tmp_path):
     laughs = '<?xml version="1.0"?><!DOCTYPE log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>\n'
     for text, why in (
-        (xes(LOG, laughs), "line 1.*a log declares nothing"),
-        (xes(LOG)[:-40], "line 5.*this is no XML"),
+        (xes(LOG, laughs), "line 1.*declarations"),
+        (xes(LOG)[:-40], "line 5.*this is not XML"),
         ("<trace/>", "the document is a <trace>, not a <log>"),
-        ("<log/>", "holds no <event>"),
-        ("<log>" + "<a>" * 200 + "</a>" * 200 + "</log>", "more than 100 elements within each other"),
+        ("<log/>", "contains no <event>"),
+        ("<log>" + "<a>" * 200 + "</a>" * 200 + "</log>", "elements are nested more than 100 deep"),
         (xes([({}, [{"concept:name": "a"}, {"other": "b"}])]), r"1 of state \('state'\)"),
     ):
         with pytest.raises(InvalidData, match=why):

@@ -11,13 +11,13 @@ import diffbisim as db
 from diffbisim.evidence import (
     Design,
     compare_two,
-    compared,
     count_episodes,
-    dealt,
-    drawn,
     harmonic,
     null_counts,
-    tail_shares,
+    permuted_counts,
+    row_statistics,
+    sampled_counts,
+    tail_probabilities,
 )
 from diffbisim.solvers.causes import Cells, row_distances
 from oracles.bellman import bellman, transport
@@ -98,7 +98,7 @@ def test_statistics_are_those_of_the_definition(tiny, every_relabeling):
     for k, chosen in enumerate(combinations(range(8), 4)):
         inside = np.isin(np.arange(8), chosen)
         one, two = (by_episode[side].sum(axis=0)[None, None] for side in (inside, ~inside))
-        found = compared(cells, design.yard, one, two)
+        found = row_statistics(cells, design.metric, one, two)
         np.testing.assert_allclose(found.apart[0], W[k][cells.states], atol=1e-9)
         np.testing.assert_allclose(found.squares[0], squares[k][cells.states], atol=1e-9)
         assert found.total[0] == pytest.approx(T[k], abs=1e-7)
@@ -136,7 +136,7 @@ def test_dealing_keeps_episodes_and_strata():
     counted = count_episodes(groups, strata)
     C = counted.counts.toarray()
     where = np.concatenate(strata)
-    (found,) = dealt(counted, 50, np.random.default_rng(0))
+    (found,) = permuted_counts(counted, 50, np.random.default_rng(0))
     starts = counted.cells.states[counted.cells.rows] == 3
     for s in (0, 1):
         total = C[where == s].sum(axis=0)
@@ -151,7 +151,7 @@ def test_single_steps_are_dealt_within_their_state():
     groups = transitions(paths(chain(1), 2, 1), paths(chain(2), 3, 2))
     counted = count_episodes(groups)
     design = Design(counted, COST, 0.9, permute=False)
-    (found,) = drawn(counted, design.yard, 4000, np.random.default_rng(0), known=False)
+    (found,) = sampled_counts(counted, design.metric, 4000, np.random.default_rng(0), known=False)
     cells, totals = counted.cells, counted.totals
     assert (found[0].sum(axis=0) == totals.sum(axis=0)).all()
     visits = np.add.reduceat(totals, cells.first, axis=1)
@@ -198,8 +198,8 @@ def test_null_datasets_have_the_sizes_of_the_groups():
 
 def test_tail_shares_take_rounding_for_equal():
     T = np.array([1.0, 1.0 + 1e-15, 0.5, 2.0, np.inf])
-    assert tail_shares(T).tolist() == [0.8, 0.8, 1.0, 0.4, 0.2]
-    assert tail_shares(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+    assert tail_probabilities(T).tolist() == [0.8, 0.8, 1.0, 0.4, 0.2]
+    assert tail_probabilities(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_clicks_that_are_bought_more_often_are_found():

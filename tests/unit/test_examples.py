@@ -308,7 +308,7 @@ def test_large_sparse_chains_are_made_without_a_loop_over_rows():
     [
         (
             lambda: birth_death(3, 0.7, 0.4),
-            "up = 0.7, down = 0.4: both must be at least 0, with up + down at most 1",
+            "up = 0.7, down = 0.4: both must be non-negative, with up + down at most 1",
         ),
         (lambda: birth_death(3, -0.1, 0.4), "up = -0.1, down = 0.4"),
         (lambda: birth_death(0, 0.1, 0.4), "n = 0; it must be at least 1"),
@@ -331,7 +331,7 @@ def test_refused_sizes(make, message):
 def test_soft_right_needs_a_right():
     from diffbisim.mdp import MDP
 
-    with pytest.raises(InvalidArgument, match='soft_right_policy needs an MDP with an action called "right"'):
+    with pytest.raises(InvalidArgument, match='mdp has no action called "right"'):
         soft_right_policy(MDP(np.eye(2)[None]))
 
 

@@ -77,7 +77,7 @@ def test_unseen_states_of_a_file(tmp_path):
     edges = file(tmp_path, "e.csv", "from,to,probability\na,b,1\n")
     refused(edges, "1 of 2 states have no outgoing transition: 'b'")
     assert np.array_equal(dense(read_chain(edges, unseen="self-loop")), [[0, 1], [0, 1]])
-    with pytest.raises(InvalidChain, match=re.escape(f"{edges}: initial = 'z' is no state")):
+    with pytest.raises(InvalidChain, match=re.escape(f"{edges}: initial = 'z' is not a state")):
         read_chain(edges, unseen="self-loop", initial="z")
 
 
@@ -140,6 +140,6 @@ def test_a_table_must_be_text(tmp_path):
 
 @pytest.mark.parametrize("labels", [[("a",), "b"], ["1", "2"], ["a", 1], ["", "b"], [" a", "b"], [True, False]])
 def test_labels_a_table_would_not_give_back_are_refused(tmp_path, labels):
-    with pytest.raises(InvalidData, match=r"label .* would not come back from a table .* write .npz instead"):
+    with pytest.raises(InvalidData, match=r"label .* cannot be stored in a table .* write .npz instead"):
         write_chain(MarkovChain(np.eye(2), labels=labels), tmp_path / "c.csv")
     assert os.listdir(tmp_path) == []

@@ -108,13 +108,13 @@ def test_deadlocks_follow_unseen(tmp_path):
     [
         ("", ["line 1: the file is empty"]),
         ("# only a comment\n", ["line 1: the file is empty"]),
-        ("2\n", ["line 1: '2': the first line must hold the counts \"states transitions\" or"]),
-        ("2 3 4 5\n", ["line 1", "the first line must hold the counts"]),
-        ("two 1\n0 0 1\n", ["line 1: 'two 1': the first line must hold the counts"]),
-        ("1 0\n", ["line 1: the file holds no transitions"]),
+        ("2\n", ["line 1: '2': the first line must contain the counts \"states transitions\" or"]),
+        ("2 3 4 5\n", ["line 1", "the first line must contain the counts"]),
+        ("two 1\n0 0 1\n", ["line 1: 'two 1': the first line must contain the counts"]),
+        ("1 0\n", ["line 1: the file contains no transitions"]),
         (
             "2 3\n0 1 1\n1 0 1\n",
-            ["line 1: '2 3': the header promises 3 lines, 2 follow; is the file complete?"],
+            ["line 1: '2 3': the header announces 3 lines, but 2 follow; is the file complete?"],
         ),
         ("2 2\n0 1 1\n1 0\n", ["line 3: '1 0': expected source target probability, found 2 fields"]),
         (
@@ -148,7 +148,7 @@ def test_broken_transition_files(tmp_path, text, parts):
         ),
         ("m.lab", '0="init"\n0: 7\n', "m.lab, line 2: '0: 7': label 7 is not in the header"),
         ("m.lab", '0="init"\n5: 0\n', "m.lab: state 5 is labeled init, but m.tra has 2 states"),
-        ("m.srew", "3 1\n0 1\n", "m.srew is for 3 states, m.tra has 2; they belong apart"),
+        ("m.srew", "3 1\n0 1\n", "m.srew is for 3 states, but m.tra has 2; they do not belong together"),
         ("m.srew", "2 1\n0 inf\n", "m.srew, line 2: '0 inf': reward must be a finite number"),
         ("m.srew", "2 1\n4 1\n", "m.srew, line 2: '4 1': state must be a state from 0 to 1"),
         ("m.srew", "2 1\n0 1 1\n", "m.srew, line 2: '0 1 1': expected state reward, found 3 fields"),
@@ -175,13 +175,15 @@ def test_prism_files_come_back(tmp_path, sparse):
 
 def test_prism_cannot_hold_every_start(tmp_path):
     chain = MarkovChain(np.eye(2), initial=[0.3, 0.7])
-    with pytest.raises(InvalidData, match=r"PRISM starts in each initial state with the same probability; write .npz"):
+    with pytest.raises(
+        InvalidData, match=r"PRISM needs a uniform initial distribution, but this one is not; write .npz"
+    ):
         write_chain(chain, tmp_path / "m.tra")
 
 
 def test_rewards_of_another_chain_are_not_adopted(tmp_path):
     write_chain(MarkovChain(np.eye(2), rewards=[1, 2]), tmp_path / "m.tra")
-    with pytest.raises(InvalidData, match=r"m.srew would be read as the rewards of this chain; remove it or rename"):
+    with pytest.raises(InvalidData, match=r"m.srew would be read as rewards of this chain; remove it, or rename"):
         write_chain(MarkovChain(np.eye(2)), tmp_path / "m.tra")
     write_chain(MarkovChain(np.eye(2), rewards=[3, 4]), tmp_path / "m.tra")
     assert np.array_equal(read_chain(tmp_path / "m.tra").rewards, [3, 4])
@@ -214,7 +216,7 @@ def test_action_names_that_do_not_fit_are_left_out(tmp_path, old, new):
 
 def test_missing_choices(tmp_path):
     path = file(tmp_path, "m.tra", "2 3 3\n0 0 1 1\n0 1 0 1\n1 0 0 1\n")
-    message = f"{path}: state 1 has no choice 1 (1 such gaps); every action must exist in every state: pass unseen="
+    message = f"{path}: state 1 has no choice 1 (missing choices: 1), but in an MDP every action is available in every"
     with pytest.raises(InvalidData, match=re.escape(message)):
         read_mdp(path)
     assert np.array_equal(read_mdp(path, unseen="self-loop").transition[1].toarray(), np.eye(2))
@@ -229,7 +231,7 @@ def test_missing_choices(tmp_path):
             "1 1 1\n0 0 0 0.5\n",
             "line 2: '0 0 0 0.5': the probabilities out of choice 0 of state 0 sum to 0.5",
         ),
-        ("1 1 1\n0 -1 0 1\n", "line 2: '0 -1 0 1': choice must be at least 0"),
+        ("1 1 1\n0 -1 0 1\n", "line 2: '0 -1 0 1': choice must be non-negative"),
         ("1 1 2\n0 0 0 1\n0 0 0 1\n", "line 3: '0 0 0 1': repeats the transition of line 2"),
     ],
 )
@@ -275,12 +277,12 @@ def test_one_of_several_reward_structures_is_chosen(tmp_path):
     with pytest.raises(InvalidData) as caught:
         read_chain(path)
     assert str(caught.value) == (
-        f'{path}: it has 2 reward structures; choose by name or number, such as rewards="time", among '
+        f'{path}: it has 2 reward structures; choose by name or number, such as rewards="time", from '
         '1 "time" (m1.srew); 2 (m2.srew, m2.trew); or a proposition: init, deadlock, target'
     )
     for chosen, r in (("time", [1, 0, 0]), (1, [1, 0, 0]), ("1", [1, 0, 0]), (2, [0, 5, 0]), ("target", [0, 1, 1])):
         assert np.array_equal(read_chain(path, rewards=chosen).rewards, r)
-    with pytest.raises(InvalidData, match=re.escape("nothing beside it is called 'fuel'; choose by name or number")):
+    with pytest.raises(InvalidData, match=re.escape("it has no rewards called 'fuel'; choose by name or number")):
         read_chain(path, rewards="fuel")
     file(tmp_path, "m2.tra", WALK)  # now m2.srew belongs to this one
     assert np.array_equal(read_chain(path).rewards, [1, 0, 0])
@@ -325,13 +327,13 @@ def test_dropped_states_take_their_labels_with_them(tmp_path):
         (
             "m.sta",
             "(x)\n0:(0)\n2:(1)\n",
-            "m.sta, line 3: '2:(1)': expected state 1; the states must be listed in order",
+            "m.sta, line 3: '2:(1)': expected state 1; states must be listed in order",
         ),
-        ("m.sta", "(x)\n0:(0)\n", "m.sta is for 1 states, m.tra has 3; they belong apart"),
+        ("m.sta", "(x)\n0:(0)\n", "m.sta is for 1 states, but m.tra has 3; they do not belong together"),
         ("m.sta", "(x)\n0:(0)\n1:(0)\n2:(1)\n", "m.sta, line 3: '1:(0)': repeats the values of state 0"),
         ("m.trew", "3 1\n1 2 5\n", "m.trew, line 2: '1 2 5': m.tra has no such transition"),
         ("m.trew", "3 2\n0 1 5\n0 1 6\n", "m.trew, line 3: '0 1 6': already has a reward; remove one"),
-        ("m.trew", "4 1\n0 1 5\n", "m.trew is for 4 states, m.tra has 3; they belong apart"),
+        ("m.trew", "4 1\n0 1 5\n", "m.trew is for 4 states, but m.tra has 3; they do not belong together"),
         ("m.srew", "3 2\n0 5\n0 6\n", "m.srew, line 3: '0 6': already has a reward; remove one"),
         ("m.lab", '0="init" goal\n0: 0\n', "m.lab, line 1: '0=\"init\" goal': expected a header such as"),
         ("m.lab", '0="goal"\n5: 0\n', "m.lab: state 5 is labeled goal, but m.tra has 3 states"),
@@ -348,14 +350,14 @@ def test_two_files_with_the_same_rewards(tmp_path):
     path = file(tmp_path, "m.tra", WALK)
     file(tmp_path, "m.srew", "3 1\n0 1\n")
     file(tmp_path, "m.rews", "3 1\n0 2\n")
-    with pytest.raises(InvalidData, match=r"m.rews and m.srew both hold state rewards of m.tra; remove one"):
+    with pytest.raises(InvalidData, match=r"m.rews and m.srew both contain state rewards of m.tra; remove one"):
         read_chain(path)
 
 
 @pytest.mark.parametrize(("name", "what"), [("m.sta", "states"), ("m1.srew", "rewards"), ("m.trew", "rewards")])
 def test_files_of_another_model_are_not_adopted(tmp_path, name, what):
     file(tmp_path, name, "")
-    with pytest.raises(InvalidData, match=f"{name} would be read as the {what} of this chain; remove it or rename"):
+    with pytest.raises(InvalidData, match=f"{name} would be read as {what} of this chain; remove it, or rename"):
         write_chain(MarkovChain(np.eye(2), rewards=[1, 2]), tmp_path / "m.tra")
 
 
@@ -381,10 +383,10 @@ def test_storms_dialect_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("m.tra", "ctmc\n0 0 1\n", "m.tra, line 1: 'ctmc': only dtmc and mdp can be read"),
+        ("m.tra", "ctmc\n0 0 1\n", "m.tra, line 1: 'ctmc': only dtmc and mdp are supported"),
         ("m.tra", "dtmc\n0 0 0 1\n", "m.tra, line 2: '0 0 0 1': expected source target probability, found 4 fields"),
         ("m.tra", "dtmc\n0 99999999 1\n", "m.tra: 100,000,000 states in 1 lines are more than 1,000,001"),
-        ("m.tra", "dtmc\n", "m.tra, line 1: the file holds no transitions"),
+        ("m.tra", "dtmc\n", "m.tra, line 1: the file contains no transitions"),
         ("m.lab", "#DECLARATION\ninit\n#END\n0 goal\n", "m.lab, line 4: '0 goal': goal is not declared between"),
         ("m.lab", "#DECLARATION\ninit\n#END\ninit 0\n", "m.lab, line 4: 'init 0': expected \"state names\""),
         ("m.state.rew", "0\n", "m.state.rew, line 1: '0': expected state reward, found 1 fields"),

@@ -39,10 +39,10 @@ def test_a_timed_chain_comes_back_whole(name, tmp_path):
 
 def test_where_a_timed_chain_does_not_belong(tmp_path):
     chain = TIMED["bare"]
-    with pytest.raises(db.InvalidArgument, match=r"only \.npz holds"):
+    with pytest.raises(db.InvalidArgument, match=r"only be written as \.npz"):
         db.write_chain(chain, tmp_path / "chain.csv")
     db.write_chain(chain, tmp_path / "chain.npz")
-    with pytest.raises(db.InvalidData, match=r"holds a TimedChain.*diffbisim\.load"):
+    with pytest.raises(db.InvalidData, match=r"contains a TimedChain.*diffbisim\.load"):
         db.read_chain(tmp_path / "chain.npz")
 
 
@@ -55,11 +55,11 @@ def other(**arrays):
     [
         (other(sizes=[1, 2, 3]), "array 'counts' is int64"),
         (other(sizes=[1.0, 2.0, 3.0, 2.0]), "expected int64"),
-        (other(sizes=[1, 2, 3, -2]), "not from 1 to"),
-        (other(sizes=[1, 2, 3, limits.STATES + 1]), "not from 1 to"),
+        (other(sizes=[1, 2, 3, -2]), "not between 1 and"),
+        (other(sizes=[1, 2, 3, limits.STATES + 1]), "not between 1 and"),
         (other(counts=[2, 2, 1, 2, 2, 1]), "expected int64 of shape"),
         (other(counts=[2, 2, 1, 2, 3, 1]), "sums to"),
-        (other(indices=[0, 1, 0, 2, 1, 0, 1, 0, 1, 0, 9]), "leads to a state that time 3 does not have"),
+        (other(indices=[0, 1, 0, 2, 1, 0, 1, 0, 1, 0, 9]), "refers to a state that does not exist at time 3"),
         (other(data=np.full(11, np.nan)), "nan"),
         (other(data=np.full(11, 0.7)), "sums to"),
         (other(sparse=[False, True]), "expected bool of shape"),
@@ -90,7 +90,7 @@ def test_few_bytes_do_not_become_a_dense_kernel_of_gigabytes(tmp_path):
         path, sizes=np.array([1, n, n]), sparse=np.array([False, False]), counts=ones, indices=np.zeros_like(ones),
         data=ones.astype(float), initial=np.ones(1),
     )  # fmt: skip
-    with pytest.raises(db.InvalidData, match="far larger than what is in the file"):
+    with pytest.raises(db.InvalidData, match="far larger than the file"):
         db.load(path)
 
 
@@ -137,10 +137,10 @@ def told(**entries):
         (told(candidates="none"), "candidates is 'none'"),
         (told(**{"diffbisim-abstraction": 2}), "newer diffbisim"),
         (lambda held: held["labels"].__setitem__(0, 3), "first appearance"),
-        (lambda held: held["labels"].__setitem__(0, 10**9), "not from 0 to"),
+        (lambda held: held["labels"].__setitem__(0, 10**9), "not between 0 and"),
         (lambda held: held["features"].__imul__(2.0), "the first feature is not the reward"),
         (lambda held: held["features"].__setitem__((0, 0, 1), np.inf), "inf"),
-        (lambda held: held["candidates"].__setitem__((0, 0), -1), "not from 0 to"),
+        (lambda held: held["candidates"].__setitem__((0, 0), -1), "not between 0 and"),
         (lambda held: held.pop("ground.rewards"), "rewards"),
         (lambda held: held.pop("features"), "features"),
         (lambda held: held["ground.transition"].__imul__(2.0), "sums to 2"),

@@ -157,10 +157,10 @@ def test_a_result_with_other_arrays(tmp_path, change, message):
     [
         ({"discount": 2.5}, "discount is 2.5"),
         ({"discount": "0.9"}, "discount is '0.9'"),
-        ({"lower": 5.0}, "not in this order"),
-        ({"value": float("nan")}, "not in this order"),
+        ({"lower": 5.0}, "not finite and in this order"),
+        ({"value": float("nan")}, "not finite and in this order"),
         ({"value": True}, "value is True"),
-        ({"lower": -3.0}, "lower is -3.0; distances are not negative"),
+        ({"lower": -3.0}, "lower is -3.0; distances are non-negative"),
         ({"upper": 77.0}, "upper is 77.0, above all costs"),
         ({"lower": 0.9, "value": 0.9, "upper": 0.9}, "(the distance is|certifies)"),
         ({"lower": 0.0, "value": 0.1, "upper": 0.11}, "(the distance is|certifies)"),
@@ -242,7 +242,7 @@ def test_a_file_names_no_function_of_numpy(tmp_path, name):
         told["generators"][0]["bit_generator"] = name
         arrays["state.run"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
 
-    refused(saved(result, tmp_path / "r.npz", change), "is not known; use one of PCG64")
+    refused(saved(result, tmp_path / "r.npz", change), "is unknown; use one of PCG64")
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 
@@ -338,8 +338,8 @@ def test_the_limit_can_be_raised(tmp_path, monkeypatch):
     [
         (with_header(HEADER.replace("(2, 2)", "(1000000000, 1000000000)"), bytes(32)), "should have 8,000,000,000"),
         (with_header(HEADER.replace("(2, 2)", "(" + "9" * 3000 + ",)")), "should have"),
-        (with_header(HEADER, bytes(8)), "should have 32 bytes and has 8"),
-        (with_header(HEADER, bytes(40)), "should have 32 bytes and has 40"),
+        (with_header(HEADER, bytes(8)), "should have 32 bytes, but has 8"),
+        (with_header(HEADER, bytes(40)), "should have 32 bytes, but has 40"),
         (with_header(HEADER.replace("'<f8'", "'|O'"), bytes(32)), "allow_pickle=False"),
         (with_header(HEADER.replace("'<f8'", "[('a', '<f8')]"), bytes(32)), "fields"),
         (with_header(HEADER.replace("'<f8'", "'<U2'"), bytes(32)), "not numbers"),
@@ -357,7 +357,7 @@ def test_headers_of_arrays(tmp_path, content, message):
 def test_archives_that_are_packed_otherwise(tmp_path):
     path = tmp_path / "c.npz"
     for method in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
-        refused(write_archive(path, GOOD, method), "only deflate is read", read_chain)
+        refused(write_archive(path, GOOD, method), "only deflate is supported", read_chain)
     assert read_chain(write_archive(path, GOOD, zipfile.ZIP_DEFLATED)).n_states == 2
     data = bytearray(write_archive(path, GOOD).read_bytes())
     for match in re.finditer(rb"PK\x01\x02", bytes(data)):
@@ -387,11 +387,11 @@ def test_a_version_of_another_type(tmp_path, version):
         ('{"tuple": [' * 5000 + "]}" * 5000, "nested more than 100 deep"),
         ('["]]]]", ' + "[" * 101 + "]" * 101 + "]", "nested more than 100 deep"),
         ("[" + "9" * 5000 + ", 1]", "a number of 5,000 digits"),
-        ('[{"float": "0x1p99999"}, 1]', "'0x1p99999' is no number"),
-        ('[{"float": 3}, 1]', "a label is neither"),
-        ('[{"tuple": 3}, 1]', "a label is neither"),
-        ("[[1], 2]", "a label is neither"),
-        ("[1.5, 2]", "a label is neither"),
+        ('[{"float": "0x1p99999"}, 1]', "'0x1p99999' is not a hexadecimal number"),
+        ('[{"float": 3}, 1]', "a label is not a string"),
+        ('[{"tuple": 3}, 1]', "a label is not a string"),
+        ("[[1], 2]", "a label is not a string"),
+        ("[1.5, 2]", "a label is not a string"),
         ("3", "must be a list"),
         ('["a", "a"]', "repeats"),
         ("[1", "is damaged"),

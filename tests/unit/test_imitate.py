@@ -104,7 +104,7 @@ def test_expert_outside_the_mdp(expert):
         (None, db.MarkovChain(np.eye(5), labels="abcde"), "expert has labels and the MDP has none"),
         ("abcde", db.MarkovChain(np.eye(5)[[4] * 5], labels="abcdz"), "state 'z' is not a state of the MDP"),
         (None, [0, 1, 2], r"expert: trajectories\[0\] = 0 is not a sequence of states; pass a list"),
-        (None, ([0, 1], [1]), "expert: s has 2 entries and s_next 1"),
+        (None, ([0, 1], [1]), "expert: s has 2 entries and s_next has 1"),
     ],
 )
 def test_expert_that_does_not_fit(labels, expert, match):
@@ -373,7 +373,7 @@ def test_where_the_expert_is_out_of_reach_nothing_is_claimed_beyond_what_was_tri
     assert found.outcome.name == "SETTLED"
     for word in ("cannot", "can not", "can probably", "impossible"):
         assert word not in found.status
-    assert "nothing closer was found" in found.status
+    assert "no further improvement was found" in found.status
 
 
 def test_settled_at_the_limit_is_settled():

@@ -179,7 +179,7 @@ def test_the_nearest_average_is_an_average_over_its_classes():
         ({"labels": [0.0, 1.0, 1.0]}, "whole numbers from 0, or names"),
         ({"method": "median"}, '"mean" or "kinetic"'),
         ({"lag": 0}, "lag is 0"),
-        ({"cost": "reward"}, "chain has none"),
+        ({"cost": "reward"}, "chain has no rewards"),
         ({"weights": "equal"}, '"occupancy", "stationary" or 3 numbers'),
         ({"weights": [1, -1, 0]}, "the least is -1"),
     ],

@@ -122,7 +122,7 @@ def test_the_irrelevant_variable_is_found():
 
 
 def test_bad_input():
-    with pytest.raises(InvalidArgument, match=re.escape("chain is a list, not a MarkovChain or an MDP")):
+    with pytest.raises(InvalidArgument, match=re.escape("chain is a list; give a MarkovChain or an MDP")):
         db.lump([np.eye(2)])
     with pytest.raises(InvalidArgument, match="1 entries for 2 states"):
         db.lump(db.MDP([np.eye(2)]), key=[0])

@@ -59,7 +59,7 @@ def test_narrow_trees_say_the_same(narrow, chains, wide, monkeypatch, tmp_path, 
     monkeypatch.setattr(transports, "TARGETS", targets)
     found = db.distance(*chains, discount=0.9, tol=1e-10)
     same_answer(found, wide)
-    assert found.coupling.transports.light.flow.size == 0  # not needed any more
+    assert found.coupling.transports.single.flow.size == 0  # not needed any more
     program = db.distance(*chains, discount=0.9, solver="lp")
     assert program.lower <= found.upper
     assert found.lower <= program.upper

@@ -172,7 +172,7 @@ def test_elbow_takes_arrays_or_a_sweep(ax):
     assert line(ax, "recommended: 4").get_xydata().tolist() == [[4, 0.0]]
     plain = plot.elbow([2, 3], [1.0, 0.5])
     assert line(plain, "best found").get_xdata().tolist() == [2, 3]
-    with pytest.raises(db.InvalidArgument, match="one distance for each size"):
+    with pytest.raises(db.InvalidArgument, match="one distance per size"):
         plot.elbow([2, 3], [1.0])
 
 

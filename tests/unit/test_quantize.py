@@ -126,13 +126,13 @@ def test_the_same_seed_gives_the_same_cells():
 @pytest.mark.parametrize(
     ("X", "Y", "options", "message"),
     [
-        (np.zeros((5, 2)), None, {}, r"X is one array of shape \(5, 2\).*\[X\]"),
+        (np.zeros((5, 2)), None, {}, r"X is an array of shape \(5, 2\).*\[X\]"),
         ([], None, {}, "X is empty"),
         ([[[0.0, 1.0], [np.nan, 2.0]]], None, {}, r"X\[0\]\[1, 0\] is nan"),
         ([[[0.0, 1.0], [1.0, 1.0]]], None, {}, "coordinate 1 is 1 at every point"),
-        ([np.zeros((3, 2))], [np.zeros((3, 1))], {}, r"Y\[0\] has 1 coordinates and X 2"),
-        ([np.zeros((3, 2)), np.zeros((3, 3))], None, {}, r"X\[1\] has 3 coordinates and X\[0\] 2"),
-        ([[0.0, "a"]], None, {}, r"X\[0\] is no array of numbers"),
+        ([np.zeros((3, 2))], [np.zeros((3, 1))], {}, r"Y\[0\] has 1 coordinates, but X has 2"),
+        ([np.zeros((3, 2)), np.zeros((3, 3))], None, {}, r"X\[1\] has 3 coordinates, but X\[0\] has 2"),
+        ([[0.0, "a"]], None, {}, r"X\[0\] is not an array of numbers"),
         ([[0.0, 1.0]], None, {"n_states": 0}, "n_states is 0"),
         ([[0.0, 1.0]], None, {"n_states": "many"}, "n_states is 'many'"),
         ([[0.0, 1.0]], None, {"scale": "range"}, "scale is 'range'"),

@@ -110,7 +110,7 @@ def test_states_never_visited_are_named_and_get_their_nearest_partner():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"solver": "simplex"}, "solver 'simplex' is not known; choose one of 'exact', 'lp'"),
+        ({"solver": "simplex"}, "solver 'simplex' is unknown; choose one of 'exact', 'lp'"),
         ({"solver": 3}, "solver is a int; give a name"),
         ({"discount": 1.0}, "discount is 1.0; it must lie strictly between 0 and 1"),
         ({"discount": -0.5}, "discount is -0.5"),

@@ -59,7 +59,7 @@ def test_single_transitions_are_bundled_and_minibatches_kept():
         ((0, 1, 0.0), r"item 2 .*weight 0"),
         ((0, 1, -1.0), r"item 2 .*weight -1"),
         (([], []), r"item 2 .*empty minibatch"),
-        (([0, 1], [1]), r"item 2 .*equally long"),
+        (([0, 1], [1]), r"item 2 .*must be equal"),
         (7, r"item 2 .*expected \(s, s_next\)"),
         (None, r"item 2 .*expected \(s, s_next\)"),
     ],
@@ -74,7 +74,7 @@ def test_bad_items_are_named_and_the_good_ones_kept(item, message):
 
 def test_bad_sources_are_named():
     for source in (3, "abc", None):
-        with pytest.raises(InvalidArgument, match="cannot be made from"):
+        with pytest.raises(InvalidArgument, match="source is a"):
             Stream(source, n_states=2)
     with pytest.raises(InvalidArgument, match="n_states is None"):
         Stream([(0, 1)])

@@ -65,15 +65,15 @@ def test_names_decide_then_positions():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"transitions": Q}, "transitions is one table"),
-        ({"transitions": sp.csr_array(Q)}, "transitions is one table"),
+        ({"transitions": Q}, "transitions is a single table"),
+        ({"transitions": sp.csr_array(Q)}, "transitions is a single table"),
         ({"transitions": 3}, "transitions is a int"),
         ({"transitions": []}, "transitions is empty"),
-        ({"transitions": [Q, P]}, r"transitions\[0\] leads to 3 states and transitions\[1\] begins with 1"),
+        ({"transitions": [Q, P]}, r"transitions\[0\] has 3 columns and transitions\[1\] has 1 rows"),
         ({"transitions": [P, Q * 2]}, r"transitions\[1\]: row 0 sums to 2"),
         ({"transitions": [P, -Q]}, r"transitions\[1\]: entry"),
         ({"transitions": [[0.5, 0.5]]}, r"transitions\[0\] has shape \(2,\)"),
-        ({"transitions": [P, Q], "initial": 1}, "initial = 1 is no state"),
+        ({"transitions": [P, Q], "initial": 1}, "initial = 1 is not a state"),
         ({"transitions": [P, Q], "rewards": [1, 2]}, "one list of rewards for each of the 3 times"),
         ({"transitions": [P, Q], "rewards": [[1], [1, 2], [1, 2]]}, r"rewards\[2\] has shape \(2,\)"),
         ({"transitions": [P, Q], "labels": [["a"], ["b", "c"], ["d", "d", "e"]]}, r"labels\[2\]\[1\]"),
@@ -148,7 +148,7 @@ def test_many_paths_come_near_the_distance_of_their_laws():
         ([[0.0, 1.0]], {"n_states": 0}, "n_states is 0"),
         ([[0.0, 1.0]], {"n_states": [1, 2, 3]}, "one for each of the 2 times"),
         ([[0.0, 1.0]], {"width": -1}, "width is -1"),
-        ([[0.0, 1.0]], {"width": 1, "n_states": 2}, "leave n_states out"),
+        ([[0.0, 1.0]], {"width": 1, "n_states": 2}, "omit n_states"),
         ([[0.0, 1.0]], {"memory": 0}, "memory is 0"),
     ],
 )

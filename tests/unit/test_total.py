@@ -252,7 +252,7 @@ def test_lumping_preserves_total_cost(tmp_path):
 def test_infinite_and_ambiguous_totals_are_refused():
     rng = np.random.default_rng(4)
     X, Y = (db.MarkovChain(rng.dirichlet(np.ones(3), size=3), rewards=rng.random(3)) for _ in range(2))
-    with pytest.raises(InvalidArgument, match="needs an end"):
+    with pytest.raises(InvalidArgument, match="needs terminal pairs"):
         total(X, Y)
     ends = db.MarkovChain([[1.0, 0], [0, 1]], initial=[0.5, 0.5], rewards=[0, 1])
     with pytest.raises(InvalidArgument, match="infinite"):
@@ -275,7 +275,7 @@ def test_terminal_pairs_that_are_none_are_refused():
     for message, terminal in cases.items():
         with pytest.raises(InvalidArgument, match=message):
             total(X, X, "indicator", terminal=terminal)
-    with pytest.raises(InvalidChain, match="no state"):
+    with pytest.raises(InvalidChain, match="not a state"):
         total(X, X, "indicator", terminal=[("a", "z")])
     named = total(X, X.with_initial(2), "indicator", terminal=[("a", "a"), ("b", "b"), ("c", "c")])
     assert named.value == pytest.approx(

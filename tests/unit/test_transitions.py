@@ -163,7 +163,7 @@ def test_states_fix_the_space_and_its_order():
     ("s", "s_next", "options", "message"),
     [
         ([], [], {}, "s is empty; there must be at least one transition"),
-        ([0, 1], [1], {}, "s has 2 entries and s_next 1; they must go in pairs"),
+        ([0, 1], [1], {}, "s has 2 entries and s_next has 1; they must have the same length"),
         ("ab", "ba", {}, "s is the string 'ab'; pass a sequence of states"),
         (3, [1], {}, "s = 3 is not a sequence of states"),
         (np.zeros((2, 2)), [0, 1], {}, "s has shape (2, 2); it must be one-dimensional"),
@@ -183,15 +183,20 @@ def test_states_fix_the_space_and_its_order():
         (np.ma.array([0, 1], mask=[False, True]), [1, 0], {}, "s[1] is None, a missing value"),
         ({0, 1}, [0, 1], {}, "s is a set; pass a list of states, in the order in which they were seen"),
         ({0: 1, 1: 0}, [0, 1], {}, "s is a mapping; pass a list of states"),
-        ([0, 1], [1, 0], {"weights": np.ma.array([1, 2], mask=[0, 1])}, "weights[1] is masked, that is missing"),
+        ([0, 1], [1, 0], {"weights": np.ma.array([1, 2], mask=[0, 1])}, "weights[1] is masked, that is, missing"),
         (["a", "b"], ["b", "c"], {"states": ["a", "b"]}, "s_next[1] = 'c' is not in states; add it there"),
-        ([0, 5], [5, 0], {"states": 3}, "s_next[0] = 5 is outside states: numbers run from 0 to 2"),
-        ([0, -5], [0, 0], {"states": 3}, "s[1] = -5 is outside states"),
-        (["a", "b"], ["b", "a"], {"states": 2}, "s[0] = 'a' is no state number; states = 2 asks for 0 to 1"),
+        ([0, 5], [5, 0], {"states": 3}, "s_next[0] = 5 is out of range; with states = 3 numbers run from 0 to 2"),
+        ([0, -5], [0, 0], {"states": 3}, "s[1] = -5 is out of range"),
+        (
+            ["a", "b"],
+            ["b", "a"],
+            {"states": 2},
+            "s[0] = 'a' is not a state number; with states = 2 they run from 0 to 1",
+        ),
         ([0], [0], {"states": 0}, "states = 0; there must be at least one state"),
         ([0], [0], {"states": []}, "states is empty; list at least one state"),
         ([0, 1], [1, 0], {"weights": [1.0]}, "weights has shape (1,); expected (2,), one number per transition"),
-        ([0, 1], [1, 0], {"weights": [1.0, -2.0]}, "weights[1] is -2; weights must be at least 0"),
+        ([0, 1], [1, 0], {"weights": [1.0, -2.0]}, "weights[1] is -2; weights must be non-negative"),
         ([0, 1], [1, 0], {"weights": [np.nan, 1.0]}, "weights[0] is nan; every transition needs a finite number"),
         ([0, 1], [1, 0], {"weights": [np.inf, 1.0]}, "weights[0] is inf; every transition needs a finite number"),
         ([0, 1], [1, 0], {"weights": ["x", 1.0]}, "weights is not an array of numbers"),
@@ -216,7 +221,7 @@ def test_refused_transitions(s, s_next, options, message):
         ([[0, 1], {0, 1}], {}, "trajectories[1] = {0, 1} is not a sequence of states"),
         ([[0, 1], []], {}, "trajectories[1] is empty; remove it"),
         ([[0, 1], [1, [0]]], {}, "trajectories[1][1] = [0] is not hashable"),
-        ([[0, 1], [1, 0, 7]], {"states": 2}, "trajectories[1][2] = 7 is outside states"),
+        ([[0, 1], [1, 0, 7]], {"states": 2}, "trajectories[1][2] = 7 is out of range"),
         ([["a", "b"], ["b", "c"]], {"states": ["a", "b"]}, "trajectories[1][1] = 'c' is not in states"),
         ([[0, 1, 0]], {"weights": [1, 2]}, "weights has shape (2,); expected (1,), one number per trajectory"),
         ([[0, 1, 0]], {"weights": [0.0]}, "every transition out of state 0 has weight 0"),
@@ -329,7 +334,7 @@ def test_pairs_are_episodes_of_one_step():
 @pytest.mark.parametrize("episodes", [[3], [-1], [], [[0]]])
 def test_taking_what_is_not_there(episodes):
     data = Transitions.from_pairs([0, 1, 0], [1, 0, 0])
-    with pytest.raises(InvalidData, match="episodes must be numbers from 0 to 2, at least one"):
+    with pytest.raises(InvalidData, match="episodes must be a non-empty list of indices from 0 to 2"):
         data.take(episodes)
 
 

@@ -21,7 +21,7 @@ def test_unseen_states_are_named_with_remedies():
     assert str(caught.value) == (
         "4 of 7 states have no outgoing transition: 2, 3, 4, 5; "
         'pass unseen="self-loop" (they are absorbing), "uniform" (anything can follow) or "drop" (leave them '
-        "out), or states=[...] if the numbers are names"
+        "out), or states=[...] if the numbers are labels"
     )
     with pytest.raises(InvalidData, match=re.escape("1 of 3 states have no outgoing transition: 'end';")):
         pairs(["a", "b"], ["b", "end"])
@@ -94,16 +94,20 @@ def test_drop_restricts_starts_and_rewards():
     chain = paths(data, unseen="drop", initial=[0.25, 0.75, 0, 0])
     assert np.array_equal(chain.initial, [0.25, 0.75])
     for initial in ("c", [0.5, 0, 0.5, 0], 2):
-        with pytest.raises(InvalidData, match=re.escape("initial: state 'c' was dropped, it has no infinite path")):
+        with pytest.raises(
+            InvalidData, match=re.escape("initial: state 'c' was dropped because it has no infinite path")
+        ):
             paths(data, unseen="drop", initial=initial)
-    with pytest.raises(InvalidChain, match=re.escape("initial = 'z' is no state")):
+    with pytest.raises(InvalidChain, match=re.escape("initial = 'z' is not a state")):
         paths(data, unseen="drop", initial="z")
     with pytest.raises(InvalidChain, match=re.escape("rewards has shape (2,); expected (4,)")):
         paths(data, unseen="drop", rewards=[1, 2])
 
 
 def test_starts_of_weight_zero_say_nothing():
-    with pytest.raises(InvalidData, match="weights are all zero, so nothing is known of the start; pass initial="):
+    with pytest.raises(
+        InvalidData, match="weights are all zero, so the initial distribution is unknown; pass initial="
+    ):
         paths([[0], [1]], weights=[0, 0], unseen="self-loop")
 
 
@@ -116,7 +120,7 @@ def test_absurd_numbers_are_refused_and_not_allocated():
     with pytest.raises(InvalidData, match="999999999999 of 1000000000001 states have no outgoing transition: 1, 2, 3"):
         pairs([0, far], [far, 0])
     for unseen in ("self-loop", "uniform"):
-        with pytest.raises(InvalidData, match="the largest state number is 1000000000000, which asks for"):
+        with pytest.raises(InvalidData, match="the largest state number is 1000000000000, which would need"):
             pairs([0, far], [far, 0], unseen=unseen)
     with pytest.raises(InvalidData, match=r'unseen="uniform" would fill 99999 rows with 100000 entries each'):
         pairs([0], [99_999], unseen="uniform")

@@ -1,22 +1,22 @@
 """The command line.
 
     diffbisim distance A B      certified distance between the chains in two files
-    diffbisim estimate A B      distance between two sets of data, with a confidence interval
-    diffbisim compare A B ...   do groups of sequences differ, and where?
-    diffbisim compress FILE     the nearest chain with few states
-    diffbisim fit FILE          a parametrized model of a chain
-    diffbisim imitate           the policy whose chain is closest to an expert's
-    diffbisim explore A B       a page to look at: both chains, their coupling, where the cost is paid
-    diffbisim info FILE         what is in a file: size, start, structure, how far it can be lumped
-    diffbisim lump FILE         merge the states that behave alike
-    diffbisim convert A B       from one format to another
-    diffbisim reproduce         the experiments: figures, tables and a page about them
+    diffbisim estimate A B      distance between two datasets, with a confidence interval
+    diffbisim compare A B ...   test whether groups of sequences differ, and where
+    diffbisim compress FILE     nearest chain with few states
+    diffbisim fit FILE          parametrized model of a chain
+    diffbisim imitate           policy whose chain is closest to an expert's
+    diffbisim explore A B       interactive page: both chains, their coupling, where the cost is paid
+    diffbisim info FILE         contents of a file: size, initial states, structure, lumping
+    diffbisim lump FILE         merge states that behave alike
+    diffbisim convert A B       convert from one format to another
+    diffbisim reproduce         run the experiments: figures, tables and a report
 
-People get a table; with ``--json`` machines get JSON and nothing else on standard output. Progress, notes and errors
-go to standard error. Exit codes: 0 done, 2 bad input (one line says which), 3 not converged (the bounds are printed
-all the same, and true), 130 interrupted. ``diffbisim --install-completion`` teaches the shell to complete.
+Commands print a table or, with ``--json``, only JSON on standard output. Progress, notes and errors go to standard
+error. Exit codes: 0 success, 2 invalid input, 3 not converged (valid bounds are printed), 130 interrupted.
+``diffbisim --install-completion`` installs shell completion.
 
-One module per command; common.py has what they share.
+There is one module per command; common.py has shared code.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the commands share: the application, its options, errors, reading and output.
+"""Shared code of the commands: the application, common options, errors, reading and output.
 
-Errors are the library's own, and name its arguments. `command_line_message` says them in the words of the command line:
-``unseen="self-loop"`` becomes ``--unseen self-loop``. For that the parameters of a command have the names of the
-arguments that they set, whatever the option is called (``rng: Seed`` is ``--seed``); where one option per file sets the
-same argument (``--initial-a``), `naming_options` says which one is meant.
+Errors come from the library and name its arguments. `command_line_message` translates them to options:
+``unseen="self-loop"`` becomes ``--unseen self-loop``. To make this possible, the parameters of a command have the names
+of the library's arguments, whatever the option is called (``rng: Seed`` is ``--seed``); if two options set the same
+argument for different files (``--initial-a``), `naming_options` says which one is meant.
 
-Everything heavy is imported inside functions, here and in the commands, so that ``--help`` answers at once.
+Expensive modules are imported inside functions, here and in the commands, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import typer
 import typer.models
 
 from diffbisim import __version__
-from diffbisim.errors import DiffbisimError, InvalidArgument
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidData
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
 
 INVALID, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 CHAIN_FILES = (".npz", ".csv", ".tsv", ".tra")
-SHOWN = 8  # states or classes listed before "and 5 more"
+SHOWN = 8  # number of states or classes listed before "and 5 more"
 
 P = ParamSpec("P")
 Report = dict[str, Any]
 
 app = typer.Typer(
     help="Distances between Markov processes that respect time, with certified accuracy.",
-    epilog="Exit codes: 0 done, 2 bad input, 3 not converged (bounds are printed), 130 interrupted.",
+    epilog="Exit codes: 0 success, 2 invalid input, 3 not converged (bounds are printed), 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-# --- options that mean the same everywhere ------------------------------------------------------------------------
+# --- common options -----------------------------------------------------------------------------------------------
 
-CHAIN = "A Markov chain: .npz, .csv, .tsv, PRISM .tra, Storm .drn; .gz of a text, - for standard input"
+CHAIN = "A Markov chain: .npz, .csv, .tsv, PRISM .tra or Storm .drn; text may be gzipped (.gz); - for standard input"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help=CHAIN, show_default=False)]
 Unseen = Annotated[
     str,
-    typer.Option(help="States never left: error, self-loop, uniform or drop; choices that a state lacks: also repeat"),
+    typer.Option(help="States without successors: error, self-loop, uniform or drop; for missing choices also repeat"),
 ]
 Const = Annotated[
     str | None,
@@ -66,68 +66,66 @@ Const = Annotated[
 Rewards = Annotated[
     Path | None,
     typer.Option(
-        help="Rewards: table state,reward, or .npy; of a model also the name of one of its own", show_default=False
+        help="Rewards: a table state,reward or .npy; for a model also the name of a reward structure or proposition",
+        show_default=False,
     ),
 ]
 Initial = Annotated[
     str | None,
     typer.Option(
-        help="Start: a label or a number (default: that of the file; of edges and transitions, that of the first row)",
+        help="Initial state: a label or an index (default: that of the file; for edges and transitions, the first row)",
         show_default=False,
     ),
 ]
-Id = Annotated[str | None, typer.Option("--id", help="Events: the column that says who", show_default=False)]
+Id = Annotated[str | None, typer.Option("--id", help="Events: the column with the sequence id", show_default=False)]
 Time = Annotated[
     str | None,
-    typer.Option("--time", help="Events: the column that says when: numbers or ISO 8601", show_default=False),
+    typer.Option("--time", help="Events: the column with the time (numbers or ISO 8601)", show_default=False),
 ]
-State = Annotated[
-    str | None, typer.Option("--state", help="Events: the column that says what happened", show_default=False)
-]
+State = Annotated[str | None, typer.Option("--state", help="Events: the column with the state", show_default=False)]
 Gap = Annotated[
     str | None,
     typer.Option(
-        "--session-gap", help="Events: a longer pause begins a new episode, such as 30min", show_default=False
+        "--session-gap", help="Events: a longer pause starts a new episode, such as 30min", show_default=False
     ),
 ]
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", help="Events: the column of groups; the two of A are compared, without B", show_default=False
+        "--group", help="Events: the column with the group; compares the groups of one file", show_default=False
     ),
 ]
-Missing = Annotated[str, typer.Option(help="Events, missing values: error, split or drop")]
+Missing = Annotated[str, typer.Option(help="Events: how to treat missing values: error, split or drop")]
 OBSERVED = (
-    "Observed steps, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - (standard input); "
-    "a file with a chain is taken as known"
+    "Observed transitions, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - for standard "
+    "input; a file with a chain is taken as known"
 )
-UnseenOfData = Annotated[str, typer.Option(help="States never left: self-loop, uniform or error")]
-Permutations = Annotated[int, typer.Option(help="Permutations of whole episodes, for the test")]
-Replicates = Annotated[int, typer.Option(help="Bootstrap samples, for the interval")]
+UnseenOfData = Annotated[str, typer.Option(help="States without successors: self-loop, uniform or error")]
+Permutations = Annotated[int, typer.Option(help="Number of permutations of whole episodes in the test")]
+Replicates = Annotated[int, typer.Option(help="Number of bootstrap replicates for the interval")]
 Cost = Annotated[
     str,
     typer.Option(
-        help="reward, euclidean (vectors), indicator, or a table of numbers (.npy, .csv, .tsv): n_A rows, n_B columns"
+        help="reward, euclidean (vectors), indicator, or a table of numbers (.npy, .csv, .tsv) with n_A rows and n_B "
+        "columns"
     ),
 ]
-Discount = Annotated[float, typer.Option(help="Weight of the next step, between 0 and 1")]
+Discount = Annotated[float, typer.Option(help="Discount factor, between 0 and 1")]
 Criterion = Annotated[str, typer.Option(help="discounted, average (long-run) or total (until absorption)")]
 Horizon = Annotated[
-    int | None, typer.Option(help="Count so many steps only, by powers of the discount", show_default=False)
+    int | None, typer.Option(help="Number of steps of a finite horizon, with discounted weights", show_default=False)
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything random: the same seed, the same answer")]
-TimeLimit = Annotated[float | None, typer.Option(help="Give up after so many seconds", show_default=False)]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed")]
+TimeLimit = Annotated[float | None, typer.Option(help="Stop after this many seconds", show_default=False)]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(
-        help="A file to keep the state of the run in; if it exists, the run goes on from it", show_default=False
-    ),
+    typer.Option(help="File that stores the state of the run; an existing one is resumed", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output")]
 JsonOutput = Annotated[Path | None, typer.Option("--output", "-o", help=".json for the numbers")]
 ResultOutput = Annotated[Path | None, typer.Option("--output", "-o", help=".npz for everything, .json for the numbers")]
 ChainOutput = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the chain found (.npz, .csv, .tra), or the numbers (.json)")
+    Path | None, typer.Option("--output", "-o", help=".npz, .csv or .tra for the chain, .json for the numbers")
 ]
 
 
@@ -135,17 +133,17 @@ ChainOutput = Annotated[
 
 
 class NotConverged(Exception):
-    """A run that ended too early; its result has been shown, and the message says how it ended."""
+    """A run ended before it converged; its result has been printed, and the message says how it ended."""
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Errors of the user's making end in one line and an exit code; those of ours keep their traceback."""
+    """Report user errors in one line with an exit code; internal errors keep their traceback."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except BrokenPipeError:  # the reader of a pipe has seen enough
+        except BrokenPipeError:  # the reader of the pipe has closed it
             raise
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), INVALID)
@@ -166,14 +164,14 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-#: What the library says of itself, and what that is on the command line.
+#: Phrases of the library's messages and their replacements on the command line.
 WORDING = {
     "read it with read_mdp": "diffbisim distance, lump and imitate --mdp read it",
     "read it with read_chain": "the other commands read it",
     "write_chain": "diffbisim convert",
     "states=[...]": "states=[...] in Python",
     "warm=result": "warm=result in Python",
-    "by terminal=": "by terminal= in Python",
+    "in terminal=": "in terminal= in Python",
     "mdp.induced_chain(policy)": "mdp.induced_chain(policy) in Python",
     "diffbisim.distance": "diffbisim distance",
     "a bare array": "a .npy vector",
@@ -184,11 +182,11 @@ WORDING = {
 
 
 def command_line_message(message: str, command: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
-    """The message of an error as this command says it; the names of files that were given stay as they are."""
+    """Translate an error message to the options of a command; names of given files are left unchanged."""
     options, (x, y) = options_of(command), "XY" if "b" not in arguments else "AB"
     files = sorted((str(value) for value in arguments.values() if isinstance(value, Path)), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, files))})", message) if files else [message]
-    for k in range(0, len(parts), 2):  # every other one is a file
+    for k in range(0, len(parts), 2):  # every other part is a file name
         for there, here in WORDING.items():
             parts[k] = parts[k].replace(there, here)
         parts[k] = re.sub(r"(\b|\bn_)X\b(?!['\"])", rf"\1{x}", with_option_names(parts[k], options))
@@ -197,10 +195,10 @@ def command_line_message(message: str, command: Callable[..., Any], arguments: M
 
 
 def with_option_names(message: str, options: Mapping[str, str]) -> str:
-    """A message in which arguments of the library are named by the options that set them.
+    """Replace the library's arguments in a message by the options that set them.
 
-    An argument is recognized where it is assigned (``tol=1e-8``), where something is said of it (``tol is -1``, ``raise
-    steps``), and, if its name cannot be a word of English (``max_iterations``), anywhere.
+    An argument is recognized in an assignment (``tol=1e-8``), in phrases such as ``tol is -1``, ``raise steps`` or
+    ``omit tol``, and anywhere if it is not an English word (``max_iterations``).
     """
     for name, option in options.items():
         alone = rf"(?<![\w.\-\"'/]){name}"
@@ -208,19 +206,19 @@ def with_option_names(message: str, options: Mapping[str, str]) -> str:
         message = re.sub(rf'{alone}="([^"]*)"', rf"{option} \1", message)
         message = re.sub(rf"{alone}=(?=[\w.\[{{])|{alone} = ", f"{option} ", message)
         message = re.sub(rf"{alone}=|{alone}(?=$|[:\[]| (?:is|has|names|sums|must)\b| ['\"])", option, message)
-        message = re.sub(rf"\b(raise (?:\S+ or )?){name}\b", rf"\1{option}", message)
+        message = re.sub(rf"\b((?:raise|omit) (?:\S+ or )?){name}\b", rf"\1{option}", message)
         if "_" in name:
             message = re.sub(rf"{alone}\b", option, message)
     return message
 
 
 def options_of(command: Callable[..., Any]) -> dict[str, str]:
-    """The options of a command by the names of its parameters: {"rng": "--seed", …}."""
+    """Return the options of a command by parameter name: {"rng": "--seed", …}."""
     found = {}
     for name, hint in get_type_hints(command, include_extras=True).items():
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, typer.models.OptionInfo):
-                words = (option.default, *(option.param_decls or ()))  # the first one is kept as the default
+                words = (option.default, *(option.param_decls or ()))  # typer stores the first name as the default
                 declared = (word for word in words if isinstance(word, str) and word.startswith("--"))
                 found[name] = next(declared, f"--{name.replace('_', '-')}")
     return found
@@ -228,7 +226,7 @@ def options_of(command: Callable[..., Any]) -> dict[str, str]:
 
 @contextmanager
 def naming_options(**options: str) -> Iterator[None]:
-    """Errors from within name these options instead of the library's arguments."""
+    """Replace the library's arguments by these options in errors raised inside the block."""
     try:
         yield
     except DiffbisimError as error:
@@ -239,7 +237,7 @@ def naming_options(**options: str) -> Iterator[None]:
 
 
 def suffix(path: Path | None) -> str:
-    """The extension, in lower case; empty if there is no file."""
+    """Return the extension in lower case; empty if there is no file."""
     return "" if path is None else path.suffix.lower()
 
 
@@ -247,9 +245,9 @@ def read_chain_file(
     path: Path, *, unseen: str, initial: str | None = None, rewards: Path | None = None, side: str = "",
     const: str | None = None, any_kind: bool = False,
 ) -> Any:  # fmt: skip
-    """The chain in a file, with the start and the rewards that were asked for; ``side`` ends their options.
+    """Read a chain with the given initial state and rewards; ``side`` is the suffix of their options.
 
-    With ``any_kind`` also the MDP, where a model holds one, or the timed chain in an archive.
+    With ``any_kind=True`` the file may also contain an MDP or a timed chain.
     """
     from diffbisim.io.chains import read_chain, read_model
     from diffbisim.io.files import naming
@@ -266,7 +264,7 @@ def read_chain_file(
 
 
 def is_model(path: Path) -> bool:
-    """Whether it is a file of PRISM or Storm, with reward structures and propositions that have names."""
+    """Return whether this is a file of PRISM or Storm, which has named reward structures and propositions."""
     from diffbisim.io.files import extension
     from diffbisim.io.storm import MODELS
 
@@ -274,7 +272,7 @@ def is_model(path: Path) -> bool:
 
 
 def read_rewards_of(path: Path, rewards: Path | None) -> Any:
-    """The rewards in a file; or, of a model, the name of rewards that it has."""
+    """Read the rewards in a file; for a model, ``rewards`` may be the name of a reward structure."""
     from diffbisim.io.tables import read_rewards
 
     if rewards is None:
@@ -284,7 +282,7 @@ def read_rewards_of(path: Path, rewards: Path | None) -> Any:
 
 
 def read_state(chain: Any, text: str) -> Any:
-    """A label as it stands; else a number, a tuple, or a list of probabilities, as Python writes them."""
+    """Return a label unchanged; parse anything else as a Python number, tuple or list of probabilities."""
     if text in (first_labels(chain) or ()):
         return text
     try:
@@ -294,18 +292,18 @@ def read_state(chain: Any, text: str) -> Any:
 
 
 def read_cost(cost: str) -> Any:
-    """Names of costs as they are, anything else as a file of n_A rows and n_B columns of numbers."""
+    """Return the name of a cost unchanged; read anything else as a file with n_A rows and n_B columns."""
     from diffbisim.io.tables import read_numbers
 
     if cost in ("reward", "euclidean", "indicator"):
         return cost
     if suffix(Path(cost)) not in (".npy", ".csv", ".tsv"):
-        raise InvalidArgument(f"--cost {cost}: use reward, euclidean, indicator, or a file .npy, .csv or .tsv")
+        raise InvalidArgument(f"--cost {cost}: use reward, euclidean, indicator, or a .npy, .csv or .tsv file")
     return read_numbers(Path(cost))
 
 
 def read_weights(weights: str | None) -> Any:
-    """Numbers with commas between them, or those in a file."""
+    """Parse comma-separated numbers, or read them from a file."""
     from diffbisim.io.tables import read_numbers
 
     if weights is None:
@@ -316,13 +314,13 @@ def read_weights(weights: str | None) -> Any:
         return [float(word) for word in weights.strip("[]() ").split(",")]
     except ValueError:
         raise InvalidArgument(
-            f"--weights {weights}: give one number for each time, such as 1,0.5,0.25, or a file .npy, .csv or .tsv"
+            f"--weights {weights}: give one number for each time, such as 1,0.5,0.25, or a .npy, .csv or .tsv file"
         ) from None
 
 
 @dataclass(frozen=True)
 class Events:
-    """The columns of a table of events, as the options name them; none of them: another kind of table."""
+    """The options for tables of events."""
 
     id: str | None = None
     time: str | None = None
@@ -332,7 +330,7 @@ class Events:
     missing: str = "error"
 
     def read(self, path: Path, states: Any = None) -> Any:
-        """What was observed; with a group a dictionary. Warnings become notes."""
+        """Read the transitions (with ``group``, a dict of them); warnings become notes."""
         from diffbisim.io.chains import read_transitions
 
         options = {name: getattr(self, name) for name in ("id", "time", "state", "group", "missing")}
@@ -340,21 +338,34 @@ class Events:
         with warnings_as_notes(), naming_options(missing="--missing", state="--state", gap="--session-gap"):
             return read_transitions(path, states=states, gap=gap, **options)
 
-    def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
-        """The transitions and the names of the two groups in a file."""
+    def groups(self, path: Path) -> dict[Any, Transitions]:
+        """Return the groups in a file by name, at least two."""
         if self.group is None:
-            raise InvalidArgument(f"{path} is one file: give another one, or --group COLUMN to compare its two groups")
-        found = self.read(path)
+            raise InvalidArgument(f"only {path} is given; give a second file, or --group COLUMN to compare its groups")
+        found: dict[Any, Transitions] = self.read(path)
+        if len(found) < 2:
+            raise InvalidArgument(f"{path}: {self.group} has one group, {next(iter(found))}; it must have two or more")
+        return found
+
+    def two_groups(self, path: Path) -> tuple[list[Transitions], list[str]]:
+        """Return the transitions and the names of the two groups in a file."""
+        found = self.groups(path)
         if len(found) != 2:
             names = listed([f"{name} ({data.n_episodes:,})" for name, data in list(found.items())[:SHOWN]], len(found))
-            raise InvalidArgument(f"{path}: {self.group} has {len(found)} groups, {names}; two are compared")
-        return list(found.values()), [f"{path}, {self.group} = {name}" for name in found]
+            raise InvalidArgument(
+                f"{path}: {self.group} has {len(found)} groups, {names}; use diffbisim compare for more than two"
+            )
+        return list(found.values()), self.titles(path, found)
+
+    def titles(self, path: Path, groups: Iterable[Any]) -> list[str]:
+        """Return the names of the groups of a file for reports."""
+        return [f"{path}, {self.group} = {name}" for name in groups]
 
 
 def read_observed(
     path: Path, rewards: Any = None, events: Events | None = None, const: str | None = None
 ) -> Transitions | MarkovChain:
-    """What was observed, if the file holds observations, else the chain in it."""
+    """Read the transitions in a file of observations, or the chain in any other file."""
     from diffbisim.io.chains import read_chain, read_transitions
     from diffbisim.io.files import extension
     from diffbisim.io.logs import LOGS
@@ -364,12 +375,17 @@ def read_observed(
         return events.read(path)  # type: ignore[no-any-return]
     if extension(path) in (".csv", ".tsv") and holds_observations(path):
         return read_transitions(path)  # type: ignore[no-any-return]
-    return read_chain(path, rewards=rewards, constants=const)
+    try:
+        return read_chain(path, rewards=rewards, constants=const)
+    except InvalidData as error:
+        if error.line != 1 or extension(path) not in (".csv", ".tsv"):
+            raise
+        raise InvalidData(f"{error}; for a table of events, name the columns: --state, --id, --time") from None
 
 
 @contextmanager
 def warnings_as_notes(**options: str) -> Iterator[None]:
-    """Warnings from within as notes that name these options."""
+    """Print warnings issued inside the block as notes that name these options."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -378,7 +394,7 @@ def warnings_as_notes(**options: str) -> Iterator[None]:
 
 
 def start_is_a_guess(path: Path, initial: str | None) -> bool:
-    """Whether nothing says where the chain in a file starts, so that it is the state of the first row."""
+    """Return whether the initial state of a chain is guessed from the first row of its file."""
     from diffbisim.io.files import extension
     from diffbisim.io.tables import header
 
@@ -386,26 +402,26 @@ def start_is_a_guess(path: Path, initial: str | None) -> bool:
 
 
 def need_rewards(chain: Any, path: Path, option: str = "--rewards", other: str = ", or use --cost indicator") -> None:
-    """Refuse the cost "reward" where a chain has none, and name the option that gives them."""
+    """Raise an error that names the option for rewards if a chain has none."""
     if getattr(chain, "rewards", None) is None:
         raise InvalidArgument(f"{path} has no rewards; give {option} FILE (a table state,reward){other}")
 
 
 def check_output(path: Path | None, *suffixes: str) -> None:
-    """Refuse a file that could not be written before the work is done, not after."""
+    """Check before the computation that the output file can be written."""
     if path is None:
         return
     if suffix(path) not in suffixes:
-        raise InvalidArgument(f"{path}: the extension is not known; use {', '.join(suffixes)}")
+        raise InvalidArgument(f"{path}: the extension is unknown; use {', '.join(suffixes)}")
     if not path.parent.is_dir():
-        raise InvalidArgument(f"{path}: there is no folder {path.parent}; make it first")
+        raise InvalidArgument(f"{path}: the folder {path.parent} does not exist; create it first")
 
 
 # --- output -------------------------------------------------------------------------------------------------------
 
 
 def emit(report: Report, *parts: str | Table, as_json: bool, output: Path | None = None) -> None:
-    """On standard output the report for machines, or its parts for people; and in ``output``, if that is a .json."""
+    """Print the report as JSON or as tables; also write it to ``output`` if that is a .json file."""
     text = json.dumps(report | {"version": __version__}, indent=2, allow_nan=False)
     if as_json:
         print(text)
@@ -423,20 +439,20 @@ def note(message: str) -> None:
     print(f"diffbisim: note: {message}", file=sys.stderr)
 
 
-def somebody_watches() -> bool:
-    """Whether a progress bar would be seen."""
+def is_interactive() -> bool:
+    """Return whether standard error is a terminal, so that a progress bar is visible."""
     return sys.stderr.isatty()
 
 
 def console() -> Console:
-    """Standard output; labels and file names are printed as they are, whatever they look like."""
+    """Return a console for standard output that prints labels and file names without markup."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)
 
 
 def sheet(lines: Mapping[str, str]) -> Table:
-    """Two columns, name and value; long values fold."""
+    """Return a table with two columns, name and value; long values are wrapped."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -448,7 +464,7 @@ def sheet(lines: Mapping[str, str]) -> Table:
 
 
 def columns(*names: str) -> Table:
-    """An empty table with these columns."""
+    """Return an empty table with these columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -456,30 +472,30 @@ def columns(*names: str) -> Table:
 
 
 def first_labels(process: Any) -> Any:
-    """The labels of the states that it may start in, or None; a timed chain has others at every time."""
+    """Return the labels of the states (for a timed chain, at time 0), or None."""
     return process.labels[0] if process.labels and hasattr(process, "n_steps") else process.labels
 
 
 def state_names(chain: Any, states: Iterable[Any]) -> list[Any]:
-    """The labels of the first few states, as JSON can hold them."""
+    """Return the labels of the first few states, as JSON values."""
     names = first_labels(chain)
     labels = (int(k) if names is None else names[k] for k, _ in zip(states, range(SHOWN), strict=False))
     return [label if isinstance(label, (str, int)) else repr(label) for label in labels]
 
 
 def start_names(chain: Any) -> list[Any]:
-    """Where a chain starts, by the first few labels."""
+    """Return the labels of the first few possible initial states."""
     return state_names(chain, chain.initial.nonzero()[0])
 
 
 def listed(names: list[Any], total: int | None = None) -> str:
-    """The names, and how many more there are of ``total``."""
+    """Format names, followed by how many more there are of ``total``."""
     more = 0 if total is None else total - len(names)
     return ", ".join(map(str, names)) + (f" and {more:,} more" if more > 0 else "")
 
 
 def two_chains(files: tuple[Path, Path], chains: Iterable[Any]) -> list[Report]:
-    """The two sides of a distance, for its report; a timed chain has a number of states for every time."""
+    """Describe the two chains for a report."""
     return [
         {"file": str(file), "n_states": X.n_states, "n_transitions": X.n_transitions, "start": start_names(X)}
         | {name: getattr(X, name) for name in ("n_actions", "n_steps") if hasattr(X, name)}
@@ -487,15 +503,15 @@ def two_chains(files: tuple[Path, Path], chains: Iterable[Any]) -> list[Report]:
     ]
 
 
-def asked(problem: Any) -> Report:
-    """What else was asked, beyond the discounted criterion."""
+def problem_options(problem: Any) -> Report:
+    """Return the settings of a problem that is not discounted."""
     if problem.criterion == "horizon":
         return {"horizon": problem.n_steps, "weights": problem.weights.tolist()}
     return {"actions": problem.actions} if problem.criterion == "actions" else {}
 
 
-def asked_line(report: Report) -> dict[str, str]:
-    """What was asked, for its table."""
+def problem_line(report: Report) -> dict[str, str]:
+    """Return the line of a table with cost and criterion."""
     cost, criterion = report["cost"], report["criterion"]
     if criterion == "horizon":
         weights = [f"{w:.4g}" for w in report["weights"][:SHOWN]]
@@ -507,8 +523,15 @@ def asked_line(report: Report) -> dict[str, str]:
     return {"cost, discount": f"{cost}, {report['discount']:g}"}
 
 
+def interval_note(report: Report) -> dict[str, str]:
+    """Return a line that explains an interval down to zero despite evidence of a difference; else nothing."""
+    if report["p_value"] > 1 - report["confidence"] + 1e-12 or report["lower"] > 0:
+        return {}
+    return {"note": "the interval starts at 0 despite the evidence: the differing rows add little to the distance"}
+
+
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
-    """The same for its table."""
+    """Return the lines of a table that describe the two chains."""
 
     def states(side: Report) -> str:
         if "n_steps" not in side:
@@ -525,7 +548,7 @@ def side_lines(report: Report, transitions: str = "transitions") -> dict[str, st
 
 
 def emit_model(result: Any, facts: Report, seconds: float, *, as_json: bool, output: Path | None) -> None:
-    """Show a compression, a fit or an imitation, which all carry a certified distance; write its numbers or chain."""
+    """Print a compression, fit or imitation with its certified distance, and write its numbers or chain."""
     d = result.distance
     report = facts | {
         "distance": d.value,
@@ -550,14 +573,14 @@ def emit_model(result: Any, facts: Report, seconds: float, *, as_json: bool, out
 
 
 def _short(value: Any) -> str:
-    """A number or a name as it is, a long list by its beginning."""
+    """Format a value; long lists are shortened."""
     if isinstance(value, list):
         return listed([_short(entry) for entry in value[: 2 * SHOWN]], len(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def save_chain(chain: MarkovChain, path: Path) -> list[str]:
-    """Write a chain; a note says what the format cannot hold, and so does the list."""
+    """Write a chain; return and print what the format cannot store."""
     from diffbisim.io.chains import write_chain
 
     write_chain(chain, path)
@@ -566,5 +589,5 @@ def save_chain(chain: MarkovChain, path: Path) -> list[str]:
     if suffix(path) in (".csv", ".tsv") and chain.initial[0] != 1.0:
         missing.append("start")
     if missing:
-        note(f"{path} cannot hold the {' and the '.join(missing)}; .npz can")
+        note(f"{path} cannot store the {' and the '.join(missing)}; use .npz")
     return missing

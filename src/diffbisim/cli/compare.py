@@ -1,4 +1,4 @@
-"""``diffbisim compare``: do groups of sequences differ, and where?"""
+"""``diffbisim compare``: test whether groups of sequences differ, and where."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.cli.estimate import estimate_report, read_both, read_sides
+from diffbisim.cli.estimate import estimate_report, on_the_same_states, read_both, read_sides
 from diffbisim.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -25,12 +25,15 @@ def compare(
     ],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
-    confidence: Annotated[float, typer.Option(help="One minus the probability of a false alarm")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="One minus the probability of a false positive")] = 0.95,
     permutations: cli.Permutations = 999,
     replicates: cli.Replicates = 200,
     initial: Annotated[
         str | None,
-        typer.Option(help="Start: first, pooled, empirical, stationary, a label or a number", show_default=False),
+        typer.Option(
+            help="Initial distribution: first, pooled, empirical, stationary, or a state (label or index)",
+            show_default=False,
+        ),
     ] = None,
     rewards: cli.Rewards = None,
     unseen: cli.UnseenOfData = "self-loop",
@@ -41,12 +44,12 @@ def compare(
     session_gap: cli.Gap = None,
     group_column: cli.Group = None,
     missing: cli.Missing = "error",
-    top: Annotated[int, typer.Option(help="Rows, states and pairs to list")] = 8,
+    top: Annotated[int, typer.Option(help="Number of rows, states and pairs to list")] = 8,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
-    """Whether groups of sequences differ, and which states make the difference; of two also how much."""
+    """Test whether groups of sequences differ, and in which states; for two groups also estimate by how much."""
     import diffbisim as db
 
     cli.check_output(output, ".json")
@@ -54,10 +57,11 @@ def compare(
     began = time.perf_counter()
     options: dict[str, Any] = {
         "discount": discount, "unseen": cast(Any, unseen), "confidence": confidence, "permutations": permutations,
-        "rng": rng, "progress": cli.somebody_watches(),
+        "rng": rng, "progress": cli.is_interactive(),
     }  # fmt: skip
-    if len(files) <= 2:
-        pair, sides = read_sides(files[0], files[1] if len(files) == 2 else None, events, (rewards, None), constants)
+    groups = _read_groups(files, events)
+    if groups is None or len(groups) == 2:
+        pair, sides = _read_pair(files, groups, events, rewards, constants)
         (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
         with cli.warnings_as_notes(initial="--initial"):
             found = db.estimate(
@@ -70,12 +74,14 @@ def compare(
         report["paid"] = _plain(parts.records("pairs", top))
         cli.emit(report, _two(report), *parts.tables(top), as_json=as_json, output=output)
         return
-    groups, own = _read_groups(files, rewards, cost)
+    own = cli.read_rewards_of(files[0], rewards)
+    if cost == "reward" and own is None:
+        raise InvalidArgument("the groups have no rewards; give --rewards FILE, or use --cost indicator")
     state = None if initial is None else cli.read_state(next(iter(groups.values())), initial)
     with cli.warnings_as_notes(initial="--initial"):
         several = db.compare(groups, cli.read_cost(cost), rewards=own, initial=state, **options)
     report = {
-        "groups": list(groups),
+        "groups": [str(name) for name in groups],
         "p_value": several.p_value,
         "conclusion": several.conclusion,
         "pairs": _plain(several.records()),
@@ -92,37 +98,47 @@ def compare(
 def _two(report: cli.Report) -> Table:
     return cli.sheet({
         "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
-        "from": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
+        "method": f"{report['method']}, seed {report['seed']}, {report['seconds']:.3g} s",
         "distance": f"{report['value']:.6g}; between the empirical chains {report['plug_in']:.6g}",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
-        **cli.asked_line(report),
+        **cli.interval_note(report),
+        **cli.problem_line(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 
 
-def _read_groups(files: Sequence[Path], rewards: Path | None, cost: str) -> tuple[dict[str, Any], Any]:
-    """Several files of observations on the states of all of them, by the names of the files."""
+def _read_groups(files: Sequence[Path], events: cli.Events) -> dict[Any, Any] | None:
+    """Read the groups of one file or of more than two, on the union of their states; return None for two files."""
     from diffbisim.chain import Transitions
-    from diffbisim.io.chains import read_transitions
 
-    own = cli.read_rewards_of(files[0], rewards)
-    if cost == "reward" and own is None:
-        raise InvalidArgument("the groups have no rewards; give --rewards FILE, or use --cost indicator")
-    read = [cli.read_observed(path) for path in files]
+    if len(files) == 1:
+        return events.groups(files[0])
+    if len(files) == 2:
+        return None
+    if events.group is not None:
+        raise InvalidArgument(f"--group compares the groups of one file; omit {' and '.join(map(str, files[1:]))}")
+    read = [cli.read_observed(path, events=events) for path in files]
     for path, one in zip(files, read, strict=True):
         if not isinstance(one, Transitions):
-            raise InvalidArgument(f"{path} is a chain, not data; several groups are compared by their data")
-    states: Any = max(one.n_states for one in read)
-    if all(one.labels is not None for one in read):
-        states = sorted({label for one in read for label in one.labels or ()}, key=str)
+            raise InvalidArgument(f"{path} contains a chain; comparing several groups needs observed data")
     names = [path.stem for path in files]
     if len(set(names)) < len(names):
         names = [str(path) for path in files]
-    return {name: read_transitions(path, states=states) for name, path in zip(names, files, strict=True)}, own
+    return dict(zip(names, on_the_same_states(read), strict=True))
+
+
+def _read_pair(
+    files: Sequence[Path], groups: dict[Any, Any] | None, events: cli.Events, rewards: Path | None, const: str | None
+) -> tuple[tuple[Path, Path], list[Any]]:
+    """Return two sides and their names: two groups of one file, or two files."""
+    if groups is None:
+        return read_sides(files[0], files[1], events, (rewards, None), const)
+    one, two = events.titles(files[0], groups)
+    return (Path(one), Path(two)), list(groups.values())
 
 
 def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As JSON can hold them: labels by their text, no infinite numbers."""
+    """Convert records to JSON values: labels become strings, and infinite numbers too."""
     return [
         {k: v if isinstance(v, (str, int, bool)) or (isinstance(v, float) and abs(v) < float("inf")) else repr(v)
          for k, v in record.items()}

@@ -1,4 +1,4 @@
-"""``diffbisim compress``: the nearest chain with few states."""
+"""``diffbisim compress``: find the nearest chain with few states."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def compress(
     n_states: Annotated[int, typer.Option("--states", help="Number of states of the small chain")] = 5,
     discount: cli.Discount = 0.95,
     model: Annotated[
-        str, typer.Option(help="nearest; aggregate, averages over classes; or kinetic, which keeps slow rates")
+        str, typer.Option(help="nearest; aggregate (averages over classes); or kinetic (keeps slow rates)")
     ] = "nearest",
-    lag: Annotated[int, typer.Option(help="Steps of the chain that one step of the small one stands for")] = 1,
-    restarts: Annotated[int, typer.Option(help="Searches from different beginnings; the best is kept")] = 8,
+    lag: Annotated[int, typer.Option(help="Number of steps of the chain per step of the small one")] = 1,
+    restarts: Annotated[int, typer.Option(help="Number of restarts; the best result is kept")] = 8,
     plot: Annotated[
-        bool, typer.Option("--plot", help="Draw the encoder and the small chain: NAME-5-states.png, in this folder")
+        bool, typer.Option("--plot", help="Draw the encoder and the small chain to NAME-5-states.png")
     ] = False,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
@@ -36,7 +36,7 @@ def compress(
     as_json: cli.Json = False,
     output: cli.ChainOutput = None,
 ) -> None:
-    """The nearest chain with few states, its certified distance, and which small state stands for which."""
+    """Find the nearest chain with few states, its certified distance, and the small state of each state."""
     import diffbisim
 
     cli.check_output(output, *cli.CHAIN_FILES, ".json")
@@ -47,7 +47,7 @@ def compress(
     began = time.perf_counter()
     result = diffbisim.compress(
         chain, n_states=n_states, discount=discount, model=model, lag=lag, rng=rng, restarts=restarts,
-        time_limit=time_limit, checkpoint=checkpoint, progress=cli.somebody_watches(),
+        time_limit=time_limit, checkpoint=checkpoint, progress=cli.is_interactive(),
     )  # fmt: skip
     slow = [[t if math.isfinite(t) else None for t in row] for row in result.implied_timescales.tolist()]
     facts = {
@@ -71,4 +71,4 @@ def _draw(result: Any, path: Path) -> None:
     encoder(result, left)
     chain(result.chain, right)
     figure.savefig(path, dpi=160)
-    cli.note(f"picture: {path}")
+    cli.note(f"plot written to {path}")

@@ -1,4 +1,4 @@
-"""``diffbisim convert``: a chain from one format to another."""
+"""``diffbisim convert``: convert a chain from one format to another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffbisim.cli import common as cli
 def convert(
     source: cli.File,
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="Where to: .npz, .csv, .tsv or .tra", show_default=False)
+        Path, typer.Argument(metavar="TARGET", help="Output file: .npz, .csv, .tsv or .tra", show_default=False)
     ],
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
@@ -23,13 +23,13 @@ def convert(
     initial: cli.Initial = None,
     as_json: cli.Json = False,
 ) -> None:
-    """Read a chain and write it in another format; a note says what the new format cannot hold."""
+    """Convert a chain to another format; a note lists what the new format cannot store."""
     cli.check_output(target, *cli.CHAIN_FILES)
     chain = cli.read_chain_file(source, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     if cli.start_is_a_guess(source, initial) and cli.suffix(target) in (".npz", ".tra"):
         cli.note(
-            f"{source} does not name a start; that of its first row, {cli.start_names(chain)[0]}, is kept: "
-            "--initial names another"
+            f"{source} has no initial state, so that of its first row, {cli.start_names(chain)[0]}, is used; set "
+            "another with --initial"
         )
     lost = cli.save_chain(chain, target)
     cli.emit({"file": str(target), "n_states": chain.n_states, "lost": lost}, as_json=as_json)

@@ -1,4 +1,4 @@
-"""``diffbisim distance``: between the chains, timed chains or MDPs in two files, certified."""
+"""``diffbisim distance``: certified distance between the chains, timed chains or MDPs in two files."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ if TYPE_CHECKING:
 @cli.reports_errors
 def distance(
     a: Annotated[Path, typer.Argument(metavar="A", help=cli.CHAIN, show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another one, of any size", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another chain, of any size", show_default=False)],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
     criterion: cli.Criterion = "discounted",
     horizon: cli.Horizon = None,
     weights: Annotated[
         str | None,
-        typer.Option(help="Or by weights of the times 0, 1, …: 1,0.5,0.25, or a file of numbers", show_default=False),
+        typer.Option(
+            help="Weights of the times 0, 1, … of a finite horizon: 1,0.5,0.25, or a file", show_default=False
+        ),
     ] = None,
     actions: Annotated[
-        str | None, typer.Option(help="Of two MDPs (.tra): matched (the default), lax or directed", show_default=False)
+        str | None, typer.Option(help="For two MDPs: matched (default), lax or directed", show_default=False)
     ] = None,
     solver: Annotated[
         str, typer.Option(help="exact, lp, sinkhorn-policy, sinkhorn-value or somcot (an estimate)")
     ] = "exact",
     tol: Annotated[
-        float | None, typer.Option(help="Certified gap, relative to the largest cost (default: the solver's)")
+        float | None, typer.Option(help="Target for the certified gap, relative to the largest cost")
     ] = None,
     lump: Annotated[bool, typer.Option("--lump", help="First merge states that behave alike")] = False,
     initial_a: cli.Initial = None,
@@ -49,21 +51,21 @@ def distance(
     unseen: cli.Unseen = "error",
     constants: cli.Const = None,
     constants_b: Annotated[
-        str | None, typer.Option("--const-b", help="Those of B, if they are others", show_default=False)
+        str | None, typer.Option("--const-b", help="Constants of B (default: those of A)", show_default=False)
     ] = None,
     max_iterations: Annotated[
-        int | None, typer.Option(help="Give up after so many (somcot: its number of steps)", show_default=False)
+        int | None, typer.Option(help="Maximum number of iterations (somcot: number of steps)", show_default=False)
     ] = None,
     time_limit: cli.TimeLimit = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Solve on the workers of a Dask scheduler: tcp://host:8786", show_default=False)
+        str | None, typer.Option(help="Address of a Dask scheduler to solve on: tcp://host:8786", show_default=False)
     ] = None,
     checkpoint: cli.Checkpoint = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.ResultOutput = None,
 ) -> None:
-    """Distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
+    """Compute the distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
     cli.check_output(output, ".npz", ".json")
     read = partial(cli.read_chain_file, unseen=unseen, any_kind=True)
     x = read(a, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
@@ -77,16 +79,17 @@ def distance(
     with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
         options |= {"time_limit": time_limit, "cluster": cluster, "checkpoint": checkpoint}
         chosen = _solver(solver, tol, options)
-        asked = {
+        arguments = {
             "cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "horizon": horizon,
             "weights": cli.read_weights(weights), "actions": actions, "lump": lump,
         }  # fmt: skip
-        result = _solve((x, y), chosen, asked)
+        result = _solve((x, y), chosen, arguments)
     guesses = [str(path) for path, initial in ((a, initial_a), (b, initial_b)) if cli.start_is_a_guess(path, initial)]
     if guesses and _starts(x) != _starts(y):
         names = " and ".join(dict.fromkeys(guesses))
         cli.note(
-            f"no start is named in {names}, so it is that of the first row; --initial-a and --initial-b say otherwise"
+            f"no initial state is given in {names}, so that of the first row is used; set others with --initial-a and "
+            "--initial-b"
         )
     report = _report(result, (a, b), cost, time.perf_counter() - began)
     cli.emit(report, _table(report), as_json=as_json, output=output)
@@ -97,18 +100,18 @@ def distance(
 
 
 def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
-    """The solver of this name, with the options that were given."""
+    """Create a solver from its name and the given options."""
     from diffbisim.distance import make_solver
     from diffbisim.errors import InvalidArgument
 
     given = {key: value for key, value in options.items() if value is not None}
     if name != "exact" and (others := given.keys() & {"cluster", "checkpoint"}):
-        raise InvalidArgument(f"{min(others)} is for solver 'exact', not for {name!r}: leave it out")
+        raise InvalidArgument(f"{min(others)} is for solver 'exact', not for {name!r}; omit it")
     return replace(make_solver(name, tol), **given)
 
 
-def _solve(chains: tuple[Any, Any], solver: Any, asked: Mapping[str, Any]) -> DistanceResult:
-    """The distance, with iteration and certified gap on standard error as it goes."""
+def _solve(chains: tuple[Any, Any], solver: Any, arguments: Mapping[str, Any]) -> DistanceResult:
+    """Compute the distance, showing iterations and certified gap on standard error."""
     from rich.console import Console
 
     import diffbisim
@@ -117,7 +120,7 @@ def _solve(chains: tuple[Any, Any], solver: Any, asked: Mapping[str, Any]) -> Di
 
     rows: list[Mapping[str, float]] = []
     left: TimeLeft | None = None
-    with Console(stderr=True).status("solving", spinner="line") as line, quietly():  # the status is printed anyway
+    with Console(stderr=True).status("solving", spinner="line") as line, quietly():  # the status is printed at the end
 
         def callback(row: Mapping[str, float]) -> None:
             nonlocal left
@@ -131,7 +134,7 @@ def _solve(chains: tuple[Any, Any], solver: Any, asked: Mapping[str, Any]) -> Di
             line.update(f"iteration {len(rows)}, certified gap {gap:.1e}{more}")
 
         try:
-            return diffbisim.distance(*chains, solver=solver, callback=callback, **asked)
+            return diffbisim.distance(*chains, solver=solver, callback=callback, **arguments)
         except KeyboardInterrupt:
             known = f": {rows[-1]['lower']:.9g} <= d <= {rows[-1]['upper']:.9g} is certified" if rows else ""
             raise KeyboardInterrupt(f"interrupted after {len(rows)} iterations{known}") from None
@@ -158,7 +161,7 @@ def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds
         "cost": cost,
         "criterion": result.problem.criterion,
         "discount": result.discount,
-        **cli.asked(result.problem),
+        **cli.problem_options(result.problem),
         "chains": cli.two_chains(files, (result.problem.x, result.problem.y)),
         "work": dict(result.work),
         "seconds": round(seconds, 6),
@@ -171,9 +174,9 @@ def _table(report: cli.Report) -> Table:
         "distance": f"{report['value']:.10g}",
         "certified": f"{report['lower']:.10g} ≤ d ≤ {report['upper']:.10g}",
         "gap": f"{report['gap']:.1e}",
-        "so": report["meaning"],
+        "meaning": report["meaning"],
         "status": report["status"],
-        "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with loading",
-        **cli.asked_line(report),
+        "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with imports",
+        **cli.problem_line(report),
         **cli.side_lines(report),
     })  # fmt: skip

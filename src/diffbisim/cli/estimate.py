@@ -1,8 +1,9 @@
-"""``diffbisim estimate``: the distance between two processes of which only data are known."""
+"""``diffbisim estimate``: estimate the distance between two processes from data."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def estimate(
     a: Annotated[Path, typer.Argument(metavar="A", help=cli.OBSERVED, show_default=False)],
     b: Annotated[
-        Path | None, typer.Argument(metavar="[B]", help="The other side; none with --group", show_default=False)
+        Path | None, typer.Argument(metavar="[B]", help="The other dataset; omit it with --group", show_default=False)
     ] = None,
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
@@ -50,7 +51,7 @@ def estimate(
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
-    """Distance between two processes of which only data are known, with a confidence interval."""
+    """Estimate the distance between two processes from data, with a confidence interval and a test."""
     from diffbisim import estimate as estimated
 
     cli.check_output(output, ".json")
@@ -62,14 +63,14 @@ def estimate(
         found = estimated(
             x, y, cli.read_cost(cost), discount, criterion=criterion, horizon=horizon, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
-            progress=cli.somebody_watches(),
+            progress=cli.is_interactive(),
         )  # fmt: skip
     report = estimate_report(found, files, cost, rng, time.perf_counter() - began)
     cli.emit(report, _table(report), as_json=as_json, output=output)
 
 
 def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: int, seconds: float) -> cli.Report:
-    """An estimate for machines."""
+    """Return an estimate as a report for JSON."""
     return {
         "value": found.value,
         "lower": found.lower,
@@ -85,7 +86,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
         "cost": cost,
         "criterion": found.distance.problem.criterion,
         "discount": found.distance.discount,
-        **cli.asked(found.distance.problem),
+        **cli.problem_options(found.distance.problem),
         "seed": seed,
         "chains": cli.two_chains(files, (found.distance.problem.x, found.distance.problem.y)),
         "seconds": round(seconds, 6),
@@ -94,13 +95,14 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
 
 def _table(report: cli.Report) -> Table:
     return cli.sheet({
-        "distance": f"{report['value']:.6g}, without what chance adds",
+        "distance": f"{report['value']:.6g}, corrected for sampling noise",
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
-        "plug-in": f"{report['plug_in']:.6g} between the empirical chains; bias of the bootstrap {report['bias']:.3g}",
-        "equal?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
+        "plug-in": f"{report['plug_in']:.6g} between the empirical chains; bootstrap bias {report['bias']:.3g}",
+        "differ?": f"p = {report['p_value']:.3g}: {report['conclusion']}",
         "test": report["method"],
+        **cli.interval_note(report),
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
-        **cli.asked_line(report),
+        **cli.problem_line(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 
@@ -108,12 +110,12 @@ def _table(report: cli.Report) -> Table:
 def read_sides(
     a: Path, b: Path | None, events: cli.Events, rewards: tuple[Path | None, Path | None], const: str | None = None
 ) -> tuple[tuple[Path, Path], list[Any]]:
-    """The two sides, each as observed transitions or as a known chain, and what they are called."""
+    """Read the two sides, each as observed transitions or as a known chain; also return their names."""
     if b is None:
         sides, names = events.two_groups(a)
-        return (Path(names[0]), Path(names[1])), list(sides)
+        return (Path(names[0]), Path(names[1])), sides
     if events.group is not None:
-        raise InvalidArgument(f"--group is for one file: leave {b} out")
+        raise InvalidArgument(f"--group compares the groups of one file; omit {b}")
     found = []
     for path, own, letter in zip((a, b), (rewards[0], rewards[1] or rewards[0]), "ab", strict=True):
         with cli.naming_options(rewards=f"--rewards-{letter}"):
@@ -128,9 +130,9 @@ def read_both(
     initial: tuple[str | None, str | None],
     cost: str,
 ) -> tuple[list[Any], tuple[Any, Any], tuple[Any, Any]]:
-    """The two sides, checked, and the rewards and starts of those observed.
+    """Validate the two sides and read their rewards and initial distributions.
 
-    With the cost "indicator" the states of both are one set: those that either has seen.
+    With the cost "indicator" both sides get the union of their states.
     """
     from diffbisim.chain import MarkovChain
     from diffbisim.checks import start_distribution, state_rewards
@@ -139,15 +141,15 @@ def read_both(
     given = (cli.read_rewards_of(files[0], rewards[0]), cli.read_rewards_of(files[1], rewards[1] or rewards[0]))
     known = [isinstance(side, MarkovChain) for side in sides]
     if all(known):
-        raise InvalidArgument(f"{files[0]} and {files[1]} are both chains, not data: use diffbisim distance")
+        raise InvalidArgument(f"{files[0]} and {files[1]} are both chains, not data; use diffbisim distance")
     for side, own, path, letter in zip(sides, given, files, "ab", strict=True):
         if cost == "reward" and own is None and getattr(side, "rewards", None) is None:
             raise InvalidArgument(f"{path} has no rewards; give --rewards-{letter} FILE, or use --cost indicator")
     if cost == "indicator" and not any(known):
-        sides = _on_the_same_states(*sides)
+        sides = on_the_same_states(sides)
     starts = [None if text is None else cli.read_state(side, text) for side, text in zip(sides, initial, strict=True)]
     rules = ("first", "pooled", "empirical", "stationary")
-    for k, side in enumerate(sides):  # refused here, where the options are known
+    for k, side in enumerate(sides):  # checked here so that errors can name the options
         source = "ab"[k] if rewards[k] is not None else "a"
         with cli.naming_options(initial=f"--initial-{'ab'[k]}", rewards=f"--rewards-{source}"), naming(files[k]):
             rule = starts[k] is None or (isinstance(starts[k], str) and starts[k] in rules)
@@ -160,16 +162,16 @@ def read_both(
     return sides, given, (starts[0], starts[1])
 
 
-def _on_the_same_states(one: Any, two: Any) -> list[Any]:
-    """Two datasets with the states that either has seen."""
+def on_the_same_states(data: Sequence[Any]) -> list[Any]:
+    """Return datasets on the union of their states."""
     import numpy as np
 
-    if one.labels is None or two.labels is None:
-        return [replace(side, n_states=max(one.n_states, two.n_states)) for side in (one, two)]
-    names = sorted({*one.labels, *two.labels}, key=str)
+    if any(side.labels is None for side in data):
+        return [replace(side, n_states=max(one.n_states for one in data)) for side in data]
+    names = sorted({name for side in data for name in side.labels}, key=str)
     number = {name: k for k, name in enumerate(names)}
     sides = []
-    for side in (one, two):
+    for side in data:
         new = np.array([number[name] for name in side.labels], dtype=np.int64)
         moved = {
             part: new[getattr(side, part)]

@@ -1,4 +1,4 @@
-"""``diffbisim explore``: a page to look at, about two chains or about the compressions of one."""
+"""``diffbisim explore``: write an interactive page about two chains or about the compressions of one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from diffbisim.errors import InvalidArgument
 @cli.reports_errors
 def explore(
     a: Annotated[Path, typer.Argument(metavar="A", help=f"{cli.CHAIN}; or a result (.npz)", show_default=False)],
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another one", show_default=False)] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another chain", show_default=False)] = None,
     states: Annotated[
         str | None,
-        typer.Option(help="Instead of B: A compressed to these sizes, with a slider: 2,3,5 or 2:8", show_default=False),
+        typer.Option(help="Instead of B: compress A to these sizes, such as 2,3,5 or 2:8", show_default=False),
     ] = None,
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
@@ -28,38 +28,48 @@ def explore(
     rewards_b: cli.Rewards = None,
     unseen: cli.Unseen = "error",
     constants: cli.Const = None,
+    id_column: cli.Id = None,
+    time_column: cli.Time = None,
+    state_column: cli.State = None,
+    session_gap: cli.Gap = None,
+    group_column: cli.Group = None,
+    missing: cli.Missing = "error",
     time_limit: cli.TimeLimit = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page")] = Path("explore.html"),
 ) -> None:
-    """One interactive page about two chains: graphs, coupling, where the cost is paid. No server, no network."""
+    """Write an interactive page about two chains: graphs, coupling, where the cost is paid. It needs no network."""
     import diffbisim
     from diffbisim.errors import quietly
     from diffbisim.explore import explore as write
 
     cli.check_output(output, ".html", ".htm")
-    if (b is None) == (states is None) and not (b is None and cli.suffix(a) == ".npz"):
+    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
+    if group_column is None and (b is None) == (states is None) and not (b is None and cli.suffix(a) == ".npz"):
         raise InvalidArgument("give two chains A and B, or one chain and --states 2:8 for its compressions")
     names = (a.stem, "small" if b is None else b.stem if b.stem != a.stem else str(b))
-    if b is None and states is None:
+    options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.is_interactive()}
+    if b is None and states is None and group_column is None:
         result: Any = diffbisim.load(a)
         names = ("X", "Y")
-    else:
+    elif states is not None:
         x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
-        if cost == "reward" or b is None:
-            cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator" if b else "")
-        if b is None:
-            options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.somebody_watches()}
-            result = diffbisim.compress_sweep(x, _sizes(str(states)), discount, **options)
+        cli.need_rewards(x, a, "--rewards-a", "")
+        result = diffbisim.compress_sweep(x, _sizes(states), discount, **options)
+    else:
+        if state_column is not None or b is None:
+            names, (x, y) = _of_events(a, b, events, (rewards_a, rewards_b), (initial_a, initial_b), unseen)
         else:
+            x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
             y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants)
-            if cost == "reward":
-                cli.need_rewards(y, b, "--rewards-b")
-            with quietly():  # the page says how it ended
-                solver = diffbisim.solvers.Exact(time_limit=time_limit)
-                result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)
+        if cost == "reward":
+            cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator")
+            cli.need_rewards(y, b or a, "--rewards-b")
+        with quietly():  # the page shows the status
+            solver = diffbisim.solvers.Exact(time_limit=time_limit)
+            result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)
     page = write(result, output, names=names)
     found = [one.distance if hasattr(one, "distance") else one for one in getattr(result, "results", [result])]
     report = {"page": str(page), "names": list(names), "distances": [d.value for d in found]}
@@ -69,8 +79,24 @@ def explore(
         typer.launch(page.resolve().as_uri())
 
 
+def _of_events(
+    a: Path, b: Path | None, events: cli.Events, rewards: tuple[Any, Any], initial: tuple[Any, Any], unseen: str
+) -> tuple[tuple[str, str], list[Any]]:
+    """Return the names and chains of two tables of events, or of two groups of one, on the union of their states."""
+    from diffbisim.cli.estimate import on_the_same_states, read_sides
+
+    files, sides = read_sides(a, b, events, rewards)
+    chains = []
+    for path, side, own, start in zip(files, on_the_same_states(sides), rewards, initial, strict=True):
+        law = None if start is None else cli.read_state(side, start)
+        given = cli.read_rewards_of(path, own or rewards[0])
+        chains.append(side.chain(initial=law, rewards=given, unseen=unseen))
+    names = [str(path).rpartition(" = ")[2] for path in files] if b is None else [path.stem for path in files]
+    return (names[0], names[1]), chains
+
+
 def _sizes(text: str) -> list[int]:
-    """ "2,3,5" and "2:8", which includes both ends."""
+    """Parse "2,3,5", or "2:8", which includes both ends."""
     try:
         first, colon, last = text.partition(":")
         return list(range(int(first), int(last) + 1)) if colon else [int(word) for word in text.split(",")]

@@ -1,4 +1,4 @@
-"""``diffbisim fit``: a parametrized model of the chain in a file."""
+"""``diffbisim fit``: fit a parametrized model to the chain in a file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from diffbisim.errors import InvalidArgument
 def fit(
     file: cli.File,
     kernel: Annotated[
-        str, typer.Option(help="full (any transition) or masked (those that the chain makes), a softmax in each row")
+        str, typer.Option(help="Softmax rows: full (any transition) or masked (the transitions of the chain)")
     ] = "full",
-    cost: Annotated[str, typer.Option(help="reward, or indicator")] = "reward",
+    cost: Annotated[str, typer.Option(help="reward or indicator")] = "reward",
     discount: cli.Discount = 0.95,
     criterion: cli.Criterion = "discounted",
     horizon: cli.Horizon = None,
-    steps: Annotated[int, typer.Option(help="At most so many")] = 200,
-    tol: Annotated[float, typer.Option(help="Distance to reach, relative to the largest cost")] = 1e-8,
+    steps: Annotated[int, typer.Option(help="Maximum number of steps")] = 200,
+    tol: Annotated[float, typer.Option(help="Target distance, relative to the largest cost")] = 1e-8,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
     initial: cli.Initial = None,
@@ -33,7 +33,7 @@ def fit(
     as_json: cli.Json = False,
     output: cli.ChainOutput = None,
 ) -> None:
-    """Fit a parametrized model to the chain in a file, by the exact gradient of the distance."""
+    """Fit a parametrized model to the chain in a file, using the exact gradient of the distance."""
     import diffbisim
     from diffbisim.fit import kernels
 
@@ -50,7 +50,7 @@ def fit(
     began = time.perf_counter()
     result = diffbisim.fit(
         chain, model, cost, discount, criterion=criterion, horizon=horizon, steps=steps, tol=tol, checkpoint=checkpoint,
-        progress=cli.somebody_watches(),
+        progress=cli.is_interactive(),
     )  # fmt: skip
     facts = {
         "file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "start": cli.start_names(chain),

@@ -1,4 +1,4 @@
-"""``diffbisim imitate``: the policy whose chain is closest to an expert's."""
+"""``diffbisim imitate``: find the policy whose chain is closest to an expert's."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ if TYPE_CHECKING:
 @cli.app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
 @cli.reports_errors
 def imitate(
-    env: Annotated[str | None, typer.Option(help="A Gymnasium environment with a table", show_default=False)] = None,
-    mdp: Annotated[Path | None, typer.Option(help="Or an MDP in PRISM's format (.tra)", show_default=False)] = None,
+    env: Annotated[str | None, typer.Option(help="A tabular Gymnasium environment", show_default=False)] = None,
+    mdp: Annotated[Path | None, typer.Option(help="An MDP in PRISM's format (.tra)", show_default=False)] = None,
     expert: Annotated[
         Path | None,
-        typer.Option(help="What the expert was seen to do: states only (default: a policy optimal at discount 0.99)"),
+        typer.Option(help="Observed states of the expert (default: an optimal policy at discount 0.99)"),
     ] = None,
     unseen: Annotated[
-        str, typer.Option(help="Choices that a state of the MDP does not have: error, self-loop or uniform")
+        str, typer.Option(help="Missing choices of states of the MDP: error, self-loop or uniform")
     ] = "error",
     rewards: Annotated[
         str | None,
-        typer.Option(
-            help="Which rewards of the MDP in --mdp, by name or number, if it has several", show_default=False
-        ),
+        typer.Option(help="Name or number of the reward structure of --mdp, if it has several", show_default=False),
     ] = None,
     constants: cli.Const = None,
     discount: cli.Discount = 0.95,
     criterion: cli.Criterion = "discounted",
     horizon: cli.Horizon = None,
-    tol: Annotated[float, typer.Option(help="Distance to reach")] = 1e-7,
-    max_iterations: Annotated[int, typer.Option(help="Policies tried at most")] = 300,
+    tol: Annotated[float, typer.Option(help="Target distance")] = 1e-7,
+    max_iterations: Annotated[int, typer.Option(help="Maximum number of policies to try")] = 300,
     checkpoint: cli.Checkpoint = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
@@ -46,7 +44,7 @@ def imitate(
         Path | None, typer.Option("--output", "-o", help=".npz for everything, .csv for the policy, .json for numbers")
     ] = None,
 ) -> None:
-    """The policy whose chain is closest to an expert's, from observed states alone."""
+    """Find the policy whose chain is closest to an expert's, from observed states alone."""
     import diffbisim
 
     cli.check_output(output, ".npz", ".csv", ".json")
@@ -55,7 +53,7 @@ def imitate(
     began = time.perf_counter()
     result = diffbisim.imitate(
         task, shown, "indicator", discount, criterion=criterion, horizon=horizon, rng=rng, tol=tol,
-        max_iterations=max_iterations, checkpoint=checkpoint, progress=cli.somebody_watches(),
+        max_iterations=max_iterations, checkpoint=checkpoint, progress=cli.is_interactive(),
     )  # fmt: skip
     facts = {
         "environment": env or str(mdp), "expert": str(expert or "an optimal policy"), "seed": rng,
@@ -73,7 +71,7 @@ def imitate(
 
 
 def _write_policy(task: MDP, policy: Any, path: Path) -> None:
-    """One row per state, one column per action."""
+    """Write a table with one row per state and one column per action."""
     import numpy as np
 
     names = [str(name) for name in task.actions or [f"action{a}" for a in range(task.n_actions)]]
@@ -82,7 +80,7 @@ def _write_policy(task: MDP, policy: Any, path: Path) -> None:
 
 
 def _read_task(env: str | None, mdp: Path | None, expert: Path | None, options: dict[str, Any]) -> tuple[MDP, Any]:
-    """What to act in, and whom to imitate: the expert of a file, or an optimal policy."""
+    """Return the MDP and the expert, from a file or as an optimal policy."""
     from diffbisim.data.gymnasium import from_env
     from diffbisim.io.chains import read_mdp
     from diffbisim.planning import optimal_policy
@@ -93,7 +91,7 @@ def _read_task(env: str | None, mdp: Path | None, expert: Path | None, options: 
     if expert is not None:
         return task, cli.read_observed(expert, const=options["constants"])
     if task.rewards is None:
-        raise InvalidArgument(f"{env or mdp} has no rewards, so no policy is optimal: give --expert FILE")
+        raise InvalidArgument(f"{env or mdp} has no rewards, so there is no optimal policy; give --expert FILE")
     return task, task.induced_chain(optimal_policy(task, 0.99))
 
 

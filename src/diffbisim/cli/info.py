@@ -1,4 +1,4 @@
-"""``diffbisim info``: what is in a file."""
+"""``diffbisim info``: describe the contents of a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def info(
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
-    """What is in a file: size, start, rewards, structure, and how far it can be lumped."""
+    """Describe a file: size, initial states, rewards, structure, and how far the chain can be lumped."""
     cli.check_output(output, ".json")
     chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
     report = _report(chain, file, _start_source(file, initial))
@@ -32,21 +32,19 @@ def info(
 
 
 def _start_source(path: Path, initial: str | None) -> str:
-    """Who said where the chain in a file starts."""
+    """Return where the initial state of the chain in a file comes from."""
     from diffbisim.io.files import extension
     from diffbisim.io.prism import read_prism_labels
 
     if initial is not None:
         return "--initial"
     if extension(path) in (".csv", ".tsv"):
-        return (
-            "the first row; --initial names another" if cli.start_is_a_guess(path, None) else "where the episodes begin"
-        )
+        return "the first row; set another with --initial" if cli.start_is_a_guess(path, None) else "starts of episodes"
     if cli.suffix(path) == ".tra":
         labels = path.with_suffix(".lab")
-        said = labels.exists() and len(read_prism_labels(labels).get("init", ())) > 0
-        return f"init in {labels.name}" if said else "no state is labeled init; --initial names another"
-    return "where the episodes begin" if extension(path) == ".xes" else "stored in the file"
+        labeled = labels.exists() and len(read_prism_labels(labels).get("init", ())) > 0
+        return f"init in {labels.name}" if labeled else "no state is labeled init; set another with --initial"
+    return "starts of episodes" if extension(path) == ".xes" else "stored in the file"
 
 
 def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:
@@ -81,16 +79,16 @@ def _table(report: cli.Report) -> Table:
     n, r, classes = report["n_states"], report["rewards"], report["communicating_classes"]
     start, absorbing, lumps = report["start"], report["absorbing"], report["lumps_to"]
     per_state = f"{report['n_transitions'] / n:.3g} per state"
-    bare = "" if r is not None else " (without rewards all states look alike)"
+    bare = "" if r is not None else " (without rewards all states look the same)"
     return cli.sheet({
         "file": report["file"],
         "states": f"{n:,}",
         "transitions": f"{report['n_transitions']:,} ({per_state}), {'sparse' if report['sparse'] else 'dense'}",
         "start": f"{cli.listed(start['states'], start['n_states'])} ({start['from']})",
-        "reachable": f"{report['reachable_from_start']:,} states from the start",
+        "reachable": f"{report['reachable_from_start']:,} states",
         "rewards": "none" if r is None else f"{r['least']:g} to {r['most']:g}, {r['distinct']:,} distinct",
         "labels": "none" if report["labels"] is None else cli.listed(report["labels"], n),
-        **_beside(report),
+        **_companion_lines(report),
         "absorbing": cli.listed(absorbing["states"], absorbing["n_states"]) or "none",
         "classes": f"{classes['total']:,} communicating, {classes['closed']:,} closed, of period "
         + cli.listed(classes["periods"]),
@@ -98,11 +96,11 @@ def _table(report: cli.Report) -> Table:
     })  # fmt: skip
 
 
-def _beside(report: cli.Report) -> dict[str, str]:
-    """What stands beside a .tra file: propositions, variables, reward structures."""
-    held = [f"{name} ({count:,})" for name, count in report.get("propositions", {}).items()]
+def _companion_lines(report: cli.Report) -> dict[str, str]:
+    """Return the lines about the companions of a .tra file: propositions, variables, reward structures."""
+    propositions = [f"{name} ({count:,})" for name, count in report.get("propositions", {}).items()]
     found = {
-        "propositions": cli.listed(held) + " states" if held else "",
+        "propositions": cli.listed(propositions) + " states" if propositions else "",
         "variables": cli.listed(report.get("variables", [])),
         "reward files": cli.listed(report.get("reward_structures", [])),
     }

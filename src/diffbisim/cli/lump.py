@@ -1,4 +1,4 @@
-"""``diffbisim lump``: merge the states that behave alike."""
+"""``diffbisim lump``: merge states that behave alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @cli.reports_errors
 def lump(
     file: cli.File,
-    tol: Annotated[float, typer.Option(help="Probabilities this close count as equal")] = 1e-12,
+    tol: Annotated[float, typer.Option(help="Tolerance for equal probabilities")] = 1e-12,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
     constants: cli.Const = None,
@@ -29,9 +29,9 @@ def lump(
     as_json: cli.Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the quotient chain here")] = None,
 ) -> None:
-    """Merge the states that have equal rewards and behave alike; the quotient has distance zero to the chain.
+    """Merge states that have equal rewards and behave alike; the quotient has distance zero to the chain.
 
-    Of an MDP (.tra): alike under every action.
+    States of an MDP (.tra) must behave alike under every action.
     """
     from diffbisim import lump as merge
     from diffbisim.mdp import MDP
@@ -40,10 +40,11 @@ def lump(
     chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants, any_kind=True)
     if isinstance(chain, MDP) and output is not None:
         raise InvalidArgument(
-            f"{file} holds an MDP, and there is no format for its quotient: leave --output out, --json has the classes"
+            f"{file} holds an MDP, whose quotient cannot be written to a file; omit --output and use --json for the "
+            "classes"
         )
     if chain.rewards is None:
-        cli.note(f"{file} has no rewards, so all states look alike and make one class; give --rewards")
+        cli.note(f"{file} has no rewards, so all states look the same and form one class; give --rewards")
     lumping: Any = merge(chain, tol=tol)
     n, k = chain.n_states, lumping.n_states
     report = {
@@ -73,5 +74,5 @@ def _table(chain: MarkovChain | MDP, lumping: Any) -> Table:
 
 
 def _reward(reward: Any) -> str:
-    """Of a state, or one for each action."""
+    """Format the reward of a class, one number or one per action."""
     return f"{reward:g}" if reward.ndim == 0 else ", ".join(f"{r:g}" for r in reward)

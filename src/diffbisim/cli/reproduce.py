@@ -1,4 +1,4 @@
-"""``diffbisim reproduce``: the experiments, with a bar, and a page about them."""
+"""``diffbisim reproduce``: run the experiments and write a report."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Experiments (default: all)", show_default=False)
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures, tables and the page")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures, tables and the report")] = Path(
         "results"
     ),
     full: Annotated[bool, typer.Option("--full", help="All seeds and sizes; takes much longer")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat experiments that are already done")] = False,
     cluster: Annotated[
-        str | None, typer.Option(help="Run on the workers of a Dask scheduler: tcp://host:8786", show_default=False)
+        str | None, typer.Option(help="Address of a Dask scheduler to run on: tcp://host:8786", show_default=False)
     ] = None,
     as_json: cli.Json = False,
 ) -> None:
-    """Run the experiments: tables on screen; figures, tables, numbers and report.html in a folder.
+    """Run the experiments, print their tables, and write figures, tables, numbers and report.html to a folder.
 
-    Interrupted and started again, it goes on where it stopped.
+    An interrupted run continues where it stopped when started again.
     """
     from diffbisim.experiments import chosen, run_all
     from diffbisim.progress import steps
 
     wanted, reports = chosen(names or []), {}
-    with steps(cli.somebody_watches() and not as_json, len(wanted)) as begin:
+    with steps(cli.is_interactive() and not as_json, len(wanted)) as begin:
         for name, finished in run_all(output, wanted, full=full, fresh=fresh, executor=cluster):
             if finished is None:
                 begin(name)
@@ -50,16 +50,16 @@ def reproduce(
             if not as_json:
                 _show(finished)
     page = output / "report.html"
-    cli.emit({"experiments": reports, "page": str(page)}, f"All on one page: {page}", as_json=as_json)
+    cli.emit({"experiments": reports, "page": str(page)}, f"Report: {page}", as_json=as_json)
 
 
 def _show(finished: Finished) -> None:
-    """A table of what was measured, and where the files are."""
+    """Print the table of an experiment, its findings and its files."""
     table = cli.columns(*finished.header)
     for row in finished.rows:
         table.add_row(*row)
     lines = [*finished.findings, *([f"the paper: {finished.claim}"] if finished.claim else [])]
-    made = f"{finished.seconds:.1f} s" if finished.new else "made by an earlier run; --fresh to run it again"
+    made = f"{finished.seconds:.1f} s" if finished.new else "from an earlier run; use --fresh to repeat it"
     lines += [
         f"verdict: {finished.verdict}. {finished.why}",
         f"files: {', '.join(map(str, finished.files))} ({made})\n",

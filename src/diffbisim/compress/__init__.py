@@ -1,7 +1,10 @@
 """Compression: the nearest chain with few states, without torch.
 
-compression   ``compress``, a race of restarts, and ``compress_sweep`` over several sizes
-starts        what is compressed, and the partitions that the restarts begin with
+compression   ``compress``, a search with several restarts, and ``compress_sweep`` over several sizes
+starts        the target of a compression, and the partitions that restarts begin with
 descent       block descent on the distance over small chains
-result        what a compression returns
+barycenter    the best row of a small kernel, by an interior-point method
+aggregation   the chain of given classes of states
+kinetics      timescales, metastable sets and models that keep slow rates
+result        the result of a compression
 """

@@ -1,12 +1,12 @@
-"""The chain of given classes of states: averaged rows, or rates that are kept; either with its certified distance.
+"""A chain on given classes of states, by averaging rows or by preserving rates, with its certified distance.
 
-    "mean"      P_c(a, b) = Σ_{x in a} w(x) P(x, b) / w(a): right for the next step if the law within a class is w.
-    "kinetic"   Hummer and Szabo's kernel (kinetics.py), which keeps the stationary law of the classes and how long
-                correlations between them last.
+    "mean"      P_c(a, b) = Σ_{x in a} w(x) P(x, b) / w(a): exact for one step if the distribution within a class is w
+    "kinetic"   Hummer and Szabo's kernel (kinetics.py), which preserves the stationary distribution of the classes and
+                the durations of the correlations between them
 
-A chain that stays in a set for long and leaves it from its rim is seldom at the rim, and then likely to return at once.
-Averaged rows forget where in a class it is, and leave classes too fast; the kinetic model counts a visit across the
-border that ends at once for what it is.
+Consider a chain that stays in a set for a long time and leaves it at the boundary. It is seldom at the boundary, and
+after crossing it is likely to return immediately. Averaged rows forget the position within a class, so they leave
+classes too fast. The kinetic model takes such short excursions into account.
 """
 
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from diffbisim.cost import feature_cost, ground_cost
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.names import Labels
 from diffbisim.problem import Array, Problem
+from diffbisim.process import as_process
 from diffbisim.solvers import Exact
 
 METHODS = {"mean": "aggregate", "kinetic": "kinetic"}
@@ -38,30 +39,40 @@ def aggregate(
     lag: int = 1,
     tol: float = 1e-8,
 ) -> CompressResult:
-    """The chain of given classes of states, with its certified distance.
+    """Aggregate the states of a chain into given classes, and certify the distance.
 
     Parameters
     ----------
-    chain : the chain
-    labels : the class of every state, (n,): numbers 0 … k-1, or names, which become those of the small states
-    method : "mean" (rows averaged over classes) or "kinetic" (Hummer and Szabo: the stationary law of the classes and
-        the slow rates are kept; for a chain with one recurrent class)
-    discount : of the distance
-    cost : of the distance: "reward" (the default where the chain has rewards; those of the classes are medians),
-        "classes" (1 where the class is another, the default without rewards), or a table ``(n, k)``
-    weights : of the states within a class: discounted "occupancy", "stationary", or (n,) numbers. The rewards of the
-        classes go by them, and the rows of "mean"; those of "kinetic" by the stationary law in any case
-    lag : steps of the chain that one step of the result stands for; it is returned so, no root is taken
-    tol : certified gap of the distance, relative to the largest cost
+    chain : MarkovChain
+        The chain.
+    labels : array-like, shape (n,)
+        The class of every state: numbers 0 … k-1, or names, which become the labels of the small states.
+    method : {"mean", "kinetic"}, default="mean"
+        "mean" averages rows over classes. "kinetic" preserves the stationary distribution of the classes and the slow
+        rates (Hummer and Szabo); it requires a chain with one recurrent class.
+    discount : float, default=0.95
+        Discount of the distance.
+    cost : {"reward", "classes"} or array of shape (n, k), default=None
+        Cost of the distance. "reward", the default for chains with rewards, gives each class the median reward of its
+        states. "classes", the default for chains without rewards, is 1 if the classes differ and 0 otherwise.
+    weights : {"occupancy", "stationary"} or array of shape (n,), default="occupancy"
+        Weights of the states within a class; "occupancy" is the discounted occupancy. They determine the rewards of the
+        classes and the rows of "mean". The rows of "kinetic" always use the stationary distribution.
+    lag : int, default=1
+        Number of steps of the chain that correspond to one step of the result. No root of the kernel is taken.
+    tol : float, default=1e-8
+        Certified gap of the distance, relative to the largest cost.
 
     Returns
     -------
-    CompressResult : ``chain``, ``distance`` (certified), ``timescales`` of both chains, ``labels``; for "kinetic" also
-        ``residual``, what the fit misses: zero where the kernel wanted has no negative entry
+    CompressResult
+        ``chain``, the certified ``distance``, the ``timescales`` of both chains and ``labels``. For "kinetic" also
+        ``residual``, the relative error of the fit, which is zero if the desired kernel has no negative entries.
 
     Warns
     -----
-    UserWarning : the small chain is faster or slower than the large one; see :attr:`CompressResult.remark`
+    UserWarning
+        If the small chain is faster or slower than the large one; see :attr:`CompressResult.remark`.
 
     Examples
     --------
@@ -69,6 +80,7 @@ def aggregate(
     >>> aggregate(block_chain(3, 2), [0, 0, 1, 1, 2, 2]).distance.upper <= 1e-8
     True
     """
+    chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
     if method not in METHODS:
@@ -79,25 +91,27 @@ def aggregate(
 
 
 class How(NamedTuple):
-    """How a model of classes is made, and its distance: by which weights, and with which costs."""
+    """Options for a model on classes and its distance."""
 
     discount: float
     cost: Any = None
-    rewards: Array | None = None  # of the classes, where they are given
+    rewards: Array | None = None  # of the classes, if they are given
     weight: Array | None = None  # of the states; None for their occupancy
-    lag: int = 1  # of the chain, which is lagged already
+    lag: int = 1  # the lag of the chain, which has been applied already
     tol: float = 1e-8
 
 
 def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels | None = None) -> CompressResult:
-    """The result for classes 0 … k-1."""
+    """Build the model for classes 0 … k-1 and compute its distance."""
     k, cost = int(classes.max()) + 1, how.cost
     if cost is None:
         cost = "classes" if X.rewards is None else "reward"
     learned = isinstance(cost, str) and cost == "reward"
     if learned and X.rewards is None:
-        raise InvalidArgument('cost is "reward" and the chain has none; make it with MarkovChain(..., rewards=r)')
-    if learned and X.rewards is not None and X.rewards.ndim > 1:  # vectors: the means of the classes
+        raise InvalidArgument(
+            'cost is "reward", but the chain has no rewards; make it with MarkovChain(..., rewards=r)'
+        )
+    if learned and X.rewards is not None and X.rewards.ndim > 1:  # vectors: means over the classes
         means = np.stack([X.rewards[classes == c].mean(axis=0) for c in range(k)])
         how, cost, learned = how._replace(rewards=means), feature_cost(X.rewards, means), False
     seen = (classes[:, None] != np.arange(k)).astype(float) if isinstance(cost, str) else cost
@@ -117,17 +131,17 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
 
 
 def kinetic(X: MarkovChain, k: int, how: How) -> CompressResult:
-    """The kinetic model of (at most) k metastable sets, numbered so that they fit the costs where these are given."""
+    """Build the kinetic model of (at most) k metastable sets, numbered to match the costs if these are given."""
     labels = metastable_sets(X, k)
     if how.cost is not None:
         labels = matched_to_costs(Target(X, how.discount, cost=how.cost), labels, k)
         if np.unique(labels).size < k:
-            raise InvalidArgument(f"n_states is {k}, but {np.unique(labels).size} sets were found; ask for so many")
+            raise InvalidArgument(f"n_states is {k}, but {np.unique(labels).size} sets were found; use that number")
     return built(X, labels, "kinetic", how)
 
 
 def check_lag(lag: Any) -> int:
-    """A positive count."""
+    """Check that the lag is a positive integer."""
     if check_count(lag, "lag") == 0:
         raise InvalidArgument("lag is 0; give a number of steps, at least 1")
     return int(lag)
@@ -141,6 +155,7 @@ class Classes(NamedTuple):
 
 
 def _classes(labels: Any, n: int) -> Classes:
+    """Check the labels of n states and number the classes."""
     given = np.asarray(labels)
     if given.shape != (n,):
         raise InvalidArgument(f"labels has shape {given.shape}; give one class for each of the {n} states")
@@ -158,6 +173,7 @@ def _classes(labels: Any, n: int) -> Classes:
 
 
 def _weights(X: MarkovChain, weights: Any, discount: float) -> Array:
+    """Return the weights of the states as numbers."""
     if isinstance(weights, str):
         if weights == "occupancy":
             return X.occupancy(discount)

@@ -2,22 +2,24 @@
 
     minimize  d(X, Y)   over the chains Y with k states:  P_Y, ν_Y, and r_Y unless the rewards are given.
 
-The optimal coupling of X and Y is then a soft aggregation: the encoder λ_X(y|x) says which small state stands for a
-large one. The problem is not convex, and finding the best Y is NP-hard in general (Bacci et al. 2017), so this is a
-search with a certificate: the distance of the chain found is exact, that it is the least possible is not claimed. One
-case is decided outright: where X has at most k classes of exactly equivalent states the answer is its quotient, d = 0.
+The optimal coupling of X and Y is then a soft aggregation: the encoder λ_X(y|x) tells which small state represents a
+large one. The problem is not convex, and finding the best Y is NP-hard in general (Bacci et al. 2017). This is
+therefore a search with a certificate: the distance of the chain found is exact, but it need not be the smallest
+possible. One case has a definite answer: if X has at most k classes of exactly equivalent states, the result is the
+quotient, with d = 0.
 
-    1. merge the exactly equivalent states of X (lumping.py): the rest works on the quotient, at the same distances
-    2. starts: partitions into k classes of states that are near in the bisimulation metric (starts.py)
-    3. from each, in parallel: block descent with exact distances (descent.py), then the chain averaged over the
-       classes of the hard encoder, kept if it is nearer; coarsely for all, then to the end for the best quarter. Larger
-       chains: by coarser distances, three in eight to the end; above 400 states coarse descents from the half of the
-       starts that is nearest, the best of these to the end. Where the discount is near one, finalists go twice, the
-       second time by way of smaller discounts
-    4. the nearest of all, with its certified distance to X itself
+    1. Merge the exactly equivalent states of X (lumping.py). The search works on the quotient, with the same distances.
+    2. Find starting points: partitions into k classes of states that are close in the bisimulation metric (starts.py).
+    3. From each of them, in parallel, run a block descent with exact distances (descent.py). Then try the chain
+       averaged over the classes of the hard encoder, and keep it if it is nearer. All starts are run coarsely, and the
+       best quarter to convergence. For larger chains, distances are coarser and three in eight are run to convergence.
+       Above 400 states, coarse descents begin only from the nearest quarter of the starts, and the best of these are
+       run to convergence. If the discount is close to one, the finalists run twice, the second time via smaller
+       discounts.
+    4. Return the nearest chain, with its certified distance to X itself.
 
-Time. A limit is passed down to everything: fewer landmarks and fewer starts, solves that end early, and no step that
-would end too late by the pace of the last one. What is kept for the end is the sweep that certifies the result.
+*Time limits* apply to all parts: there are fewer landmarks and fewer starts, solves end early, and no step is made that
+would end too late at the measured pace. Time is reserved for the final sweep that certifies the result.
 """
 
 import math
@@ -64,34 +66,35 @@ from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
 from diffbisim.stochastic import as_generator
 
-#: A restart rests when its steps gain less than these shares of the distance: on the way, and in the end.
+#: A restart ends when its steps gain less than this fraction of the distance: in the coarse and in the final round.
 COARSE, FINE = 1e-2, 1e-4
 
-#: Chains up to this size are worth a random kernel to start from.
+#: Random kernels are used as starts for chains up to this size.
 SMALL = 50
 
-#: Chains up to this size are worth a descent from every start, and a look at their slow modes.
+#: For chains up to this size, there is a descent from every start, and slow modes are computed.
 MEDIUM = 400
 
-#: Above this discount finalists also go by way of nearer horizons, each this many times as far as the one before.
+#: Above the discount NEARER, finalists also run via shorter horizons, each FARTHER times as long as the previous one.
 NEARER, FARTHER = 0.95, 4.0
 
-#: Rounds of averaging over classes before the descent.
+#: Maximum number of rounds of averaging over classes before the descent.
 ROUNDS = 10
 
-#: A distance below this share of the largest cost is as good as zero.
+#: A distance below this fraction of the largest cost counts as zero.
 ZERO = 1e-6
 
-#: Shares of a time limit by which the landmarks, and the starts, have to be found.
+#: Fractions of a time limit by which the landmarks and the starts must be found.
 LANDMARKS, STARTS = 0.15, 0.3
 
 
 @stored
 class Start(NamedTuple):
-    """A model to start from, and what comes before the descent.
+    """A model to start from, and what to do before the descent.
 
-    "average" over classes; "hold" the rewards first; go by way of "nearer" horizons; or nothing, as for what is
-    "given", whose distance is found to the end, so that the result is no farther.
+    ``before`` is "average" (average over classes), "hold" (keep the rewards fixed at first), "nearer" (run via shorter
+    horizons), "given" (a start of the user, whose distance is computed exactly so that the result is no farther), or
+    empty.
     """
 
     model: Model
@@ -121,42 +124,65 @@ def compress(
     callback: Callable[[Mapping[str, float]], object] | None = None,
     checkpoint: str | Path | None = None,
 ) -> CompressResult:
-    """The nearest chain with ``n_states`` states: kernel, start and rewards, and the encoder.
+    """Find a nearby chain with ``n_states`` states: its kernel, start and rewards, and the encoder.
 
     Parameters
     ----------
-    target : the chain, or transitions (their empirical chain is compressed; see :meth:`Transitions.chain`)
-    n_states : size of the small chain; states it has no need for stay unused
-    discount : weight γ of the next step (of the small chain), strictly between 0 and 1
-    model : "nearest", of all chains of this size; "aggregate", the nearest whose rows are averages over classes; or
-        "kinetic", the chain of the metastable sets that keeps their stationary law and slow rates (Hummer and Szabo,
-        see :func:`diffbisim.aggregate`; no search, one recurrent class, no rewards needed)
-    lag : steps of the target that one step of the small chain stands for; it is returned so, no root is taken
-    rewards : of the small chain: "learn", "spread" (evenly over the range of the target's) or ``n_states`` numbers
-    cost : "reward" (|r(x) - r(y)|), or a table ``(n_X, n_states)``: what an observer sees of the small states is given
-    target_rewards : rewards of the target's states, where the target is a set of transitions
-    unseen : for Transitions, what follows a state that was never left; see :meth:`MarkovChain.from_transitions`
-    rng : seed or generator; the same seed gives the same answer, whatever the number of workers
-    restarts : descents from different partitions; the best is kept
-    max_steps : of each descent
-    time_limit : seconds after which the best so far is returned (then the answer depends on the machine); merging, one
-        start and two sweeps of the solver are made however short it is
-    starts : chains of ``n_states`` states to start from as well
-    tol : certified gap of the distance, relative to the largest cost
-    criterion : "discounted"; others are refused
-    executor : where the restarts run, as for :func:`diffbisim.pairwise`; None for threads of this process
-    progress : True for a bar over the restarts, or a callable ``(done, total)``
-    callback : called with a row of history as each restart ends; returning True leaves the others out
-    checkpoint : a file that is written as each restart ends; if it exists, the run goes on from there, to the same bits
+    target : MarkovChain or Transitions
+        The chain to compress. Transitions are replaced by their empirical chain; see :meth:`Transitions.chain`.
+    n_states : int
+        Number of states of the small chain. States that are not needed remain unused.
+    discount : float, default=0.95
+        Discount γ per step of the small chain, strictly between 0 and 1.
+    model : {"nearest", "aggregate", "kinetic"}, default="nearest"
+        "nearest" searches all chains of this size, "aggregate" only those whose rows are averages over classes.
+        "kinetic" is the chain of metastable sets that preserves their stationary distribution and slow rates (Hummer
+        and Szabo, see :func:`diffbisim.aggregate`); it involves no search and needs no rewards, but one recurrent
+        class.
+    lag : int, default=1
+        Number of steps of the target that correspond to one step of the small chain. No root of the kernel is taken.
+    rewards : {"learn", "spread"} or array of shape (n_states,), default="learn"
+        Rewards of the small chain: learned, evenly spaced over the range of the target's rewards, or given.
+    cost : "reward" or array of shape (n_X, n_states), default="reward"
+        Ground cost: |r(x) - r(y)|, or a table, which determines how the small states appear.
+    target_rewards : array of shape (n_X,), default=None
+        Rewards of the target's states, if the target is a set of transitions.
+    unseen : default="error"
+        For Transitions, how to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
+    rng : int or Generator, default=0
+        Seed or generator. The same seed gives the same result for any number of workers.
+    restarts : int, default=8
+        Number of descents, from different partitions; the best one is kept.
+    max_steps : int, default=200
+        Maximum number of steps of each descent.
+    time_limit : float, default=None
+        Seconds after which the best chain so far is returned; the result then depends on the machine. Merging, one
+        start and two sweeps of the solver are always completed.
+    starts : sequence of MarkovChain, default=()
+        Chains of `n_states` states to start from in addition.
+    tol : float, default=1e-8
+        Certified gap of the distance, relative to the largest cost.
+    criterion : str, default="discounted"
+        Only "discounted" is supported.
+    executor : default=None
+        Where the restarts run, as in :func:`diffbisim.pairwise`; None for threads of this process.
+    progress : bool or callable, default=False
+        True for a progress bar over the restarts, or a callable ``(done, total)``.
+    callback : callable, default=None
+        Called with a row of history when a restart ends; returning True skips the remaining ones.
+    checkpoint : str or Path, default=None
+        File to write when a restart ends. If it exists, the run resumes from it and gives bitwise the same result.
 
     Returns
     -------
-    CompressResult : ``chain``, ``encoder``, ``decoder``, ``labels``, ``distance`` (certified), ``history``, ``status``
+    CompressResult
+        ``chain``, ``encoder``, ``decoder``, ``labels``, the certified ``distance``, ``history`` and ``status``.
 
     Warns
     -----
-    UserWarning : the small chain is frozen, or otherwise slower or faster than the target, or has fewer behaviors
-        (:attr:`CompressResult.remark`); use another ``model`` or ``lag`` if that matters
+    UserWarning
+        If the small chain is frozen, slower or faster than the target, or has fewer behaviors than states; see
+        :attr:`CompressResult.remark`. Use another `model` or `lag` if that matters.
 
     Examples
     --------
@@ -177,7 +203,7 @@ def compress(
 
 
 class Options(NamedTuple):
-    """The arguments of :func:`compress` that say how, and not what."""
+    """The options of :func:`compress`, apart from the target, the size and the discount."""
 
     rewards: Any = "learn"
     cost: Any = "reward"
@@ -197,12 +223,11 @@ class Options(NamedTuple):
 
 
 def _compress(shared: "Shared", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
-    """One size, of a chain of which something may be known from others."""
+    """Compress to one size, using what is shared with other sizes."""
     if options.criterion != "discounted":
         raise InvalidArgument(
-            f"criterion is {options.criterion!r}; compress merges and searches by tables that contract with the "
-            "discount: compress with a discount near 1, e.g. 0.99, and ask distance(X, small.chain, criterion=...) "
-            "afterwards"
+            f"criterion is {options.criterion!r}; compress supports only 'discounted'; compress with a discount near "
+            "1, e.g. 0.99, and compute distance(X, small.chain, criterion=...) afterwards"
         )
     X, k, (rewards, cost) = shared.chain, _positive(n_states, "n_states"), _given(shared.chain, n_states, options)
     check_discount(discount)
@@ -229,7 +254,7 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
         maker = Beginnings(target, k, options.model, shared, clock)
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
         notes.write()
-    reserve = X.n_transitions / target.chain.n_transitions  # the last sweep is over X itself
+    reserve = X.n_transitions / target.chain.n_transitions  # the final sweep is over X itself
     race = Race(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
     best, history = race.run(options.progress)
     small, learned = best.model, cost is None
@@ -244,16 +269,16 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
 
 
 class Shared:
-    """What compressions of one chain to several sizes have in common."""
+    """Data shared by compressions of one chain to several sizes."""
 
     def __init__(self, chain: MarkovChain, lag: int = 1) -> None:
         self.chain = lagged(chain, lag)
-        self.features: Array | None = None  # (n, n_landmarks) of the merged chain, once they are known
+        self.features: Array | None = None  # (n, n_landmarks) of the merged chain, once computed
         self.before: NDArray[np.int64] | None = None  # (n,) classes of the merged chain at the next smaller size
         self._merged: tuple[Target, NDArray[np.int64]] | None = None
 
     def merged(self, discount: float, cost: Array | None, tol: float) -> tuple[Target, NDArray[np.int64]]:
-        """The quotient by exact equivalence as the target of the search, and the class of every state, ``(n,)``."""
+        """Return the quotient by exact equivalence as a target, and the class of every state, ``(n,)``."""
         if cost is not None:
             self.features = self.before = None
             return _merged(self.chain, discount, cost, tol)
@@ -263,7 +288,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Clock:
-    """When a run began (by ``time.monotonic``), and how many seconds it may take."""
+    """The time at which a run began (``time.monotonic``), and the seconds that it may take."""
 
     began: float
     seconds: float
@@ -273,16 +298,16 @@ class Clock:
         return self.seconds < np.inf
 
     def end(self, share: float = 1.0) -> float:
-        """When so much of the time will be over."""
+        """Return the time at which this share of the seconds will be over."""
         return self.began + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds until then, at least zero."""
+        """Return the seconds until then, at least zero."""
         return max(0.0, self.end(share) - time.monotonic())
 
 
 def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> DistanceResult:
-    """The distance, from the table that the search ended with: one sweep, if that was exact."""
+    """Certify the distance, starting from the final table of the search; one sweep suffices if that was exact."""
     from diffbisim.solvers.exact.solver import solve  # numba is loaded where something is solved
 
     began, done = time.monotonic(), 0
@@ -297,6 +322,7 @@ def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> Dist
 
 
 def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
+    """Return the target as a chain."""
     target = as_process(target)
     if isinstance(target, Transitions):
         return target.chain(rewards=rewards, unseen=unseen)
@@ -310,17 +336,20 @@ def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
 
 
 def _positive(value: Any, name: str) -> int:
+    """Check that a count is positive."""
     if check_count(value, name) == 0:
         raise InvalidArgument(f"{name} is 0; it must be at least 1")
     return int(value)
 
 
 def _given(X: MarkovChain, k: int, options: Options) -> tuple[Array | None, Array | None]:
-    """Rewards and table of costs of the small chain where they are fixed; (None, None) where rewards are learned."""
+    """Return the fixed rewards and costs of the small chain; (None, None) if rewards are learned."""
     rewards, cost = options.rewards, options.cost
     if not (isinstance(cost, str) and cost == "reward"):
         if not (isinstance(rewards, str) and rewards == "learn"):
-            raise InvalidArgument("rewards and cost are both given: a table of costs says what the small states are")
+            raise InvalidArgument(
+                "rewards and cost are both given; leave one out, since a table of costs determines the small states"
+            )
         if isinstance(cost, str):
             raise InvalidArgument(f'cost {cost!r}: give "reward" or a table of shape ({X.n_states}, {k})')
         return None, ground_cost(cost, X, MarkovChain(np.eye(k)))
@@ -346,7 +375,7 @@ def _given(X: MarkovChain, k: int, options: Options) -> tuple[Array | None, Arra
 
 
 def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> tuple[Target, NDArray[np.int64]]:
-    """The quotient by exact equivalence as the target of the search, and the class of every state, ``(n,)``."""
+    """Return the quotient by exact equivalence as a target, and the class of every state, ``(n,)``."""
     classes = lump(X) if cost is None else lump(X, key=[row.tobytes() for row in cost + 0.0])
     chain = X if classes.n_states == X.n_states else classes.chain
     if cost is None:
@@ -356,6 +385,7 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
 
 
 def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
+    """Check a start of the user and return it as a model."""
     if not isinstance(Y, MarkovChain) or Y.n_states != k or (learned and Y.rewards is None):
         raise InvalidArgument(f"starts[{number}] must be a MarkovChain of {k} states{' with rewards' * learned}")
     P = Y.transition if isinstance(Y.transition, np.ndarray) else Y.transition.toarray()
@@ -364,16 +394,16 @@ def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
 
 @dataclass(frozen=True, eq=False)
 class Beginnings:
-    """Where the restarts begin."""
+    """Makes the starting points of the restarts."""
 
     target: Target
     k: int
-    kind: str  # of model
+    kind: str  # kind of model
     shared: Shared
     clock: Clock
 
     def all(self, given: list[Model], restarts: int, rng: np.random.Generator) -> list[Start]:
-        """The user's, and our own; only the quotient where that is at distance zero."""
+        """Return the user's starts and our own; only the quotient if its distance is zero."""
         models, merged = [Start(model, "given") for model in given], self.target.chain.n_states
         if merged <= self.k:
             quotient = self._aligned(np.arange(merged))
@@ -384,13 +414,14 @@ class Beginnings:
         return models + self._own(restarts, rng)
 
     def _own(self, restarts: int, rng: np.random.Generator) -> list[Start]:
-        """One start per restart, each with a seed of its own, and what comes before its descent.
+        """Return one start per restart, each with its own seed.
 
-        In turn a partition by k-medoids in the metric with averaging, a random kernel, and such a partition without
-        averaging; for large chains, where a random kernel is a waste of time, only the first, one of metastable sets
-        and one of quantiles of the rewards. Besides, one that knows only what is seen of the states: classes of nearest
-        reward for evenly spread ones, which are held until the kernel has settled, or classes of least given cost; and
-        in a sweep the classes of the next smaller size, one of them split. Fewer than asked for where time is short.
+        Small chains alternate between a partition by k-medoids in the metric with averaging, a random kernel, and such
+        a partition without averaging. For large chains random kernels are a waste of time: they use the first kind,
+        one partition into metastable sets and one into quantiles of the rewards. In addition, one start uses only the
+        appearance of the states: the classes of the nearest of k evenly spaced rewards, which are kept fixed until the
+        kernel has converged, or the classes of least given cost. In a sweep, one start is the partition of the next
+        smaller size with one class split. If time is short, there are fewer starts.
         """
         target, k, clock = self.target, self.k, self.clock
         features = self.shared.features
@@ -420,62 +451,67 @@ class Beginnings:
 
     @property
     def large(self) -> bool:
-        """Whether a random kernel would be a waste of time."""
+        """Whether the chain is too large for random kernels."""
         return self.target.chain.n_states > SMALL
 
     def _seen(self) -> Start:
-        """A start that knows only what is seen of the states."""
+        """Return a start that uses only the appearance of the states."""
         if self.kind == "aggregate" and self.target.rewards is not None:
             return Start(averaged(self.target, by_reward(self.target, self.k), self.k), "average")
         return Start(by_appearance(self.target, self.k), "hold")
 
     def _slow(self) -> NDArray[np.int64] | None:
-        """The sets that the chain stays in for long, if it has slow modes and they are quickly found."""
+        """Return the metastable sets, if the chain has slow modes and they are found quickly."""
         try:
             return metastable_sets(self.target.chain, self.k) if self.target.chain.n_states <= MEDIUM else None
         except InvalidChain:
             return None
 
     def _aligned(self, labels: NDArray[np.int64]) -> Model:
+        """Return the averaged model of these classes, numbered to match given costs."""
         return averaged(self.target, matched_to_costs(self.target, labels, self.k), self.k)
 
 
 class Heat(NamedTuple):
-    """One round of a race: who takes part, and how far they go."""
+    """One round of the search: which starts take part, and how far they are run."""
 
-    share: float  # of the starts, the best so far
-    small: float | None  # the share of the distance that steps have to gain; None for averages over classes, no steps
-    tol: float = 0.0  # of distances, if larger than that of the target
-    patience: int = 3  # steps in a row that gain less, before it rests
-    rounds: int = ROUNDS  # of averaging over classes before the descent, from starts that are to be averaged
+    share: float  # fraction of the starts that take part, the best ones so far
+    small: float | None  # fraction of the distance that a step must gain; None for no descent
+    tol: float = 0.0  # certified gap of distances, if larger than that of the target
+    patience: int = 3  # consecutive steps that gain less before the descent ends
+    rounds: int = ROUNDS  # rounds of averaging before the descent, for starts that are averaged
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
-    """Everybody coarsely, the best quarter to the end; of large chains a half, by the distances of the starts."""
+    """Return the rounds: all starts coarsely, then the best ones; for large chains only the nearest even coarsely."""
     if kind == "aggregate":
         return (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
-        return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5)
-    return Heat(1.0, None, 1e-3, rounds=0), Heat(0.5, COARSE, 1e-3, patience=1), Heat(0.125, 3 * FINE, 3e-5)
+        return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5, patience=2)
+    return (
+        Heat(1.0, None, 1e-3, rounds=0),
+        Heat(0.25, COARSE, 1e-3, patience=1),
+        Heat(0.125, 3 * FINE, 1e-4, patience=2),
+    )
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """What came out of a descent: its last model, all values, the table ``(n, k)`` and the certified distance."""
+    """The outcome of a descent: its last model, all values, the table ``(n, k)`` and the certified upper bound."""
 
     model: Model
     values: list[float]
     table: Array
     upper: float
-    complete: bool  # whether it came to its end by itself
+    complete: bool  # whether it was not cut short by the time limit
 
 
 @dataclass(eq=False)
 class Notes:
-    """What a checkpoint holds: the starts, and what came out of each, in every heat."""
+    """The content of a checkpoint: the starts, and the outcome of each in every round."""
 
     file: Checkpoint | None
     limited: bool
@@ -484,14 +520,14 @@ class Notes:
 
     @classmethod
     def of(cls, file: Checkpoint | None, limited: bool, heats: int) -> "Notes":
-        """From the file, if there is one. Starts that were chosen in a hurry do not serve a run that has time."""
+        """Read the file, if there is one. Starts chosen under a time limit are not used by a run without one."""
         state = None if file is None else file.read()
         if state is None or (state["limited"] and not limited):
             return cls(file, limited, [], tuple({} for _ in range(heats)))
         return cls(file, **state)
 
     def write(self) -> None:
-        """All of it, if there is a file; what was cut short by the clock is not worth keeping."""
+        """Write the file, if there is one, without runs that were cut short by the time limit."""
         if self.file is not None:
             heats = tuple({n: ran for n, ran in sorted(heat.items()) if ran.complete} for heat in self.heats)
             self.file.write({"limited": self.limited, "starts": self.starts, "heats": heats})
@@ -499,9 +535,10 @@ class Notes:
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """All restarts, coarsely or by averages alone, then the best quarter to the end.
+    """Runs all restarts round by round, each with fewer of the starts.
 
-    Ties go to the first, so that the order of finishing does not matter. A callback that returned True ends it.
+    Ties are resolved in favor of the first start, so that the order of completion does not matter. The run ends when
+    the callback returns True.
     """
 
     target: Target
@@ -514,10 +551,10 @@ class Race:
     heats: tuple[Heat, ...]
 
     def run(self, progress: Progress) -> tuple[Ran, tuple[Mapping[str, float], ...]]:
-        """The nearest of all, and a row of history for every step."""
+        """Return the nearest model, and one row of history for every step."""
         starts, done = self.notes.starts, self.notes.heats
         sizes = [math.ceil(heat.share * len(starts)) for heat in self.heats]
-        twice = self.target.discount > NEARER and len(sizes) > 1  # finalists also go by way of nearer horizons
+        twice = self.target.discount > NEARER and len(sizes) > 1  # finalists also run via shorter horizons
         runs = dict(enumerate(starts))
         with tracking(progress, sum(sizes) + twice * sizes[-1], "restarts") as advance:
             for n, (heat, size) in enumerate(zip(self.heats, sizes, strict=True)):
@@ -533,10 +570,10 @@ class Race:
         return min(found, key=lambda row: row[:3])[3], _history(*done)
 
     def _heat(self, runs: dict[int, Start], done: dict[int, Ran], heat: Heat, advance: Callable[[int], None]) -> bool:
-        """Run every start that is not done; returns whether there is to be more."""
+        """Run the starts that are not done; return whether to continue with the next round."""
         if done:
             advance(len(done))
-        must = min(runs) if not self.notes.heats[0] else -1  # however short the time is
+        must = min(runs) if not self.notes.heats[0] else -1  # this one is run however short the time is
         left = self.clock.left()
         jobs = {
             n: Job(n, start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
@@ -546,7 +583,7 @@ class Race:
         numbers = list(jobs)
         with closing(as_done(_run, list(jobs.values()), self.target, self.executor)) as ended:
             for k, ran in ended:
-                if ran is None:  # there was no time for it
+                if ran is None:  # there was no time for this run
                     continue
                 done[numbers[k]] = ran
                 self.notes.write()
@@ -557,11 +594,12 @@ class Race:
 
 
 def _latest(heats: Sequence[dict[int, Ran]]) -> dict[int, Ran]:
-    """What came out last of every start."""
+    """Return the latest outcome of every start."""
     return {n: ran for heat in heats for n, ran in heat.items()}
 
 
 def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
+    """Return one row per step of every run."""
     rows: list[Mapping[str, float]] = []
     step: dict[int, int] = {}
     for heat in heats:
@@ -573,27 +611,27 @@ def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
 
 
 class Job(NamedTuple):
-    """One restart, as a worker gets it."""
+    """One restart, as it is sent to a worker."""
 
     number: int
     start: Start
     heat: Heat
     max_steps: int
-    reserve: float  # size of the sweep that certifies the result, in sweeps of the search
-    seconds: float  # that are left
-    until: float  # the end by ``time.time``, the clock that workers share
-    must: bool  # however late it is
+    reserve: float  # time of the sweep that certifies the result, in sweeps of the search
+    seconds: float  # remaining time
+    until: float  # the end in terms of ``time.time``, the clock that workers share
+    must: bool  # whether to run it however late it is
 
 
 def _run(target: Target, job: Job) -> Ran | None:
-    """One restart: average, descend, and try the hard encoder at the end; None if it is too late.
+    """Run one restart: average, descend, and try the hard encoder at the end; return None if it is too late.
 
-    It may have waited for its turn, so the time that is left is asked for here.
+    The remaining time is computed here, because the job may have waited in a queue.
     """
     (model, before), heat = job.start, job.heat
     tol = 0.0 if before == "given" else heat.tol
     end = time.monotonic() + min(job.seconds, job.until - time.time())
-    with quietly():  # an occupancy of a model on the way may be inaccurate, which only costs steps
+    with quietly():  # inaccurate occupancies of intermediate models only cost steps
         for discount in _horizons(target.discount) if before == "nearer" else ():
             nearer = Search(replace(target, discount=discount), model, job.max_steps, end, False, job.reserve, heat.tol)
             if nearer.late:
@@ -601,7 +639,7 @@ def _run(target: Target, job: Job) -> Ran | None:
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol, turn=job.number)
+        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol)
         if search.late and not job.must:
             return None
         search.begin()
@@ -613,7 +651,7 @@ def _run(target: Target, job: Job) -> Ran | None:
 
 
 def _to_the_end(search: Search, small: float, patience: int) -> None:
-    """Descend, with given rewards first if they are held, and try the hard encoder until that is no nearer."""
+    """Descend, first with fixed rewards if they are held, and try the hard encoder while the distance decreases."""
     descend(search, small, patience)
     if search.hold:
         search.hold = False
@@ -623,7 +661,7 @@ def _to_the_end(search: Search, small: float, patience: int) -> None:
 
 
 def _horizons(discount: float) -> list[float]:
-    """Smaller discounts on the way to this one, ascending."""
+    """Return smaller discounts that lead up to this one, ascending."""
     found, ahead = [], 1 / (1 - NEARER)
     while ahead < 0.99 / (1 - discount):
         found.append(1 - 1 / ahead)
@@ -648,17 +686,31 @@ def compress_sweep(
 
     Parameters
     ----------
-    target, discount : as for :func:`diffbisim.compress`
-    sizes : numbers of states
-    rewards : as for :func:`diffbisim.compress`, or a function of the size that gives them
-    time_limit : seconds for all sizes together, shared out in proportion to them
-    checkpoint : a file, of which each size has its own: ``run-5.npz`` for ``run.npz`` and five states; see
-        :func:`diffbisim.compress`
-    options : everything else that :func:`diffbisim.compress` takes, for every size alike
+    target : MarkovChain or Transitions
+        The chain to compress, as in :func:`diffbisim.compress`.
+    sizes : iterable of int, default=range(2, 11)
+        Numbers of states.
+    discount : float, default=0.95
+        Discount γ.
+    rewards : {"learn", "spread"}, array or callable, default="learn"
+        Rewards as in :func:`diffbisim.compress`, or a function that returns them for a given size.
+    time_limit : float, default=None
+        Seconds for all sizes together, divided in proportion to the sizes.
+    checkpoint : str or Path, default=None
+        File to write. Each size has its own: for five states, ``run-5.npz`` instead of ``run.npz``.
+    **options
+        Other options of :func:`diffbisim.compress`, the same for all sizes.
 
-    With learned rewards the sizes share their work: landmarks are found once, and each search also starts from the next
-    smaller chain with a state added, so that the curve never rises, and from its classes with one of them split; in
-    return it makes half as many starts of its own.
+    Returns
+    -------
+    SweepResult
+        The results for all sizes, and the recommended size.
+
+    Notes
+    -----
+    With learned rewards the sizes share work. Landmarks are computed once. Each search also starts from the next
+    smaller chain with a state added, so that the curve never increases, and from its classes with one of them split. In
+    return, it makes half as many starts of its own.
 
     Examples
     --------
@@ -697,14 +749,14 @@ def compress_sweep(
 
 
 def _coarser(shared: Shared, found: CompressResult) -> NDArray[np.int64]:
-    """The classes of a result, of the states of the merged chain."""
+    """Return the classes of a result for the states of the merged chain."""
     target, labels = shared.merged(found.distance.discount, None, 0.0)
     first = np.unique(labels, return_index=True)[1]
     return np.asarray(found.labels)[first] if target.chain.n_states < labels.size else np.asarray(found.labels)
 
 
 def _padded(chain: MarkovChain, k: int) -> MarkovChain:
-    """The same chain with copies of its first state that nothing leads to."""
+    """Return the chain with k states, where the added ones are unreachable copies of the first."""
     n, rewards = chain.n_states, np.asarray(chain.rewards)
     P = np.zeros((k, k))
     P[:n, :n] = chain.transition  # type: ignore[assignment]  # dense: compress made it
@@ -714,6 +766,7 @@ def _padded(chain: MarkovChain, k: int) -> MarkovChain:
 
 
 def _elbow(sizes: list[int], values: list[float], zero: float) -> int:
+    """Return the first size with a value of zero, or else the size farthest below the line between the ends."""
     for k, value in zip(sizes, values, strict=True):
         if value <= zero:
             return k

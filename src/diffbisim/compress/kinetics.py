@@ -1,33 +1,35 @@
-"""What is slow in a chain: its timescales, the sets that it stays in, and small chains that are as slow.
+"""Slow dynamics of a chain: its timescales, its metastable sets, and small chains with the same slow rates.
 
-*Timescales.* The eigenvalues of a kernel P lie in the unit disk, and one of them is 1. Let λ₂, λ₃, … be the others by
-their distance from 1, among the states that can be reached from the start. What is not yet forgotten decays like λᵗ, in
+*Timescales.* The eigenvalues of a kernel P lie in the unit disk, and one of them is 1. Let λ₂, λ₃, … be the others,
+ordered by their distance from 1, for the states that can be reached from the start. The corresponding modes decay like
+λᵗ, with the timescales
 
-    t_i = -1 / log |λ_i|     steps,
+    t_i = -1 / log |λ_i|     steps.
 
-infinite if the states fall into several groups that are never left, and zero if λ_i is not to the right of zero
-(nothing slow: it swings back and forth at most).
+A timescale is infinite if there are several recurrent classes, and is set to zero if the real part of λ_i is not
+positive (such a mode is not slow; at most it oscillates).
 
-*The fundamental matrix* Z = (I - P + 1π')⁻¹ of a chain with one recurrent class, π its stationary law, sums what a
-state says of all later ones: Z = Σ_t (Pᵗ - 1π') + 1π', with eigenvalues z_i = 1/(1 - λ_i) beside the 1 of the constant.
-Of k classes with the indicators A (n, k) and the law π_c = A'π the sums are
+*The fundamental matrix* Z = (I - P + 1π')⁻¹ of a chain with one recurrent class and stationary distribution π sums the
+effect of a state on all later ones: Z = Σ_t (Pᵗ - 1π') + 1π'. Its eigenvalues are z_i = 1/(1 - λ_i), and 1 for the
+constant function. For k classes with indicators A (n, k) and distribution π_c = A'π, the aggregated matrix is
 
     Z_c = D_c⁻¹ A' D Z A,        D = diag π,  D_c = diag π_c.
 
-*Kinetic models* (Hummer and Szabo 2015). The kernel on the classes that has Z_c as its fundamental matrix,
+*Kinetic models* (Hummer and Szabo 2015). The kernel on the classes whose fundamental matrix is Z_c,
 
     P_c = I + 1π_c' - Z_c⁻¹,
 
-has the law π_c and keeps the integrals of all correlations between classes, where averaged rows keep those of one step.
-It may have negative entries. So the fluxes F = D_c P_c ≥ 0, with π_c as the sums of their rows and columns, are fitted
-by non-negative least squares to Z_c^¾ (I - P_c + 1π_c') Z_c^¾ = Z_c^½, in the coordinates D_c^½ Z_c D_c^-½ in which
-reversible chains are symmetric: relative errors of the rates of the modes, weighted by √z_i. (These powers are real:
-D^½ P D^-½ is a contraction B, so that (I - B)⁻¹ and its compressions have eigenvalues with real parts of at least ½.)
-``residual`` is what the fit misses, relative to Z_c^½, and zero where P_c has no negative entry.
+has the stationary distribution π_c and preserves the integrals of all correlations between classes; averaged rows
+preserve only those of one step. But it may have negative entries. In that case, fluxes F = D_c P_c ≥ 0 whose row and
+column sums are π_c are fitted by nonnegative least squares to Z_c^¾ (I - P_c + 1π_c') Z_c^¾ = Z_c^½, in the coordinates
+D_c^½ Z_c D_c^-½ in which reversible chains are symmetric. This measures the relative errors of the rates of the modes,
+weighted by √z_i. (These powers are real: B = D^½ P D^-½ is a contraction, so (I - B)⁻¹ and its compressions have
+eigenvalues with real parts of at least ½.) ``residual`` is the error of the fit relative to Z_c^½, and zero if P_c has
+no negative entries.
 
-*Metastable sets.* Make the chain reversible, (P + P*)/2 with P* = D⁻¹P'D; its eigenvectors ψ_i are real. Rayleigh and
-Ritz: the trace of Z_c is at most Σ z_i, and k-means with weights π in the coordinates √z_i ψ_i makes it as large as it
-can. It begins from the k states that span the largest simplex, as PCCA+ does (Deuflhard and Weber 2005).
+*Metastable sets.* Make the chain reversible, (P + P*)/2 with P* = D⁻¹P'D, so that its eigenvectors ψ_i are real. By the
+Rayleigh-Ritz principle the trace of Z_c is at most Σ z_i. It is maximized by k-means with weights π in the coordinates
+√z_i ψ_i, starting from the k states that span the largest simplex, as in PCCA+ (Deuflhard and Weber 2005).
 """
 
 from typing import Any, NamedTuple
@@ -42,23 +44,24 @@ from diffbisim.errors import InvalidArgument, InvalidChain
 from diffbisim.problem import Array
 from diffbisim.stochastic import submatrix
 
-#: Up to this size all eigenvalues are computed.
+#: All eigenvalues are computed for chains up to this size.
 SMALL = 200
 
-#: Up to this size eigenvalues come from factorizations; those next to 1 from one of P - (1 + a little).
+#: Up to DIRECT states, matrices are factorized; eigenvalues close to 1 come from a factorization of P - SHIFT I.
 DIRECT, SHIFT = 3_000, 1.0 + 1e-6
 
-#: Restarts of the iteration for the eigenvalues of larger kernels.
+#: Maximum number of restarts of the eigenvalue iteration for larger kernels.
 MOST_RESTARTS = 200
 
+#: Maximum number of rounds of k-means.
 ROUNDS = 50
 
-#: How much more the sums of fluxes count than what is fitted.
+#: Weight of the constraints on the sums of fluxes, relative to the equations that are fitted.
 BINDING = 1e5
 
 
 def lagged(chain: MarkovChain, lag: int) -> MarkovChain:
-    """The chain seen every ``lag`` steps: kernel P^lag, the rest as it was."""
+    """Return the chain observed every ``lag`` steps, with the kernel P^lag."""
     if lag == 1:
         return chain
     P: Any = chain.transition
@@ -70,12 +73,12 @@ def lagged(chain: MarkovChain, lag: int) -> MarkovChain:
 
 
 def slowest_timescale(chain: MarkovChain) -> float:
-    """``t₂`` in steps; NaN where the eigenvalues could not be found."""
+    """Return ``t₂`` in steps; NaN if the eigenvalues were not found."""
     return float(implied_timescales(chain, 1)[0])
 
 
 def implied_timescales(chain: MarkovChain, count: int) -> Array:
-    """The ``count`` slowest, in steps, zero where the chain has fewer; NaN where they could not be found."""
+    """Return the ``count`` slowest timescales in steps, padded with zeros; NaN if they were not found."""
     reachable = chain.reachable_states
     groups = int(np.isin([states[0] for states in chain.recurrent_classes], reachable).sum())
     times = np.zeros(count)
@@ -88,6 +91,7 @@ def implied_timescales(chain: MarkovChain, count: int) -> Array:
 
 
 def _timescale(λ: complex) -> float:
+    """Return the timescale of an eigenvalue."""
     if not λ.real > 0:
         return 0.0 if λ == λ else np.nan
     size = min(abs(λ), 1.0)
@@ -95,7 +99,7 @@ def _timescale(λ: complex) -> float:
 
 
 def _next_to_one(P: sparse.csr_array, count: int) -> Any:
-    """The ``count`` eigenvalues nearest to 1, the nearest first; NaN where the iteration for large kernels fails."""
+    """Return the ``count`` eigenvalues closest to 1, closest first; NaN if the iteration for large kernels fails."""
     from scipy.linalg import lu_factor, lu_solve
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
@@ -103,7 +107,7 @@ def _next_to_one(P: sparse.csr_array, count: int) -> Any:
     if n <= max(SMALL, count + 2):
         found = np.linalg.eigvals(P.toarray())
     else:
-        start = np.random.default_rng(0).random(n)  # ARPACK's own would differ from call to call
+        start = np.random.default_rng(0).random(n)  # ARPACK's default start differs from call to call
         options: Any = {"k": count, "v0": start, "return_eigenvectors": False}
         try:
             if n <= DIRECT:
@@ -121,9 +125,9 @@ def _next_to_one(P: sparse.csr_array, count: int) -> Any:
 
 
 def metastable_sets(chain: MarkovChain, k: int) -> Integers:
-    """Labels ``(n,)`` of (at most) k sets that the chain stays in for long; transient states go where they lead first.
+    """Return labels ``(n,)`` of (at most) k metastable sets of a chain with one recurrent class.
 
-    Only of a chain with one recurrent class.
+    A transient state belongs to the set that it is most likely to enter first.
     """
     _one_recurrent_class(chain)
     states = chain.recurrent_classes[0]
@@ -145,21 +149,23 @@ def metastable_sets(chain: MarkovChain, k: int) -> Integers:
 
 
 def _one_recurrent_class(chain: MarkovChain) -> None:
+    """Check that the chain has one recurrent class."""
     if (n := len(chain.recurrent_classes)) != 1:
         raise InvalidChain(
-            f"the chain has {n} recurrent classes, between which it never moves: there are no rates to keep; take one "
-            'of them (chain.recurrent_classes), or use method="mean" (model="aggregate")'
+            f"the chain has {n} recurrent classes, between which it never moves, so there are no rates to keep; take "
+            'one of them (chain.recurrent_classes), or use method="mean" (model="aggregate")'
         )
 
 
 class Modes(NamedTuple):
-    """Of the reversible chain: 1/(1 - λ), descending (the first is of no use), and right eigenvectors."""
+    """Modes of the reversible chain: 1/(1 - λ), descending (the first is not used), and right eigenvectors."""
 
     z: Array  # (k,)
     ψ: Array  # (n, k), orthonormal under π
 
 
 def _slow_modes(P: Any, π: Array, k: int) -> Modes:
+    """Return the k slowest modes of the reversible chain (P + P*)/2."""
     from scipy.sparse.linalg import ArpackError, eigsh
 
     s, n = np.sqrt(π), π.size
@@ -181,7 +187,7 @@ def _slow_modes(P: Any, π: Array, k: int) -> Modes:
 
 
 def _spanning(ψ: Array) -> Integers:
-    """Labels by membership: the corners are the k states that span the largest simplex, taken greedily."""
+    """Return labels by membership in the simplex spanned by k states, which are chosen greedily to make it large."""
     first = int(np.linalg.norm(ψ, axis=1).argmax())
     others = scipy.linalg.qr((ψ - ψ[first]).T, mode="r", pivoting=True)[1]
     corners = np.append(first, others[: ψ.shape[1] - 1])
@@ -190,7 +196,7 @@ def _spanning(ψ: Array) -> Integers:
 
 
 def _by_means(points: Array, weight: Array, labels: Integers) -> Integers:
-    """Weighted k-means from given labels; a class that loses all its members stays empty."""
+    """Run weighted k-means from given labels; a class that loses all members stays empty."""
     from scipy.spatial.distance import cdist
 
     k = int(labels.max()) + 1
@@ -208,7 +214,7 @@ def _by_means(points: Array, weight: Array, labels: Integers) -> Integers:
 
 
 class KineticModel(NamedTuple):
-    """A kernel on classes with their stationary law, and what the fit misses (see the module's head)."""
+    """A kernel on classes, its stationary distribution and the error of the fit (see the module's docstring)."""
 
     transition: Array  # (k, k)
     law: Array  # (k,)
@@ -216,7 +222,7 @@ class KineticModel(NamedTuple):
 
 
 def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
-    """Hummer and Szabo's kernel on the classes ``labels (n,)``, which are 0 … k-1; no flux is negative."""
+    """Return Hummer and Szabo's kernel on the classes ``labels (n,)``, 0 … k-1, with nonnegative fluxes."""
     from scipy.optimize import nnls
 
     _one_recurrent_class(chain)
@@ -224,8 +230,8 @@ def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
     law: Array = np.bincount(labels, weights=π, minlength=k).astype(np.float64)
     if not law.min() > 0:
         raise InvalidArgument(
-            f"labels: class {int(law.argmin())} has only transient states, which the stationary law does not know; put "
-            'them into another class, or use method="mean"'
+            f"labels: class {int(law.argmin())} has only transient states, whose stationary probability is zero; "
+            'put them into another class, or use method="mean"'
         )
     A, s, one = np.eye(k)[labels], np.sqrt(law), np.eye(k)
     S = (A.T @ (π[:, None] * _fundamental(chain, π, A))) / np.outer(s, s)  # D_c^{1/2} Z_c D_c^{-1/2}
@@ -245,7 +251,7 @@ def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
 
 
 def _fundamental(chain: MarkovChain, π: Array, A: Array) -> Array:
-    """Z A, shape ``(n, k)``, by one factorization of I - P without the most visited state."""
+    """Return Z A, shape ``(n, k)``, from one factorization of I - P without the most visited state."""
     n = chain.n_states
     law = π @ A
     rest = np.delete(np.arange(n), int(π.argmax()))

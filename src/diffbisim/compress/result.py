@@ -1,4 +1,4 @@
-"""What a compression returns: the small chain, how it stands for the large one, and whether it moves as fast."""
+"""The result of a compression: the small chain, its relation to the large one, and whether it is equally fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from diffbisim.results import DistanceResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: A small chain that is slower than the target by this factor is called frozen.
+#: A small chain that is slower than the target by at least this factor is called frozen.
 FROZEN = 10.0
 
-#: What takes fewer steps than this is not slow; slow timescales that differ by more than this factor are remarked on.
+#: A timescale of at least SLOW steps is slow; the result warns about slow timescales that differ by more than OFF.
 SLOW, OFF = 10.0, 1.25
 
 #: Kinds of models.
@@ -33,16 +33,24 @@ MODELS = ("nearest", "aggregate", "kinetic")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompressResult:
-    """A small chain, and how it stands for the large one.
+    """A small chain and its relation to the large one.
 
-    Attributes:
-        chain: the small chain, with its rewards unless a table of costs was given.
-        distance: its certified distance to the target, with plans, gradient and all.
-        history: a row per step of every restart: ``restart``, ``step``, ``value``.
-        model: "nearest", "aggregate" or "kinetic"; see :func:`diffbisim.compress`.
-        lag: steps of the target that one step of the small chain stands for; the distance is to the target seen so.
-        classes: the classes ``(n_X,)`` that the small states are made of, None for the nearest chain.
-        residual: what the fit of a kinetic model misses, None for others; see :func:`diffbisim.aggregate`.
+    Attributes
+    ----------
+    chain : MarkovChain
+        The small chain, with its rewards unless a table of costs was given.
+    distance : DistanceResult
+        Its certified distance to the target, with plans and gradient.
+    history : tuple of dict
+        One row per step of every restart: ``restart``, ``step``, ``value``.
+    model : {"nearest", "aggregate", "kinetic"}
+        Kind of model; see :func:`diffbisim.compress`.
+    lag : int
+        Number of steps of the target per step of the small chain. The distance is to the target observed at this lag.
+    classes : array of shape (n_X,) or None
+        The classes of states that the small states represent; None for the nearest chain.
+    residual : float or None
+        Relative error of the fit of a kinetic model, None for others; see :func:`diffbisim.aggregate`.
     """
 
     chain: MarkovChain
@@ -55,7 +63,7 @@ class CompressResult:
 
     @property
     def encoder(self) -> Array:
-        """``λ_X(y|x)``, shape ``(n_X, n_states)``: which small state stands for x, in the optimal coupling."""
+        """``λ_X(y|x)``, shape ``(n_X, n_states)``: the small state that represents x, in the optimal coupling."""
         return self.distance.encoder
 
     @property
@@ -65,23 +73,23 @@ class CompressResult:
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder, shape ``(n_X,)``: the classes where there are such, else that of the optimal coupling."""
+        """Hard encoder, shape ``(n_X,)``: the classes if there are any, otherwise that of the optimal coupling."""
         return self.distance.labels if self.classes is None else self.classes
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
-        """Write a page to look at in a browser (see :meth:`DistanceResult.explore`)."""
+        """Write an interactive HTML page; see :meth:`DistanceResult.explore`."""
         return self.distance.explore(path, names=names)
 
     @property
     def unused(self) -> NDArray[np.intp]:
-        """Small states that are never visited: fewer states would have done as well."""
+        """Small states that are never visited: fewer states would have sufficed."""
         return self.distance.unvisited[1]
 
     @lazy
     def used(self) -> int:
-        """How many behaviors the small chain shows: its visited states, exactly equivalent ones counted once."""
+        """Number of behaviors of the small chain: its visited states, with exactly equivalent ones counted once."""
         visited = np.setdiff1d(np.arange(self.chain.n_states), self.unused)
-        P = np.asarray(self.chain.transition)[np.ix_(visited, visited)]  # what is visited leads to what is visited
+        P = np.asarray(self.chain.transition)[np.ix_(visited, visited)]  # visited states lead only to visited states
         seen = [column.tobytes() for column in self.distance.problem.cost.T[visited] + 0.0]
         return lump(MarkovChain(P / P.sum(axis=1, keepdims=True)), key=seen).n_states
 
@@ -89,14 +97,15 @@ class CompressResult:
     def timescales(self) -> tuple[float, float]:
         """Slowest implied timescales of the target and of the small chain, in steps of the target: -1/log|λ₂|.
 
-        λ₂ is the eigenvalue nearest to 1 besides the leading one, among the states that the start can reach; infinite
-        for a chain of several parts that are never left, NaN where the eigenvalues of a large target were not found.
+        λ₂ is the eigenvalue closest to 1 apart from the leading one, among the states that can be reached from the
+        start. A timescale is infinite if there are several recurrent classes, and NaN if the eigenvalues of a large
+        target were not found.
         """
         return self.lag * slowest_timescale(self.distance.problem.x), self.lag * slowest_timescale(self.chain)
 
     @lazy
     def implied_timescales(self) -> Array:
-        """All ``n_states - 1``, of the target (first row) and of the small chain; zero where there are fewer."""
+        """The ``n_states - 1`` slowest timescales of the target (first row) and the small chain, padded with zeros."""
         count = max(self.chain.n_states - 1, 1)
         both = [implied_timescales(chain, count) for chain in (self.distance.problem.x, self.chain)]
         return self.lag * np.array(both)
@@ -105,7 +114,7 @@ class CompressResult:
     def averaged(self) -> MarkovChain:
         """The target averaged over the classes of the hard encoder, weighted by occupancy: another chain of this size.
 
-        It is farther than :attr:`chain` as a rule, but it goes from class to class at the rates of the target.
+        As a rule it is farther from the target than :attr:`chain`, but it moves between classes at the target's rates.
         """
         X, cost = self.distance.problem.x, self.distance.problem.cost
         learned = self.chain.rewards is not None
@@ -115,10 +124,10 @@ class CompressResult:
 
     @lazy
     def frozen(self) -> bool:
-        """Whether the small chain stays put and the target, slow as it may be, does not.
+        """Whether the small chain does not move, although the target does, however slowly.
 
-        That is, its slowest timescale is at least ten times that of the target; or it visits one state of several, at
-        a distance that is not zero, of a target with a timescale of at least ten steps.
+        This means that its slowest timescale is at least ten times that of the target; or that it visits only one of
+        several states, at a nonzero distance from a target with a timescale of at least ten steps.
         """
         if self.chain.n_states == 1 or self.distance.lower <= 0:
             return False
@@ -129,19 +138,20 @@ class CompressResult:
 
     @property
     def _stays(self) -> bool:
-        return self.chain.reachable_states.size == 1
+        """Whether the small chain visits only one state, or only states that behave alike."""
+        return self.used == 1
 
     @property
     def status(self) -> str:
-        """How the search ended, in sentences, with what to do where something is wrong."""
+        """How the search ended, as sentences, with a remedy if something is wrong."""
         return f"{self.remark} {self.distance.status}".lstrip()
 
     @lazy
     def remark(self) -> str:
-        """What has to be said of a chain that moves otherwise than the target; nothing of others.
+        """A warning if the small chain moves differently from the target, otherwise empty.
 
-        That is: it is frozen, its slowest timescale is off by more than a quarter (of one that takes ten steps or
-        more), or it shows fewer behaviors than it has states although the target is slow.
+        This is the case if it is frozen, if its slowest timescale is off by more than a quarter (for timescales of at
+        least ten steps), or if it has fewer behaviors than states although the target is slow.
         """
         k, (large, small) = self.chain.n_states, self.timescales
         if k == 1 or self.distance.lower <= 0 or not max(large, small) >= SLOW:
@@ -159,7 +169,7 @@ class CompressResult:
         return f"{said} {self._remedy(large)}"
 
     def _remedy(self, large: float) -> str:
-        """How to get a chain that moves like the target."""
+        """Return advice on how to get a chain that moves like the target."""
         if self.model == "kinetic":
             return "Take more states, or a longer lag=."
         kinetic = 'model="kinetic", or a longer lag='
@@ -169,12 +179,12 @@ class CompressResult:
         if large / FROZEN < rate < large * FROZEN:
             took = f", or take result.averaged (slowest timescale {_steps(rate)})"
         return (
-            "Of the chains tried it was the nearest: this distance compares two chains step by step, and does not ask "
-            f"for equal rates. If rates matter, use {kinetic}{took}."
+            "It is the nearest of the chains that were tried: the distance compares two chains step by step and does "
+            f"not require equal rates. If rates matter, use {kinetic}{took}."
         )
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
+        """Write the result to an ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
         meta = {"history": [dict(row) for row in self.history], "model": self.model, "lag": self.lag}
         meta |= {} if self.residual is None else {"residual": self.residual}
         arrays = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
@@ -183,7 +193,7 @@ class CompressResult:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> "CompressResult":
-        """The inverse of :meth:`save`, from the arrays of the file; older ones have only the nearest chains."""
+        """Restore a result from the arrays of a file; older files contain only nearest chains."""
         meta, found = read_built(arrays, "compression")
         meta = {"model": "nearest", "lag": 1, **meta}
         model = entry(meta, "model", lambda name: name in MODELS, f"one of {', '.join(MODELS)}")
@@ -209,11 +219,15 @@ class CompressResult:
 class SweepResult:
     """Compressions to several sizes.
 
-    Attributes:
-        sizes: numbers of states, ascending.
-        results: a :class:`CompressResult` for each.
-        recommended: the least size at distance zero; else the elbow, the size farthest below the line from the
-            first point of the curve to the last.
+    Attributes
+    ----------
+    sizes : tuple of int
+        Numbers of states, ascending.
+    results : tuple of CompressResult
+        One result for each size.
+    recommended : int
+        The smallest size at distance zero. If there is none, the elbow: the size farthest below the line from the first
+        to the last point of the curve.
     """
 
     sizes: tuple[int, ...]
@@ -231,13 +245,13 @@ class SweepResult:
         return self.results[self.sizes.index(self.recommended)]
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """The elbow: distance over size, the recommended size marked."""
+        """Plot the distance over the size, with the recommended size marked."""
         from diffbisim.plot import elbow
 
         return elbow(self, ax=ax)
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
-        """Write a page to look at in a browser, with a slider over the sizes (:meth:`DistanceResult.explore`)."""
+        """Write an interactive HTML page with a slider over the sizes; see :meth:`DistanceResult.explore`."""
         from diffbisim.explore import explore
 
         return explore(self, path, names=names)
@@ -248,4 +262,5 @@ class SweepResult:
 
 
 def _steps(time: float) -> str:
+    """Format a timescale."""
     return "infinite" if np.isinf(time) else f"{time:.3g} steps"

@@ -1,16 +1,17 @@
-"""What is compressed, and where the search for a small chain begins.
+"""The target of a compression, and starting points of the search.
 
-A :class:`Target` is the large chain with what an observer sees of its states: rewards, if those of the small chain are
-free, or a fixed table of costs c(x,y). A :class:`Model` is a small chain while it is being searched for. The search
-begins where states that behave almost alike are put together.
+A :class:`Target` is the large chain together with what is observed of its states: rewards, if those of the small chain
+are learned, or a fixed table of costs c(x,y). A :class:`Model` is a small chain during the search. The search starts
+from partitions into classes of states that behave similarly.
 
-Two states are alike if they are near in the bisimulation metric. The metric between all pairs of a large chain is
-expensive, so states are placed by their distances to *landmarks* z, the states of a chain L with few states:
+Two states behave similarly if they are close in the bisimulation metric. The metric between all pairs of states of a
+large chain is expensive, so states are described by their distances to *landmarks* z, the states of a small chain L:
 
-    φ_z(x) = d(x, z),        max_z |φ_z(x) - φ_z(x')| ≤ d(x, x'),        with equality if L is the chain itself,
+    φ_z(x) = d(x, z),        max_z |φ_z(x) - φ_z(x')| ≤ d(x, x'),        with equality if L is the chain itself.
 
-as it is for small chains. In these coordinates a partition is found by k-medoids, weighted by the discounted
-occupancy, with k-means++ seeding; every seed gives another one. A partition becomes a small chain by averaging.
+For small chains, L is the chain itself. In these coordinates, partitions are found by k-medoids with k-means++ seeding,
+weighted by the discounted occupancy; each seed may give a different one. Averaging turns a partition into a small
+chain.
 """
 
 import time
@@ -29,21 +30,22 @@ from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
 
-#: Pairs of states, and cells (pairs of transitions), up to which the landmarks are the states themselves.
+#: Up to these numbers of pairs of states and cells (pairs of transitions), the landmarks are the states themselves.
 MOST_PAIRS, MOST_CELLS = 4_000, 4e6
 
-#: Else there are so many landmarks at most, and so many cells if there are more than four.
+#: Otherwise, the maximum number of landmarks, and of cells if there are more than four landmarks.
 LANDMARKS, LANDMARK_CELLS = 20, 4e6
 
-#: Where time is limited: cells (transitions of X times transitions of L) whose metric takes a second, on a slow day.
+#: With a time limit: a cautious estimate of the cells (transitions of X times transitions of L) that take one second.
 CELLS_PER_SECOND = 5e6
 
-#: Certified gap of the metric to landmarks, for up to so many pairs, and for more.
+#: Certified gap of the metric to landmarks: TIGHT for up to FEW pairs, LOOSE for more.
 TIGHT, FEW, LOOSE = 1e-6, 10_000, 1e-3
 
-#: A medoid is chosen among so many members of its cluster.
+#: A medoid is chosen among at most this many members of its cluster.
 CANDIDATES = 12
 
+#: Maximum number of rounds of k-medoids.
 ROUNDS = 20
 
 
@@ -52,7 +54,7 @@ ROUNDS = 20
 class Model:
     """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned.
 
-    ``labels (n,)`` are the classes that it was averaged over, if it was, before anything else was done to it.
+    ``labels (n,)`` are the classes over which the model was averaged initially; None if it was not.
     """
 
     transition: Array
@@ -63,7 +65,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The chain to come close to; exactly one of ``rewards (n,)`` and ``cost (n, k)`` is given."""
+    """The chain to approximate; exactly one of ``rewards (n,)`` and ``cost (n, k)`` is given."""
 
     chain: MarkovChain
     discount: float
@@ -78,7 +80,7 @@ class Target:
 
     @property
     def appearance(self) -> Array:
-        """What is seen of each state, as coordinates: its reward, or its row of costs."""
+        """Observable coordinates of each state: its reward, or its row of costs."""
         return self.rewards[:, None] if self.rewards is not None else np.asarray(self.cost)
 
     def solve(
@@ -88,9 +90,9 @@ class Target:
         callback: Callable[[Mapping[str, float]], object] | None = None,
         tol: float = 0.0,
     ) -> DistanceResult:
-        """The distance to a model, to the target's tolerance or a larger one.
+        """Compute the distance to a model, to the target's tolerance or a larger one.
 
-        One thread: the restarts are the parallel part, and the same bits everywhere.
+        It uses one thread, because restarts run in parallel and results should be bitwise reproducible.
         """
         Y = MarkovChain(model.transition, initial=model.initial)
         table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
@@ -98,14 +100,14 @@ class Target:
         return Exact(tol=max(tol, self.tol), threads=1).solve(problem, warm=warm, callback=callback)
 
 
-# --- states that behave alike ------------------------------------------------------------------------------
+# --- states that behave similarly --------------------------------------------------------------------------
 
 
 def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
-    """Distances of every state to the landmarks, shape ``(n, n_landmarks)``; less exact where time is short.
+    """Return the distances of every state to the landmarks, shape ``(n, n_landmarks)``.
 
-    The fewer seconds there are, the fewer landmarks; where not even two can be afforded, it is what is seen of the
-    states.
+    If time is short, there are fewer landmarks and distances are less exact. If there is not even time for two
+    landmarks, the appearance of the states is returned.
     """
     X, c = target.chain, target.appearance
     n, edges = X.n_states, X.n_transitions
@@ -123,19 +125,21 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
 
 
 def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
+    """Return the bisimulation metric between all states of two chains."""
     tol = TIGHT if cost.size <= FEW else LOOSE
     solver = Exact(tol=tol, threads=1, time_limit=None if seconds == np.inf else seconds)
     return solver.solve(Problem.make(X, Y, cost, discount)).values
 
 
 def _difference(a: Array, b: Array) -> Array:
+    """Return the distances in the sup norm between the rows of two arrays."""
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(a, b, "chebyshev"))
 
 
 def quantiles(appearance: Array, weight: Array, k: int) -> Integers:
-    """Classes of about equal weight along the first principal direction of what is seen of the states."""
+    """Return classes of about equal weight along the first principal component of the appearance."""
     centered = appearance - np.average(appearance, axis=0, weights=weight)
     order = np.argsort(centered @ np.linalg.svd(centered, full_matrices=False)[2][0], kind="stable")
     share = np.cumsum(weight[order]) - weight[order] / 2
@@ -147,9 +151,9 @@ def quantiles(appearance: Array, weight: Array, k: int) -> Integers:
 def medoid_partition(
     features: Array, weight: Array, k: int, rng: np.random.Generator, deadline: float = np.inf
 ) -> Integers:
-    """Labels of k clusters (fewer if there are not as many distinct states), by weighted k-medoids in the sup norm.
+    """Return labels of k clusters (fewer if there are fewer distinct states), by weighted k-medoids in the sup norm.
 
-    No round begins after ``deadline`` (of ``time.monotonic``).
+    No round starts after the ``deadline`` (of ``time.monotonic``).
     """
     centers = _spread(features, weight, k, rng)
     labels = np.zeros(len(features), dtype=np.int64)
@@ -162,7 +166,7 @@ def medoid_partition(
 
 
 def split_classes(features: Array, weight: Array, labels: Integers, k: int, rng: np.random.Generator) -> Integers:
-    """Finer labels: the widest class is split until there are k, or as many as there are distinct states.
+    """Split the widest class repeatedly until there are k classes, or as many as there are distinct states.
 
     The width of a class is the weighted sum of distances from its medoid.
     """
@@ -185,16 +189,17 @@ def split_classes(features: Array, weight: Array, labels: Integers, k: int, rng:
 
 
 def _from(features: Array, i: int) -> Array:
+    """Return the distances of all states from state i."""
     return _difference(features, features[[i]])[:, 0]
 
 
 def _spread(features: Array, weight: Array, k: int, rng: np.random.Generator) -> list[int]:
-    """k-means++: the next center is drawn by weight times squared distance to the nearest so far."""
+    """Draw centers by k-means++: with probabilities proportional to weight times squared distance to the centers."""
     centers = [int(rng.choice(weight.size, p=weight))]
     nearest = _from(features, centers[0])
     while len(centers) < k:
         p = weight * nearest**2
-        if not p.sum() > 0:  # every state that is visited is at a center
+        if not p.sum() > 0:  # every visited state coincides with a center
             break
         centers.append(int(rng.choice(p.size, p=p / p.sum())))
         nearest = np.minimum(nearest, _from(features, centers[-1]))
@@ -202,7 +207,7 @@ def _spread(features: Array, weight: Array, k: int, rng: np.random.Generator) ->
 
 
 def _medoid(features: Array, weight: Array, members: Integers, current: int, rng: np.random.Generator) -> int:
-    """The member with the least weighted distance to the others; the current one where there are no members."""
+    """Return the member with the least weighted distance to the others; the current center if there are no members."""
     if members.size == 0:
         return current
     few = members if members.size <= CANDIDATES else rng.choice(members, CANDIDATES, replace=False)
@@ -211,13 +216,13 @@ def _medoid(features: Array, weight: Array, members: Integers, current: int, rng
 
 
 def averaged(target: Target, labels: Integers, k: int, weight: Array | None = None) -> Model:
-    """The chain of k states in which the states of a class are averaged, weighted by their occupancy unless given.
+    """Return the chain of k states that averages the states of each class, by default weighted by occupancy.
 
-    Rewards that are learned are weighted medians, which are optimal for |r - r'|. Classes without members copy the
-    first class and are not entered.
+    Learned rewards are weighted medians, which are optimal for |r - r'|. Classes without members copy the first class
+    and are never entered.
     """
     n, weight = labels.size, target.weight if weight is None else weight
-    weight = weight + weight.max() * 1e-12  # states never visited count a little
+    weight = weight + weight.max() * 1e-12  # states that are never visited get a small weight
     into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
     mass = np.bincount(labels, weights=weight, minlength=k)
     rows = np.asarray((into.T @ sparse.diags_array(weight) @ (target.chain.successors.matrix @ into)).toarray())
@@ -234,13 +239,13 @@ def averaged(target: Target, labels: Integers, k: int, weight: Array | None = No
 
 
 def spread(rewards: Array, k: int) -> Array:
-    """k numbers evenly over the range of the rewards; the middle for one."""
+    """Return k evenly spaced numbers over the range of the rewards; the midpoint for k = 1."""
     low, high = float(rewards.min()), float(rewards.max())
     return np.linspace(low, high, k) if k > 1 else np.array([(low + high) / 2])
 
 
 def centers(vectors: Array, k: int) -> Array:
-    """k vectors that stand for all, (k, d): the means of Lloyd's algorithm from the farthest points; no randomness."""
+    """Return k centers (k, d) of the vectors, by Lloyd's algorithm from farthest points; deterministic."""
     chosen = [int(np.linalg.norm(vectors - vectors.mean(0), axis=1).argmin())]
     while len(chosen) < k:
         apart = np.linalg.norm(vectors[:, None] - vectors[chosen], axis=2).min(axis=1)
@@ -254,7 +259,7 @@ def centers(vectors: Array, k: int) -> Array:
 
 
 def by_appearance(target: Target, k: int) -> Model:
-    """Classes of least given cost; with learned rewards those nearest to evenly spread ones, which it starts with."""
+    """Return a model of the classes of least cost; with learned rewards, of the nearest of k evenly spaced rewards."""
     if target.rewards is None:
         return averaged(target, np.asarray(target.cost).argmin(axis=1), k)
     evenly = spread(target.rewards, k)
@@ -262,20 +267,20 @@ def by_appearance(target: Target, k: int) -> Model:
 
 
 def by_reward(target: Target, k: int) -> Integers:
-    """Classes of nearest reward to k evenly spread ones; some may have no members."""
+    """Return the classes of the nearest of k evenly spaced rewards; some may have no members."""
     r = np.asarray(target.rewards)
     return np.asarray(np.abs(r[:, None] - spread(r, k)).argmin(axis=1))
 
 
 def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:
-    """Dirichlet rows, a uniform start, and the rewards of states drawn by occupancy."""
+    """Return a model with Dirichlet rows, a uniform start, and the rewards of states drawn by occupancy."""
     drawn = rng.choice(target.weight.size, size=k, p=target.weight)
     rewards = None if target.rewards is None else target.rewards[drawn]
     return Model(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
 
 
 def matched_to_costs(target: Target, labels: Integers, k: int) -> Integers:
-    """The classes renumbered so that they fit the abstract states of a given cost; as they are if it is learned."""
+    """Renumber the classes to match the small states of a given cost; unchanged if rewards are learned."""
     if target.cost is None:
         return labels
     from scipy.optimize import linear_sum_assignment
@@ -289,7 +294,7 @@ def matched_to_costs(target: Target, labels: Integers, k: int) -> Integers:
 
 
 def weighted_median(values: Array, weight: Array) -> float:
-    """The least minimizer of Σ w |v - ·|."""
+    """Return the smallest minimizer of Σ w |v - ·|."""
     order = np.argsort(values, kind="stable")
     share = np.cumsum(weight[order])
     return float(values[order][np.searchsorted(share, share[-1] / 2)])

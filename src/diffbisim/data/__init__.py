@@ -1,4 +1,4 @@
-"""Where processes come from besides files: sample streams, Gymnasium environments, and systems with known answers."""
+"""Sources of processes: sample streams, Gymnasium environments, and examples with known answers."""
 
 from diffbisim.chain import Transitions
 from diffbisim.data import examples

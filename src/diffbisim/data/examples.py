@@ -1,19 +1,19 @@
-"""Named systems with known answers: at once demonstrations and oracles.
+"""Example systems with known answers, for demonstrations and tests.
 
-Each docstring states what is known about the system in closed form; the tests check exactly that. γ is the
-discount, ρ the normalized discounted occupancy, d the distance with cost |r(x) - r(y)|.
+Each docstring states what is known about the system in closed form, which the tests verify. γ is the discount, ρ the
+normalized discounted occupancy, and d the distance with cost |r(x) - r(y)|.
 
     drift_walk, birth_death    walks on a line; d between two of them is a difference of two means
     cycle                      deterministic; d is a geometric series
-    block_chain                25 states that behave like 5: d to block_quotient is zero
+    block_chain                25 states that behave like 5; d to block_quotient is zero
     imitation_chain            a corridor with four actions, for imitation from observations
-    equal_marginals_mdp        a ring on which policies differ in how they move, not in where they are
-    four_rooms                 the classical grid world; its uniform walk has a uniform stationary law
-    prinz_well, quadruple_well walks in potentials with four wells, between which they are rarely found
+    equal_marginals_mdp        a ring on which policies differ in their transitions, but not in their occupancies
+    four_rooms                 the classical grid world; its uniform walk has a uniform stationary distribution
+    prinz_well, quadruple_well walks in potentials with four wells, with rare transitions between them
     autoregression             Gaussian paths on grids; the adapted distance of two is `gaussian_distance`
-    linear_gaussian_distance   of two `LinearGaussian` processes in any dimension, discounted
-    bent_walk                  a nonlinear walk on the line; `shared_noise_distance` is that of two such kernels
-    random_chain, …            no structure, any size
+    linear_gaussian_distance   discounted distance of two `LinearGaussian` processes in any dimension
+    bent_walk                  a nonlinear walk on the line; `shared_noise_distance` gives the distance of two
+    random_chain, …            without structure, of any size
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ __all__ = [
 
 
 def birth_death(n: int, up: float, down: float) -> MarkovChain:
-    """A walk on 0 … n-1: up with probability ``up``, down with ``down``, else it stays, as at the ends.
+    """Create a walk on 0 … n-1: up with probability ``up``, down with ``down``, otherwise stay; the ends reflect.
 
-    Rewards are the positions; the start is 0. Known: the stationary law is proportional to ``(up/down)^i``
-    (detailed balance). Against a walk that goes down more and up less, started no higher, the monotone
-    coupling keeps the order, so ``d = <ρ_1, r> - <ρ_2, r>``.
+    Rewards are the positions, and the walk starts in 0. Known: the stationary distribution is proportional to
+    ``(up/down)^i`` (detailed balance). Compared with a walk that moves down more and up less, and starts no higher, the
+    monotone coupling preserves the order, so ``d = <ρ_1, r> - <ρ_2, r>``.
     """
     if not (up >= 0.0 and down >= 0.0 and up + down <= 1.0):
-        raise InvalidArgument(f"up = {up}, down = {down}: both must be at least 0, with up + down at most 1")
+        raise InvalidArgument(f"up = {up}, down = {down}: both must be non-negative, with up + down at most 1")
     _at_least(n, 1, "n")
     position = np.arange(n)
     P = np.zeros((n, n))
@@ -78,18 +78,18 @@ def birth_death(n: int, up: float, down: float) -> MarkovChain:
 
 
 def drift_walk(drift: float = 1.5, n_states: int = 16) -> MarkovChain:
-    """The paper's walk: up with probability ``σ(drift) = 1/(1+exp(-drift))``, else down; the ends stay.
+    """Create the paper's walk: up with probability ``σ(drift) = 1/(1+exp(-drift))``, else down; the ends reflect.
 
-    Rewards are the positions, the start is the middle ``n_states // 2``. Known: for two drifts
-    ``d = |<ρ_1, r> - <ρ_2, r>|``, by the monotone coupling (see `birth_death`), and zero drift stays
-    balanced: the stationary law is uniform.
+    Rewards are the positions, and the walk starts in the middle, ``n_states // 2``. Known: for two drifts
+    ``d = |<ρ_1, r> - <ρ_2, r>|``, by the monotone coupling (see `birth_death`), and for zero drift the stationary
+    distribution is uniform.
     """
     up = float(np.exp(-np.logaddexp(0.0, -drift)))
     return birth_death(n_states, up, 1.0 - up).with_initial(n_states // 2)
 
 
 def cycle(n: int) -> MarkovChain:
-    """Deterministic: ``i → i+1 mod n``, rewards 0 … n-1, start 0.
+    """Create the deterministic cycle ``i → i+1 mod n`` with rewards 0 … n-1, started in 0.
 
     Known: for cycles of n and m states started at x and y, with ``c_t = |(x+t) mod n - (y+t) mod m|`` and
     L the least common multiple of n and m, ``d = (1-γ) Σ_{t<L} γ^t c_t / (1 - γ^L)``.
@@ -99,15 +99,15 @@ def cycle(n: int) -> MarkovChain:
 
 
 def block_quotient(n_blocks: int = 5) -> MarkovChain:
-    """The block dynamics alone: right 0.6, left 0.2, stay 0.2, clamped; the reward is the block's index."""
+    """Create the block dynamics of `block_chain`: right 0.6, left 0.2, stay 0.2; rewards are the positions."""
     return birth_death(n_blocks, 0.6, 0.2)
 
 
 def block_chain(n_blocks: int = 5, block_size: int = 5) -> MarkovChain:
-    """``n_blocks`` blocks of identical states: `block_quotient` between blocks, uniform within; start 0.
+    """Create ``n_blocks`` blocks of identical states: `block_quotient` between blocks, uniform within them.
 
-    The reward is the block's index. Known: d to `block_quotient` is zero, and so is the metric between two
-    states of one block: lumping gives ``n_blocks`` classes.
+    It starts in 0, and rewards are the indices of the blocks. Known: d to `block_quotient` is zero, and so is the
+    metric between two states of the same block: lumping gives ``n_blocks`` classes.
     """
     _at_least(block_size, 1, "block_size")
     quotient = block_quotient(n_blocks)
@@ -116,11 +116,11 @@ def block_chain(n_blocks: int = 5, block_size: int = 5) -> MarkovChain:
 
 
 def imitation_chain(n_states: int = 5, slip: float = 0.1) -> MDP:
-    """A corridor with the actions left, right, stay and jump (to the start, 0); start 0.
+    """Create a corridor with the actions left, right, stay and jump (back to the initial state 0).
 
-    With probability ``slip`` the action is replaced by a uniformly random one of the four (perhaps the same).
-    Left and right stay at the ends, so right and stay are the same action in the last state. Known: with
-    ``slip=0`` under "right" the state is ``min(t, n_states-1)``, so ``ρ(i) = (1-γ) γ^i`` below the last.
+    With probability ``slip`` the action is replaced by a uniformly random one of the four (possibly the same). Left and
+    right stay at the ends, so right and stay are equivalent in the last state. Known: with ``slip=0`` under "right" the
+    state is ``min(t, n_states-1)``, so ``ρ(i) = (1-γ) γ^i`` except in the last state.
     """
     _at_least(n_states, 1, "n_states")
     i = np.arange(n_states)
@@ -130,22 +130,22 @@ def imitation_chain(n_states: int = 5, slip: float = 0.1) -> MDP:
 
 
 def soft_right_policy(mdp: MDP, epsilon: float = 0.0) -> Floats:
-    """ε-soft "go right", (n, n_actions): with probability ε a uniformly random action, else right."""
+    """Return the ε-soft policy (n, n_actions) that takes a uniformly random action with probability ε, else right."""
     _probability(epsilon, "epsilon")
     if mdp.actions is None or "right" not in mdp.actions:
-        raise InvalidArgument('soft_right_policy needs an MDP with an action called "right"')
+        raise InvalidArgument('mdp has no action called "right", which soft_right_policy needs')
     policy = epsilon * mdp.uniform_policy()
     policy[:, mdp.actions.index("right")] += 1.0 - epsilon
     return policy
 
 
 def equal_marginals_mdp(n_states: int = 5) -> MDP:
-    """A ring with the actions forward, backward and stay, started uniformly: state occupancies tell nothing.
+    """Create a ring with the actions forward, backward and stay and a uniform initial distribution.
 
-    Known: under every policy that acts alike in all states the kernel is doubly stochastic, so the occupancy is 1/n
-    in every state, whatever γ. Yet "forward" and "backward" never make the same transition (n > 2). With cost
-    1{x ≠ y} and started together they meet every ``m = n / gcd(n, 2)`` steps, which no coupling betters:
-    ``d = 1 - (1-γ) / (1-γ^m)``. "forward" and "stay" meet every n steps, ``d = 1 - (1-γ) / (1-γ^n)``.
+    Known: a policy that acts the same in all states has a doubly stochastic kernel, so its occupancy is 1/n in every
+    state, for any γ. Yet "forward" and "backward" never make the same transition (n > 2). With cost 1{x ≠ y}, two
+    chains started together meet every ``m = n / gcd(n, 2)`` steps, which is optimal: ``d = 1 - (1-γ) / (1-γ^m)``.
+    "forward" and "stay" meet every n steps: ``d = 1 - (1-γ) / (1-γ^n)``.
     """
     _at_least(n_states, 1, "n_states")
     one = np.eye(n_states)
@@ -162,15 +162,15 @@ def four_rooms(
     irrelevant: int = 1,
     influence: float = 0.0,
 ) -> MDP:
-    """The four-rooms grid (Sutton, Precup, Singh 1999): ``size`` × ``size`` cells, two walls, four doors.
+    """Create the four-rooms grid (Sutton, Precup, Singh 1999): ``size`` × ``size`` cells, two walls, four doors.
 
-    Labels are (row, col); the actions up, down, left and right stay where a wall is; with probability
-    ``slip`` the action is replaced by a uniformly random one of the four. Start (0, 0), reward 1 at ``goal``
-    (default the opposite corner), which is not absorbing. Known: 104 cells at size 11, 40 at size 7.
+    Labels are (row, col). The actions are up, down, left and right, and a move into a wall stays; with probability
+    ``slip`` the action is replaced by a uniformly random one of the four. The initial state is (0, 0), and the reward
+    is 1 at ``goal`` (default: the opposite corner), which is not absorbing. Known: 104 cells at size 11, 40 at size 7.
 
-    With ``irrelevant`` > 1 a state is (row, col, z): z, one of so many values, is drawn anew in every step and means
-    nothing, so lumping gives the cells back. With ``influence`` ν > 0 it means a little: before it slips, the
-    action is turned clockwise with probability ``ν z / (irrelevant - 1)``.
+    With ``irrelevant`` > 1 a state is (row, col, z), where z is drawn uniformly from ``irrelevant`` values in every
+    step and has no effect, so that lumping recovers the cells. With ``influence`` ν > 0 it has a small effect: before
+    slipping, the action is turned clockwise with probability ``ν z / (irrelevant - 1)``.
     """
     free = _four_rooms_map(size)
     cells = np.argwhere(free)  # (n, 2), row by row
@@ -192,7 +192,7 @@ def four_rooms(
     share = influence * np.arange(m) / (m - 1)
     by_value = [_slipping([(1 - p) * a + p * b for a, b in zip(moves, turned, strict=True)], slip) for p in share]
     anew = np.full((1, m), 1.0 / m)
-    at = np.add.outer(np.arange(n), np.arange(m) * n).ravel()  # state (cell, z) among the rows stacked by z
+    at = np.add.outer(np.arange(n), np.arange(m) * n).ravel()  # row of state (cell, z) in the kernels stacked by z
     kernels = [
         sp.csr_array(sp.vstack([sp.kron(by_value[z][a], anew) for z in range(m)], format="csr")[at]) for a in range(4)
     ]
@@ -201,9 +201,9 @@ def four_rooms(
 
 
 def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> MarkovChain:
-    """`four_rooms` under the uniform policy (slip then makes no difference).
+    """Create the chain of `four_rooms` under the uniform policy (for which slip makes no difference).
 
-    Known: the kernel is symmetric, so the uniform law is stationary, and started from it every cell has
+    Known: the kernel is symmetric, so the uniform distribution is stationary; started from it, every cell has
     occupancy 1/n.
     """
     mdp = four_rooms(size, 0.0, goal)
@@ -211,11 +211,11 @@ def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> Mark
 
 
 def prinz_well(n_states: int = 100, reach: float = 0.16) -> MarkovChain:
-    """A walk on ``n_states`` points of [-1, 1] in the potential of Prinz et al. (2011), which has four wells.
+    """Create a walk on ``n_states`` points of [-1, 1] in the potential of Prinz et al. (2011), which has four wells.
 
     ``V = 4 (x⁸ + 0.8 exp(-80 x²) + 0.2 exp(-80 (x - ½)²) + 0.5 exp(-40 (x + ½)²))``. It proposes a point
-    within ``reach`` and goes there with probability ``min(1, exp(V(x) - V(x')))``. Rewards are the positions. Known:
-    detailed balance holds for the law ``exp(-V)``, normalized, which is also the start.
+    within ``reach`` and moves there with probability ``min(1, exp(V(x) - V(x')))``. Rewards are the positions. Known:
+    detailed balance holds for the distribution proportional to ``exp(-V)``, which is also the initial one.
     """
     _at_least(n_states, 2, "n_states")
     x = np.linspace(-1.0, 1.0, n_states)
@@ -224,10 +224,10 @@ def prinz_well(n_states: int = 100, reach: float = 0.16) -> MarkovChain:
 
 
 def quadruple_well(size: int = 14, reach: float = 0.3, inverse_temperature: float = 4.0) -> MarkovChain:
-    """A walk on ``size`` × ``size`` points of [-1.5, 1.5]² in ``V = (x² - 1)² + (y² - 1)²``: a well in every quarter.
+    """Create a walk on ``size`` × ``size`` points of [-1.5, 1.5]² in ``V = (x² - 1)² + (y² - 1)²``, with four wells.
 
-    It moves as in `prinz_well`, with ``β V`` for V. Rewards are ``x + 2 y``, which tells the wells apart. Known:
-    detailed balance holds for the law ``exp(-β V)``, normalized, which is also the start.
+    It moves as in `prinz_well`, with ``β V`` for V. Rewards are ``x + 2 y``, which differ between the wells. Known:
+    detailed balance holds for the distribution proportional to ``exp(-β V)``, which is also the initial one.
     """
     _at_least(size, 2, "size")
     axis = np.linspace(-1.5, 1.5, size)
@@ -237,13 +237,13 @@ def quadruple_well(size: int = 14, reach: float = 0.3, inverse_temperature: floa
 
 
 def _metropolis(points: Floats, V: Floats, reach: float, rewards: Floats) -> MarkovChain:
-    """Propose any other point within ``reach`` with equal probability, and accept it as Metropolis does."""
+    """Create a Metropolis chain that proposes any other point within ``reach`` with equal probability."""
     from scipy.spatial.distance import cdist
 
     near = cdist(points, points) <= reach
     np.fill_diagonal(near, False)
     if not near.any(axis=1).all():
-        raise InvalidArgument(f"reach = {reach}: no point is so near; take a larger one")
+        raise InvalidArgument(f"reach = {reach}: a point has no neighbor within reach; use a larger one")
     P = near * np.exp(np.minimum(np.subtract.outer(V, V), 0.0)) / near.sum(axis=1).max()
     np.fill_diagonal(P, 1.0 - P.sum(axis=1))
     law = np.exp(V.min() - V)
@@ -253,12 +253,12 @@ def _metropolis(points: Floats, V: Floats, reach: float, rewards: Floats) -> Mar
 def autoregression(
     coefficient: float, noise: float, n_steps: int, n_states: int = 31, width: float = 4.0
 ) -> TimedChain:
-    """The path ``x_0 = 0, x_{t+1} = a x_t + σ ε_t`` with Gaussian ε, on a grid of ``n_states`` points for each time.
+    """Create the process ``x_0 = 0, x_{t+1} = a x_t + σ ε_t``, ε Gaussian, on a grid of ``n_states`` points per time.
 
-    The grid at time t reaches ``width`` standard deviations to both sides; a point stands for the values that are
-    nearer to it than to others. Rewards are the positions. Known: with cost "squared" and weights one the distance of
-    two such paths tends to `gaussian_distance` of their covariances (`autoregression_covariance`), with an error of
-    order n_states^-2, so that Richardson's extrapolation gains digits.
+    The grid at time t extends ``width`` standard deviations to both sides, and each value is moved to the nearest
+    point. Rewards are the positions. Known: with cost "squared" and unit weights the distance of two such processes
+    tends to `gaussian_distance` of their covariances (`autoregression_covariance`), with an error of order
+    n_states^-2, so that Richardson extrapolation applies.
     """
     from scipy.special import ndtr
 
@@ -278,26 +278,28 @@ def autoregression(
 
 
 def autoregression_covariance(coefficient: float, noise: float, n_steps: int) -> Floats:
-    """Covariance (T, T) of ``x_1 … x_T`` in `autoregression`: L Lᵀ with ``L[t, s] = σ a^(t-s)`` for s ≤ t."""
+    """Return the covariance (T, T) of ``x_1 … x_T`` in `autoregression`: L Lᵀ with ``L[t, s] = σ a^(t-s)``, s ≤ t."""
     lag = np.subtract.outer(np.arange(n_steps), np.arange(n_steps))
     L = np.where(lag >= 0, float(noise) * float(coefficient) ** np.maximum(lag, 0), 0.0)
     return np.asarray(L @ L.T, dtype=np.float64)
 
 
 def gaussian_distance(cov_x: Any, cov_y: Any, mean_x: Any = 0.0, mean_y: Any = 0.0, dimension: int = 1) -> float:
-    """The squared adapted 2-Wasserstein distance of two Gaussian paths, in closed form (Gunasingam & Wong 2025).
+    """Return the squared adapted 2-Wasserstein distance of two Gaussian processes (Gunasingam & Wong 2025).
 
     ``|a - b|² + tr A + tr B - 2 Σ_t ‖(LᵀM)_tt‖_*`` with ``A = L Lᵀ``, ``B = M Mᵀ`` (Cholesky) and the nuclear norm of
-    the diagonal blocks of size ``dimension``; for paths on the line these are the absolute values of the diagonal.
-    Weights w_t of the times: scale the coordinates of time t by sqrt(w_t) in both.
+    the diagonal blocks of size ``dimension``; on the line these are the absolute values of the diagonal. For weights
+    w_t of the times, scale the coordinates of time t by sqrt(w_t) in both.
     """
     A, B = np.asarray(cov_x, dtype=np.float64), np.asarray(cov_y, dtype=np.float64)
     if A.ndim != 2 or A.shape != B.shape or A.shape[0] != A.shape[1] or A.shape[0] % dimension:
-        raise InvalidArgument(f"covariances of shapes {A.shape} and {B.shape}: give two squares of one size")
+        raise InvalidArgument(
+            f"the covariances have shapes {A.shape} and {B.shape}; give square matrices of equal size"
+        )
     try:
         crossed = np.linalg.cholesky(A).T @ np.linalg.cholesky(B)
     except np.linalg.LinAlgError:
-        raise InvalidArgument("a covariance is not positive definite; leave out coordinates that are fixed") from None
+        raise InvalidArgument("a covariance is not positive definite; leave out constant coordinates") from None
     n, d = A.shape[0] // dimension, dimension
     blocks = [crossed[t * d : (t + 1) * d, t * d : (t + 1) * d] for t in range(n)]
     gained = sum(float(np.linalg.norm(block, "nuc")) for block in blocks)
@@ -309,18 +311,18 @@ Step = Callable[[Floats, Floats], Floats]  # states and standard normal noise (n
 
 
 def bent_walk(height: float, noise: float) -> Step:
-    """The step ``x' = a tanh(x) + σ ε`` on the line, which no line fits: steep at zero, flat far from it.
+    """Return the nonlinear step ``x' = a tanh(x) + σ ε`` on the line.
 
-    It grows with x and with ε while a ≥ 0, so that `shared_noise_distance` is the distance of two such walks.
+    For a ≥ 0 it is increasing in x and ε, so that `shared_noise_distance` is the distance of two such walks.
     """
     a, σ = float(height), float(noise)
     if a < 0.0 or σ < 0.0:
-        raise InvalidArgument(f"height = {height}, noise = {noise}: both must be at least 0")
+        raise InvalidArgument(f"height = {height}, noise = {noise}: both must be non-negative")
     return lambda x, ε: a * np.tanh(x) + σ * ε
 
 
 def sample_paths(step: Step, n_paths: int, n_steps: int, rng: int | np.random.Generator, spread: float = 0.0) -> Floats:
-    """Paths (n_paths, n_steps + 1, 1) of a step on the line, from normal starts with this standard deviation."""
+    """Sample paths (n_paths, n_steps + 1, 1) on the line, with ``x_0 ~ N(0, spread²)``."""
     noise = as_generator(rng).standard_normal((n_steps + 1, n_paths))
     states = itertools.accumulate(noise[1:], step, initial=spread * noise[0])
     return np.stack(list(states), axis=1)[..., None]
@@ -329,11 +331,11 @@ def sample_paths(step: Step, n_paths: int, n_steps: int, rng: int | np.random.Ge
 def shared_noise_distance(
     f: Step, g: Step, discount: float, *, power: float = 1.0, spread: float = 0.0, n: int = 20_000, rng: int = 0
 ) -> tuple[float, float]:
-    """d of two kernels on the line with cost ``|x - y|^power``, power ≥ 1, by simulation, and its standard error.
+    """Simulate d of two kernels on the line with cost ``|x - y|^power``, power ≥ 1; also return the standard error.
 
-    For kernels that grow with the state and with the noise. Known: one noise for both is then the best coupling, since
-    a convex cost of x - y is submodular, the steps keep it so, and for submodular tables the monotone coupling is best.
-    Both start in ``N(0, spread²)``, coupled alike.
+    The kernels must be increasing in the state and in the noise. Then using the same noise for both is an optimal
+    coupling: a convex cost of x - y is submodular, the steps preserve this, and for submodular costs the monotone
+    coupling is optimal. Both start with the same ``N(0, spread²)`` variable.
     """
     γ, generator = check_discount(discount), as_generator(rng)
     noise = generator.standard_normal(n // 2)
@@ -349,7 +351,7 @@ def shared_noise_distance(
 
 
 def random_chain(n: int, rng: int | np.random.Generator, concentration: float = 1.0) -> MarkovChain:
-    """Dirichlet(``concentration``) rows, rewards uniform on [0, 1], start 0: dense, without structure."""
+    """Create a dense chain with Dirichlet(``concentration``) rows and uniform rewards on [0, 1], started in 0."""
     _at_least(n, 1, "n")
     generator = as_generator(rng)
     P = generator.dirichlet(np.full(n, concentration), size=n)
@@ -357,7 +359,7 @@ def random_chain(n: int, rng: int | np.random.Generator, concentration: float = 
 
 
 def random_sparse_chain(n: int, successors: int = 4, rng: int | np.random.Generator = 0) -> MarkovChain:
-    """CSR: each state has ``successors`` distinct random successors with Dirichlet(1) probabilities."""
+    """Create a CSR chain in which each state has distinct random successors with Dirichlet(1) probabilities."""
     if not 1 <= successors <= n:
         raise InvalidArgument(f"successors = {successors}; it must lie between 1 and n = {n}")
     generator = as_generator(rng)
@@ -370,7 +372,7 @@ def random_sparse_chain(n: int, successors: int = 4, rng: int | np.random.Genera
 
 
 def _distinct_columns(n: int, k: int, generator: np.random.Generator) -> Integers:
-    """For each of n rows a random set of k columns, (n, k): Floyd's algorithm on all rows at once."""
+    """Return a random set of k columns for each of n rows, (n, k), by Floyd's algorithm."""
     columns = np.empty((n, k), dtype=np.int64)
     for taken, last in enumerate(range(n - k, n)):
         pick = generator.integers(0, last + 1, size=n)
@@ -380,14 +382,14 @@ def _distinct_columns(n: int, k: int, generator: np.random.Generator) -> Integer
 
 
 def _slipping(moves: Any, slip: float) -> list[Any]:
-    """Kernels in which the chosen action is replaced by a uniformly random one with probability ``slip``."""
+    """Return kernels in which the action is replaced by a uniformly random one with probability ``slip``."""
     _probability(slip, "slip")
     mean = sum(moves[1:], start=moves[0]) / len(moves)
     return [(1.0 - slip) * move + slip * mean for move in moves]
 
 
 def _four_rooms_map(size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """True where a cell is free: walls in the middle, doors where the 11 × 11 original has them, scaled."""
+    """Return which cells are free: walls in the middle, doors scaled from the 11 × 11 original."""
     _at_least(size, 7, "size")
     middle = size // 2
     near, far, left, right = (round(k * size / 11) for k in (2, 9, 1, 8))
@@ -401,7 +403,7 @@ def _four_rooms_map(size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]
 
 
 def _moves(cells: Integers, number: Integers, step: tuple[int, int]) -> sp.csr_array:
-    """The (n, n) deterministic kernel of one step on the grid; a step into a wall stays."""
+    """Return the (n, n) deterministic kernel of one step on the grid; a step into a wall stays."""
     n = len(cells)
     target = np.clip(cells + step, 0, len(number) - 1)
     reached = number[target[:, 0], target[:, 1]]

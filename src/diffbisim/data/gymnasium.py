@@ -1,14 +1,14 @@
-"""Gymnasium environments with finitely many states: their tables, and walks in them.
+"""Gymnasium environments with finitely many states: conversion to MDPs, and rollouts.
 
-    mdp = from_env(env)                       # toy-text environments carry their table: env.unwrapped.P
+    mdp = from_env(env)                       # toy-text environments have a transition table, env.unwrapped.P
     walk = rollouts(env, policy, 10_000, 0)   # any environment with Discrete observations and actions
-    walk.transitions()                        # what an observer sees: states only
+    walk.transitions()                        # only the states
 
 **Terminal states are absorbing.** A table row (probability, next state, reward, terminated) with ``terminated`` ends
-the episode, so the state it leads to is made absorbing with reward zero, whatever the table says of it: in the tables
-of CliffWalking-v1 and Taxi-v4 one could walk on from the goal.
+the episode, so the next state is made absorbing with reward zero, even if the table has transitions out of it, as those
+of CliffWalking-v1 and Taxi-v4 do.
 
-Spaces that are not ``Discrete`` have to be discretized first, by a wrapper of your own:
+Spaces that are not ``Discrete`` must be discretized first with a wrapper:
 ``gymnasium.wrappers.TransformObservation(env, number_of_observation, gymnasium.spaces.Discrete(n))`` for observations,
 ``gymnasium.wrappers.TransformAction(env, action_of_number, gymnasium.spaces.Discrete(n))`` for actions.
 """
@@ -27,22 +27,22 @@ from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import Successors, as_generator
 
-#: The spaces that must be discrete, and the beginning of the wrapper that makes them so.
+#: The spaces that must be discrete, and the start of a call that discretizes them.
 SPACES = {
     "observation_space": "TransformObservation(env, number_of_observation",
     "action_space": "TransformAction(env, action_of_number",
 }
-SPARSE = 64  # tables with more states become sparse
+SPARSE = 64  # kernels with more states are sparse
 
 
 def from_env(env: Any) -> MDP:
-    """The MDP in an environment's table: kernels, start distribution, and expected rewards (n, n_actions)."""
+    """Convert the transition table of an environment to an MDP, with expected rewards (n, n_actions)."""
     sizes(env)
     inner = env.unwrapped
     if not hasattr(inner, "P"):
         raise InvalidArgument(
-            f"{_name(env)} carries no table (env.unwrapped.P); pass the environment itself to diffbisim.imitate, "
-            "which then learns from rollouts"
+            f"{_name(env)} has no transition table (env.unwrapped.P); pass the environment itself to "
+            "diffbisim.imitate, which then learns from rollouts"
         )
     n, k = len(inner.P), len(inner.P[0])
     rows = [
@@ -70,14 +70,14 @@ def from_env(env: Any) -> MDP:
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """m steps of an environment in order; an episode begins at every k with ``first[k]``."""
+    """m consecutive steps of an environment; an episode begins at each k with ``first[k]``."""
 
     states: Integers  # (m,)
     actions: Integers  # (m,)
     next_states: Integers  # (m,)
     rewards: Floats  # (m,)
-    terminated: Any  # (m,) bool: the next state is terminal
-    first: Any  # (m,) bool
+    terminated: Any  # (m,) bool, whether the next state is terminal
+    first: Any  # (m,) bool, whether an episode begins here
     n_states: int
     n_actions: int
 
@@ -86,17 +86,17 @@ class Rollouts:
 
     @property
     def starts(self) -> Integers:
-        """First states of the episodes."""
+        """The first states of the episodes."""
         return np.asarray(self.states[self.first], dtype=np.int64)
 
     @property
     def returns(self) -> Floats:
-        """Undiscounted sum of rewards of each episode; the last one may be unfinished."""
+        """The undiscounted sum of rewards of each episode; the last one may be incomplete."""
         sums = np.bincount(np.cumsum(self.first) - 1, weights=self.rewards)
         return np.asarray(sums, dtype=np.float64)
 
     def transitions(self, actions: bool = False) -> Transitions:
-        """The states alone, as an observer without access to actions and rewards sees them; or with ``actions`` all."""
+        """Return the transitions between states, with actions and rewards if ``actions`` is True."""
         seen = Transitions(
             self.states, self.next_states, self.n_states, episodes=np.cumsum(self.first) - 1, starts=self.starts
         )
@@ -106,10 +106,10 @@ class Rollouts:
 
 
 def rollouts(env: Any, policy: Any, n_steps: int, rng: int | np.random.Generator) -> Rollouts:
-    """``n_steps`` steps with a policy: (n_states, n_actions) probabilities, or (n_states,) actions.
+    """Run a policy, given as (n_states, n_actions) probabilities or (n_states,) actions, for ``n_steps`` steps.
 
-    A vector environment makes its steps in all copies at once, and the walks come out one after the other; each
-    environment is reset first, seeded from ``rng``.
+    The copies of a vector environment advance together, and their steps are concatenated. The environment is first
+    reset with a seed from ``rng``.
     """
     n, k = sizes(env)
     act = Successors.of(policy_table(policy, (n, k)))
@@ -131,7 +131,7 @@ def rollouts(env: Any, policy: Any, n_steps: int, rng: int | np.random.Generator
 
 
 def first_states(env: Any, count: int, rng: int | np.random.Generator) -> Integers:
-    """Where ``count`` episodes begin; the environment is reset so many times, first with a seed from ``rng``."""
+    """Return the first states of ``count`` episodes, by resetting the environment, first with a seed from ``rng``."""
     sizes(env)
     first = np.atleast_1d(env.reset(seed=int(as_generator(rng).integers(2**31)))[0])
     more = [np.atleast_1d(env.reset()[0]) for _ in range((count - 1) // first.size)]
@@ -139,7 +139,7 @@ def first_states(env: Any, count: int, rng: int | np.random.Generator) -> Intege
 
 
 def _vector_rollouts(env: Any, act: Successors, n_steps: int, generator: np.random.Generator, seed: int) -> Rollouts:
-    """All copies in step; the call after the end of an episode is its reset, and no step (``NEXT_STEP``)."""
+    """Run a vector environment; with ``NEXT_STEP`` autoreset, the call after the end of an episode only resets."""
     m = env.num_envs
     walks: list[list[tuple[int, int, int, float, bool, bool]]] = [[] for _ in range(m)]
     states, over, fresh = np.asarray(env.reset(seed=seed)[0]), np.zeros(m, bool), np.ones(m, bool)
@@ -163,7 +163,7 @@ def _vector_rollouts(env: Any, act: Successors, n_steps: int, generator: np.rand
 
 
 def _final(following: Any, info: dict[str, Any]) -> Any:
-    """Where each copy went; with autoreset in the same step that is in ``info``."""
+    """Return the next state of each copy; with same-step autoreset it is in ``info``."""
     last = info.get("final_obs", info.get("final_observation"))
     if last is None:
         return following
@@ -179,26 +179,26 @@ def _pack(rows: list[tuple[int, int, int, float, bool, bool]], n: int, k: int) -
 
 
 def is_env(value: Any) -> bool:
-    """Whether this looks like a Gymnasium environment, single or vector, without importing Gymnasium."""
+    """Return whether this looks like a Gymnasium environment, single or vector, without importing Gymnasium."""
     return all(hasattr(value, name) for name in ("reset", "step", "observation_space", "action_space"))
 
 
 def has_numbers(env: Any) -> bool:
-    """Whether what is observed of an environment is a Box of numbers."""
+    """Return whether the observation space of an environment is a Box."""
     return isinstance(env.observation_space, import_gymnasium().spaces.Box) and not hasattr(env, "num_envs")
 
 
 def sizes(env: Any) -> tuple[int, int]:
-    """Numbers of states and actions; the error names the space that is not discrete, and the remedy."""
+    """Return the numbers of states and actions; raise an error for spaces that are not discrete."""
     gymnasium = import_gymnasium()
     if not is_env(env):
-        raise InvalidArgument(f"env is a {type(env).__name__}, not a Gymnasium environment: use gymnasium.make(...)")
+        raise InvalidArgument(f"env is a {type(env).__name__}, not a Gymnasium environment; use gymnasium.make(...)")
     counts = []
     for what, wrapper in SPACES.items():
         space = getattr(env, f"single_{what}", getattr(env, what))
         if not isinstance(space, gymnasium.spaces.Discrete) or space.start != 0:
             raise InvalidArgument(
-                f"{what} of {_name(env)} is {space}; it must be Discrete(n), counted from 0: discretize it first, e.g. "
+                f"{what} of {_name(env)} is {space}; it must be Discrete(n), starting at 0: discretize it first, e.g. "
                 f"gymnasium.wrappers.{wrapper}, gymnasium.spaces.Discrete(n))"
             )
         counts.append(int(space.n))
@@ -206,7 +206,7 @@ def sizes(env: Any) -> tuple[int, int]:
 
 
 def import_gymnasium() -> Any:
-    """The module, or the line that installs it."""
+    """Import Gymnasium, or raise an error with the command that installs it."""
     try:
         import gymnasium
     except ImportError as error:
@@ -220,12 +220,12 @@ def _name(env: Any) -> str:
 
 
 def as_env(mdp: MDP, max_steps: int = 200) -> Any:
-    """A Gymnasium environment that plays an MDP: episodes of ``max_steps``, rewards those of the MDP (or zero)."""
+    """Wrap an MDP as a Gymnasium environment with episodes of ``max_steps`` steps."""
     return _mdp_env(import_gymnasium())(mdp, check_count(max_steps, "max_steps"))
 
 
 def _mdp_env(gymnasium: Any) -> Any:
-    """The class; made when asked for, because its base is in an optional package."""
+    """Return the environment class, which is defined on demand because its base class is in an optional package."""
 
     class MDPEnv(gymnasium.Env):  # type: ignore[misc]
         def __init__(self, mdp: MDP, max_steps: int) -> None:

@@ -1,13 +1,13 @@
-"""Sample streams: transitions of one process, read one minibatch at a time.
+"""Streams of sampled transitions of a process, read one minibatch at a time.
 
-A :class:`Stream` gives minibatches of observed transitions (s, s') without end, and knows what an observer knows beside
-them: how many states there are, the law of the first one, and rewards or labels. It is made from
+A :class:`Stream` provides minibatches of transitions (s, s'), together with the number of states, the initial
+distribution, and rewards or labels. Its source is
 
     a chain          independent draws s ~ ρ, s' ~ P(·|s), with ρ the discounted occupancy
-    a dataset        draws with replacement from :class:`Transitions`, by their weights
-    any iterable     in its own order: pairs (s, s'), triples (s, s', weight), or minibatches of equally long arrays
+    a dataset        draws with replacement from :class:`Transitions`, according to their weights
+    any iterable     in its own order: pairs (s, s'), triples (s, s', weight), or minibatches of arrays of equal length
 
-Only the first two can be rewound; an iterable is read once, and tells the number of the item that is wrong.
+Chains and datasets provide unlimited samples; an iterable is read once, and errors name the index of the invalid item.
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ from diffbisim.checks import Floats, Integers
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.process import as_process
 
-#: The generators that a file may name: nothing else of numpy is ever looked up by a name from a file.
+#: The generators that a file may name; other names are never looked up in numpy.
 BIT_GENERATORS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
 
-#: ``at (n+1,), s, s', weights``: the minibatch of iteration t is ``at[t]:at[t+1]``.
+#: ``at (n+1,), s, s', weights``; the minibatch of iteration t is the slice ``at[t]:at[t+1]``.
 Draws = tuple[Integers, Integers, Integers, Floats]
 
 
 class Stream:
-    """Transitions of one process, drawn when asked for.
+    """A stream of transitions of one process.
 
     Parameters
     ----------
-    source : a MarkovChain, a Transitions dataset, or an iterable of ``(s, s_next)``, ``(s, s_next, weight)`` or
-        minibatches ``(array, array)``, ``(array, array, weights)``; states are indices
-    n_states : how many there are; needed for iterables only
-    initial : a state or distribution to start from; by default that of the chain or of the dataset, else state 0
-    rewards, labels : as of a chain, for the costs that use them
-    sampled : False for a chain whose kernel counts as known (a learner's): its transitions come all at once, weighted
-        by their occupancy, instead of draw by draw
+    source : MarkovChain, Transitions or iterable
+        An iterable yields ``(s, s_next)``, ``(s, s_next, weight)`` or minibatches ``(array, array)``,
+        ``(array, array, weights)``; states are indices.
+    n_states : int, default=None
+        Number of states; required for iterables.
+    initial : as for :class:`MarkovChain`, default=None
+        By default that of the chain or dataset, or state 0 for an iterable.
+    rewards, labels : as for :class:`MarkovChain`, default=None
+        For costs that use them.
+    sampled : bool, default=True
+        False for a chain whose kernel is known, such as a learner's: all transitions are then returned at once,
+        weighted by their occupancy, instead of being sampled.
 
     Examples
     --------
@@ -66,12 +71,12 @@ class Stream:
         sampled: bool = True,
     ) -> None:
         if not sampled and not isinstance(source, MarkovChain):
-            raise InvalidArgument(f"sampled=False needs a MarkovChain, not a {type(source).__name__}; leave it out")
+            raise InvalidArgument(f"sampled=False needs a MarkovChain, not a {type(source).__name__}; omit it")
         self.source, self.sampled = source, sampled
         self.items: Iterator[Any] | None = None
-        self.n_read = 0  # items of an iterable
-        self.ended = False  # whether an iterable has no more
-        self._waiting: InvalidData | None = None  # to be raised once the good items before it are used
+        self.n_read = 0  # number of items read from an iterable
+        self.ended = False  # whether an iterable is exhausted
+        self._pending: InvalidData | None = None  # raised after the valid items before it have been used
         if isinstance(source, MarkovChain):
             known: dict[str, Any] = {"initial": source.initial, "rewards": source.rewards, "labels": source.labels}
             n, self.fingerprint = source.n_states, _fingerprint(*_pieces(source))
@@ -80,24 +85,23 @@ class Stream:
             n, self.fingerprint = source.n_states, _fingerprint(source.states, source.next_states, source.weights)
         elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
             if n_states is None or isinstance(n_states, bool) or n_states < 1:
-                raise InvalidArgument(f"n_states is {n_states!r}; say how many states the stream may show")
+                raise InvalidArgument(f"n_states is {n_states!r}; give the number of states of the stream")
             known, n, self.fingerprint = {"initial": 0, "rewards": None, "labels": None}, int(n_states), 0
             self.items = iter(source)
         else:
             raise InvalidArgument(
-                f"a stream cannot be made from a {type(source).__name__}; give a MarkovChain, Transitions, or an "
-                "iterable of (s, s_next)"
+                f"source is a {type(source).__name__}; give a MarkovChain, Transitions, or an iterable of (s, s_next)"
             )
         if n_states is not None and n_states != n:
-            raise InvalidArgument(f"n_states is {n_states}, but the source has {n} states; leave it out")
+            raise InvalidArgument(f"n_states is {n_states}, but the source has {n} states; omit it")
         given = {"initial": initial, "rewards": rewards, "labels": labels}
         known |= {name: value for name, value in given.items() if value is not None}
-        #: Number of states, start, rewards and labels, as a chain that never moves.
+        #: A chain with self-loops only, which holds the number of states, initial distribution, rewards and labels.
         self.frame = MarkovChain(sparse.eye_array(n, format="csr"), **known)
 
     @classmethod
     def of(cls, source: Any, name: str) -> Stream:
-        """The stream itself, or one made from a chain or dataset."""
+        """Return the stream itself, or a new one for a chain or dataset."""
         source = as_process(source)
         if isinstance(source, cls):
             return source
@@ -113,15 +117,15 @@ class Stream:
         return self.frame.n_states
 
     def skip_to(self, n_read: int) -> None:
-        """Pass over the items of an iterable that a run has read before, so that ``n_read`` have been read in all."""
+        """Skip items of an iterable until ``n_read`` items have been read in total."""
         if self.items is not None:
             for _ in islice(self.items, max(n_read - self.n_read, 0)):
                 self.n_read += 1
 
     def draw(self, n: int, batch: int, discount: float, rng: np.random.Generator) -> Draws:
-        """Minibatches of ``batch`` transitions for ``n`` iterations; fewer (or none) at the end of an iterable.
+        """Return minibatches of ``batch`` transitions for ``n`` iterations; fewer at the end of an iterable.
 
-        Minibatches that an iterable yields are kept whole, whatever ``batch`` says.
+        Minibatches that an iterable yields are used as they are, regardless of ``batch``.
         """
         if self.items is not None:
             return self._read(n, batch)
@@ -137,7 +141,7 @@ class Stream:
         return np.arange(0, n * batch + 1, batch), s.astype(np.int64), after.astype(np.int64), ones
 
     def _expected(self, n: int, discount: float) -> Draws:
-        """All transitions in the first minibatch, weighted as in ``n`` draws on average; the others are empty."""
+        """Return all transitions in the first minibatch with their expected weights in ``n`` draws."""
         P = self.source.successors
         s = P.sources
         w = n * self.source.occupancy(discount)[s] * P.probabilities
@@ -147,8 +151,8 @@ class Stream:
         return at, s[seen], P.indices[seen].astype(np.int64), w[seen]
 
     def _read(self, n: int, batch: int) -> Draws:
-        if self._waiting is not None:
-            error, self._waiting = self._waiting, None
+        if self._pending is not None:
+            error, self._pending = self._pending, None
             raise error
         assert self.items is not None
         parts: list[tuple[Integers, Integers, Floats]] = []
@@ -158,11 +162,11 @@ class Stream:
                 part, whole = self._item(next(self.items))
             except StopIteration:
                 self.ended = True
-                break  # an incomplete minibatch at the end is not used
+                break  # an incomplete minibatch at the end is discarded
             except InvalidData as error:
                 if len(sizes) == 1:
                     raise
-                self._waiting = error
+                self._pending = error
                 break
             parts.append(part)
             single += 0 if whole else 1
@@ -176,7 +180,7 @@ class Stream:
         return np.cumsum(sizes), s, after, w
 
     def _item(self, item: Any) -> tuple[tuple[Integers, Integers, Floats], bool]:
-        """One item as arrays, checked; and whether it is a minibatch."""
+        """Validate an item and return it as arrays, and whether it is a minibatch."""
         where = f"item {self.n_read} of the stream"
         self.n_read += 1
         try:
@@ -187,12 +191,12 @@ class Stream:
             raise InvalidData(f"{where} is {item!r}; expected (s, s_next) or (s, s_next, weight)") from None
         whole = s.ndim == 1
         if s.shape != after.shape or s.shape != w.shape or s.ndim > 1 or len(rest) > 1:
-            raise InvalidData(f"{where} has shapes {s.shape}, {after.shape}, {w.shape}; they must be equally long")
+            raise InvalidData(f"{where} has shapes {s.shape}, {after.shape}, {w.shape}; they must be equal")
         if s.size == 0:
-            raise InvalidData(f"{where} is an empty minibatch; skip it before it gets here")
+            raise InvalidData(f"{where} is an empty minibatch; leave it out")
         for name, states in (("s", s), ("s_next", after)):
             if states.dtype.kind not in "iu":
-                raise InvalidData(f"{where}: {name} is {states.ravel()[0]!r}; states are indices, 0 to n_states - 1")
+                raise InvalidData(f"{where}: {name} is {states.ravel()[0]!r}; states are indices 0 to n_states - 1")
             bad = (states < 0) | (states >= self.n_states)
             if bad.any():
                 raise InvalidData(
@@ -206,10 +210,10 @@ class Stream:
 
 
 def generator_from_state(state: Any) -> np.random.Generator:
-    """A generator in the state that ``generator.bit_generator.state`` described."""
+    """Restore a generator from ``generator.bit_generator.state``."""
     name = state.get("bit_generator") if isinstance(state, dict) else None
     if not isinstance(name, str) or name not in BIT_GENERATORS:
-        raise InvalidData(f"the generator {str(name)[:40]!r} is not known; use one of {', '.join(BIT_GENERATORS)}")
+        raise InvalidData(f"the generator {str(name)[:40]!r} is unknown; use one of {', '.join(BIT_GENERATORS)}")
     bits = BIT_GENERATORS[name]()
     try:
         bits.state = state
@@ -224,7 +228,7 @@ def _pieces(chain: MarkovChain) -> tuple[Any, ...]:
 
 
 def _fingerprint(*arrays: Any) -> int:
-    """A number that tells whether two sources hold the same data."""
+    """Return a checksum for recognizing the same data."""
     code = 1
     for array in arrays:
         if array is not None:

@@ -1,15 +1,15 @@
-"""The experiments, one file per figure, each with the same names:
+"""The experiments, with one file per figure. Each module defines
 
-    TITLE, CLAIM    what it is, and what the paper says about it
-    Settings        a frozen dataclass: every number that matters, with its default; FULL: those of ``--full``
-    run             settings -> Outcome, arrays only
-    table           the rows to read;  records: all rows, for the CSV;  summary: the numbers that sum it up
-    findings        what came out, in sentences
-    verdict         whether that agrees with the claim, and why (report.py has the words)
+    TITLE, CLAIM    its title, and what the paper claims
+    Settings        a frozen dataclass with all parameters and their defaults; FULL: the settings of ``--full``
+    run             settings -> Outcome, which contains arrays only
+    table           the rows to print;  records: all rows, for the CSV;  summary: the main numbers
+    findings        the results as sentences
+    verdict         whether they agree with the claim, and why (constants in report.py)
     plot            Outcome -> matplotlib Figure
 
-``diffbisim reproduce`` runs them all (`run_all`). What is finished, with the same settings and the same code, is not
-run again; so a run that was interrupted goes on where it stopped.
+``diffbisim reproduce`` runs all of them (`run_all`). Finished experiments with the same settings and the same code are
+not repeated, so an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -57,22 +57,23 @@ EXPERIMENTS = (
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """The experiments of these names, in their order; all of them for none."""
+    """Return the experiments with these names, in their order; all of them if there are no names."""
     wanted = [name.replace("-", "_") for name in names]
     for given, name in zip(names, wanted, strict=True):
         if name not in EXPERIMENTS:
-            raise InvalidArgument(f"{given} is no experiment; choose from {', '.join(EXPERIMENTS)}")
+            raise InvalidArgument(f"{given} is not an experiment; choose from {', '.join(EXPERIMENTS)}")
     return tuple(name for name in EXPERIMENTS if name in wanted or not wanted)
 
 
 def run_all(
     folder: Path, names: Sequence[str] = (), *, full: bool = False, fresh: bool = False, executor: Executor = None
 ) -> Iterator[tuple[str, Finished | None]]:
-    """Run the experiments one after the other; write their files and the page ``report.html`` into ``folder``.
+    """Run the experiments and write their files and the page ``report.html`` to ``folder``.
 
-    Yields ``(name, None)`` when one begins and ``(name, finished)`` when it is done or was done before. Unless it was
-    named, one whose extra is not installed says so and is passed over. ``executor``: as for :func:`diffbisim.pairwise`,
-    best of processes, which need not see the folder; they are then shown as they are done.
+    Yields ``(name, None)`` when an experiment begins and ``(name, finished)`` when it is done or was done before. If an
+    extra is not installed, the experiment is skipped with a note, unless it was named. ``executor`` is as for
+    :func:`diffbisim.pairwise`, preferably processes, which need no access to the folder; experiments are then reported
+    as they finish.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {name: _settings(name, full) for name in chosen(names)}
@@ -101,7 +102,7 @@ def _settings(name: str, full: bool) -> Any:
 def _elsewhere(
     folder: Path, wanted: Mapping[str, Any], fresh: bool, executor: Executor, made: set[str]
 ) -> Iterator[str]:
-    """The names of the experiments as their files are in the folder; notes which of them are new."""
+    """Yield the names of the experiments when their files are in the folder, and record which are new."""
     missing = [name for name in wanted if fresh or stored(folder, name, wanted[name]) is None]
     yield from (name for name in wanted if name not in missing)
     with closing(as_done(_files, [(name, wanted[name]) for name in missing], None, executor)) as done:
@@ -114,7 +115,7 @@ def _elsewhere(
 
 
 def _files(_: None, experiment: tuple[str, Any]) -> dict[str, bytes]:
-    """What an experiment leaves behind, by name of file; nothing if an extra is not installed. Runs in a worker."""
+    """Run an experiment in a worker and return its files by name; empty if an extra is not installed."""
     name, settings = experiment
     with TemporaryDirectory() as folder, suppress(MissingExtra):
         finished = finish(import_module(f"diffbisim.experiments.{name}"), name, settings, Path(folder))

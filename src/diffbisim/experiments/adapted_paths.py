@@ -1,12 +1,12 @@
-"""Paths of two autoregressions: the adapted Wasserstein distance on grids and from samples, against the closed form.
+"""Adapted Wasserstein distance of two autoregressive processes, on grids and from samples, against the closed form.
 
     x_{t+1} = a x_t + σ ε_t,  y_{t+1} = b y_t + τ η_t,  x_0 = y_0 = 0,        AW₂² = min E Σ_t |x_t - y_t|²
 
-over all bicausal couplings of T steps. For Gaussian paths it is known (`examples.gaussian_distance`). On a grid of n
-points per time the error is of order n^-2, so that two grids give a better answer than either (Richardson). From N
-sample paths the adapted empirical measure is compared: paths in one cell share their future, cells are of one width of
-order N^(-1/3). Where pnot (Hou and others, a C++ solver for this very problem) is installed, it is given the same paths
-and the same cells; it stands for a cell by its middle, we by the mean of its values.
+over all bicausal couplings of T steps. For Gaussian processes it is known (`examples.gaussian_distance`). On a grid of
+n points per time the error is of order n^-2, so Richardson extrapolation from two grids is more accurate than either.
+N sample paths are compared through their adapted empirical measures, with cells of a width of order N^(-1/3). If pnot
+(a C++ solver for this problem by Hou et al.) is installed, it gets the same paths and cells; it represents a cell by
+its midpoint, and diffbisim by the mean of its values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TITLE = "Adapted Wasserstein distance of two autoregressions: grids and sample paths against the closed form"
 
-CLAIM = "Nothing: the paper discounts an infinite future. Over finitely many steps Gaussian paths have a closed form."
+CLAIM = "None: the paper considers an infinite discounted horizon. For a finite one, Gaussian paths have a closed form."
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settings:
     n_steps: int = 4
     grids: tuple[int, ...] = (8, 16, 31, 61)
     paths: tuple[int, ...] = (300, 1_000, 3_000, 10_000, 30_000)
-    width: float = 4.0  # of cells, times N^(-1/3)
+    width: float = 4.0  # cell width is this times N^(-1/3)
     seeds: int = 5
 
 
@@ -55,8 +55,8 @@ class Outcome:
     known: float
     on_grids: Floats  # (grids,)
     from_paths: Floats  # (paths, seeds)
-    seconds: Floats  # (paths, seeds), from paths to number, one thread
-    pnot: Floats | None  # (paths, seeds) by pnot; None where it is not installed
+    seconds: Floats  # (paths, seeds), including quantization, one thread
+    pnot: Floats | None  # (paths, seeds) by pnot; None if it is not installed
     pnot_seconds: Floats | None
 
 
@@ -86,7 +86,7 @@ def run(settings: Settings) -> Outcome:
 
 
 def _nested() -> Any:
-    """pnot's solver, None where it is not installed."""
+    """Return pnot's solver, or None if it is not installed."""
     try:
         return import_module("pnot").nested_ot
     except ImportError:
@@ -105,7 +105,7 @@ def _on_grid(s: Settings, n: int) -> float:
 
 
 def _samples(s: Settings, n: int, seed: int) -> tuple[Floats, Floats]:
-    """``n`` paths of each process, (n, T + 1)."""
+    """Sample ``n`` paths of each process, (n, T + 1)."""
     rng, samples = np.random.default_rng([seed, n]), []
     for a, σ in zip(s.coefficients, s.noises, strict=True):
         x = np.zeros((n, s.n_steps + 1))
@@ -123,7 +123,7 @@ def _from_paths(s: Settings, X: Floats, Y: Floats) -> float:
 
 
 def _richardson(outcome: Outcome) -> Floats:
-    """Extrapolated from each grid and the one before it; NaN for the first."""
+    """Extrapolate from each grid and the previous one; NaN for the first."""
     h = 1.0 / (np.array(outcome.settings.grids) - 1.0) ** 2
     values, better = outcome.on_grids, np.full(h.size, np.nan)
     better[1:] = (values[1:] * h[:-1] - values[:-1] * h[1:]) / (h[:-1] - h[1:])
@@ -197,12 +197,12 @@ def findings(outcome: Outcome) -> list[str]:
             f"{found['time_ratio_of_pnot']:.0f} times our time"
         )
     else:
-        said.append("pnot is not installed; pip install pnot to have it beside ours")
+        said.append("pnot is not installed; pip install pnot to compare with it")
     return said
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    return BEYOND, "Finite horizons are not in the paper; the answer is known in closed form, and is met."
+    return BEYOND, "Finite horizons are not in the paper; the results agree with the closed form."
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -1,8 +1,8 @@
-"""Two independent solvers, one distance: policy iteration against the paper's linear program.
+"""Agreement of two independent solvers: policy iteration and the paper's linear program.
 
-Random dense chains (Dirichlet rows, rewards uniform on [0, 1]) of growing size. The two solvers share nothing but the
-problem and the rule for certified bounds. The program has n_X² n_Y² variables on dense chains, which is why it is the
-reference and not the tool. Times are of one process on one machine: read their ratio, not their size.
+The chains are random and dense (Dirichlet rows, rewards uniform on [0, 1]) and of increasing size. The solvers share
+only the problem and the rule for certified bounds. For dense chains the program has n_X² n_Y² variables, so it serves
+as a reference for small problems. Times are from one machine; only their ratio is meaningful.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Settings:
     sizes: tuple[tuple[int, int], ...] = ((2, 2), (3, 4), (4, 4), (5, 5), (6, 6), (7, 8), (9, 9))
     discount: float = 0.95
     tol: float = 1e-9
-    repeats: int = 5  # of the exact solver; the fastest counts
+    repeats: int = 5  # repetitions of the exact solver, of which the fastest is reported
     rng: int = 0
 
 

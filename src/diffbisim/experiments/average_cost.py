@@ -1,18 +1,18 @@
-"""Random walks on two stochastic block graphs: the least average cost, and which nodes its coupling brings together.
+"""Average cost between random walks on two stochastic block graphs, and how the coupling aligns their blocks.
 
     d = min lim 1/n E Σ_{t<n} c(x_t, y_t),        c(x, y) = (deg x - deg y)²
 
-over all bicausal couplings of the two walks; graph people call the best one the optimal transition coupling. Both
-graphs are drawn from one model: four blocks whose sizes are as 1 : 2 : 3 : 4, edges of probability 0.9 within and 0.1
-between them. A walk is stationary from its first step (its law is proportional to the degrees), so that
+over all bicausal couplings of the two walks; the optimal one is known as the optimal transition coupling of graphs.
+Both graphs are drawn from one model with four blocks of sizes 1 : 2 : 3 : 4 and edge probabilities 0.9 within and 0.1
+between blocks. The walks are stationary (proportional to the degrees), so that
 
     OT_c(π_X, π_Y) ≤ d ≤ <π_X π_Yᵀ, c>
 
-where the left side couples the nodes at one time, which no joint walk need keep up, and the right side lets the walks
-run independently. How often both are in the same block shows what the best coupling finds of the blocks, although the
-cost knows degrees only. Where pyotc (the reference implementation of transition
-couplings) is installed, the smaller graphs are given to it, too: policy iteration, which need not end where plans
-tie, as they do where costs are squares of whole numbers.
+where the left side couples the nodes at a single time, and the right side lets the walks run independently. The
+fraction of time that both walks spend in the same block shows how well the optimal coupling aligns the blocks, although
+the cost depends on degrees only. If pyotc (the reference implementation of transition couplings) is installed, it gets
+the smaller graphs too; its policy iteration may fail to terminate if optimal plans are not unique, as with costs that
+are squares of integers.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 
 TITLE = "Average cost between random walks on two stochastic block graphs"
 
-CLAIM = "Nothing: the paper discounts. In the long run only the walks' own rhythm counts, not where they start."
+CLAIM = "None: the paper considers discounted costs. The long-run average does not depend on the initial states."
 
-#: How two walks may be brought together, from the most to the least careful.
+#: Ways of coupling the two walks.
 WAYS = ("coupled", "node by node", "independent")
 
 
 @dataclass(frozen=True)
 class Settings:
     nodes: tuple[int, ...] = (20, 40, 60)
-    shares: tuple[int, ...] = (1, 2, 3, 4)  # of the blocks
+    shares: tuple[int, ...] = (1, 2, 3, 4)  # relative sizes of the blocks
     within: float = 0.9
     between: float = 0.1
     tol: float = 1e-11
     seeds: int = 5
-    peer: int = 20  # most nodes that pyotc is given
-    peer_iterations: int = 50  # after which it has not converged
+    peer: int = 20  # maximum number of nodes for pyotc
+    peer_iterations: int = 50  # maximum number of iterations of pyotc
 
 
 FULL = Settings(nodes=(20, 40, 60, 80, 100), seeds=10, peer=40)
@@ -65,13 +65,13 @@ FULL = Settings(nodes=(20, 40, 60, 80, 100), seeds=10, peer=40)
 class Outcome:
     settings: Settings
     costs: Floats  # (nodes, seeds, WAYS)
-    together: Floats  # (nodes, seeds, WAYS), how often both walks are in the same block
+    together: Floats  # (nodes, seeds, WAYS), fraction of time that both walks are in the same block
     gaps: Floats  # (nodes, seeds), certified
     seconds: Floats  # (nodes, seeds)
-    pyotc: Floats | None  # (nodes, seeds) its cost; NaN where it did not converge; None where it is not installed
+    pyotc: Floats | None  # (nodes, seeds) its cost; NaN if it did not converge; None if it is not installed
     pyotc_seconds: Floats | None  # NaN where it was not run
-    law: Floats  # (n, n) of the pair of nodes in the long run, for the first of the largest graphs
-    blocks: Integers  # (n,) the block of each of their nodes
+    law: Floats  # (n, n) long-run distribution of the pair of nodes, for the first of the largest graphs
+    blocks: Integers  # (n,) block of each node
 
 
 def run(settings: Settings) -> Outcome:
@@ -108,7 +108,7 @@ def _solve(s: Settings, X: MarkovChain, Y: MarkovChain, cost: Floats) -> Any:
 
 
 def _peer() -> Any:
-    """pyotc's exact solver, None where it is not installed."""
+    """Return pyotc's exact solver, or None if it is not installed."""
     try:
         return import_module("pyotc.otc").exact_otc
     except ImportError:
@@ -116,16 +116,16 @@ def _peer() -> Any:
 
 
 def _timed(s: Settings, peer: Any, walks: tuple[MarkovChain, MarkovChain], cost: Floats) -> tuple[float, float]:
-    """pyotc's cost and time; NaN where it does not converge. (Its other backend has no limit.)"""
+    """Return pyotc's cost and time; NaN if it does not converge."""
     began = time.perf_counter()
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of POT, about rows that sum to one up to rounding
+        warnings.simplefilter("ignore")  # POT warns about rows that sum to one only up to rounding
         value, _, _ = peer(*(X.transition for X in walks), cost, backend="sparse", max_iter=s.peer_iterations)
     return np.nan if value is None else float(value), time.perf_counter() - began
 
 
 def _walks(s: Settings, n: int, seed: int) -> tuple[MarkovChain, MarkovChain, Floats, Integers]:
-    """Stationary walks on two graphs of the model, the cost of their nodes, and the blocks of these."""
+    """Return stationary walks on two graphs, the cost between their nodes, and the blocks of the nodes."""
     rng, shares = np.random.default_rng([seed, n]), np.array(s.shares)
     bounds = np.round(n * np.cumsum(shares) / shares.sum())
     blocks = np.searchsorted(bounds, np.arange(n), side="right")
@@ -136,7 +136,7 @@ def _walks(s: Settings, n: int, seed: int) -> tuple[MarkovChain, MarkovChain, Fl
 
 
 def _graph(s: Settings, blocks: Integers, rng: np.random.Generator) -> Floats:
-    """The adjacency matrix (n, n) of a connected graph: others are drawn again."""
+    """Sample the adjacency matrix (n, n) of a connected graph, by rejection."""
     chance = np.where(blocks[:, None] == blocks, s.within, s.between)
     while True:
         upper = np.triu(rng.random(chance.shape) < chance, 1)
@@ -198,23 +198,23 @@ def findings(outcome: Outcome) -> list[str]:
         f"graphs of {s.nodes[-1]} nodes, {s.seeds} pairs: average cost {found['cost, coupled']:.2f}, between "
         f"{found['cost, node by node']:.2f} (node by node) and {found['cost, independent']:.2f} (independent); "
         f"certified to {found['largest_relative_gap']:.0e} of it or better",
-        f"both walks are in the same block {found['together, coupled']:.0%} of the time under the best coupling, "
-        f"{found['together, independent']:.0%} independently; couplings of one time, which need not last, reach "
-        f"{found['together, node by node']:.0%}",
+        f"both walks are in the same block {found['together, coupled']:.0%} of the time under the optimal coupling, "
+        f"{found['together, independent']:.0%} independently, and {found['together, node by node']:.0%} under a "
+        "coupling of a single time",
     ]
     if "time_ratio_of_pyotc" in found:
         said.append(
             f"pyotc, up to {s.peer} nodes: {found['time_ratio_of_pyotc']:.0f} times our time; it converges on "
-            f"{found['share_that_pyotc_solved']:.0%} of the pairs within {s.peer_iterations} iterations, then to our "
-            f"cost but for {found['largest_difference_of_pyotc']:.0e} of it"
+            f"{found['share_that_pyotc_solved']:.0%} of the pairs within {s.peer_iterations} iterations, to the same "
+            f"cost up to a relative difference of {found['largest_difference_of_pyotc']:.0e}"
         )
     else:
-        said.append('pyotc is not installed, so it has no column; pip install "diffbisim[bench]" brings it')
+        said.append('pyotc is not installed; pip install "diffbisim[bench]" to compare with it')
     return said
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    return BEYOND, "Average cost is not in the paper; it lies between its two bounds, and is certified."
+    return BEYOND, "Average cost is not in the paper; it is certified and lies between its two bounds."
 
 
 def plot(outcome: Outcome) -> Figure:
@@ -245,7 +245,7 @@ def plot(outcome: Outcome) -> Figure:
 
 
 def _plot_law(ax: Any, outcome: Outcome) -> None:
-    """Where the pair of walks is in the long run; nodes by block."""
+    """Draw the long-run distribution of the pair of walks, with nodes sorted by block."""
     law, n = outcome.law, len(outcome.blocks)
     ax.imshow(np.sqrt(law), cmap="Blues", interpolation="nearest")
     for border in np.flatnonzero(np.diff(outcome.blocks)) + 0.5:

@@ -1,8 +1,8 @@
-"""A chain of blocks and its quotient: distance zero, and an encoder that finds the blocks.
+"""A block chain and its quotient: distance zero, and an encoder that recovers the blocks.
 
-25 states in 5 blocks; between blocks right 0.6, left 0.2, stay 0.2, uniform within a block; the reward is the block.
-States of one block behave alike, so lumping finds 5 classes, the distance to the chain of 5 states is zero, and the
-encoder λ_X(y|x) of the optimal coupling sends every state to its block.
+The chain has 25 states in 5 blocks; it moves right with probability 0.6, left 0.2, stays 0.2, and is uniform within a
+block; the reward is the block. States of the same block behave alike, so lumping finds 5 classes, the distance to the
+5-state chain is zero, and the encoder λ_X(y|x) of the optimal coupling maps every state to its block.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(settings: Settings) -> Outcome:
 
 
 def _blocks(outcome: Outcome) -> Integers:
-    """The true block of every state."""
+    """Return the true block of every state."""
     return np.repeat(np.arange(outcome.settings.n_blocks), outcome.settings.block_size)
 
 

@@ -1,9 +1,9 @@
-"""The paper's compression experiments: a chain of blocks, its recovered encoder, and how many states are enough.
+"""The paper's compression experiments: a block chain, its recovered encoder, and the number of states needed.
 
-25 states in 5 blocks, shuffled, are compressed to n_Y = 2 … 10 states: once with learned rewards of the small states,
-once with given ones (spread over the range below 5 states, 0 … n_Y - 1 from there on). From 5 states on the distance
-is zero. Partition refinement alone finds that; what it cannot do is go below 5, or cope with noise (see noisy blocks).
-Chains of blocks with random dynamics, several seeds, count how often certified zero and the true blocks are found.
+A shuffled chain of 25 states in 5 blocks is compressed to n_Y = 2 … 10 states, with learned and with given rewards of
+the small states (evenly spaced below 5 states, else 0 … n_Y - 1). With 5 or more states the distance is zero. Partition
+refinement finds this too, but cannot go below 5 states or handle noise (see noisy_blocks.py). For block chains with
+random dynamics, the experiment counts how often a certified zero and the true blocks are found.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Outcome:
     settings: Settings
     learned: SweepResult
     given: SweepResult
-    order: Integers  # (25,): the shuffle
-    found: dict[str, int]  # of the random chains, by kind of rewards: zero certified and blocks recovered
+    order: Integers  # (25,): the permutation of the states
+    found: dict[str, int]  # number of random chains with certified zero and recovered blocks, by kind of rewards
 
 
 def run(settings: Settings) -> Outcome:
@@ -71,7 +71,7 @@ def run(settings: Settings) -> Outcome:
 
 
 def random_blocks(n_blocks: int, size: int, rng: np.random.Generator) -> tuple[MarkovChain, Integers]:
-    """Random dynamics between blocks, random shares within, rewards 0, 1, … by block; shuffled. And the blocks."""
+    """Return a shuffled block chain with random dynamics and rewards 0, 1, … by block, and its blocks."""
     between = np.repeat(rng.dirichlet(np.ones(n_blocks), size=n_blocks), size, axis=0)
     share = rng.dirichlet(np.ones(size), size=between.shape)
     blocks, order = np.repeat(np.arange(n_blocks), size), rng.permutation(n_blocks * size)
@@ -87,7 +87,7 @@ def _recovered(settings: Settings, seed: int, kind: str) -> bool:
 
 
 def same_partition(a: Integers, b: Integers) -> bool:
-    """Whether two labelings differ only by names."""
+    """Return whether two labelings define the same partition."""
     pairs = len(set(zip(a.tolist(), b.tolist(), strict=True)))
     return pairs == len(set(a.tolist())) == len(set(b.tolist()))
 
@@ -141,13 +141,13 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Is the number of blocks the elbow, and are the blocks recovered?"""
+    """Check that the elbow is the number of blocks, and that the blocks are recovered."""
     numbers = summary(outcome)
     if numbers["recommended"] != outcome.settings.n_blocks:
         return DIFFERS, f"The elbow is at {numbers['recommended']} states."
     if min(numbers["random_chains_recovered"].values()) < outcome.settings.seeds:
         return IN_PART, "The elbow is right, but not all random block chains were recovered."
-    return AGREES, "Exactly; but the chain is exactly lumpable, so that partition refinement alone solves it."
+    return AGREES, "It agrees exactly; but the chain is exactly lumpable, so partition refinement suffices."
 
 
 def plot(outcome: Outcome) -> Figure:

@@ -1,16 +1,17 @@
-"""Imitation in Gymnasium's classic tasks, from states alone: tracking beside methods that know no time.
+"""Imitation in Gymnasium's classic control tasks from states alone: tracking against methods without time structure.
 
-Experts are closed formulas; five demonstrations show all that the expert observes, or a part: positions, angles. Every
-method gets the same demonstrations, the same number of steps in the environment in six rounds, and, but for BCO, the
-same kind of learned model and the same planner. None is told a reward. What is reported is the share of the expert's
-return, (own - random) / (expert's - random), over ten episodes (CartPole: four): 0 is what random actions
-earn, 1 what the expert does.
+Experts are closed-form controllers; five demonstrations show all of the expert's observations, or some of them, such as
+positions or angles. Every method gets the same demonstrations, the same number of environment steps in six rounds and,
+except for BCO, the same kind of learned model and the same planner; none sees a reward. The score is the share of the
+expert's return, (own - random) / (expert's - random), over ten episodes (CartPole: four), so that random
+actions score 0 and the expert 1.
 
-PPO on several rewards, each named "PPO, …", is for `benchmarks/long/control.py ppo`: it needs more steps. There the
-learner may also live in another world than the expert (`Scene.changes`: gravity, mass, length, force).
+The methods "PPO, …" are for `benchmarks/long/control.py ppo`, since they need more steps. There the learner's
+environment may also differ from the expert's (`Scene.changes`: gravity, mass, length, force).
 
-Settings were chosen on seeds 0 to 2; those that are reported are others, from 100 on. That starts must be coupled was
-seen on some of these, so what depends on it is reported from seed 200 on.
+Settings were chosen on seeds 0 to 2, and results are reported for seeds from 100 on. The need to couple the initial
+states was noticed on some of the latter, so results that depend on it are reported for seeds from 200 on. Plans
+and cells were chosen once more on seeds 0 to 2, and are reported for seeds from 300 on.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLE = "Continuous observations: tracking an expert of whom only states were seen"
-CLAIM = "The paper leaves continuous states to the future."
+TITLE = "Continuous observations: tracking an expert from states alone"
+CLAIM = "The paper leaves continuous states to future work."
 
 OURS, NEAREST, CONSTANT, CLONING, CLONING_2 = "tracking", "nearest state", "constant cost", "BCO", "BCO, two frames"
 PLANNED: dict[str, Callable[[Lesson], ControlResult]] = {
@@ -83,28 +84,28 @@ COLORS = dict(zip(PLANNED, (BLUE, VERMILION, GRAY, ORANGE, GREEN), strict=True))
 )
 DISCOUNT = 0.99
 EPISODES = 10
-EVALUATION = 77  # seed of the episodes in which all are tried
+EVALUATION = 77  # seed of the evaluation episodes
 FLOOR = -0.2  # lower shares are drawn here
-CURVES = 2.4  # inches for curves of learning
+CURVES = 2.4  # height of the learning curves in inches
 
 
 # --- experts -------------------------------------------------------------------------------------------------------
 
 
 def rock_the_car(o: Any) -> int:
-    """MountainCar, by bounds on the velocity between which it pays to push to the right."""
+    """Expert for MountainCar: push right if the velocity is within position-dependent bounds."""
     x, v = float(o[0]), float(o[1])
     low = min(-0.09 * (x + 0.25) ** 2 + 0.03, 0.3 * (x + 0.9) ** 4 - 0.008)
     return 2 if low <= v <= -0.07 * (x + 0.38) ** 2 + 0.07 else 0
 
 
 def push_along(o: Any) -> Any:
-    """MountainCarContinuous: full force in the direction of the velocity."""
+    """Expert for MountainCarContinuous: full force in the direction of the velocity."""
     return np.array([1.0 if o[1] > 0 else -1.0], dtype=np.float32)
 
 
 def swing_up(o: Any) -> Any:
-    """Pendulum: energy to that of standing still upright, then a linear controller."""
+    """Expert for Pendulum: energy control, followed by a linear controller near the upright position."""
     angle, speed = np.arctan2(o[1], o[0]), float(o[2])
     energy = speed**2 / 6 + 5 * (o[0] - 1)
     far = -2 * energy * speed if abs(speed) > 0.05 else 2.0
@@ -113,25 +114,25 @@ def swing_up(o: Any) -> Any:
 
 
 def pump(o: Any) -> int:
-    """Acrobot: torque in the direction in which the lower link turns."""
+    """Expert for Acrobot: torque in the direction of the lower link's rotation."""
     return 2 if o[5] > 0 else 0
 
 
 def balance(o: Any) -> int:
-    """CartPole: a linear controller."""
+    """Expert for CartPole: a linear controller."""
     return int(0.1 * o[0] + 0.25 * o[1] + 4 * o[2] + 0.8 * o[3] > 0)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """An environment, its expert, and what is seen of that."""
+    """An environment, its expert, and the observed features."""
 
     env: str
     expert: Callable[[Any], Any]
-    features: tuple[int, ...] | None = None  # columns; None: everything
+    features: tuple[int, ...] | None = None  # columns; None for all
     options: Control = field(default_factory=Control)
-    episodes: int = EPISODES  # in which all are tried
-    changes: tuple[tuple[str, float], ...] = ()  # what is other in the world of the learner, ("length", 1.0), say
+    episodes: int = EPISODES  # number of evaluation episodes
+    changes: tuple[tuple[str, float], ...] = ()  # changes in the learner's environment, such as ("length", 1.0)
 
     def lesson(self, seed: int, options: Control | None = None) -> Lesson:
         env, rng, options = import_gymnasium().make(self.env), np.random.default_rng(seed), options or self.options
@@ -143,13 +144,13 @@ class Scene:
 
 
 def changed(env: Any, changes: tuple[tuple[str, float], ...]) -> Any:
-    """The environment with other constants, which are attributes of Gymnasium's classic tasks."""
+    """Change constants of an environment, which are attributes of Gymnasium's classic tasks."""
     world = env.unwrapped
     for name, value in changes:
         if not isinstance(getattr(world, name, None), float | int):
             raise InvalidArgument(f"{type(world).__name__} has no number {name!r} to change")
         setattr(world, name, value)
-    if hasattr(world, "polemass_length"):  # CartPole keeps what follows from its masses
+    if hasattr(world, "polemass_length"):  # CartPole stores quantities derived from its masses
         world.total_mass, world.polemass_length = world.masspole + world.masscart, world.masspole * world.length
     return env
 
@@ -171,8 +172,8 @@ class Settings:
     methods: tuple[str, ...] = (OURS, NEAREST, CLONING, CLONING_2)
     seeds: int = 1
     first_seed: int = 200
-    options: Control | None = None  # in place of those of the scenes
-    changes: tuple[tuple[str, float], ...] = ()  # in the world of the learner
+    options: Control | None = None  # overrides those of the scenes
+    changes: tuple[tuple[str, float], ...] = ()  # in the learner's environment
 
 
 FULL = Settings(tuple(SCENES), tuple(PLANNED), 5)
@@ -181,7 +182,7 @@ FULL = Settings(tuple(SCENES), tuple(PLANNED), 5)
 @dataclass(frozen=True, eq=False)
 class Outcome:
     settings: Settings
-    runs: dict[tuple[str, str], list[dict[str, Any]]]  # (scene, method) -> what `imitation` returns, seed by seed
+    runs: dict[tuple[str, str], list[dict[str, Any]]]  # (scene, method) -> results of `imitation` by seed
 
     def shares(self, scene: str, method: str) -> Floats:
         return np.array([one["share"] for one in self.runs[scene, method]])
@@ -197,14 +198,14 @@ def run(settings: Settings) -> Outcome:
 
 
 def cases(settings: Settings) -> list[tuple[str, str]]:
-    """Scenes and methods that have something to do there: nothing ends in Pendulum; one frame shows all but a part."""
+    """Return the applicable pairs of scene and method: Pendulum has no terminal states, and so on."""
     idle = {(name, CONSTANT) for name, scene in SCENES.items() if scene.env == "Pendulum-v1"}
     idle |= {(name, CLONING_2) for name, scene in SCENES.items() if scene.features is None}
     return [(name, method) for name in settings.scenes for method in settings.methods if (name, method) not in idle]
 
 
 def imitation(name: str, method: str, seed: int, settings: Settings) -> dict[str, Any]:
-    """One run of one method, in numbers that JSON can hold."""
+    """Run one method once and return JSON values."""
     scene = replace(SCENES[name], changes=settings.changes)
     lesson, (low, high) = scene.lesson(seed, settings.options), references(scene.env)
     began = time.process_time()
@@ -223,13 +224,13 @@ def imitation(name: str, method: str, seed: int, settings: Settings) -> dict[str
 
 
 class Formula:
-    """An expert as an agent: its actions need not be on a grid, so it is its own list of actions, too."""
+    """An expert as an agent; since its actions need not be on a grid, it also serves as the list of actions."""
 
     def __init__(self, formula: Callable[[Any], Any]) -> None:
         self.formula, self.raw = formula, self
 
     def reset(self, observation: Floats) -> None:
-        """Formulas remember nothing."""
+        """Do nothing, since formulas have no state."""
 
     def act(self, observation: Floats) -> Any:
         return self.formula(observation)
@@ -240,7 +241,7 @@ class Formula:
 
 @cache
 def references(env: str) -> tuple[float, float]:
-    """Mean returns of random actions and of the expert, in the episodes in which all are tried."""
+    """Return the mean returns of random actions and of the expert in the evaluation episodes."""
     made = import_gymnasium().make(env)
     actions = Actions.of(made)
     random = episodes(made, RandomAgent(len(actions), 0, held=0.0), actions, EPISODES, EVALUATION)
@@ -249,12 +250,12 @@ def references(env: str) -> tuple[float, float]:
 
 @cache
 def expert_walk(env: str) -> Walk:
-    """The expert in these episodes."""
+    """Run the expert in the evaluation episodes."""
     expert: Any = Formula(next(scene.expert for scene in SCENES.values() if scene.env == env))
     return episodes(import_gymnasium().make(env), expert, expert, EPISODES, EVALUATION)
 
 
-# --- what is shown -------------------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------------------------
 
 
 def records(outcome: Outcome) -> list[Row]:
@@ -292,8 +293,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    """Who is ahead of whom: by more than the seeds are apart, or not."""
-    sentences = ["share of the return: 0 is what random actions earn, 1 the expert; medians over seeds"]
+    """Return which methods are ahead of tracking, or behind it, in every seed."""
+    sentences = ["share of the return: 0 for random actions, 1 for the expert; medians over seeds"]
     for scene in outcome.settings.scenes:
         ours, others = outcome.shares(scene, OURS), [m for s, m in outcome.runs if s == scene and m != OURS]
         behind = [m for m in others if outcome.shares(scene, m).max() < ours.min()]
@@ -329,7 +330,7 @@ def plot(outcome: Outcome) -> Figure:
 
 
 def _curves(ax: Axes, outcome: Outcome, scene: str) -> None:
-    """What the episodes of each round earned, random actions and all: medians and ranges of the seeds."""
+    """Draw the returns of the episodes of each round: medians and ranges over the seeds."""
     for method in (method for name, method in outcome.runs if name == scene):
         curves = np.array([one["curve"] for one in outcome.runs[scene, method]], dtype=np.float64)  # (seeds, rounds, 2)
         steps, shares = curves[0, :, 0], np.clip(curves[:, :, 1], FLOOR, None)
@@ -341,7 +342,7 @@ def _curves(ax: Axes, outcome: Outcome, scene: str) -> None:
 
 
 def _bars(ax: Axes, outcome: Outcome) -> None:
-    """Medians as bars, seeds as dots."""
+    """Draw medians as bars and seeds as dots."""
     methods, scenes = outcome.settings.methods, outcome.settings.scenes
     height = 0.8 / len(methods)
     for i, method in enumerate(methods):
@@ -361,7 +362,7 @@ def _bars(ax: Axes, outcome: Outcome) -> None:
 
 
 def _portrait(ax: Axes, outcome: Outcome, scene: str) -> None:
-    """Position and velocity of the car: the expert, of whom the position is seen, and one episode of each method."""
+    """Draw position and velocity of the car for the expert and for one episode of each method."""
     expert = expert_walk(SCENES[scene].env).paths()[0]
     ax.plot(*expert.T, color="black", linewidth=5, alpha=0.25, label="expert")
     for method in (method for name, method in outcome.runs if name == scene):

@@ -1,9 +1,9 @@
-"""Fitting the drift of a walk: from its kernel, from far-off starts, and from samples alone.
+"""Fitting the drift of a walk from its kernel, with several initial values, and from samples.
 
-The paper's first experiment: 16 states, true drift f* = 1.5, first guess -2. With the kernel known, distance zero is
-attainable and the step rule finds f* to the accuracy of the inner solves, where plain gradient steps of constant length
-rattle around the kink. From sampled transitions alone the target is an empirical chain that no drift can match; the
-estimate then has a bootstrap interval.
+This is the paper's first experiment: 16 states, true drift f* = 1.5, initial value -2. If the kernel is known, distance
+zero is attainable, and the step rule finds f* to the accuracy of the inner solver, while gradient steps of constant
+length oscillate around the kink. From samples the target is an empirical chain that no drift matches exactly, and the
+estimate has a bootstrap interval.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Drift walk: the drift found from the kernel and from samples"
-CLAIM = "The drift of the walk is recovered by gradient steps from f = -2, with some overshoot near the true value 1.5."
+CLAIM = "Gradient steps from f = -2 recover the drift of the walk, with some overshoot near the true value 1.5."
 
 
 @dataclass(frozen=True)
 class Settings:
     true_drift: float = 1.5
     starts: tuple[float, ...] = (-2.0, 6.0, -6.0)
-    constant_step: float = 0.25  # of the gradient steps to compare with
+    constant_step: float = 0.25  # length of the constant gradient steps
     constant_steps: int = 40
     n_states: int = 16
     discount: float = 0.95
@@ -161,13 +161,13 @@ def findings(outcome: Outcome) -> list[str]:
     return [
         f"from every start the drift is found within {worst:.0e}; constant steps end up between {tail.min():.2f} and "
         f"{tail.max():.2f}",
-        f"from {outcome.settings.n_samples} samples the 95 % interval holds the true drift for {_covered(outcome)} of "
-        f"{outcome.settings.seeds} seeds",
+        f"from {outcome.settings.n_samples} samples the 95% interval contains the true drift for {_covered(outcome)} "
+        f"of {outcome.settings.seeds} seeds",
     ]
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Does every start end at the true drift?"""
+    """Check that every run ends at the true drift."""
     errors = [error for name, error in summary(outcome)["error"].items() if name.startswith("from")]
     if max(errors) <= 1e-3:
         return (

@@ -1,8 +1,8 @@
-"""Small grid worlds for the imitation experiments: cells with positions, moves that may slip, absorbing cells.
+"""Small grid worlds for the imitation experiments, with slipping moves and absorbing cells.
 
-States are the cells row by row. A move is cut off at the edge of the grid. With probability ``slip`` the chosen move is
-replaced by a uniformly random one of the set. `patrol` walks clockwise around a square loop, for ever; `turns` counts
-how far a chain gets around, which no imitator is told.
+States are the cells, row by row. Moves are clipped at the edge of the grid. With probability ``slip`` the chosen move
+is replaced by a uniformly random one. `patrol` walks clockwise around a square loop forever; `turns` measures the
+progress around the loop, which imitators do not see.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Grid:
     moves: tuple[Cell, ...] = STRAIGHT
     slip: float = 0.0
     goal: Cell | None = None  # absorbing
-    holes: tuple[Cell, ...] = ()  # absorbing, and unlike any other cell
+    holes: tuple[Cell, ...] = ()  # absorbing, and distinguished by a feature
 
     @property
     def cells(self) -> Integers:
-        """(n, 2): row and column of every state."""
+        """Row and column of every state, (n, 2)."""
         return np.argwhere(np.ones((self.rows, self.columns)))
 
     def number(self, cell: Cell) -> int:
@@ -42,7 +42,7 @@ class Grid:
 
     @property
     def features(self) -> Floats:
-        """(n, 3): the middle of the cell in the unit square, and 1 in holes."""
+        """Features of every state, (n, 3): the center of the cell in the unit square, and 1 in holes."""
         fallen = np.zeros((self.rows * self.columns, 1))
         fallen[[self.number(hole) for hole in self.holes]] = 1.0
         return np.hstack([(self.cells + 0.5) / (self.rows, self.columns), fallen])
@@ -60,14 +60,14 @@ class Grid:
 
 
 def path_chain(n: int, path: list[int], start: Any) -> MarkovChain:
-    """From every state of the path to the next; other states, and the last unless it is the first, stay."""
+    """Return the chain that follows a path; states outside it, and its last state unless it is a loop, stay."""
     P = np.eye(n)
     P[path[:-1]] = np.eye(n)[path[1:]]
     return MarkovChain(P, initial=start)
 
 
 def loop(grid: Grid, low: int, high: int) -> list[int]:
-    """The states of a square loop, clockwise, each once."""
+    """Return the states of a square loop, clockwise."""
     span = range(low, high)
     back = range(high, low, -1)
     sides = [[(low, k) for k in span], [(k, high) for k in span], [(high, k) for k in back], [(k, low) for k in back]]
@@ -75,7 +75,7 @@ def loop(grid: Grid, low: int, high: int) -> list[int]:
 
 
 def patrol(grid: Grid, low: int, high: int) -> Integers:
-    """The action of every state, moves STRAIGHT: clockwise on the loop, straight back to it elsewhere."""
+    """Return the action of every state (of the moves STRAIGHT): clockwise on the loop, back to it elsewhere."""
     return np.array([_clockwise(row, column, low, high) for row, column in grid.cells.tolist()])
 
 
@@ -97,7 +97,7 @@ def _clockwise(row: int, column: int, low: int, high: int) -> int:
 
 
 def turns(grid: Grid, chain: MarkovChain, discount: float) -> float:
-    """Clockwise turns about the middle of the grid per step, discounted mean."""
+    """Return the discounted mean of clockwise turns around the center of the grid per step."""
     middle = (grid.rows - 1) / 2, (grid.columns - 1) / 2
     z = (grid.cells - middle) @ np.array([1j, 1.0])  # rows point down, so angles grow clockwise
     angle = np.angle(z.conj()[:, None] * z[None, :]) * (np.abs(z)[:, None] * np.abs(z)[None, :] > 1e-9)

@@ -1,14 +1,14 @@
-"""The paper's imitation task: a corridor of five states, an ε-soft "go right" expert, and every method on equal data.
+"""The paper's imitation task: a corridor of five states, an ε-soft "go right" expert, and all methods on equal data.
 
-States 0 … 4, actions left, right, stay, jump to the start; with probability 0.1 a slip. The expert shows transitions
-(s, s'), drawn from its discounted occupancy. The learner's dynamics are either *known*, or *estimated* from as many
-action-labeled transitions of a uniformly random policy (the paper does not say what its baselines get). Measured
-against the true expert and in the true MDP, for each seed:
+States are 0 … 4, with the actions left, right, stay and jump to state 0, and a slip with probability 0.1. The expert's
+transitions (s, s') are drawn from its discounted occupancy. The dynamics are either *known*, or *estimated* from the
+same number of action-labeled transitions of a uniformly random policy (the paper does not say what its baselines use).
+Each seed is evaluated against the true expert in the true MDP:
 
     d           exact bisimulation distance, cost 1{x ≠ y}
-    SPI         the same by Sinkhorn policy iteration, the paper's solver: the middle of certified bounds 1e-3 apart
+    SPI         the same by Sinkhorn policy iteration, the paper's solver: the midpoint of bounds with a gap of 1e-3
     kernel KL   Σ_s ρ_E(s) KL(P_E(·|s) ‖ P_π(·|s))
-    policy KL   Σ_s ρ_E(s) KL(π_E(·|s) ‖ π(·|s))     (right and stay are one action in the last state: not identifiable)
+    policy KL   Σ_s ρ_E(s) KL(π_E(·|s) ‖ π(·|s))     (right and stay are equivalent, hence not identifiable, in state 4)
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run(settings: Settings) -> Outcome:
 
 
 def _one(mdp: MDP, pi: Floats, settings: Settings, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scores of the baselines and the curve of D-BOT, by dynamics."""
+    """Return the scores of the baselines and the curve of D-BOT, by dynamics."""
     gamma, rng = settings.discount, np.random.default_rng(seed)
     shown = mdp.induced_chain(pi).sample_transitions(settings.expert_transitions, gamma, rng)
     estimated = OfflineData.sample(mdp, settings.offline_transitions, gamma, rng)
@@ -114,7 +114,7 @@ def _one(mdp: MDP, pi: Floats, settings: Settings, seed: int) -> tuple[dict[str,
 
 
 def measure(mdp: MDP, pi: Floats, policy: Floats, settings: Any) -> list[float]:
-    """In the order of MEASURES; of the settings, discount and tol."""
+    """Return the scores of a policy in the order of MEASURES."""
     expert, learner = mdp.induced_chain(pi), mdp.induced_chain(policy)
     rho = expert.occupancy(settings.discount)
     d = distance(expert, learner, cost="indicator", discount=settings.discount, tol=settings.tol).value
@@ -168,7 +168,7 @@ def table(outcome: Outcome) -> list[Row]:
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """Median distance and median kernel KL, by expert, dynamics and method."""
+    """Return median distance and median kernel KL by expert, dynamics and method."""
     return {
         f"epsilon={epsilon:g}, {dynamics} dynamics, {name}": {
             measure: float(np.median(scores[:, MEASURES.index(measure)])) for measure in ("distance", "kernel_kl")
@@ -178,7 +178,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    sentences = ["* least median of its block; seeds share their data among all methods", FAIRNESS]
+    sentences = ["* smallest median of its block; all methods use the same data for each seed", FAIRNESS]
     for epsilon, dynamics in outcome.curves:
         where = f"ε = {epsilon:g}, {dynamics} dynamics"
         for measure, words in (("distance", "distance"), ("kernel_kl", "kernel KL")):
@@ -203,7 +203,7 @@ def _scores(outcome: Outcome, epsilon: float, dynamics: str, measure: str = "dis
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """With a stochastic expert, is imitation by the metric ahead of the paper's two baselines, and of all others?"""
+    """Check whether, with a stochastic expert, D-BOT is ahead of the paper's baselines and of all other methods."""
     scores = _scores(outcome, max(outcome.settings.epsilons), "known")
     ahead, level = standing(scores.pop(OURS), scores)
     foils = [name for name in ("PW-DICE", "IOSTOM-style") if name in scores]

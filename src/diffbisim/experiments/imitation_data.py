@@ -1,7 +1,7 @@
-"""How many expert transitions each method needs: the five-state chain, a stochastic expert, known dynamics.
+"""Number of expert transitions that each method needs: five-state chain, stochastic expert, known dynamics.
 
-The set-up is that of imitation_chain.py. An empirical kernel is off by about n^(-1/2), and so is the distance of what
-reproduces it; methods whose error stays as the data grow are biased, whatever the number.
+The setup is that of imitation_chain.py. The error of an empirical kernel is of order n^(-1/2), and so is the distance
+of a policy that reproduces it; methods whose error does not decrease with the data are biased.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def _winners(outcome: Outcome, measured: str) -> str:
-    """Who has the least median at each number of transitions, and who is level with it."""
+    """Return which method has the smallest median at each number of transitions, and which are level with it."""
     column, words = MEASURES.index(measured), []
     for k, number in enumerate(outcome.settings.numbers):
         scores = {name: of[k, :, column] for name, of in outcome.scores.items()}
@@ -119,8 +119,8 @@ def _winners(outcome: Outcome, measured: str) -> str:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Beyond the paper, which does not say how many transitions it used."""
-    return BEYOND, "How the methods do with few and with many transitions, on one chain."
+    """Return that this is not in the paper, which does not report its number of transitions."""
+    return BEYOND, "It compares the methods with few and with many transitions on one chain."
 
 
 def plot(outcome: Outcome) -> Figure:

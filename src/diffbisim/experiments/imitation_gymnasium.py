@@ -1,13 +1,13 @@
-"""Imitation on Gymnasium's tables: how close in distance, and in the return that no imitator was told.
+"""Imitation in Gymnasium's tabular environments: distance to the expert, and the return, which imitators do not see.
 
-The expert is optimal for the environment's own reward and shows states only, in rollouts: no actions, no rewards. Every
-method gets the chain of these observations, in which states that were never left are absorbing, and the true table of
-transitions. Returns are exact expectations over episodes of 200 steps; a share of 1 is the expert's, also where returns
-are negative: 1 - (expert's - own) / |expert's|. Distances are to the true expert, cost 1{x ≠ y}.
+The expert is optimal for the environment's reward and shows only states, in rollouts. Every method gets the empirical
+chain of these observations, in which states without successors are absorbing, and the true transition table. Returns
+are exact expectations over episodes of 200 steps, reported as a share of the expert's, 1 - (expert's - own) /
+|expert's|. Distances are to the true expert, with cost 1{x ≠ y}.
 
-20 000 transitions of a slippery walk leave an empirical chain at a distance of about 0.1 from the expert's own, and
-whoever fits it closely fits its noise. "D-BOT, simplest" ends with ``simplest=True``, which knows the counts and
-nothing of the return: the policy is deterministic if the data cannot tell that from the best.
+After 20,000 transitions of a slippery walk the distance of the empirical chain to the expert's chain is still about
+0.1, so fitting it closely fits noise. "D-BOT, simplest" uses ``simplest=True``, which prefers a deterministic policy if
+the data do not distinguish it from the best one; it uses the counts, but not the return.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from diffbisim.chain import MarkovChain, Transitions
     from diffbisim.mdp import MDP
 
-TITLE = "Gymnasium, tables known, experts who show states only"
-CLAIM = "The paper stops at five states."
+TITLE = "Gymnasium environments with known tables, experts observed through states only"
+CLAIM = "The paper considers five states."
 
 HORIZON = 200
-LARGE = 100  # states; the cone programs are left out beyond
+LARGE = 100  # number of states above which the cone programs are skipped
 CONES = ("PW-DICE", "SMODICE", "LobsDICE")
 SIMPLEST = f"{OURS}, simplest"
 LEAST = 1e-4  # smaller distances are drawn here
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class _Scene:
-    """One environment: its table, the expert that was watched, and how policies are scored."""
+    """An environment with its table, the observed expert, and the scoring of policies."""
 
     mdp: MDP
     expert: Any
@@ -84,7 +84,7 @@ class _Scene:
         return [d, 1.0 - (self.best - expected_return(self.mdp, policy, HORIZON)) / abs(self.best), seconds]
 
     def ours(self, walk: Transitions) -> list[list[float]]:
-        """The best policy, and the simplest that the data cannot tell from it."""
+        """Return the best policy, and the simplest one that the data do not distinguish from it."""
         began, s = time.perf_counter(), self.settings
         best = imitate(self.mdp, walk, "indicator", s.discount, max_iterations=s.iterations, tol=s.tol)
         then = time.perf_counter()
@@ -179,8 +179,8 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Beyond the paper, which stops at five states."""
-    return BEYOND, "Gymnasium's tables with up to 500 states."
+    """Return that this is not in the paper, which considers five states."""
+    return BEYOND, "Gymnasium's tabular environments with up to 500 states."
 
 
 def plot(outcome: Outcome) -> Figure:

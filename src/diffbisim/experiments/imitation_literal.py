@@ -1,14 +1,14 @@
-"""The paper's Algorithm 3 to the letter, and what becomes of it with steps instead of best responses.
+"""The paper's Algorithm 3 as printed, with the sign corrected, and with steps instead of best responses.
 
-On the five-state chain the expert is known exactly. Each outer iteration evaluates the distance and its implicit
-reward r at the current policy, then
+On the five-state chain the expert is known exactly. Each outer iteration evaluates the distance and its implicit reward
+r at the current policy, and then
 
-    as printed         maximizes -r, the sign in the paper, by reinforcement learning to convergence
+    as printed         maximizes -r (the sign in the paper) by reinforcement learning to convergence
     best response      maximizes +r, likewise to convergence
-    steps              moves the policy along +r as far as the distance promises, and estimates r anew (the default)
+    steps              moves the policy along +r by a step that decreases the distance (the default)
 
-A best response is deterministic, so against a stochastic expert it can never come closer than the best of all
-deterministic policies, a floor found here by trying all of them, and it goes around in cycles: there are finitely many.
+A best response is deterministic, so with a stochastic expert it cannot be closer than the best deterministic policy,
+which is found here by enumeration; since there are finitely many deterministic policies, it ends in a cycle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLE = "Algorithm 3 to the letter, with the sign corrected, and with steps"
+TITLE = "Algorithm 3 as printed, with the sign corrected, and with steps"
 CLAIM = "Algorithm 3 runs reinforcement learning to convergence under the (negated) implicit reward at each outer step."
 
 RULES: dict[str, Update] = {
@@ -87,7 +87,7 @@ def _filled(values: tuple[float, ...], length: int) -> list[float]:
 
 
 def period(values: Floats) -> int:
-    """The length of the cycle that the last half of a run goes around in; 0 if there is none."""
+    """Return the length of the cycle in the last half of a run; 0 if there is none."""
     last = values[len(values) // 2 :]
     for p in range(1, len(last) // 2):
         if np.abs(last[p:] - last[:-p]).max() <= 1e-9:
@@ -146,7 +146,7 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Does the printed algorithm reach a stochastic expert, with its own sign or the other?"""
+    """Check whether the printed algorithm reaches a stochastic expert, with either sign."""
     noisy = max(epsilon for epsilon, _ in outcome.values)
     last = {name: float(np.median(outcome.values[noisy, name][:, -1])) for name in RULES}
     if last["as printed"] <= last["steps"]:

@@ -1,16 +1,17 @@
-"""What state marginals cannot tell: a ring on which policies differ in how they move, not in where they are.
+"""Policies with equal state marginals on a ring, which differ in their transitions only.
 
 The expert walks forward on a ring of n states, started uniformly; a learner may also go backward or stay. Every policy
-that acts alike in all states has the uniform state occupancy, so every distance between state occupancies is zero along
+that acts the same in all states has the uniform occupancy, so every distance between state occupancies is zero along
 
     π_p = (1-p) forward + p backward,      0 ≤ p ≤ 1,
 
-while the bisimulation distance with cost 1{x ≠ y} is not. Known: the expert is deterministic, so only the starts can be
-coupled, and the difference of the two positions is a walk on the ring with steps 0 (1-p) or -2 (p). With K its kernel
+while the bisimulation distance with cost 1{x ≠ y} is not. Since the expert is deterministic, only the initial states
+can be coupled, and the difference of the two positions is a walk on the ring with steps 0 (1-p) or -2 (p). With its
+kernel K,
 
     d(p) = (1-γ) [(I - γK)^{-1} 1{· ≠ 0}](0).
 
-Second, every method is given the exact MDP and the exact expert: what does it make of them?
+In addition, every method is run with the exact MDP and the exact expert.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLE = "Equal state marginals: what each method makes of a walk around a ring"
+TITLE = "Equal state marginals: imitating a walk around a ring"
 
 CLAIM = "The metric captures causal transition structure that marginal occupancy measures cannot distinguish."
 
@@ -139,7 +140,7 @@ def findings(outcome: Outcome) -> list[str]:
         "backward steps",
         f"distance: from 0 to {outcome.value[-1]:.3f}, equal to its closed form to "
         f"{found['largest_error_of_distance']:.0e}",
-        f"content with the wrong policy, at equal state occupancies: {', '.join(blind) or 'none'}",
+        f"methods that return a wrong policy with equal state occupancies: {', '.join(blind) or 'none'}",
         *left_out(outcome.scores),
     ]
 
@@ -149,7 +150,7 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
     if s["largest_difference_of_marginals"] > 1e-9 or s["distance_all_backward"] < 0.1:
         return DIFFERS, "The marginals differ too, or the metric does not."
     return AGREES, (
-        "True of marginals of states. Marginals of transitions do tell these policies apart, and so do the methods "
+        "True for marginals of states. Marginals of transitions do distinguish these policies, and so do the methods "
         "that match them."
     )
 

@@ -1,21 +1,22 @@
-"""Where the metric is needed: experts that no policy can reproduce, that were hardly seen, or that live elsewhere.
+"""Imitation tasks that need a metric: experts that cannot be reproduced, are rarely observed, or have other states.
 
-Likelihood compares the transitions of one state with the expert's in the same state. It has nothing to say about
-transitions that the learner cannot make, about states where the expert was never seen, and about experts with other
-states. A distance with a graded cost, here between positions, has: closer is better, and it looks ahead.
+Likelihood compares the transitions in a state with the expert's in the same state. It says nothing about transitions
+that the learner cannot make, states in which the expert was not observed, and experts with different states. A distance
+with a graded cost, here between positions, covers all of these: it prefers nearby states and takes the future into
+account.
 
     other slip        the expert walks around a pit and never slips, the learner slips once in five steps
-    other actions     the expert patrols in straight steps, the learner only has diagonal ones
+    other actions     the expert patrols in straight steps, the learner has only diagonal ones
     a cliff           the expert walks along its edge and never slips, the learner does
-    few transitions   a few short walks of a patrol that slips: many states are never seen
-    other grid        4 × 4 cells are shown, 8 × 8 are to act in: half the speed; linked by the positions
-    abstract chain    five stages are shown, 25 detailed states are to act in; linked by the rewards
+    few transitions   a few short walks of a patrol that slips, so that many states are never observed
+    other grid        the expert is shown on 4 × 4 cells, the learner has 8 × 8 (half the speed); linked by positions
+    abstract chain    the expert is shown as five stages, the learner has 25 detailed states; linked by rewards
 
-Every method gets the exact dynamics of the learner and the same expert; those that use a cost (state matching, PW-DICE)
-the same cost. Where the expert's states are not the learner's the baselines refuse; to give them a chance, every state
-of the expert is then replaced by the nearest one of the learner. Measured: d to the true expert with the graded cost,
-and what the imitators were not told: turns around the loop, time at the goal, or the mean reward, as shares of the
-expert's (in the other grid: of the most that can be had there).
+Every method gets the exact dynamics and the same expert; those that use a cost (state matching, PW-DICE) get the same
+cost. If the expert has other states than the learner, which the baselines do not support, each state of the expert is
+replaced by the learner's nearest one for them. The scores are d to the true expert with the graded cost, and a quantity
+that imitators do not see: turns around the loop, time at the goal, or the mean reward, as a share of the expert's (in
+the other grid: of the maximum).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FULL = Settings(episodes=(1, 3, 10), seeds=10)
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """One task: what is acted in, what is shown, and how the result is judged."""
+    """A task: the MDP, the expert, and how the result is scored."""
 
     name: str
     mdp: MDP
@@ -105,7 +106,7 @@ def _policies(scene: Scene, settings: Settings) -> dict[str, Floats]:
 
 
 def _translated(scene: Scene, discount: float) -> Floats:
-    """The expert's transition occupancy with each of its states replaced by the nearest one of the learner."""
+    """Return the expert's transition occupancy with each state replaced by the learner's nearest one."""
     near, n = scene.cost.argmin(axis=1), scene.mdp.n_states
     table = np.zeros((n, n))
     np.add.at(table, (near[:, None], near[None, :]), np.asarray(scene.truth.transition_occupancy(discount)))
@@ -124,7 +125,7 @@ def _scenes(settings: Settings) -> Iterator[Scene]:
 
 
 def _patrolling(name: str, grid: Grid, low: int, high: int, discount: float) -> Scene:
-    """The expert walks around the loop and never slips; all start anywhere on it."""
+    """Return an expert that walks around the loop and never slips; the initial distribution is uniform on it."""
     path, n = loop(grid, low, high), grid.rows * grid.columns
     start = np.bincount(path, minlength=n) / len(path)
     expert = path_chain(n, [*path, path[0]], start)
@@ -175,7 +176,7 @@ def _other_grid(settings: Settings) -> Scene:
     expert = path_chain(16, path, 0)
     mdp = large.mdp()
     fastest = mdp.induced_chain(optimal_policy(mdp, settings.discount, np.eye(64)[-1]))
-    best = fastest.occupancy(settings.discount)[-1]  # the expert's own is out of reach, at half its speed
+    best = fastest.occupancy(settings.discount)[-1]  # the expert's value is out of reach at half its speed
     return Scene(
         "other grid", mdp, expert, feature_cost(small.features, large.features),
         lambda chain: chain.occupancy(settings.discount)[-1] / best,
@@ -184,7 +185,7 @@ def _other_grid(settings: Settings) -> Scene:
 
 
 def _abstract(settings: Settings) -> Scene:
-    """Five blocks of five; the actions go right, left, stay, and land in the next block each in its way."""
+    """Return an MDP with five blocks of five states; each action has its own distribution within a block."""
     expert, blocks, size = block_quotient(), 5, 5
     between = np.array([birth_death(blocks, *p).transition for p in ((0.9, 0.05), (0.05, 0.9), (0.05, 0.05))])
     inside = np.random.default_rng(0).dirichlet(np.ones(size), size=(3, blocks * size, blocks))
@@ -244,7 +245,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def findings(outcome: Outcome) -> list[str]:
-    sentences = [f"the scenes were chosen to show where likelihood does not reach; {FAIRNESS}"]
+    sentences = [f"the scenes were chosen to show where likelihood is not enough; {FAIRNESS}"]
     for scene, scores in outcome.scores.items():
         ranked = dict(_ranked(outcome, scene))
         ours = ranked.pop(OURS)
@@ -260,8 +261,8 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Beyond the paper, whose expert acts in the learner's own MDP."""
-    return BEYOND, "Scenes of our choice: experts of other dynamics and of other state spaces."
+    """Return that this is not in the paper, whose expert acts in the learner's MDP."""
+    return BEYOND, "Scenes of our choice: experts with other dynamics and other state spaces."
 
 
 def plot(outcome: Outcome) -> Figure:

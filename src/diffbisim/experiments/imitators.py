@@ -1,7 +1,7 @@
-"""The methods that the imitation experiments compare, by the names of their rows.
+"""The methods that the imitation experiments compare, by name.
 
-All get the same: the dynamics (known, or estimated from offline data), the expert's transitions, the discount. Those
-that compare states by a cost, D-BOT, optimal transport of states and PW-DICE, get the same cost.
+All get the same dynamics (known, or estimated from offline data), expert transitions and discount. Those that use a
+cost between states (D-BOT, optimal transport of states, PW-DICE) get the same cost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METHODS: dict[str, Callable[..., baselines.BaselineResult]] = {
     "IOSTOM-style": baselines.iostom_style,
 }
 
-#: Relative difference of scores that counts as none, and absolute, where both are next to zero.
+#: Relative and absolute differences of scores that count as equal.
 LEVEL, NOTHING = 0.01, 1e-6
 
 BY_COST = ("state matching (OT)", "PW-DICE")
@@ -43,12 +43,12 @@ BY_COST = ("state matching (OT)", "PW-DICE")
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One run of D-BOT: what it held after every outer iteration."""
+    """A run of D-BOT, with its policies after every outer iteration."""
 
-    policy: Floats  # the best one of all
-    best: tuple[Floats, ...]  # the best one so far, per outer iteration
-    current: tuple[Floats, ...]  # the one that was evaluated
-    value: tuple[float, ...]  # its distance to the expert as it was given
+    policy: Floats  # the best policy
+    best: tuple[Floats, ...]  # best policy so far, per outer iteration
+    current: tuple[Floats, ...]  # policy that was evaluated
+    value: tuple[float, ...]  # its distance to the given expert
 
 
 def trace(
@@ -62,7 +62,7 @@ def trace(
     iterations: int = 100,
     tol: float = 1e-4,
 ) -> Trace:
-    """`diffbisim.imitate` in a known MDP, with the policies on the way kept."""
+    """Run `diffbisim.imitate` in a known MDP and record its policies."""
     if isinstance(expert, tuple):
         expert = Transitions.from_pairs(*expert, states=mdp.n_states)
     asked = Request(expert, cost, discount, make_update(update), tol, rng=as_generator(0), policy=policy)
@@ -74,7 +74,7 @@ def trace(
 
 
 class _Watched(PolicyObjective):
-    """Keeps the policies on the way."""
+    """Record the policies."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
@@ -91,7 +91,7 @@ class _Watched(PolicyObjective):
 def policies(
     offline: Any, expert: Any, discount: float, *, cost: Any = "indicator", ours: bool = True
 ) -> dict[str, Floats]:
-    """The policy of every method that can run here: those whose extra is not installed are left out."""
+    """Return the policy of every method whose extra is installed."""
     mdp = offline if isinstance(offline, MDP) else offline.mdp
     found = {OURS: trace(mdp, expert, discount, cost=cost).policy} if ours else {}
     for name in METHODS:
@@ -103,14 +103,14 @@ def policies(
 
 
 def baseline(name: str, offline: Any, expert: Any, discount: float, *, cost: Any = "indicator") -> Floats:
-    """The policy of one of METHODS; that it stops short or leaves out what no action can make is no news here."""
+    """Return the policy of one of METHODS, without warnings about convergence or impossible transitions."""
     more = {"cost": cost} if name in BY_COST else {}
     with quietly():
         return METHODS[name](offline, expert, discount, **more).policy
 
 
 def refusals(offline: Any, expert: Any, discount: float) -> tuple[str, ...]:
-    """The methods that do not take this expert as it is."""
+    """Return the methods that do not support this expert."""
     names = []
     for name, method in METHODS.items():
         try:
@@ -123,10 +123,10 @@ def refusals(offline: Any, expert: Any, discount: float) -> tuple[str, ...]:
 
 
 def standing(ours: Floats, others: Mapping[str, Floats]) -> tuple[list[str], list[str]]:
-    """The methods ahead of ours and those level with it, by scores ``(seeds,)`` on the same data, less is better.
+    """Return the methods ahead of ours and those level with it, by scores ``(seeds,)`` on the same data (less is best).
 
-    Level: the medians differ by no more than the share LEVEL, or the differences of the seeds are what chance makes of
-    none (a t interval of 95 %; with one seed nothing is known of chance, and only the share counts).
+    Methods are level if their medians differ by at most the fraction LEVEL, or if a 95% t interval of the differences
+    over the seeds contains zero (with one seed only the fraction is used).
     """
     ahead, level = [], []
     for name, scores in others.items():
@@ -140,7 +140,7 @@ def standing(ours: Floats, others: Mapping[str, Floats]) -> tuple[list[str], lis
 
 
 def _chance(apart: Floats) -> float:
-    """Half the width of a t interval for the mean."""
+    """Return half the width of a t interval for the mean."""
     from scipy.special import stdtrit
 
     n = apart.size
@@ -148,19 +148,19 @@ def _chance(apart: Floats) -> float:
 
 
 def ahead_and_level(ours: Floats, others: Mapping[str, Floats], name: str = OURS) -> str:
-    """Both in words."""
+    """Describe the methods ahead and level in a sentence."""
     ahead, level = standing(ours, others)
     return f"ahead of {name}: {', '.join(ahead) or 'none'}" + (f"; level with it: {', '.join(level)}" if level else "")
 
 
-#: What to say once of such comparisons.
+#: A note on the comparisons.
 FAIRNESS = (
-    f"{OURS} minimizes this distance, the other methods something else; level: medians within {LEVEL:.0%}, or no "
-    "difference beyond chance over the seeds (t interval of 95 %)"
+    f"{OURS} minimizes this distance, the other methods do not; level: medians within {LEVEL:.0%}, or no significant "
+    "difference over the seeds (95% t interval)"
 )
 
 
 def left_out(names: Any) -> list[str]:
-    """A sentence about the methods that did not run, if there are any."""
+    """Return a sentence about the methods that did not run, if any."""
     missing = [name for name in METHODS if name not in names]
     return [f'not run: {", ".join(missing)}; pip install "diffbisim[baselines]"'] if missing else []

@@ -1,4 +1,4 @@
-"""How exact must the inner solve be? The gradient after few improvements, against that of a full solve."""
+"""Accuracy of the gradient when the inner solver is stopped early, compared with a full solve."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Does the error of the gradient fall with the inner iterations?"""
+    """Check that the error of the gradient decreases with the inner iterations."""
     if outcome.bias[-1] < outcome.bias[0]:
-        return AGREES, "The error of the gradient is less after the last improvement than after the first."
-    return DIFFERS, "The error of the gradient did not fall."
+        return AGREES, "The error of the gradient is smaller after the last improvement than after the first."
+    return DIFFERS, "The error of the gradient did not decrease."
 
 
 def plot(outcome: Outcome) -> Figure:

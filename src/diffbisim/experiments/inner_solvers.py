@@ -1,10 +1,10 @@
-"""Exact against stochastic inner solves: the drift of a walk, found from its kernel and from samples of it.
+"""Exact and stochastic inner solvers: fitting the drift of a walk from its kernel and from samples.
 
-The exact solver knows the target's kernel. SOMCOT sees transitions only, a new one per iteration; its answers after a
-few thousand iterations are too large by more than the distance itself near the end, but their gradients still point the
-right way. Its two loops are compared in iterations: runs of the same length at every step, each with a new coupling
-(double loop), or one run in which all variables go on while the parameters move, by 128 iterations per step at first
-and more as the steps shrink (single loop).
+The exact solver uses the target's kernel; SOMCOT sees one new transition per iteration. Near the end its distances
+after a few thousand iterations are biased by more than the distance itself, but their gradients still have the right
+direction. Two loops are compared by the number of iterations: a new run of fixed length at every step (double loop), or
+one run that continues while the parameters change, with 128 iterations per step at first and more as the steps shrink
+(single loop).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from diffbisim.solvers import Somcot
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "Inner solvers: the drift found by exact solves, and by SOMCOT from samples"
+TITLE = "Inner solvers: fitting the drift by exact solves, and by SOMCOT from samples"
 CLAIM = "The parameters are recovered with SOMCOT inside, from samples."
 
 COLORS = {"exact": BLUE, "SOMCOT, double loop": VERMILION, "SOMCOT, single loop": GREEN}
@@ -146,10 +146,10 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Is the drift found from samples, within a tenth?"""
+    """Check that the drift is found from samples within 0.1."""
     error = max(value for name, value in summary(outcome)["median_error"].items() if name.startswith("SOMCOT"))
     if error <= 0.1:
-        return AGREES, "Within a tenth, though the estimated distances are far from the true ones."
+        return AGREES, "Within 0.1, although the estimated distances are far from the true ones."
     return DIFFERS, f"The median error is {error:.2f}."
 
 

@@ -1,13 +1,13 @@
-"""The landscape of a one-parameter fit: distance and exact derivative along the drift of a walk.
+"""Distance and exact derivative of a one-parameter model, the drift of a walk.
 
-The target walks with drift f* = 1.5; the model walks with drift f, and its kernel is a mixture of two fixed ones,
+The target has drift f* = 1.5, the model drift f, and its kernel is a mixture of two fixed ones,
 
     P(f) = σ(f) U + (1 - σ(f)) D,      dP/df = σ(f) (1 - σ(f)) (U - D),
 
-one step up (U) or down (D), staying at the ends. So by the chain rule d'(f) = <∂d/∂P_Y, dP/df>. The ground cost is
-the difference of positions. Known: the monotone coupling is optimal, hence d(f) = |<ρ_f, r> - <ρ_f*, r>| with ρ the
-discounted occupancy and r the position. At f* the distance is zero and has a kink: constant gradient steps rattle
-around it, whatever the accuracy of the gradient.
+one step up (U) or down (D), staying at the ends. By the chain rule d'(f) = <∂d/∂P_Y, dP/df>. The cost is the difference
+of positions. The monotone coupling is optimal, hence d(f) = |<ρ_f, r> - <ρ_f*, r>| with ρ the discounted occupancy and
+r the position. At f* the distance is zero and has a kink, around which constant gradient steps oscillate even if the
+gradient is exact.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def _distance(f: float, settings: Settings) -> DistanceResult:
 
 
 def _derivative(result: DistanceResult, f: float, n: int) -> float:
-    """d'(f) = <∂d/∂P_Y, dP/df>."""
+    """Return d'(f) = <∂d/∂P_Y, dP/df>."""
     up = 1.0 / (1.0 + np.exp(-f))
     U, D = birth_death(n, 1.0, 0.0).transition, birth_death(n, 0.0, 1.0).transition
     return float(np.sum(result.gradient.transition_y * (up * (1.0 - up) * (U - D))))
 
 
 def _mean_position(drifts: Any, settings: Settings) -> Floats:
-    """<ρ_f, r>, the discounted mean of the position."""
+    """Return <ρ_f, r>, the discounted mean of the position."""
     position = np.arange(settings.n_states)
     return np.array([drift_walk(f, settings.n_states).occupancy(settings.discount) @ position for f in drifts])
 
@@ -153,8 +153,8 @@ def verdict(outcome: Outcome) -> tuple[str, str]:
     if max(s["largest_error_of_distance"], s["largest_error_of_derivative"]) > 1e-5:
         return DIFFERS, "The gradient is not the derivative of the distance."
     return IN_PART, (
-        "The formula is the derivative, everywhere but at the minimum. There the distance has a kink, so steps of a "
-        "constant length overshoot even with an exact gradient: the estimate is not to blame alone."
+        "The formula is the derivative everywhere except at the minimum. There the distance has a kink, so steps of "
+        "constant length overshoot even with an exact gradient, not only because of estimation errors."
     )
 
 

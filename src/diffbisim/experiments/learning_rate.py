@@ -1,7 +1,7 @@
-"""The learning rate of a fit: Adam with several rates, annealed or not, against the step rule, on the drift walk.
+"""Learning rates: Adam with constant and annealed rates, compared with the step rule, on the drift walk.
 
-The distance is sharp at its minimum: constant steps rattle at a height given by their length, annealed ones come
-closer, and Polyak's lengths need no rate at all.
+The distance has a kink at its minimum: constant steps oscillate at a level given by their length, annealed steps come
+closer, and Polyak's step lengths need no rate.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _adam(values: dict[str, float], annealed: bool) -> list[float]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Does the best constant rate stay behind a rule that adapts?"""
+    """Check whether the best constant rate is behind the adaptive rule."""
     best = summary(outcome)["best_distance"]
     rates = ", ".join(f"{rate:g}" for rate in outcome.settings.rates)
     if min(_adam(best, False)) > 2 * best["step rule"]:

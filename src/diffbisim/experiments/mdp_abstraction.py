@@ -1,11 +1,11 @@
-"""Abstraction of four rooms with an irrelevant variable: many candidates against the methods of the literature.
+"""Abstraction of four rooms with an irrelevant variable, compared with methods from the literature.
 
-40 cells times 3 values of a variable that means nothing, 120 states, slip 0.1, γ = 0.95. For k = 5 … 40 classes the
-loss of the lifted optimal policy in the worst state, exact: Ferns' ε-balls, greedy closest pairs, k-medians on Q*,
-k-medians on Ferns' metric (median over the seeds, and the best of them), and `abstract`, the best of all by exact
-evaluation.
+There are 40 cells times 3 values of a variable without effect, 120 states, slip 0.1, γ = 0.95. For k = 5 … 40 classes
+the exact loss of the lifted optimal policy in the worst state is computed for Ferns' ε-balls, greedy closest pairs,
+k-medians on Q*, k-medians on Ferns' metric (median and best over the seeds), and `abstract`, the best of all candidates
+by exact evaluation.
 
-Besides, how good a-priori bounds are where the variable means a little (influence ν) and the 40 cells are the classes.
+In addition, a-priori bounds are evaluated with the 40 cells as classes if the variable has a small influence ν.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run(settings: Settings) -> Outcome:
 
 
 def _rows(k: int, found: AbstractionResult) -> list[Row]:
-    """Median and best of every method; "lump", the exact quotient, is what all of them find at 40."""
+    """Return median and best loss of every method; at 40 classes all of them find the exact quotient."""
     rows: list[Row] = []
     for name, method in METHODS.items():
         tried = [row for row in found.candidates if row.method in (method, "lump")]
@@ -82,7 +82,7 @@ def _statistics(name: str, losses: list[float]) -> dict[str, float]:
 
 
 def _bounds(influence: float, discount: float) -> Row:
-    """True loss and a-priori bounds with the cells as classes, where the variable means a little."""
+    """Return the true loss and a-priori bounds with the cells as classes, for several influences."""
     found = abstract(four_rooms(7, irrelevant=3, influence=influence), discount=discount, labels=np.arange(120) // 3)
     names = "loss", "reward_bound", "bound", "family_bound"
     return {"influence": influence, **{name: float(getattr(found, name)) for name in names}}
@@ -93,7 +93,7 @@ def records(outcome: Outcome) -> list[Row]:
 
 
 def table(outcome: Outcome) -> list[Row]:
-    """Loss in the worst state: the median over the seeds, and the best of them."""
+    """Return the loss in the worst state: median and best over the seeds."""
     rows: list[Row] = []
     for k in outcome.settings.sizes:
         own = {row["method"]: row for row in outcome.rows if row["states"] == k}
@@ -165,7 +165,7 @@ def plot(outcome: Outcome) -> Figure:
 
 
 def _draw_classes(ax: Axes, found: AbstractionResult) -> None:
-    """The classes on the map of the rooms, and the lifted policy."""
+    """Draw the classes on the map of the rooms, and the lifted policy."""
     from matplotlib import colormaps
 
     cells: Floats = np.full((7, 7, 3), 0.25)

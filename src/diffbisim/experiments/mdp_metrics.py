@@ -1,8 +1,8 @@
-"""The metrics of reinforcement learning on three small worlds: Ferns', lax, and that of the optimal policy.
+"""State metrics on three small MDPs: Ferns' metric, the lax metric, and the metric of the optimal policy.
 
-FrozenLake 8×8 (slippery), Taxi and four rooms. For each the metric between all states (of the exact quotient),
-certified; the picture shows how far every cell is from one. Known: lax is never above Ferns', and both bound
-differences of optimal values. So does the metric of the optimal policy, for its own values are the optimal ones.
+The MDPs are FrozenLake 8×8 (slippery), Taxi and four rooms. The metrics between all states (of the exact quotient) are
+certified; the plot shows the distance of every cell from one. The lax metric is at most Ferns' metric, and both bound
+differences of optimal values; so does the metric of the optimal policy, whose values are the optimal ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """An MDP, its cells on a map, and the metrics between its states."""
+    """An MDP, the map of its cells, and the metrics between its states."""
 
     mdp: MDP
     classes: Integers  # (n,) by lumping
@@ -86,13 +86,13 @@ def _world(name: str, settings: Settings) -> World:
 
 
 def _of_policy(mdp: MDP, discount: float) -> MDP:
-    """The chain of the optimal policy as an MDP of one action: its metric is that of the chain."""
+    """Return the chain of the optimal policy as an MDP with one action, whose metric is that of the chain."""
     chain = mdp.induced_chain(optimal_policy(mdp, discount))
     return MDP([chain.transition], rewards=chain.rewards)
 
 
 def _made(name: str) -> tuple[MDP, Integers, int]:
-    """The MDP, the map of its cells and the state to measure from; for Taxi with the passenger aboard."""
+    """Return the MDP, the map of its cells and the reference state."""
     if name == "four rooms":
         mdp = four_rooms(7)
         cells = np.full((7, 7), -1)
@@ -122,7 +122,7 @@ def records(outcome: Outcome) -> list[Row]:
 
 
 def _against_values(world: World, metric: str) -> dict[str, float]:
-    """How much of the metric differences of optimal values fill, over pairs that are apart (0.1 % of the largest)."""
+    """Return differences of optimal values as a share of the metric, for pairs above 0.1% of the largest distance."""
     distances = world.metrics[metric]
     apart = distances > 1e-3 * distances.max()
     share = np.abs(np.subtract.outer(world.values, world.values))[apart] / distances[apart]
@@ -130,7 +130,7 @@ def _against_values(world: World, metric: str) -> dict[str, float]:
 
 
 def table(outcome: Outcome) -> list[Row]:
-    """Sweeps: transports solved, in full sweeps; value share: |v*(s) - v*(t)| as a share of the metric."""
+    """Return the rows to print; sweeps are transports solved per pair, value shares |v*(s) - v*(t)| over the metric."""
     return [
         {
             "world": row["world"],
@@ -159,7 +159,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _ratio(world: World) -> float:
-    """Mean of lax over mean of matched."""
+    """Return the mean of the lax metric over that of Ferns'."""
     return float(world.metrics["lax"].mean() / world.metrics["Ferns (matched)"].mean())
 
 

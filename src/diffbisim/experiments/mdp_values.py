@@ -1,8 +1,8 @@
-"""Value bounds: the metric between two states against the difference of their optimal values.
+"""Value bounds: the metric between two states, compared with the difference of their optimal values.
 
 ``|v*(s) - v*(t)| ≤ U(s,t)`` for Ferns' and the lax metric, and ``v*(s) - v*(t) ≤ S(s,t)`` for the directed one, with
 v* = (1-γ) V*. Every point is a pair of states of a random MDP (dense, sparse or deterministic) or of four rooms; the
-bound is the diagonal. A tight metric has points near it.
+bound is the diagonal, and a tight metric has points close to it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def findings(outcome: Outcome) -> list[str]:
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
     if summary(outcome)["violations"]:
-        return DIFFERS, "A certified bound was violated, which is a mistake."
+        return DIFFERS, "A certified bound was violated, which is a bug."
     return BEYOND, "No bound was violated."
 
 

@@ -1,15 +1,15 @@
-"""Noisy blocks: where nothing can be lumped exactly, who finds the nearest small chain?
+"""Compression of noisy block chains, which cannot be lumped exactly.
 
-Every row of the block chain is mixed with a random law, P = (1-ε) P_blocks + ε Dirichlet(1). Exact lumping then merges
-nothing. Compared, all with 5 states, by certified distance:
+Every row of the block chain is mixed with a random distribution, P = (1-ε) P_blocks + ε Dirichlet(1), so that exact
+lumping merges nothing. The following chains with 5 states are compared by certified distance:
 
     compress      `diffbisim.compress`, which does not know the blocks
-    true blocks   the average over the true blocks, weighted by occupancy
-    k-means       scikit-learn's, on the features (reward, expected reward after 1, 2, … steps), then averaged
-    PCCA+         deeptime's, hardened, then averaged; it does not see rewards, and as it wants a reversible kernel it
-                  gets (P + P*)/2 with P* the reversal under the stationary law
+    true blocks   averages over the true blocks, weighted by occupancy
+    k-means       scikit-learn on the features (reward, expected reward after 1, 2, … steps), then averaged
+    PCCA+         deeptime, with hard assignments, then averaged; it does not use rewards, and since it needs a
+                  reversible kernel it gets (P + P*)/2, with P* the reversal under the stationary distribution
 
-The peers are left out where their packages are not installed.
+Methods whose packages are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _compare(settings: Settings, noise: float, seed: int) -> Row:
 
 
 def averaged(chain: MarkovChain, labels: Integers, discount: float) -> float:
-    """Distance of the chain averaged over classes, with median rewards."""
+    """Return the distance of the chain averaged over classes, with median rewards."""
     target = Target(chain, discount, rewards=chain.rewards)
     return target.solve(average_over(target, labels, int(labels.max()) + 1)).value
 
@@ -158,12 +158,12 @@ def findings(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Beyond the paper, whose blocks have no noise."""
+    """Return that this is not in the paper, whose blocks have no noise."""
     return BEYOND, f"{_compared(outcome)}."
 
 
 def _compared(outcome: Outcome) -> str:
-    """With whom, on how many chains, and what came out."""
+    """Return a sentence that compares the methods."""
     worst, runs = summary(outcome)["worst_ratio_to_a_competitor"], len(outcome.rows)
     on = "On one random chain" if runs == 1 else f"On each of {runs} random chains"
     others = ", ".join(outcome.methods[1:])

@@ -1,8 +1,8 @@
-"""``report.html``: all experiments on one page that needs nothing else; pictures are in it, scripts are not.
+"""``report.html``: all experiments on one self-contained page, with embedded figures and without scripts.
 
-First the picture and the verdict of each experiment, as small multiples that lead to it; then what the paper claims
-beside what came out; then every experiment with its figure, its table and its settings. On a narrow screen the claims
-become cards, and wide tables scroll inside their frame.
+The page starts with a tile for each experiment (figure and verdict), followed by a table of the paper's claims and the
+results, and then each experiment with its figure, table and settings. On narrow screens the claims become cards, and
+wide tables scroll inside their frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diffbisim import __version__
 from diffbisim.experiments.report import AGREES, BEYOND, DIFFERS, IN_PART, Finished, code_of_package
 from diffbisim.io.files import replacing
 
-#: Style of a verdict; drawn, not written, since not every font has such signs.
+#: CSS classes of the verdicts, which are drawn because not every font has suitable symbols.
 SIGN = {AGREES: "agrees", IN_PART: "in-part", DIFFERS: "differs", BEYOND: "beyond"}
 
 STYLE = """
@@ -76,22 +76,22 @@ summary { cursor: pointer; padding: .4rem 0; }
   details { display: none; } }
 """
 
-#: Pixels of a small picture, for screens of two per unit of length.
+#: Width of a tile's figure in pixels, for high-density screens.
 TILE = 560
 
-#: Words of the page, said where they first occur.
+#: Definitions of terms used on the page.
 TERMS = """<dl class="terms">
-<dt>distance</dt><dd>the bisimulation metric: the least expected discounted cost of two chains that move together, when
-neither may look into the other's future</dd>
-<dt>certified</dt><dd>proved by the run itself: the true value lies between the bounds, rounding included</dd>
-<dt>encoder</dt><dd>which state of one chain stands for which of the other, in the best coupling</dd>
-<dt>verdict</dt><dd>whether what was measured agrees with what the paper says; filled: yes, half: in part, red: no,
-empty: the paper says nothing</dd>
+<dt>distance</dt><dd>the bisimulation metric: the minimal expected discounted cost of two coupled chains, neither of
+which anticipates the other's future</dd>
+<dt>certified</dt><dd>proved by the computation itself: the true value lies between the bounds, including rounding</dd>
+<dt>encoder</dt><dd>which state of one chain stands for which of the other, in the optimal coupling</dd>
+<dt>verdict</dt><dd>whether the results agree with the paper; filled: yes, half: in part, red: no, empty: not in the
+paper</dd>
 </dl>"""
 
 
 def write_page(path: Path, experiments: Mapping[str, Finished]) -> None:
-    """The page about these experiments, by name and in this order."""
+    """Return the page about these experiments, in this order."""
     with replacing(path) as file:
         file.write(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -116,8 +116,8 @@ def _provenance(experiments: Mapping[str, Finished]) -> str:
 
 
 def _picture(path: Path, title: str, width: int | None = None) -> str:
-    """A figure inside the page, scaled down to so many pixels if asked to be small."""
-    from PIL import Image  # matplotlib brings it
+    """Return an embedded figure, optionally scaled down to a width in pixels."""
+    from PIL import Image  # a dependency of matplotlib
 
     data = path.read_bytes()
     if width is not None:
@@ -129,7 +129,7 @@ def _picture(path: Path, title: str, width: int | None = None) -> str:
 
 
 def _tiles(experiments: Mapping[str, Finished]) -> str:
-    """Small multiples: picture and verdict of each."""
+    """Return the tiles with the figure and verdict of each experiment."""
     tiles = "".join(
         f'<li><a href="#{name}"><strong>{escape(done.title)}</strong>'
         f"{_picture(done.files[0], done.title, TILE)}"
@@ -158,7 +158,7 @@ def _claims(experiments: Mapping[str, Finished]) -> str:
 
 
 def _framed(table: str, kind: str = "") -> str:
-    """In a frame that scrolls, also by the keyboard."""
+    """Put a table in a scrollable frame, which is accessible by keyboard."""
     return f'<div class="frame {kind}" tabindex="0">{table}</div>'
 
 

@@ -1,7 +1,7 @@
-"""What every experiment leaves behind: a figure (.png), all rows (.csv), and everything else (.json), written last.
+"""The files of an experiment: a figure (.png), all rows (.csv), and everything else (.json), which is written last.
 
-The .json says with which settings and by which code it was made, so that it can be taken instead of a new run, and it
-holds all that the page (page.py) and the terminal show.
+The .json file contains the settings and a checksum of the code, so that it can be reused instead of a new run, and
+everything that the page (page.py) and the terminal show.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGREES, IN_PART, DIFFERS, BEYOND = "agrees", "agrees in part", "differs", "not i
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished experiment, ready to be shown."""
+    """A finished experiment."""
 
     title: str
     claim: str  # what the paper says; empty if nothing
@@ -39,11 +39,11 @@ class Finished:
     settings: Mapping[str, Any]
     seconds: float
     files: tuple[Path, ...]
-    new: bool = True  # False if it was made by an earlier run
+    new: bool = True  # False if it is from an earlier run
 
 
 def finish(module: Any, name: str, settings: Any, folder: Path) -> Finished:
-    """Run an experiment, write its files and say what is in them."""
+    """Run an experiment, write its files and return its results."""
     began = time.perf_counter()
     outcome = module.run(settings)
     seconds = time.perf_counter() - began
@@ -74,12 +74,12 @@ def finish(module: Any, name: str, settings: Any, folder: Path) -> Finished:
 
 
 def not_run(module: Any, why: str) -> Finished:
-    """In the place of an experiment that could not be run."""
+    """Return a placeholder for an experiment that could not be run."""
     return Finished(module.TITLE, module.CLAIM, "not run", why, (), (), (), {}, 0.0, ())
 
 
 def stored(folder: Path, name: str, settings: Any = None) -> Finished | None:
-    """What an earlier run of the same code left; None if there is nothing, or if its settings were others."""
+    """Return the results of an earlier run with the same code and settings, or None."""
     files = _files(folder, name)
     try:
         report = json.loads(files[2].read_text(encoding="utf-8"))
@@ -88,12 +88,12 @@ def stored(folder: Path, name: str, settings: Any = None) -> Finished | None:
             same = same and report["settings"] == json.loads(json.dumps(asdict(settings)))
         return replace(_finished(report, files), new=False) if same else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # no such file, or not ours: it is made anew
+        return None  # missing or invalid, so it is created again
 
 
 @cache
 def code_of_package() -> str:
-    """A checksum of all sources: results of other code are not those of this one."""
+    """Return a checksum of all sources, for recognizing results of the same code."""
     root, digest = Path(diffbisim.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

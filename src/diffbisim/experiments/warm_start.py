@@ -1,11 +1,11 @@
-"""Warm starts and the single loop: the inner work of a fit of a chain squeezed into fewer states.
+"""Warm starts and the single loop: inner work of fitting a chain with fewer states.
 
-    cold         every inner solve begins anew
-    warm         it begins at the last solution
-    gap          and is no more exact than the step deserves
+    cold         every inner solve starts from scratch
+    warm         it starts from the last solution
+    gap          and its accuracy is tied to the step length
     single loop  one sweep per step, with pivots where they matter
 
-Work is counted, not timed: pivots of the transports, sweeps over the pairs, and apart from them the sweeps for the
+Work is counted instead of timed: pivots of the transports, sweeps over the pairs and, separately, sweeps for the
 occupancy, which the gradient needs. The certification of the result is included.
 """
 
@@ -134,11 +134,11 @@ def _range(values: list[float]) -> str:
 
 
 def verdict(outcome: Outcome) -> tuple[str, str]:
-    """Do warm starts save work, and does a single loop save more?"""
+    """Check that warm starts save work, and that a single loop saves more."""
     work = summary(outcome)["inner_work"]
     if work["single loop"] < work["double loop, warm"] < work["double loop, cold"]:
         return AGREES, "Both do."
-    return IN_PART, "Not every one of these savings showed."
+    return IN_PART, "Not all of these savings were observed."
 
 
 def plot(outcome: Outcome) -> Figure:

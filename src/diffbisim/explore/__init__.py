@@ -1,7 +1,7 @@
-"""A page to look at: two chains, how they are coupled and where the distance between them arises.
+"""An interactive HTML page about two chains, their coupling, and where their distance arises.
 
-One file of HTML holds the data, the script and the drawing library (plotly.js), so that it opens from a disk without a
-server or a network. `data.py` makes what is shown out of a result, `page.js` shows it, `page.css` dresses it.
+A single HTML file contains the data, the script and the plotting library (plotly.js), so that it needs no server and no
+network. `data.py` prepares the data, `page.js` draws them, and `page.css` styles the page.
 """
 
 from __future__ import annotations
@@ -20,17 +20,24 @@ __all__ = ["explore"]
 
 
 def explore(result: Any, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
-    """Write the page about a distance, a compression, or a sweep over sizes (with a slider); returns its path.
+    """Write an interactive page about a distance, a compression, or a sweep over sizes (with a slider).
 
     Parameters
     ----------
-    result : what distance, compress, fit, imitate or compress_sweep return
-    path : of the page, such as ``"page.html"``
-    names : what the two chains are called on it
+    result : object
+        The result of distance, compress, fit, imitate or compress_sweep.
+    path : str or Path
+        Output file, such as ``"page.html"``.
+    names : pair of str, default=("X", "Y")
+        Names of the two chains on the page.
+
+    Returns
+    -------
+    path : Path
     """
     page = Path(path)
     if page.suffix.lower() not in (".html", ".htm"):
-        raise InvalidArgument(f"path is {str(path)!r}; a page ends in .html")
+        raise InvalidArgument(f"path is {str(path)!r}; it must end in .html")
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
@@ -40,6 +47,6 @@ def explore(result: Any, path: str | Path, *, names: tuple[str, str] = ("X", "Y"
     parts |= {"data": data.replace("<", "\\u003c"), "plotly": get_plotlyjs(), "version": __version__}
     text = (files("diffbisim.explore") / "page.html").read_text(encoding="utf-8")
     with replacing(page) as file:
-        for k, piece in enumerate(text.split("%%")):  # text and the names of parts in turn
+        for k, piece in enumerate(text.split("%%")):  # alternately text and names of parts
             file.write(parts[piece] if k % 2 else piece)
     return page

@@ -1,14 +1,14 @@
-"""What the page shows of a result, as JSON.
+"""The data of the page, as JSON.
 
-A screen has room for so many disks and cells (`MOST`). Larger chains are shown by groups of states that behave alike:
-those whose distances to the states of the other chain are similar. With w the occupancy within a group
+The number of disks and cells on a screen is limited (`MOST`). The states of larger chains are grouped by similar
+distances to the states of the other chain. With w the normalized occupancy within a group,
 
     P(g, h) = Σ_{x∈g} w(x) Σ_{x'∈h} P(x, x')        λ(h|g) = Σ_{x∈g} w(x) Σ_{y∈h} λ(y|x)
 
-are averages, visits and cost are sums, so that the groups still add up to the distance. The pairs that cost most are
-listed state by state whatever the size.
+are averages, while visits and costs are sums, so that those of the groups still sum to the distance. The pairs with the
+highest cost are listed by state for chains of any size.
 
-A matrix is sent by rows: row k has its entries ``j[p[k]:p[k+1]]`` and ``v[p[k]:p[k+1]]``; what is missing is zero.
+A matrix is stored by rows: row k has the entries ``v[p[k]:p[k+1]]`` in the columns ``j[p[k]:p[k+1]]``.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.contributions import Contributions
 from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.ordering import Order, alike, by_barycenter
+from diffbisim.ordering import Order, by_barycenter, cluster_order
 
 if TYPE_CHECKING:
     from diffbisim.results import DistanceResult
 
-MOST = 160  # disks of a graph, rows of a heat map
-PAIRS = 60  # listed one by one
-PLANS = 30  # of these, how the next states are coupled
-MOVES = 8  # of a plan
-MEMBERS = 12  # states of a group that are named
-NEIGHBORS = 4  # most probable next states that a layout holds near
+MOST = 160  # maximum number of disks of a graph and of rows of a heat map
+PAIRS = 60  # number of pairs that are listed
+PLANS = 30  # number of listed pairs whose plans are shown
+MOVES = 8  # number of entries of a plan that are shown
+MEMBERS = 12  # number of states of a group that are named
+NEIGHBORS = 4  # number of most probable successors that a layout places nearby
 
 Json = dict[str, Any]
 
 
 class Groups(NamedTuple):
-    """States of one chain as the page shows them."""
+    """The groups of states of one chain."""
 
-    of: Order  # (n,) the group of each state; groups are numbered in the order shown
-    sums: Any  # (groups, n) ones and zeros
-    means: Any  # (groups, n) the same, rows weighted by occupancy and summing to one
+    of: Order  # (n,) group of each state; groups are numbered in the order shown
+    sums: Any  # (groups, n) indicator matrix
+    means: Any  # (groups, n) indicator matrix weighted by occupancy, with rows that sum to one
 
 
 def page_data(result: Any, names: tuple[str, str]) -> Json:
-    """All that the page knows, of one result or of a sweep."""
+    """Return the data of the page for one result or a sweep."""
     found = list(getattr(result, "results", [result]))
     distances = [_of_chains(getattr(one, "distance", one)) for one in found]
     finest = max(distances, key=lambda d: d.problem.y.n_states)
@@ -76,11 +76,11 @@ def _of_chains(d: Any) -> DistanceResult:
     problem = getattr(d, "problem", None)
     if not all(isinstance(getattr(problem, side, None), MarkovChain) for side in "xy") or not hasattr(d, "encoder"):
         raise InvalidArgument(
-            f"result is a {type(d).__name__}, which is not about two Markov chains: compare the chains of two "
+            f"result is a {type(d).__name__}, which does not compare two Markov chains; compare the chains of two "
             "policies (mdp.induced_chain), or of one step"
         )
     if d.problem.criterion == "horizon":
-        raise InvalidArgument("the page is about chains that go on; leave horizon and weights out")
+        raise InvalidArgument("the page does not support finite horizons; omit horizon and weights")
     return d  # type: ignore[no-any-return]
 
 
@@ -92,19 +92,19 @@ def _same_states(d: DistanceResult) -> bool:
 
 
 def _groups_of_x(d: DistanceResult) -> Groups:
-    return _groups(alike(_known(d), MOST)[1], d.occupancy.sum(axis=1))
+    return _groups(cluster_order(_known(d), MOST)[1], d.occupancy.sum(axis=1))
 
 
 def _groups_of_y(d: DistanceResult, x: Groups) -> Groups:
-    """Those of Y in the order of their partners in X."""
-    group = alike(_known(d).T, MOST)[1]
+    """Return the groups of Y, ordered like their partners in X."""
+    group = cluster_order(_known(d).T, MOST)[1]
     sums = _indicator(group)
     order = by_barycenter(np.asarray((x.sums @ d.decoder.T @ sums.T).T))
     return _groups(order.argsort()[group], d.occupancy.sum(axis=0))
 
 
 def _known(d: DistanceResult) -> Floats:
-    """The metric, or the cost where pairs were left out of it."""
+    """Return the metric, or the cost if some pairs were not solved."""
     return d.problem.cost if np.isnan(d.values).any() else d.values
 
 
@@ -119,11 +119,11 @@ def _groups(group: Order, visits: Floats) -> Groups:
     return Groups(group, sums, sparse.csr_array(sums.multiply(weight) / (sums @ weight)[:, None]))
 
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def _side(chain: MarkovChain, groups: Groups, visits: Floats, paid: Floats) -> Json:
-    """One chain, group by group."""
+    """Return the data of one chain by group."""
     members: list[list[str]] = [[] for _ in range(groups.sums.shape[0])]
     for k in np.argsort(-visits, kind="stable"):
         members[groups.of[k]].append(str(chain.label(int(k))))
@@ -143,7 +143,7 @@ def _side(chain: MarkovChain, groups: Groups, visits: Floats, paid: Floats) -> J
 
 
 def _view(d: DistanceResult, paid: Floats, x: Groups, y: Groups) -> Json:
-    """One distance."""
+    """Return the data of one distance."""
     known = np.where(np.isnan(d.values), 0.0, d.values)
     counts = x.sums @ (~np.isnan(d.values)).astype(float) @ y.sums.T
     return {
@@ -158,7 +158,7 @@ def _view(d: DistanceResult, paid: Floats, x: Groups, y: Groups) -> Json:
 
 
 def _pairs(d: DistanceResult, paid: Floats, x: Groups, y: Groups) -> list[Json]:
-    """The pairs of states that cost most, and how the next states of the first of them are coupled."""
+    """Return the pairs of states with the highest cost, and the plans of the first of them."""
     flat = np.argpartition(-paid, min(PAIRS, paid.size - 1), axis=None)[:PAIRS]
     flat = flat[np.argsort(-paid.ravel()[flat], kind="stable")]
     X, Y, found = d.problem.x, d.problem.y, []
@@ -187,17 +187,17 @@ def _packed(matrix: Any) -> Json:
 
 
 def _round(numbers: Any) -> Any:
-    """As lists, four digits each."""
+    """Convert numbers to lists, rounded to four significant digits."""
     array = np.asarray(numbers, dtype=np.float64)
     short = np.array([float(f"{value:.4g}") for value in array.ravel().tolist()])
     return short.reshape(array.shape).tolist()
 
 
-# --- the plane -------------------------------------------------------------------------------------------------------
+# --- layout ----------------------------------------------------------------------------------------------------------
 
 
 def _places(sides: Sequence[Json]) -> Floats:
-    """Positions of the groups, (n, 2): graph distances along the likely transitions, as far as a plane allows."""
+    """Return positions of the groups, (n, 2), that approximate graph distances along likely transitions."""
     try:
         import networkx as nx
     except ImportError as error:
@@ -205,18 +205,18 @@ def _places(sides: Sequence[Json]) -> Floats:
     graph = nx.Graph()
     graph.add_nodes_from(range(len(sides[0]["sizes"])))
     trees = nx.utils.UnionFind(graph)
-    for _, rank, i, j in sorted(_likely(sides)):  # a spanning forest, and what else is likely
+    for _, rank, i, j in sorted(_likely(sides)):  # a spanning forest, and further likely transitions
         if trees[i] != trees[j] or rank < NEIGHBORS:
             trees.union(i, j)
             graph.add_edge(i, j)
     roots = [min(part) for part in nx.connected_components(graph)]
-    graph.add_edges_from(pairwise(roots))  # parts side by side
+    graph.add_edges_from(pairwise(roots))  # connect the components so that they are placed side by side
     place = nx.kamada_kawai_layout(graph)
     return np.array([place[k] for k in graph])
 
 
 def _likely(sides: Sequence[Json]) -> Iterator[tuple[float, int, int, int]]:
-    """(minus the probability, its rank in the row, i, j) of all transitions between groups."""
+    """Yield (minus the probability, its rank in the row, i, j) for all transitions between groups."""
     for side in sides:
         P = side["transition"]
         for i, (begin, end) in enumerate(pairwise(P["p"])):

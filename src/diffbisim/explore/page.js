@@ -115,7 +115,7 @@ function graph(side, ink) {
     hoverinfo: "none", text: side.members.map(names => safe(short(names[0], 14))), textposition: "top center",
     marker: {
       size: side.visits.map(v => whole * Math.max(Math.sqrt(v / most), 0.4)), color: shade, colorscale: "Cividis", opacity: 1,
-      line: { color: side.start.map(v => v > 0 ? ink : color("back")), width: side.start.map(v => v > 0 ? 3 : 1) },
+      line: { color: side.start.map(v => v > 0 ? ink : color("edge")), width: side.start.map(v => v > 0 ? 3 : 1) },
       colorbar: { title: { text: side.rewards ? "reward" : "cost paid", side: "right" }, thickness: 10, len: 0.8, outlinewidth: 0 },
     },
   });

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from diffbisim._bridge import Asked
+from diffbisim._bridge import Settings
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
@@ -222,9 +222,9 @@ class ModelObjective(Resumable, ABC):
         return result.value
 
     def _solve(self, outputs: Outputs, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult]:
-        asked = Asked(self.problem.discount, solver, warm=warm, question=self.problem.question, warn=False)
+        settings = Settings(self.problem.discount, solver, warm=warm, question=self.problem.question, warn=False)
         P, cost = outputs.transition, outputs.cost
-        return evaluate(self.target, P, cost, asked, initial=outputs.initial, rewards=outputs.rewards)
+        return evaluate(self.target, P, cost, settings, initial=outputs.initial, rewards=outputs.rewards)
 
     def _count(self, result: DistanceResult) -> None:
         """Add up the work of the inner solve and the occupancy sweeps of the gradient."""

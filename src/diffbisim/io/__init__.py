@@ -1,15 +1,15 @@
-"""Files: chains, data and results, in and out.
+"""Reading and writing of chains, data and results.
 
-chains.py    read_chain, read_mdp, read_transitions, write_chain: which format a file has
+chains.py    read_chain, read_mdp, read_transitions, write_chain: dispatch by file format
 tables.py    .csv, .tsv: edges, transitions, trajectories, rewards, costs
-logs.py      .xes, .parquet, .arrow, and tables of events of any kind
-prism.py     .tra and what stands beside it, as PRISM and Storm write it
-storm.py     .drn, and programs that stormpy builds models of
-npz.py       .npz: a chain, exactly
-results.py   .npz: a result, so that it can be gone on from
-arrays.py    the one reader of binary files, which believes nothing
-files.py     opening with limits, replacing all at once, and errors that name file and line
-limits.py    how large a file may be
+logs.py      .xes, .parquet, .arrow, and other tables of events
+prism.py     .tra and its companion files, as written by PRISM and Storm
+storm.py     .drn, and programs that stormpy builds
+npz.py       .npz: exact copies of chains, MDPs and timed chains
+results.py   .npz: results, which can be used for warm starts
+arrays.py    the reader of binary files, which validates everything
+files.py     opening with size limits, atomic replacement, and errors that name file and line
+limits.py    size limits for files
 """
 
 from pathlib import Path
@@ -21,12 +21,17 @@ __all__ = ["limits", "load"]
 
 
 def load(path: str | Path) -> Any:
-    """The result (or the timed chain) in a file: every number, array and lazy attribute as it was.
+    """Load a saved result or timed chain.
+
+    Parameters
+    ----------
+    path : str or Path
 
     Returns
     -------
-    DistanceResult, FitResult, CompressResult, ImitationResult, AbstractionResult or TimedChain : what was saved. A
-        distance can be the ``warm=`` of a new solve. A fit comes without its torch module, but with its parameters.
+    result : DistanceResult, FitResult, CompressResult, ImitationResult, AbstractionResult or TimedChain
+        The saved object. A distance can be passed as ``warm=`` to a new solve. A fit has its parameters, but not its
+        torch module.
     """
     from diffbisim.io.results import opened, result_from_arrays
 

@@ -1,9 +1,9 @@
-"""The one reader of binary files: arrays and JSON, as if an enemy had written them.
+"""A safe reader of binary files with arrays and JSON, which does not trust their content.
 
-Nothing in a file is believed before it is checked. Sizes are compared with `diffbisim.io.limits`, in the zip
-directory and in the header of every array, before anything is unpacked; headers are matched, never evaluated; types are
-real numbers, never objects; JSON is shallow and short. What does not fit raises `InvalidData` with the name of the file
-and of the array. Only files that cannot be opened at all raise OSError, as everywhere in Python.
+Everything is validated before use. The sizes in the zip directory and in the header of every array are compared with
+`diffbisim.io.limits` before anything is unpacked; headers are matched, never evaluated; entries are real numbers, never
+objects; and the size and depth of JSON are limited. Invalid content raises `InvalidData` with the names of the file and
+the array. A file that cannot be opened raises OSError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
-#: What zipfile and zlib raise for archives that are damaged, encrypted, or packed in a way that they do not know.
+#: Exceptions of zipfile and zlib for damaged, encrypted or unsupported archives.
 DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, KeyError, IndexError, AttributeError, ValueError,
     TypeError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError,
@@ -42,12 +42,12 @@ SHAPE = re.compile(r"""['"]shape['"]: *\(([0-9, ]*)\)""")
 NUMBERS = re.compile(r"[<>|=]?[biuf][0-9]{1,2}")
 STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
-HEADER = 10_000  # bytes of the header of an array, as in numpy
-CHUNK = 2**22  # bytes unpacked at a time
+HEADER = 10_000  # maximum size of the header of an array in bytes, as in numpy
+CHUNK = 2**22  # number of bytes unpacked at a time
 
 
 def read_archive(path: str | Path, what: str, remedy: str) -> Arrays:
-    """The arrays of an .npz file by name; ``what`` and ``remedy`` are for the message if it is none."""
+    """Read the arrays of an .npz file by name; error messages use ``what`` and ``remedy``."""
     with open_file(path, limits.BYTES) as (file, size):
         try:
             with zipfile.ZipFile(file) as archive:
@@ -59,7 +59,7 @@ def read_archive(path: str | Path, what: str, remedy: str) -> Arrays:
 
 
 def read_array(path: str | Path) -> NDArray[Any]:
-    """The array of numbers in an .npy file."""
+    """Read the array of numbers in an .npy file."""
     with open_file(path, limits.BYTES) as (file, size):
         try:
             return _array(file, size, "the array")
@@ -70,7 +70,7 @@ def read_array(path: str | Path) -> NDArray[Any]:
 
 
 def _directory(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """What the archive holds, by name, if it may be unpacked."""
+    """Return the members of an archive by name, after checking their sizes and types."""
     members = archive.infolist()
     if len(members) > limits.ARRAYS:
         raise InvalidData(f"it holds {len(members):,} arrays, more than {limits.ARRAYS:,}")
@@ -85,9 +85,9 @@ def _directory(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo
         if info.flag_bits & 0x1:
             raise InvalidData(f"array {name!r} is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise InvalidData(f"array {name!r} is packed by method {info.compress_type}; only deflate is read")
+            raise InvalidData(f"array {name!r} uses compression method {info.compress_type}; only deflate is supported")
         if name in found or name == info.filename:
-            raise InvalidData(f"{info.filename!r} stands twice or is no .npy")
+            raise InvalidData(f"{info.filename!r} occurs twice or is not an .npy file")
         found[name] = info
     return found
 
@@ -98,7 +98,7 @@ def _unpacked(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> NDA
 
 
 def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
-    """The next ``size`` bytes of a file, which must be one array in numpy's format, in native byte order."""
+    """Read the next ``size`` bytes of a file as one array in numpy's format, converted to native byte order."""
     magic = MAGIC.fullmatch(file.read(8))
     if magic is None:
         raise InvalidData(f"{name} is not in numpy's format")
@@ -117,7 +117,7 @@ def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
     sizes = tuple(int(word) for word in shape[1].replace(" ", "").rstrip(",").split(",") if word)
     promised, there = math.prod(sizes) * dtype.itemsize, size - 8 - (4 if long else 2) - length
     if promised != there:
-        raise InvalidData(f"{name} of shape {_short(sizes)} should have {promised:,} bytes and has {there:,}")
+        raise InvalidData(f"{name} of shape {_short(sizes)} should have {promised:,} bytes, but has {there:,}")
     array = np.empty(sizes[::-1] if order[1] == "True" else sizes, dtype)
     view, filled = array.reshape(-1).view(np.uint8), 0
     while filled < promised:
@@ -126,8 +126,8 @@ def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
             raise InvalidData(f"{name} ends after {filled:,} of {promised:,} bytes")
         view[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
         filled += len(part)
-    if file.read(1):  # at the end the checksum is compared, too
-        raise InvalidData(f"{name} is longer than it says")
+    if file.read(1):  # reading to the end also verifies the checksum
+        raise InvalidData(f"{name} is longer than its header says")
     array = array.T if order[1] == "True" else array
     return array.astype(dtype.newbyteorder("="), order="C", copy=False)
 
@@ -136,7 +136,7 @@ def _array(file: IO[bytes], size: int, name: str) -> NDArray[Any]:
 
 
 def read_json(arrays: Mapping[str, NDArray[Any]], name: str) -> Any:
-    """The JSON in an array of UTF-8 bytes."""
+    """Parse the JSON in an array of UTF-8 bytes."""
     array = arrays[name]
     if array.dtype != np.uint8 or array.ndim != 1:
         raise InvalidData(f"array {name!r} must hold JSON as bytes, not {array.dtype} of shape {array.shape}")
@@ -162,11 +162,11 @@ def _integer(text: str) -> int:
 
 
 def part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
-    """The arrays whose names begin so, without the prefix."""
+    """Return the arrays whose names start with the prefix, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-# --- what a file must hold --------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------
 
 
 def numbers(
@@ -179,7 +179,7 @@ def numbers(
     most: float = math.inf,
     nan: bool = False,
 ) -> NDArray[Any]:
-    """An array of this shape and type with entries from ``least`` to ``most``, finite (or, with ``nan``, missing)."""
+    """Return an array after checking shape, type, and that its entries are finite (or NaN, if allowed) and in range."""
     if name not in arrays:
         raise InvalidData(f"there is no array {name!r}")
     array = arrays[name]
@@ -193,14 +193,14 @@ def numbers(
             raise InvalidData(f"array {name!r} has an entry that is {array[~fits].flat[0]}")
     bad = (array < least) | (array > most)
     if bad.any():
-        raise InvalidData(f"array {name!r} has the entry {array[bad].flat[0]}, which is not from {least:g} to {most:g}")
+        raise InvalidData(f"array {name!r} has the entry {array[bad].flat[0]}, not between {least:g} and {most:g}")
     return array
 
 
 def entry(meta: Any, name: str, fits: Callable[[Any], bool], expected: str) -> Any:
-    """An entry of a JSON object, if it fits."""
+    """Return an entry of a JSON object after checking it with ``fits``."""
     if not isinstance(meta, dict):
-        raise InvalidData("the JSON is no object")
+        raise InvalidData("the JSON is not an object")
     if name not in meta:
         raise InvalidData(f"there is no {name!r}")
     value = meta[name]
@@ -210,22 +210,22 @@ def entry(meta: Any, name: str, fits: Callable[[Any], bool], expected: str) -> A
 
 
 def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number that a float can hold."""
+    """Return whether a JSON value is a number within the range of a float."""
     return isinstance(value, float) or is_count(value, -(2**1000))
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Whether a JSON value is an integer of a sane size."""
+    """Return whether a JSON value is an integer of at least ``least`` within the range of a float."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**1000
 
 
 def is_row(value: Any) -> bool:
-    """Whether a JSON value is a mapping from names to numbers."""
+    """Return whether a JSON value is a mapping from names to numbers."""
     return isinstance(value, dict) and all(map(is_number, value.values()))
 
 
 def is_history(value: Any) -> bool:
-    """Whether a JSON value is a list of rows."""
+    """Return whether a JSON value is a list of mappings from names to numbers."""
     return isinstance(value, list) and all(map(is_row, value))
 
 

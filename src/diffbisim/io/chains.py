@@ -1,13 +1,12 @@
-"""Chains in files: which format a file has, and the door to all of them.
+"""Reading and writing of chains, MDPs and transitions, by file format.
 
-    .npz            everything a chain has, exactly                         npz.py
-    .tra            PRISM explicit, with .lab and .srew beside it           prism.py
-    .drn, .pm, …    Storm's models, and programs that it builds models of   storm.py
-    .csv, .tsv      edges, transitions or trajectories with a header        tables.py
-    .xes, .parquet  logs and tables of events                               logs.py
+    .npz            exact copies of chains                             npz.py
+    .tra            PRISM explicit, with companions (.lab, .srew, …)   prism.py
+    .drn, .pm, …    Storm models, and programs that stormpy builds     storm.py
+    .csv, .tsv      edges, transitions or trajectories with a header   tables.py
+    .xes, .parquet  event logs and tables of events                    logs.py
 
-Files that cannot be read raise `InvalidData` with file, line, text and remedy; files are written beside and moved into
-place, never half.
+Invalid files raise `InvalidData` with the file, line, text and remedy. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -45,11 +44,23 @@ def read_chain(
     unseen: Unseen | Literal["repeat"] = "error",
     constants: Any = None,
 ) -> MarkovChain:
-    """The chain in a file; the format is "csv", "npz", "prism", "storm" or "log", by default what the extension says.
+    """Read a chain from a file.
 
-    ``initial`` and ``rewards`` override what the file holds. ``unseen`` decides on states without an outgoing
-    transition, as in `MarkovChain.from_transitions`. ``constants`` are those of a program that stormpy builds a model
-    of (.pm, .prism, .jani): "N=16,p=0.5", or a mapping.
+    Parameters
+    ----------
+    path : str or Path
+    format : {"csv", "npz", "prism", "storm", "log"}, default=None
+        By default determined by the extension.
+    initial, rewards : as for :class:`MarkovChain`, default=None
+        Override those in the file.
+    unseen : as for :meth:`MarkovChain.from_transitions`, default="error"
+        How to treat states without outgoing transitions.
+    constants : str or mapping, default=None
+        Constants of a program that stormpy builds (.pm, .prism, .jani), such as "N=16,p=0.5".
+
+    Returns
+    -------
+    chain : MarkovChain
     """
     kind = _format(path, format)
     if kind == "storm":
@@ -65,12 +76,26 @@ def read_chain(
 def read_mdp(
     path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: str = "error", constants: Any = None
 ) -> MDP:
-    """The MDP in a .tra or .drn file, or of a program that stormpy builds (.nm, .prism, .jani), with CSR kernels.
+    """Read an MDP with CSR kernels from a .tra or .drn file, or from a program that stormpy builds.
 
-    ``initial`` and ``rewards`` override what the file holds, or choose among its reward structures and propositions by
-    name. States may have fewer choices than others; for the missing ones ``unseen`` says "error", "repeat" (the first
-    that the state has stands in: optimal values and lax distances stay what they are), "self-loop" or "uniform". Action
-    k of a .tra file is its choice k; else actions go by name where every choice has one.
+    Parameters
+    ----------
+    path : str or Path
+        Programs have the extension .nm, .prism or .jani.
+    initial : as for :class:`MDP`, default=None
+        Overrides that of the file.
+    rewards : str, int or array, default=None
+        The name or number of a reward structure or proposition of the model, or rewards as for :class:`MDP`.
+    unseen : {"error", "repeat", "self-loop", "uniform"}, default="error"
+        How to treat choices that a state does not have; "repeat" substitutes the state's first choice, which leaves
+        optimal values and lax distances unchanged.
+    constants : str or mapping, default=None
+        Constants of a program, such as "N=16,p=0.5".
+
+    Returns
+    -------
+    mdp : MDP
+        Action k of a .tra file is its choice k; otherwise actions are identified by name if every choice has one.
     """
     if extension(path) in MODELS:
         return MDP.of(read_storm(path, constants), initial=initial, rewards=rewards, unseen=unseen)
@@ -81,7 +106,7 @@ def read_mdp(
 def read_model(
     path: str | Path, *, rewards: Any = None, unseen: str = "error", constants: Any = None
 ) -> MarkovChain | MDP:
-    """What a file of PRISM or Storm holds: an MDP, if some state has several choices, else a chain."""
+    """Read a file of PRISM or Storm: an MDP if a state has several choices, else a chain."""
     if extension(path) in MODELS:
         return as_chain(read_storm(path, constants), rewards=rewards, unseen=unseen)
     return read_tra_model(path, rewards=rewards, unseen=unseen)
@@ -92,44 +117,64 @@ def read_transitions(
     path: str | Path, *, states: Any = None, id: Any = None, time: Any = None, state: Any = None, gap: Any = None,
     group: Any = None, missing: str = "error",
 ) -> Any:  # fmt: skip
-    """What was observed, in a table of transitions or trajectories, or in one of events.
+    """Read observed transitions from a table of transitions, trajectories or events.
 
-    Events (.csv, .tsv, both also with .gz, .parquet, .arrow, .feather) are read where ``state`` names the column that
-    says what happened; ``id``, ``time``, ``gap``, ``group`` and ``missing`` are as in `Transitions.from_frame`. Logs in
-    XES (.xes, .xes.gz) need no names. ``states`` as in `Transitions.from_pairs`.
+    Parameters
+    ----------
+    path : str or Path
+        A table of transitions or trajectories (.csv, .tsv), a table of events (also .gz of these, .parquet, .arrow,
+        .feather), or an XES log (.xes, .xes.gz).
+    states : int or list of labels, default=None
+        The state space, as for :meth:`MarkovChain.from_transitions`.
+    id, time, state, gap, group, missing : as for :meth:`Transitions.from_frame`
+        For tables of events, which need ``state``; an XES log needs none of them.
+
+    Returns
+    -------
+    transitions : Transitions, or dict from group to Transitions
     """
     if state is not None or extension(path) in LOGS:
         return read_events(
             path, id=id, time=time, state=state, gap=gap, group=group, missing=missing, states=states
         )  # fmt: skip
     if not (id is None and time is None and gap is None and group is None):
-        raise InvalidArgument(f"{path}: state is not given; name the column that says what happened")
+        raise InvalidArgument(f"{path}: state is not given; name the column with the states")
     return read_observations(path, states)
 
 
 def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str | None = None) -> None:
-    """Write a chain: .npz holds all of it; .tra its start (if uniform) and rewards; .csv the kernel only.
+    """Write a chain to a file.
 
-    A TimedChain goes to .npz alone, and :func:`diffbisim.load` reads it.
+    Parameters
+    ----------
+    chain : MarkovChain or TimedChain
+        A TimedChain can only be written as .npz, which :func:`diffbisim.load` reads.
+    path : str or Path
+        The extension determines what is kept: .npz everything; .tra the kernel, rewards and a uniform initial
+        distribution; .csv and .tsv the kernel only.
+    format : {"csv", "npz", "prism"}, default=None
+        By default determined by the extension.
     """
     kind = _format(path, format)
     if isinstance(chain, TimedChain) and kind == "npz":
         write_npz(chain, path)
         return
     if isinstance(chain, TimedChain):
-        raise InvalidArgument(f"{path}: a TimedChain has a kernel for every step, which only .npz holds: write to .npz")
+        raise InvalidArgument(f"{path}: a TimedChain has one kernel per step and can only be written as .npz")
     chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
-        raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain; a policy makes one of an MDP")
+        raise InvalidArgument(
+            f"chain is a {type(chain).__name__}, not a MarkovChain; for an MDP write mdp.induced_chain(policy)"
+        )
     write = {"npz": write_npz, "prism": write_prism, "csv": write_csv}.get(kind)
     if write is None or extension(path) != Path(path).suffix.lower():
-        raise InvalidArgument(f"{path}: chains are written as .csv, .tsv, .npz or .tra")
+        raise InvalidArgument(f"{path}: chains can be written as .csv, .tsv, .npz or .tra")
     write(chain, path)
 
 
 def _format(path: str | Path, format: str | None) -> str:
     kind = FORMATS.get(extension(path)) if format is None else format
     if kind is None or kind not in FORMATS.values():
-        what = f"{path}: the extension is not known" if format is None else f"format is {format!r}"
+        what = f"{path}: the extension is unknown" if format is None else f"format is {format!r}"
         raise InvalidArgument(f'{what}; use .csv, .tsv, .npz or .tra, or format="csv", "npz" or "prism"')
     return kind

@@ -1,8 +1,8 @@
-"""Opening files, replacing them, and what is said when something is wrong with one.
+"""Opening files with size limits, replacing them atomically, and errors about their content.
 
-A file is somebody else's: it is refused above its limit before it is read, and whatever is wrong with it is
-`InvalidData` with the name of the file and, in text, the line. Only files that cannot be opened at all raise OSError,
-as everywhere in Python. What is written takes its place all at once, or not at all.
+Files are not trusted: one above its size limit is rejected before it is read, and invalid content raises `InvalidData`
+with the name of the file and, for text, the line. A file that cannot be opened raises OSError. A file is replaced
+completely or not at all.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ except ImportError:  # pragma: no cover - Windows
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What checks and conversions raise for content that nobody foresaw; the message says which file it was.
+#: Exceptions that checks and conversions may raise for unexpected content.
 UNFIT = (KeyError, IndexError, AttributeError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError)
 
-TOKEN = 8  # hexadecimal digits in the name of a temporary file
+TOKEN = 8  # number of hexadecimal digits in the name of a temporary file
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
 
 
 def broken(path: Path, line: int, text: str, why: str) -> InvalidData:
-    """The error for a file that cannot be read: where, what stands there, and why it is wrong."""
+    """Return the error for invalid text, with the file, the line, the text and the reason."""
     shown = f": {text[:80]!r}" if text else ""
     error = InvalidData(f"{path}, line {line}{shown}: {why}")
     error.file, error.line = path, line
@@ -51,7 +51,7 @@ def broken(path: Path, line: int, text: str, why: str) -> InvalidData:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before the messages of errors about the chain in it, unless they begin with it already."""
+    """Prefix messages of errors about a chain with the name of its file, unless they have it already."""
     try:
         yield
     except (InvalidData, InvalidChain) as error:
@@ -62,7 +62,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def refusing(path: str | Path, what: str, remedy: str) -> Iterator[None]:
-    """Whatever is wrong with the content of a file is `InvalidData`, and the message names the file."""
+    """Convert errors about the content of a file to `InvalidData` with the name of the file."""
     try:
         yield
     except DiffbisimError as error:
@@ -72,7 +72,7 @@ def refusing(path: str | Path, what: str, remedy: str) -> Iterator[None]:
 
 
 def within_memory(read: Callable[P, T]) -> Callable[P, T]:
-    """A reader whose first argument is a file: what does not fit into memory is refused like all that does not fit."""
+    """Decorate a reader, whose first argument is a path, to raise `InvalidData` instead of MemoryError."""
 
     @wraps(read)
     def run(*args: P.args, **options: P.kwargs) -> T:
@@ -85,7 +85,7 @@ def within_memory(read: Callable[P, T]) -> Callable[P, T]:
 
 
 def sentence(error: BaseException) -> str:
-    """What an error of Python's own says, in words."""
+    """Describe a built-in exception in words."""
     if isinstance(error, KeyError) and error.args:
         return f"there is no {error.args[0]!r}"
     if isinstance(error, MemoryError):
@@ -98,9 +98,9 @@ def sentence(error: BaseException) -> str:
 
 @contextmanager
 def open_file(path: str | Path, most: int, **options: Any) -> Iterator[tuple[IO[Any], int]]:
-    """A file of at most so many bytes, and its size; pipes and devices, whose end nobody knows, are refused."""
+    """Open a file of at most ``most`` bytes and yield it with its size; raise for pipes and devices."""
     about = Path(path).stat()
-    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):  # open() says what is wrong with a folder
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):  # open() raises for a folder
         raise InvalidData(f"{path} is a pipe or a device; write its content to a file first")
     if about.st_size > most:
         raise InvalidData(
@@ -110,17 +110,17 @@ def open_file(path: str | Path, most: int, **options: Any) -> Iterator[tuple[IO[
         yield file, about.st_size
 
 
-STDIN = Path("-")  # standard input, as it is named on the command line
+STDIN = Path("-")  # standard input, as written on the command line
 
 
 def extension(path: str | Path) -> str:
-    """What kind of file it is by its name, in lower case: ".csv", also of table.csv.gz and of standard input."""
+    """Return the extension in lower case; ".csv" for table.csv.gz and for standard input."""
     return ".csv" if Path(path) == STDIN else Path(Path(path).name.lower().removesuffix(".gz")).suffix
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """The file as UTF-8 text, with or without a byte order mark; what is packed (.gz) is unpacked."""
+    """Open a file as UTF-8 text, with or without a byte order mark; .gz files are decompressed."""
     with open_bytes(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         try:
             yield text
@@ -130,7 +130,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a text file, unpacked; at most so many as a text may have."""
+    """Open the bytes of a text file, decompressed, within the size limit for text."""
     if path == STDIN:
         yield io.BytesIO(_standard_input())
         return
@@ -143,7 +143,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 class Unpacked(io.RawIOBase):
-    """What a .gz file unpacks to, which may be a thousand times as much: not more than a text may have."""
+    """The decompressed content of a .gz file, within the size limit for text."""
 
     def __init__(self, path: Path, packed: gzip.GzipFile) -> None:
         self.path, self.packed, self.left = path, packed, limits.TEXT
@@ -169,7 +169,7 @@ _input: tuple[Any, bytes] = (None, b"")
 
 
 def _standard_input() -> bytes:
-    """All of standard input, read once however often it is asked for."""
+    """Return all of standard input, which is read only once."""
     global _input
     if _input[0] is not sys.stdin:
         data = sys.stdin.buffer.read(limits.TEXT + 1)
@@ -186,9 +186,10 @@ def _standard_input() -> bytes:
 
 @contextmanager
 def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A temporary file beside ``path`` that takes its place when all is written, or vanishes.
+    """Open a temporary file next to ``path`` that replaces it on success and is removed on failure.
 
-    It is locked while it is written, so that :func:`remove_abandoned` can tell it from what a killed process left.
+    It is locked while it is being written, so that :func:`remove_abandoned` can recognize leftovers of killed
+    processes.
     """
     temporary, file = _temporary(path, binary)
     try:
@@ -205,14 +206,14 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def _temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
-    """A new file beside ``path``, open and locked."""
+    """Create, open and lock a new file next to ``path``."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN // 2)}")
         file: IO[Any] = temporary.open("xb") if binary else temporary.open("x", encoding="utf-8", newline="")
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # somebody is about to remove it, see below
+        except BlockingIOError:  # another process is about to remove it, see remove_abandoned
             file.close()
             continue
         except OSError:  # a file system without locks
@@ -223,14 +224,14 @@ def _temporary(path: Path, binary: bool) -> tuple[Path, IO[Any]]:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Delete the temporary files of ``path`` that a killed process has left, and none that is still being written."""
+    """Delete temporary files of ``path`` left by killed processes, but none that is still being written."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * TOKEN}"):
         try:
             with leftover.open("r+b") as file:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     leftover.unlink()
-            if fcntl is None:  # Windows does not delete what is open
+            if fcntl is None:  # Windows cannot delete open files
                 leftover.unlink()
-        except OSError:  # locked by its writer, gone already, or not ours
+        except OSError:  # locked by its writer, already removed, or not ours
             continue

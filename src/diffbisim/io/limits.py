@@ -1,16 +1,16 @@
-"""How large a file may be: what goes beyond is refused, quickly, instead of filling the memory.
+"""Size limits for files, which protect against exhausting memory.
 
-A file is somebody else's: a few bytes can promise a petabyte. Every reader checks these before it allocates anything.
-Who has larger files raises the limit for the process, such as ``diffbisim.io.limits.BYTES = 2**36``.
+Files are not trusted: a few bytes can claim to be a petabyte. Every reader checks these limits before it allocates
+memory. To read larger files, raise a limit for the process, such as ``diffbisim.io.limits.BYTES = 2**36``.
 """
 
-BYTES = 2**32  # of an .npz or .npy file, and of what an archive unpacks to
-INFLATED = 2**28  # by how many bytes an archive may grow when it is unpacked
-TEXT = 2**30  # bytes of a text file
-JSON = 2**25  # bytes of one JSON text (labels, history) in an archive
-DEPTH = 100  # brackets within brackets in JSON
-DIGITS = 1_000  # of one number
-ARRAYS = 10_000  # in an archive
-STATES = 10**7  # of a chain, and as many labels
-CHOICES = 1_000  # of a state, in an MDP
-UNSEEN = 10**6  # states (or choices of states) that a file counts and says nothing about
+BYTES = 2**32  # size of an .npz or .npy file, and of an unpacked archive
+INFLATED = 2**28  # number of bytes by which an archive may grow when unpacked
+TEXT = 2**30  # size of a text file in bytes
+JSON = 2**25  # size of a JSON text (labels, history) in an archive, in bytes
+DEPTH = 100  # nesting depth of JSON and XML
+DIGITS = 1_000  # number of digits of a number
+ARRAYS = 10_000  # number of arrays in an archive
+STATES = 10**7  # number of states and of labels
+CHOICES = 1_000  # number of choices of a state of an MDP
+UNSEEN = 10**6  # number of states (or choices) that a file counts but does not describe

@@ -1,11 +1,11 @@
-"""Files of events: who did what, and when, in any order (events.py makes sequences of them).
+"""Files of events, from which events.py extracts state sequences.
 
-    .csv, .tsv, .gz of these, "-"     read row by row, so that only codes of the columns that are asked for are kept
-    .parquet, .arrow, .feather        by pyarrow, only the columns that are asked for
-    .xes, .xes.gz                     event logs of process mining: <trace> by <trace>, each <event> with its attributes
+    .csv, .tsv, .gz of these, "-"     read row by row, keeping only codes of the requested columns
+    .parquet, .arrow, .feather        the requested columns, read by pyarrow
+    .xes, .xes.gz                     event logs of process mining: <trace> elements with <event> elements
 
-XES is XML, and XML can name other files and grow without end: a document that declares anything (<!DOCTYPE …>) is
-refused, and so is what is nested deeper than a log can be. Events of a trace stand in the order of the file.
+XES is XML, which can refer to other files and expand without bound: documents with declarations (<!DOCTYPE …>) or
+excessive nesting are rejected. The events of a trace are in the order of the file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ import numpy as np
 
 from diffbisim.chain import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
-from diffbisim.events import Coded, Numbers, Ticks, texts_to_ticks
+from diffbisim.events import CodeBook, Coded, Times, parse_times
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
 from diffbisim.io.tables import Rows, csv_line, csv_rows
 
 ARROW = (".parquet", ".arrow", ".feather")
 LOGS = (".xes", *ARROW)
-BATCH = 2**16  # times that are read at once
-ACTIVITY = "concept:name"  # of an event, and the name of a trace
+OTHERS = (".json", ".jsonl", ".ndjson", ".xls", ".xlsx", ".ods", ".zip")  # tables that are not read
+BATCH = 2**16  # number of times that are parsed at once
+ACTIVITY = "concept:name"  # attribute with the activity of an event
 
 
 def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: Any = None, **options: Any) -> Any:
-    """Transitions (with ``group`` a dictionary of them) of the events in a file: `Transitions.from_frame`.
+    """Read the events in a file as Transitions, or a dict of them with ``group``; see `Transitions.from_frame`.
 
-    Of a log in XES the id is the trace, ``state`` and ``time`` name attributes of the events (default: concept:name,
-    and time:timestamp if there is a ``gap``), ``group`` one of the traces.
+    In an XES log the id is the trace; ``state`` and ``time`` are attributes of the events (by default concept:name, and
+    time:timestamp if there is a ``gap``), and ``group`` is an attribute of the traces.
     """
     path, kind, group = Path(path), extension(path), options.get("group")
     if kind == ".xes":
@@ -45,7 +46,9 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
         options |= {"group": group and "group"}
         table: Any = log
     elif state is None:
-        raise InvalidArgument(f"{path}: state is not given; name the column that says what happened")
+        raise InvalidArgument(f"{path}: state is not given; name the column with the states")
+    elif kind in OTHERS:
+        raise InvalidData(f"{path}: {kind} files are not supported; save the table as .csv, .tsv, .parquet or .arrow")
     elif kind in ARROW:
         table = _read_arrow(path, [name for name in (id, time, state, group) if name is not None])
     else:
@@ -57,7 +60,7 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
 
 
 def _located(path: Path, error: InvalidData) -> InvalidData:
-    """The error with the name of the file and, of a text, the line in place of the row."""
+    """Add the name of the file to an error and, for text files, replace the row by the line."""
     row = re.search(r"\brow (\d+)", str(error))
     if row is None or extension(path) in LOGS:
         return InvalidData(f"{path}: {error}")
@@ -71,11 +74,11 @@ def _located(path: Path, error: InvalidData) -> InvalidData:
 
 
 def _read_csv(path: Path, names: set[Any], time: Any) -> dict[Any, Any]:
-    """Columns of names in codes, and one of times in numbers; an empty cell is a missing value."""
+    """Read columns of names as codes and a column of times as numbers; empty cells are missing values."""
     with open_text(path) as file:
         rows = csv_rows(path, file)
         place = {name: _place(rows, name) for name in (*names, *([] if time is None else [time]))}
-        numbers = {name: Numbers() for name in names}
+        numbers = {name: CodeBook() for name in names}
         codes = {name: array("i") for name in names}
         times = _Times(path)
         for part in rows.columns():
@@ -91,57 +94,55 @@ def _place(rows: Rows, name: Any) -> int:
     wanted = str(name).strip().lower()
     if wanted not in rows.names:
         text = rows.delimiter.join(rows.names)
-        raise broken(rows.path, 1, text, f"there is no column {name!r}; name one of these")
+        raise broken(rows.path, 1, text, f"there is no column {name!r}; use one of these")
     return rows.names.index(wanted)
 
 
-def _column(codes: array[int], numbers: Numbers) -> Coded:
-    """A column of texts: state numbers where all are whole numbers, as in other tables; "" is missing."""
+def _column(codes: array[int], numbers: CodeBook) -> Coded:
+    """Encode a column of strings; if all are integers, they become state indices. "" is missing."""
     texts = [text.strip() for text in numbers]
-    kept = Numbers()
+    kept = CodeBook()
     new = np.array([kept[text] if text else -1 for text in texts], dtype=np.int32)
     names: list[Any] = list(kept)
     if all(text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= 18 for text in names):
-        values = Numbers()
+        values = CodeBook()
         again = np.array([values[int(text)] for text in names] or [0], dtype=np.int32)
         new, names = np.where(new < 0, -1, again[new]).astype(np.int32), list(values)
     return Coded(new[np.frombuffer(codes, dtype=np.int32)], names)
 
 
 class _Times:
-    """A column of times, read in batches; all are numbers, or all are dates."""
+    """A column of times, parsed in batches; all must be numbers, or all dates."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
         self.texts: list[str] = []
-        self.parts: list[Ticks] = []
+        self.parts: list[Times] = []
 
     def add(self, texts: tuple[str, ...]) -> None:
         self.texts.extend(texts)
         if len(self.texts) >= BATCH:
             self._convert()
 
-    def done(self) -> Ticks:
+    def done(self) -> Times:
         self._convert()
         kinds = {part.dates for part in self.parts if not part.missing.all()}
         values = np.concatenate([part.values for part in self.parts])
-        return Ticks(values, np.concatenate([part.missing for part in self.parts]), kinds == {True})
+        return Times(values, np.concatenate([part.missing for part in self.parts]), kinds == {True})
 
     def _convert(self) -> None:
         there = np.array([bool(text and not text.isspace()) for text in self.texts], dtype=bool)
-        found = texts_to_ticks(
-            self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use]
-        )
-        if isinstance(found, Ticks) and there.any():
+        found = parse_times(self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use])
+        if isinstance(found, Times) and there.any():
             before = next((part.dates for part in self.parts if not part.missing.all()), found.dates)
             found = found if before == found.dates else 0
         if isinstance(found, int):
             k = int(np.flatnonzero(there)[found])
-            why = "the time is no number and no date in ISO 8601, such as 2026-11-16 15:30; or they are mixed"
+            why = "the time is neither a number nor an ISO 8601 date such as 2026-11-16 15:30, or the column mixes both"
             raise broken(self.path, csv_line(self.path, self.rows + k), self.texts[k], why)
         values = np.zeros(len(self.texts), dtype=found.values.dtype)
         values[there] = found.values
-        self.parts.append(Ticks(values, ~there, found.dates))
+        self.parts.append(Times(values, ~there, found.dates))
         self.rows += len(self.texts)
         self.texts = []
 
@@ -150,13 +151,13 @@ class _Times:
 
 
 def _read_arrow(path: Path, names: list[Any]) -> Any:
-    """Columns of a file that pyarrow reads, as a table of its own; the sizes that it states are checked first."""
+    """Read columns with pyarrow, after checking the sizes that the file states."""
     try:
         import pyarrow as pa
         import pyarrow.feather
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtra(f'{path}: {extension(path)} is read by pyarrow; pip install "diffbisim[data]"') from None
+        raise MissingExtra(f'{path}: {extension(path)} files need pyarrow; pip install "diffbisim[data]"') from None
     with open_file(path, limits.BYTES) as (file, _):
         try:
             if extension(path) == ".parquet":
@@ -179,27 +180,27 @@ def _read_arrow(path: Path, names: list[Any]) -> Any:
 def _check_columns(path: Path, known: list[str], names: list[Any]) -> None:
     for name in names:
         if name not in known:
-            raise InvalidData(f"{path}: there is no column {name!r}; name one of {', '.join(map(repr, known[:20]))}")
+            raise InvalidData(f"{path}: there is no column {name!r}; use one of {', '.join(map(repr, known[:20]))}")
 
 
 # --- XES ----------------------------------------------------------------------------------------------------------
 
 
 def _read_xes(path: Path, wanted: dict[str, Any], group: Any) -> dict[str, Any]:
-    """The events of a log: the number of its trace, the attributes that are wanted, and one of its trace."""
+    """Read the events of a log: the trace, the ``wanted`` attributes, and the group of the trace."""
     log = _Log(path, wanted, group)
     with open_bytes(path) as file, naming(path):
         try:
             log.parser.ParseFile(file)
         except expat.ExpatError as error:
-            raise broken(path, error.lineno, "", f"this is no XML ({expat.ErrorString(error.code)})") from None
+            raise broken(path, error.lineno, "", f"this is not XML ({expat.ErrorString(error.code)})") from None
         except (UnicodeError, LookupError, ValueError) as error:
-            raise InvalidData(f"{path} is no XML ({error})") from None
+            raise InvalidData(f"{path} is not XML ({error})") from None
     return log.table()
 
 
 class _Log:
-    """What a parser of XML has seen of a log so far."""
+    """A log while it is being parsed."""
 
     def __init__(self, path: Path, wanted: dict[str, Any], group: Any) -> None:
         self.path, self.group, self.keys = path, group, {what: key for what, key in wanted.items() if key is not None}
@@ -215,7 +216,7 @@ class _Log:
         self.parser.StartDoctypeDeclHandler = self._declared
 
     def _declared(self, *_: Any) -> None:
-        raise self._broken("a log declares nothing (<!DOCTYPE …>), and what does is not read")
+        raise self._broken("declarations (<!DOCTYPE …>) are not allowed in a log")
 
     def _broken(self, why: str) -> InvalidData:
         return broken(self.path, self.parser.CurrentLineNumber, "", why)
@@ -223,7 +224,7 @@ class _Log:
     def _begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = tag.rpartition(":")[2]
         if len(self.open) >= limits.DEPTH:
-            raise self._broken(f"more than {limits.DEPTH} elements within each other; raise diffbisim.io.limits.DEPTH")
+            raise self._broken(f"elements are nested more than {limits.DEPTH} deep; raise diffbisim.io.limits.DEPTH")
         parent = self.open[-1] if self.open else ""
         if not self.open and name != "log":
             raise self._broken(f"the document is a <{name}>, not a <log>")
@@ -244,7 +245,7 @@ class _Log:
 
     def table(self) -> dict[str, Any]:
         if not self.traces:
-            raise InvalidData(f"{self.path} holds no <event>")
+            raise InvalidData(f"{self.path} contains no <event>")
         traces = np.frombuffer(self.traces, dtype=np.int32)
         found: dict[str, Any] = {"trace": Coded(traces, range(self.n_traces))}
         found["state"] = [text or None for text in self.values["state"]]

@@ -1,12 +1,11 @@
-"""Chains, MDPs and timed chains in .npz archives: everything, exactly, and without pickle.
+"""Exact storage of chains, MDPs and timed chains in .npz archives, without pickle.
 
 transition              (n, n), or data, indices, indptr of its CSR form
 initial, rewards        (n,); rewards also (n, d)
-labels                  JSON text in UTF-8 bytes; floats and tuples, which JSON lacks, carry a tag:
+labels                  JSON as UTF-8 bytes; floats and tuples, which JSON cannot represent exactly, are tagged:
                         1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
 
-A timed chain has ``sizes``, the numbers of states of its times, in place of the transition; the rows of all its kernels
-stand one after the other.
+A timed chain has ``sizes``, the numbers of states at each time, and the concatenated rows of all its kernels.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CSR = ("data", "indices", "indptr")
 
 
 def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
-    """Everything a chain is, as arrays; label types other than str, int, float, bool, None and tuples are refused."""
+    """Return a chain as arrays; labels must be str, int, float, bool, None or tuples of these."""
     P = chain.transition
     parts = {"transition": P} if isinstance(P, np.ndarray) else {k: getattr(P, k) for k in CSR}
     parts["initial"] = chain.initial
@@ -44,12 +43,12 @@ def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
 
 
 def label_array(labels: Sequence[Hashable]) -> Any:
-    """Labels as bytes."""
+    """Return labels as an array of JSON bytes."""
     return np.frombuffer(json.dumps([_tagged(label) for label in labels]).encode(), dtype=np.uint8)
 
 
 def labels_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:
-    """The inverse, from the array of this name; None if there is none."""
+    """Read labels from the array of this name; None if there is none."""
     if name not in arrays:
         return None
     items = read_json(arrays, name)
@@ -59,7 +58,7 @@ def labels_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:
 
 
 def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: Any = None) -> MarkovChain:
-    """The inverse; ``initial`` and ``rewards`` override what is stored."""
+    """Create a chain from arrays; ``initial`` and ``rewards`` override the stored ones."""
     return MarkovChain(
         _matrix(parts),
         initial=_required(parts, "initial") if initial is None else initial,
@@ -69,7 +68,7 @@ def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: An
 
 
 def write_npz(chain: MarkovChain | TimedChain, path: str | Path) -> None:
-    """A chain as an archive, exactly."""
+    """Write a chain as an archive."""
     arrays = timed_arrays(chain) if isinstance(chain, TimedChain) else chain_arrays(chain)
     with replacing(Path(path), binary=True) as file:
         np.savez(file, diffbisim=np.array(VERSION), **arrays)
@@ -79,17 +78,17 @@ ARCHIVE = "chain archive", "write it with write_chain"
 
 
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
-    """The chain in an archive; ``initial`` and ``rewards`` override what is stored."""
+    """Read the chain in an archive; ``initial`` and ``rewards`` override the stored ones."""
     parts = read_archive(path, *ARCHIVE)
     with refusing(path, *ARCHIVE):
         check_version(parts)
         if "sizes" in parts:
-            raise InvalidData("it holds a TimedChain, with a kernel for every step: read it with diffbisim.load(path)")
+            raise InvalidData("it contains a TimedChain; read it with diffbisim.load(path)")
         return chain_from_arrays(parts, initial=initial, rewards=rewards)
 
 
 def read_process(path: str | Path) -> MarkovChain | TimedChain:
-    """The chain, or the timed chain, in an archive."""
+    """Read the chain or timed chain in an archive."""
     parts = read_archive(path, *ARCHIVE)
     with refusing(path, *ARCHIVE):
         check_version(parts)
@@ -97,7 +96,7 @@ def read_process(path: str | Path) -> MarkovChain | TimedChain:
 
 
 def check_version(parts: dict[str, Any]) -> None:
-    """Refuse what a newer diffbisim has written."""
+    """Raise for files written by a newer version."""
     version = parts.get("diffbisim", np.array(VERSION))
     if version.shape != () or version.dtype.kind not in "iu":
         raise InvalidData(f"the version of the format is {version!r}, not a number")
@@ -106,13 +105,13 @@ def check_version(parts: dict[str, Any]) -> None:
 
 
 def _matrix(parts: dict[str, Any], columns: int | None = None) -> Any:
-    """The (square, or with so many columns) matrix that was stored."""
+    """Return the stored matrix, which is square or has the given number of columns."""
     if "transition" in parts or "indptr" not in parts:
         return _required(parts, "transition")
     data, indices, indptr = (_required(parts, name) for name in CSR)
     for name, array, kinds in (("data", data, "biuf"), ("indices", indices, "iu"), ("indptr", indptr, "iu")):
         if array.ndim != 1 or array.dtype.kind not in kinds:
-            raise InvalidData(f"array {name!r} is {array.dtype} of shape {array.shape}; it is no part of a CSR matrix")
+            raise InvalidData(f"array {name!r} is {array.dtype} of shape {array.shape}; not part of a CSR matrix")
     n = indptr.size - 1
     if not 1 <= n <= limits.STATES:
         raise InvalidData(f"array 'indptr' is for {n:,} states; expected 1 to {limits.STATES:,}")
@@ -126,12 +125,12 @@ def _matrix(parts: dict[str, Any], columns: int | None = None) -> Any:
 
 def _required(parts: dict[str, Any], name: str) -> Any:
     if name not in parts:
-        raise InvalidData(f"it has no array {name!r}; is it the file that you mean?")
+        raise InvalidData(f"it has no array {name!r}; is this the right file?")
     return parts[name]
 
 
 def _tagged(label: Hashable) -> Any:
-    """A label as JSON: floats by their bits, tuples by their items, the rest as it is."""
+    """Convert a label to JSON, with tags for floats and tuples."""
     if label is None or isinstance(label, (str, bool, int)):
         return label
     if isinstance(label, float):
@@ -139,8 +138,8 @@ def _tagged(label: Hashable) -> Any:
     if type(label) is tuple:
         return {"tuple": [_tagged(item) for item in label]}
     raise InvalidData(
-        f"label {label!r} is a {type(label).__name__}; .npz files hold labels of str, int, float, bool, None "
-        "and tuples of these: give the chain such labels first"
+        f"label {label!r} is a {type(label).__name__}; .npz files support labels of type str, int, float, bool, None "
+        "and tuples of these"
     )
 
 
@@ -152,17 +151,17 @@ def _untagged(item: Any) -> Any:
             try:
                 return float.fromhex(text)
             except (ValueError, OverflowError):
-                raise InvalidData(f"label {text[:40]!r} is no number in hexadecimal") from None
+                raise InvalidData(f"label {text[:40]!r} is not a hexadecimal number") from None
         if isinstance(parts := item.get("tuple"), list):
             return tuple(_untagged(part) for part in parts)
-    raise InvalidData("a label is neither text nor a number nor a tuple of these")
+    raise InvalidData("a label is not a string, a number or a tuple of these")
 
 
 # --- MDPs -------------------------------------------------------------------------------------------------------
 
 
 def mdp_arrays(mdp: MDP) -> dict[str, Any]:
-    """Everything an MDP is: ``transition (n_actions, n, n)``, or the CSR form of all kernels one below the other."""
+    """Return an MDP as arrays: ``transition (n_actions, n, n)``, or the CSR form of the stacked kernels."""
     if mdp.is_sparse:
         s = mdp._stacked
         parts: dict[str, Any] = dict(zip(CSR, (s.probabilities, s.indices, s.indptr), strict=True))
@@ -178,7 +177,7 @@ def mdp_arrays(mdp: MDP) -> dict[str, Any]:
 
 
 def mdp_from_arrays(parts: dict[str, Any]) -> MDP:
-    """The inverse."""
+    """Create an MDP from arrays."""
     initial = _required(parts, "initial")
     return MDP(
         _kernels(parts, initial.size),
@@ -194,15 +193,15 @@ def _kernels(parts: dict[str, Any], n: int) -> Any:
         return _required(parts, "transition")
     stacked = _matrix(parts, columns=n)
     if n < 1 or stacked.shape[0] % n:
-        raise InvalidData(f"array 'indptr' has {stacked.shape[0]:,} rows, which are no kernels of {n:,} states each")
+        raise InvalidData(f"array 'indptr' has {stacked.shape[0]:,} rows, not a multiple of {n:,} states")
     return [stacked[k : k + n] for k in range(0, stacked.shape[0], n)]
 
 
-# --- chains over finitely many steps ------------------------------------------------------------------------------
+# --- timed chains -------------------------------------------------------------------------------------------------
 
 
 def timed_arrays(chain: TimedChain) -> dict[str, Any]:
-    """Everything a timed chain is, as arrays: the rows of all kernels, and of all rewards, one after the other."""
+    """Return a timed chain as arrays: the concatenated rows of all kernels, and of all rewards."""
     rows = chain.successors
     arrays: dict[str, Any] = {
         "sizes": np.array(chain.n_states),
@@ -220,7 +219,7 @@ def timed_arrays(chain: TimedChain) -> dict[str, Any]:
 
 
 def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
-    """The inverse, checked before anything is indexed by it."""
+    """Create a timed chain from arrays, which are validated before they are used as indices."""
     times = _required(parts, "sizes").size
     sizes = numbers(parts, "sizes", (times,), np.int64, least=1, most=limits.STATES)
     counts = numbers(parts, "counts", (int(sizes[:-1].sum()),), np.int64, least=0)
@@ -228,13 +227,13 @@ def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
     data = numbers(parts, "data", indices.shape, least=0.0)
     is_sparse = numbers(parts, "sparse", (max(times - 1, 0),), np.bool_)
     if 8 * int((sizes[:-1] * sizes[1:])[~is_sparse].sum()) > limits.INFLATED + data.nbytes:
-        raise InvalidData("array 'sizes' asks for dense kernels that are far larger than what is in the file")
+        raise InvalidData("array 'sizes' implies dense kernels that are far larger than the file")
     rows, at, kernels = np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([[0], np.cumsum(counts)]), []
     for t in range(times - 1):
         here = at[rows[t] : rows[t + 1] + 1]
         entries = slice(here[0], here[-1])
         if indices[entries].max(initial=0) >= sizes[t + 1]:
-            raise InvalidData(f"array 'indices' leads to a state that time {t + 1} does not have")
+            raise InvalidData(f"array 'indices' refers to a state that does not exist at time {t + 1}")
         shape = int(sizes[t]), int(sizes[t + 1])
         matrix = sp.csr_array((data[entries], indices[entries], here - here[0]), shape=shape)
         kernels.append(matrix if is_sparse[t] else matrix.toarray())
@@ -248,5 +247,5 @@ def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
 
 
 def process_from_arrays(parts: dict[str, Any]) -> MarkovChain | TimedChain:
-    """A chain, or a timed chain, whichever the arrays are."""
+    """Create a chain or a timed chain from arrays."""
     return timed_from_arrays(parts) if "sizes" in parts else chain_from_arrays(parts)

@@ -1,30 +1,30 @@
-"""Explicit files of PRISM and of Storm: the transitions of a model, one per line, and what stands beside them.
+"""Explicit-state files of PRISM and Storm: transitions, one per line, with companion files for labels and rewards.
 
     model.tra     "n m", then "i j x [action]"              a Markov chain: m transitions of probability x
                   "n c m", then "i k j x [action]"          an MDP: choice k of state i leads to j
                   "dtmc", then "i j x"; "mdp", then "i k j x"       the same in Storm's dialect, without counts
     model.lab     0="init" 1="deadlock" …, then "i: 0 2"    the propositions that hold in state i
-                  #DECLARATION init … #END, then "i init"   Storm's
+                  #DECLARATION init … #END, then "i init"   the same in Storm's dialect
     model.sta     "(x,y)", then "i:(0,true)"                the values of the variables in state i
-    model.srew    "n m", then "i r"                         rewards of states (.rews, .rew; Storm: model.state.rew)
-    model.trew    "n m", then "i j r"                       rewards of transitions (.rewt; Storm: model.trans.rew);
-                                                            of an MDP "n c m", then "i k j r"
+    model.srew    "n m", then "i r"                         state rewards (.rews, .rew; Storm: model.state.rew)
+    model.trew    "n m", then "i j r"                       transition rewards (.rewt; Storm: model.trans.rew);
+                                                            for an MDP "n c m", then "i k j r"
 
-States are counted from 0; lines that begin with # are comments (newer PRISM versions write them). Storm's files of
-rewards have no counts. Given a .tra file, the neighbors with the same stem are read too:
+States are numbered from 0; lines that begin with # are comments (written by newer PRISM versions). Storm's reward files
+have no counts. Companion files with the same stem as the .tra file are read too:
 
-*Start.* The states with the proposition "init", each as likely as the others, as PRISM assumes; else state 0.
+*Initial distribution.* Uniform on the states with the proposition "init", as in PRISM; otherwise state 0.
 
-*Labels.* The tuple of the values of the variables, if there is a .sta file: (0, True). Else the propositions (other
-than init and deadlock), if each state has exactly one and no other state has it. Else none.
+*Labels.* With a .sta file, the tuple of the values of the variables, such as (0, True). Otherwise the propositions
+(other than init and deadlock) if each state has exactly one and no two states share one; otherwise none.
 
-*Rewards.* Of a state its own plus the expectation over its transitions, r(i) + Σ_j P(i,j) r(i,j); of an MDP with
-rewards of transitions likewise for each choice, (n, n_actions). Several reward structures (PRISM: model1.srew,
-model2.srew; Storm: model.NAME.state.rew) need a choice: ``rewards=2`` or ``rewards="steps"``, by number or by name. The
-name of a proposition may stand there too: reward 1 where it holds.
+*Rewards.* The reward of a state is its own plus the expectation over its transitions, r(i) + Σ_j P(i,j) r(i,j); an MDP
+with transition rewards has one per choice, (n, n_actions). If there are several reward structures (PRISM: model1.srew,
+model2.srew; Storm: model.NAME.state.rew), select one by number or name: ``rewards=2`` or ``rewards="steps"``. The name
+of a proposition selects the reward 1 where it holds.
 
-PRISM gives deadlock states, which have no outgoing transition, a self-loop: here that is ``unseen="self-loop"``. An MDP
-whose states have one choice each is read as the chain that it is.
+PRISM adds a self-loop to deadlock states, which have no outgoing transition; this is ``unseen="self-loop"``. An MDP in
+which every state has one choice is read as a chain.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ from diffbisim.mdp import MDP
 
 REWARDS = r"(?P<number>\d*)\.(?P<kind>srew|rews|rew|trew|rewt)"
 STORM_REWARDS = r"(\.(?P<name>[^.]+))?\.(?P<kind>state|trans)\.rew"
-STATE_KINDS = ("srew", "rews", "rew", "state")  # the other kinds are of transitions
-OWN_PROPOSITIONS = ("init", "deadlock")  # PRISM gives these to every model
+STATE_KINDS = ("srew", "rews", "rew", "state")  # the other kinds are transition rewards
+OWN_PROPOSITIONS = ("init", "deadlock")  # present in every model of PRISM
 COUNTS = {2: '"states transitions"', 3: '"states choices transitions"'}  # the first line
 CHAIN = ("source", "target", "probability")
 CHOICES = ("source", "choice", "target", "probability")
 STORM = {"dtmc": CHAIN, "mdp": CHOICES}
 OTHER_MODELS = ("ctmc", "ma", "pomdp", "smg")
+MISMATCH = "they do not belong together"
 
 
 def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Any = "error") -> MarkovChain:
-    """The chain in a .tra file and its neighbors; ``initial`` and ``rewards`` override theirs, or choose among them."""
+    """Read the chain in a .tra file and its companions; ``initial`` and ``rewards`` override or select theirs."""
     model = _read_transitions(Path(path))
     if model.several:
         raise InvalidData(f"{path} holds an MDP (states have several choices); read it with read_mdp")
@@ -71,14 +72,14 @@ def read_prism(path: str | Path, *, initial: Any = None, rewards: Any = None, un
 
 @within_memory
 def read_model(path: str | Path, *, rewards: Any = None, unseen: Any = "error") -> MarkovChain | MDP:
-    """What a .tra file holds: an MDP, if some state has several choices, else a chain."""
+    """Read a .tra file: an MDP if a state has several choices, else a chain."""
     model = _read_transitions(Path(path))
     return (_mdp if model.several else _chain)(model, None, rewards, unseen)
 
 
 def _chain(model: Model, initial: Any, rewards: Any, unseen: Any) -> MarkovChain:
     path, n = model.table.path, model.n
-    unseen = "error" if unseen == "repeat" else unseen  # a chain has one choice, or none that could be repeated
+    unseen = "error" if unseen == "repeat" else unseen  # a chain has no other choice to repeat
     propositions = _propositions(path, n)
     return chain_of_edges(
         model.table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
@@ -88,11 +89,10 @@ def _chain(model: Model, initial: Any, rewards: Any, unseen: Any) -> MarkovChain
 
 @within_memory
 def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Any = "error") -> MDP:
-    """The MDP in a .tra file and its neighbors, with CSR kernels; action k is PRISM's choice k.
+    """Read the MDP in a .tra file and its companions, with CSR kernels; action k is PRISM's choice k.
 
-    States may have fewer choices than others; for the missing ones ``unseen`` says "error", "self-loop" or
-    "uniform". Action names are kept when each belongs to one choice everywhere. ``rewards`` overrides those beside the
-    file, or chooses among them.
+    ``unseen`` says how to treat choices that a state does not have. Action names are kept if each belongs to the same
+    choice in all states. ``rewards`` overrides or selects those of the companion files.
     """
     model = _read_transitions(Path(path))
     if model.choice is None:
@@ -124,7 +124,7 @@ def _mdp(model: Model, initial: Any, rewards: Any, unseen: Any) -> MDP:
 
 
 def read_prism_labels(path: str | Path) -> dict[str, Integers]:
-    """The propositions of a .lab file: name -> the states (ascending) in which it holds."""
+    """Read a .lab file: a dict from propositions to the states (ascending) in which they hold."""
     lines = _read_lines(Path(path), comments=True)
     members = _storm_labels(lines) if lines.texts[0] == "#DECLARATION" else _prism_labels(_read_lines(Path(path)))
     return {name: np.unique(np.array(states, dtype=np.int64)) for name, states in members.items()}
@@ -148,7 +148,7 @@ def _prism_labels(lines: Lines) -> dict[str, list[int]]:
 
 
 def _storm_labels(lines: Lines) -> dict[str, list[int]]:
-    """#DECLARATION, names, #END, and then lines of a state and the names that hold in it."""
+    """Parse #DECLARATION, names, #END, and then lines with a state and the names that hold in it."""
     members: dict[str, list[int]] = {}
     declaring = False
     for k, text in enumerate(lines.texts):
@@ -169,7 +169,7 @@ def _storm_labels(lines: Lines) -> dict[str, list[int]]:
 
 
 def read_prism_states(path: str | Path) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The names of the variables in a .sta file, and their values in each state: integers, booleans, else text."""
+    """Read the names of the variables in a .sta file, and their values in each state (int, bool or str)."""
     lines = _read_lines(Path(path))
     header = re.fullmatch(r"\((.*)\)", lines.texts[0])
     if header is None:
@@ -182,9 +182,9 @@ def read_prism_states(path: str | Path) -> tuple[list[str], list[tuple[Any, ...]
         if match is None or len(values) != len(names):
             raise lines.broken(k + 1, f"expected a state and its {len(names)} values, such as {k}:(0,true)")
         if match[1] != str(k):
-            raise lines.broken(k + 1, f"expected state {k}; the states must be listed in order, none left out")
+            raise lines.broken(k + 1, f"expected state {k}; states must be listed in order, without gaps")
         if states.setdefault(values, k) != k:
-            raise lines.broken(k + 1, f"repeats the values of state {states[values]}; they tell the states apart")
+            raise lines.broken(k + 1, f"repeats the values of state {states[values]}; values must be distinct")
     return names, list(states)
 
 
@@ -196,7 +196,7 @@ def _value(text: str) -> Any:
 
 
 def read_prism_rewards(path: str | Path) -> Floats:
-    """The state rewards (n,) of a .srew file; states that are not listed have reward 0."""
+    """Read the state rewards (n,) of a .srew file; states that are not listed have reward 0."""
     n, table = _counted_table(_read_lines(Path(path)), {2: ("state", "reward")})
     return _state_rewards(table, n)
 
@@ -209,14 +209,14 @@ def _state_rewards(table: Table, n: int) -> Floats:
     return rewards
 
 
-# --- what stands beside a .tra file -------------------------------------------------------------------------------
+# --- companion files ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RewardFiles:
-    """A reward structure: the files with the rewards of its states and of its transitions."""
+    """The files of a reward structure, with state and transition rewards."""
 
-    key: str  # its number, Storm's name, or "" if it has neither
+    key: str  # number, Storm's name, or ""
     state: Path | None = None
     transition: Path | None = None
 
@@ -226,7 +226,7 @@ class RewardFiles:
 
     @cached_property
     def name(self) -> str:
-        """What PRISM's comment calls it, else its number or Storm's name."""
+        """The name in PRISM's comment, otherwise the number or Storm's name."""
         for file in self.files:
             with open_text(file) as lines:
                 for line in islice(lines, 2):
@@ -240,7 +240,7 @@ class RewardFiles:
 
 
 def reward_structures(path: Path) -> list[RewardFiles]:
-    """Those beside a .tra file, in order of their numbers or names; files that belong to another .tra are not."""
+    """Return the reward structures of a .tra file, sorted by number or name, except for files of another .tra."""
     found: dict[str, dict[str, Path]] = {}
     for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}*")):
         rest = file.name[len(path.stem) :]
@@ -254,19 +254,19 @@ def reward_structures(path: Path) -> list[RewardFiles]:
         kind = "state" if parts["kind"] in STATE_KINDS else "transition"
         files = found.setdefault(infix.lstrip("."), {})
         if kind in files:
-            raise InvalidData(f"{files[kind]} and {file.name} both hold {kind} rewards of {path.name}; remove one")
+            raise InvalidData(f"{files[kind]} and {file.name} both contain {kind} rewards of {path.name}; remove one")
         files[kind] = file
     keys = sorted(found, key=lambda key: (int(key) if key.isdecimal() else -1, key))
     return [RewardFiles(key, **found[key]) for key in keys]
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """What stands beside a .tra file, for people: propositions with their number of states, variables, rewards."""
+    """Summarize the companions of a .tra file: propositions with their numbers of states, variables, rewards."""
     path = Path(path)
     labels, states = path.with_suffix(".lab"), path.with_suffix(".sta")
-    held = read_prism_labels(labels) if labels.exists() else {}
+    propositions = read_prism_labels(labels) if labels.exists() else {}
     return {
-        "propositions": {name: int(found.size) for name, found in held.items()},
+        "propositions": {name: int(found.size) for name, found in propositions.items()},
         "variables": read_prism_states(states)[0] if states.exists() else [],
         "reward_structures": [str(structure) for structure in reward_structures(path)],
     }
@@ -276,15 +276,15 @@ def _propositions(path: Path, n: int) -> dict[str, Integers]:
     labels = path.with_suffix(".lab")
     if not labels.exists():
         return {}
-    held = read_prism_labels(labels)
-    for name, states in held.items():
+    propositions = read_prism_labels(labels)
+    for name, states in propositions.items():
         if states.size and states[-1] >= n:
             raise InvalidData(f"{labels}: state {states[-1]} is labeled {name}, but {path.name} has {n} states")
-    return held
+    return propositions
 
 
 def _start(n: int, propositions: dict[str, Integers], initial: Any) -> Any:
-    """The given start, else uniform on the states labeled "init", else state 0."""
+    """Return the given initial distribution, else the uniform one on the states labeled "init", else state 0."""
     states = propositions.get("init")
     if initial is not None or states is None or states.size == 0:
         return 0 if initial is None else initial
@@ -294,22 +294,22 @@ def _start(n: int, propositions: dict[str, Integers], initial: Any) -> Any:
 
 
 def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hashable] | None:
-    """The values of the variables; else propositions that name the states one by one; else None."""
+    """Return the values of the variables, else propositions that identify the states, else None."""
     file = path.with_suffix(".sta")
     if file.exists():
         _, states = read_prism_states(file)
         if len(states) != n:
-            raise InvalidData(f"{file} is for {len(states)} states, {path.name} has {n}; they belong apart")
+            raise InvalidData(f"{file} is for {len(states)} states, but {path.name} has {n}; {MISMATCH}")
         return list(states)
-    own = {name: held for name, held in propositions.items() if name not in OWN_PROPOSITIONS}
-    if len(own) != n or any(held.size != 1 for held in own.values()):
+    own = {name: states for name, states in propositions.items() if name not in OWN_PROPOSITIONS}
+    if len(own) != n or any(states.size != 1 for states in own.values()):
         return None
-    names = {int(held[0]): name for name, held in own.items()}
+    names = {int(states[0]): name for name, states in own.items()}
     return [names[k] for k in range(n)] if len(names) == n else None
 
 
 def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> Any:
-    """The rewards given; else those of the structure (or proposition) chosen, or of the only one there is."""
+    """Return the given rewards, else those of the selected structure or proposition, or of the only structure."""
     chosen = isinstance(rewards, (str, int)) and not isinstance(rewards, bool)
     if rewards is not None and not chosen:
         return rewards
@@ -323,20 +323,20 @@ def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> A
             return np.bincount(propositions[str(rewards)], minlength=n).astype(np.float64)
     if len(fitting) > 1 or (chosen and not fitting):
         if not structures and not propositions:
-            raise InvalidData(f"{path}: no file beside it holds rewards, so there are none called {rewards!r}")
+            raise InvalidData(f"{path}: it has no files with rewards or propositions, so none is called {rewards!r}")
         listed = "; ".join(map(str, structures)) or "none"
         also = ", ".join(propositions)
-        what = f"nothing beside it is called {rewards!r}" if chosen else f"it has {len(fitting)} reward structures"
+        what = f"it has no rewards called {rewards!r}" if chosen else f"it has {len(fitting)} reward structures"
         example = next((s.name or s.key for s in structures), next(iter(propositions), "name"))
         raise InvalidData(
-            f'{path}: {what}; choose by name or number, such as rewards="{example}", among {listed}'
+            f'{path}: {what}; choose by name or number, such as rewards="{example}", from {listed}'
             + (f"; or a proposition: {also}" if also else "")
         )
     return _expected(model, fitting[0]) if fitting else None
 
 
 def _expected(model: Model, structure: RewardFiles) -> Floats:
-    """r(i) + Σ_j P(i,j) r(i,j), (n,); of a model with choices and rewards of transitions (n, n_actions)."""
+    """Return r(i) + Σ_j P(i,j) r(i,j), (n,), or (n, n_actions) for an MDP with transition rewards."""
     path, n = model.table.path, model.n
     r = np.zeros(n)
     if structure.state is not None:
@@ -345,7 +345,7 @@ def _expected(model: Model, structure: RewardFiles) -> Floats:
         else:
             r = read_prism_rewards(structure.state)
         if r.size != n:
-            raise InvalidData(f"{structure.state} is for {r.size} states, {path.name} has {n}; they belong apart")
+            raise InvalidData(f"{structure.state} is for {r.size} states, but {path.name} has {n}; {MISMATCH}")
     if structure.transition is None:
         return r
     row, j, values = _transition_rewards(model, structure.transition)
@@ -358,14 +358,14 @@ def _expected(model: Model, structure: RewardFiles) -> Floats:
 
 
 def _transition_rewards(model: Model, file: Path) -> tuple[Integers, Integers, Floats]:
-    """Rows (choice · n + source), targets and rewards of a file of transition rewards, each of a transition."""
+    """Read the rows (choice · n + source), targets and rewards of a file of transition rewards."""
     short, long = ("source", "target", "reward"), ("source", "choice", "target", "reward")
     if model.storm:
         table = _table(_read_lines(file), short if model.choice is None else long)
     else:
         n, table = _counted_table(_read_lines(file), {2: short, 3: long})
         if n != model.n:
-            raise InvalidData(f"{file} is for {n} states, {model.table.path.name} has {model.n}; they belong apart")
+            raise InvalidData(f"{file} is for {n} states, but {model.table.path.name} has {model.n}; {MISMATCH}")
     i, j = _below(table, "source", model.n), _below(table, "target", model.n)
     row = i + model.n * table.integers("choice") if "choice" in table.columns else i
     place = row * model.n + j
@@ -386,18 +386,18 @@ def _no_repeats(table: Table, place: Integers) -> None:
 
 
 def write_prism(chain: MarkovChain, path: str | Path) -> None:
-    """A .tra file, a .lab file with the start and, given rewards, a .srew file; state labels are lost."""
+    """Write a .tra file, a .lab file with the initial states and, given rewards, a .srew file; labels are lost."""
     path = Path(path)
     start = np.flatnonzero(chain.initial)
     if chain.rewards is not None and chain.rewards.ndim > 1:
-        raise InvalidData("PRISM has one reward per state and file, and this chain several; write .npz instead")
+        raise InvalidData("PRISM has one reward per state, but this chain has several; write .npz instead")
     if not np.allclose(chain.initial[start], 1.0 / start.size):
-        raise InvalidData("PRISM starts in each initial state with the same probability; write .npz instead")
+        raise InvalidData("PRISM needs a uniform initial distribution, but this one is not; write .npz instead")
     stale = [(file, "rewards") for structure in reward_structures(path) for file in structure.files]
     stale += [(file, "states") for file in (path.with_suffix(".sta"),) if file.exists()]
     for other, what in stale:
         if chain.rewards is None or other != path.with_suffix(".srew"):
-            raise InvalidData(f"{other} would be read as the {what} of this chain; remove it or rename {path.name}")
+            raise InvalidData(f"{other} would be read as {what} of this chain; remove it, or rename {path.name}")
     with replacing(path) as file:
         successors = chain.successors
         source = successors.sources.tolist()
@@ -419,15 +419,15 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The transitions of a .tra file: (m,) columns, and which dialect its neighbors speak."""
+    """The transitions of a .tra file as columns (m,)."""
 
     table: Table
     n: int
     source: Integers
     target: Integers
     probability: Floats
-    choice: Integers | None  # of an MDP
-    storm: bool
+    choice: Integers | None  # None for a chain
+    storm: bool  # whether the files are in Storm's dialect
 
     @property
     def n_actions(self) -> int:
@@ -440,34 +440,34 @@ class Model:
 
     @property
     def row(self) -> Integers:
-        """choice · n + source: the row in the stacked kernels."""
+        """Row of each transition in the stacked kernels, choice · n + source."""
         return self.source if self.choice is None else self.choice * self.n + self.source
 
 
 def _read_transitions(path: Path) -> Model:
-    """A .tra file, checked against its header."""
+    """Read a .tra file and check it against its header."""
     lines = _read_lines(path)
     word = lines.texts[0].lower()
     if word in OTHER_MODELS:
-        raise lines.broken(0, "only dtmc and mdp can be read")
+        raise lines.broken(0, "only dtmc and mdp are supported")
     if storm := word in STORM:
         n, table = 0, _table(lines.after_header(), STORM[word])
     else:
         n, table = _counted_table(lines, {2: CHAIN, 3: CHOICES}, optional=("action",))
     if not table.columns["source"]:
-        raise broken(path, 1, "", "the file holds no transitions")
+        raise broken(path, 1, "", "the file contains no transitions")
     if storm:
         n = 1 + max(int(table.integers(name).max()) for name in ("source", "target"))
         check_states(path, n, len(table.columns["source"]))
     source, target = _below(table, "source", n), _below(table, "target", n)
     choice = table.integers("choice") if "choice" in table.columns else None
     if choice is not None and (choice < 0).any():
-        table.fault(int((choice < 0).argmax()), "choice must be at least 0")
+        table.fault(int((choice < 0).argmax()), "choice must be non-negative")
     return Model(table, n, source, target, table.floats("probability"), choice, storm)
 
 
 class Lines(NamedTuple):
-    """The lines of a file that say something, with their numbers."""
+    """The non-empty lines of a file, with their line numbers."""
 
     path: Path
     numbers: list[int]
@@ -481,7 +481,7 @@ class Lines(NamedTuple):
 
 
 def _read_lines(path: Path, comments: bool = False) -> Lines:
-    """Those that are neither blank nor (unless asked for) comments; at least one."""
+    """Read the lines that are neither blank nor (by default) comments; there must be at least one."""
     lines = Lines(path, [], [])
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
@@ -497,19 +497,19 @@ def _read_lines(path: Path, comments: bool = False) -> Lines:
 def _counted_table(
     lines: Lines, shapes: dict[int, tuple[str, ...]], optional: tuple[str, ...] = ()
 ) -> tuple[int, Table]:
-    """The number of states and the rows of a file whose first line counts states, perhaps choices, and rows.
+    """Read a file whose first line has the numbers of states, optionally choices, and rows; return states and rows.
 
-    ``shapes``: the names of the columns by how many counts there are.
+    ``shapes`` maps the number of counts to the names of the columns.
     """
     header, rows = lines.texts[0], lines.after_header()
     counts = [int(word) if word.isdecimal() and len(word) <= 18 else -1 for word in header.split()]
     if len(counts) not in shapes or min(counts) < 0:
         expected = " or ".join(COUNTS[k] for k in shapes)
-        raise lines.broken(0, f"the first line must hold the counts {expected}")
+        raise lines.broken(0, f"the first line must contain the counts {expected}")
     if counts[0] > limits.STATES:
         raise lines.broken(0, f"more than {limits.STATES:,} states; raise diffbisim.io.limits.STATES")
     if len(rows.texts) != counts[-1]:
-        why = f"the header promises {counts[-1]} lines, {len(rows.texts)} follow; is the file complete?"
+        why = f"the header announces {counts[-1]} lines, but {len(rows.texts)} follow; is the file complete?"
         raise lines.broken(0, why)
     short = shapes[2]
     alike = set(map(len, map(str.split, rows.texts))) == {len(short)}
@@ -517,7 +517,7 @@ def _counted_table(
 
 
 def _table(lines: Lines, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> Table:
-    """Lines of one word per name; at the end of some there may be an optional one, which else is ""."""
+    """Split lines into one word per name; optional words at the end default to ""."""
     widths = set(map(len, map(str.split, lines.texts)))
     allowed = {len(names), len(names) + len(optional)}
     for k in range(len(lines.texts)) if widths - allowed else ():
@@ -542,7 +542,7 @@ def _below(table: Table, name: str, n: int) -> Integers:
 
 
 def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
-    """The stacked kernels with something in the rows of choices that a state does not have."""
+    """Fill the rows of choices that a state does not have."""
     empty = np.flatnonzero(np.diff(P.indptr) == 0)
     if empty.size == 0:
         return P
@@ -554,8 +554,8 @@ def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
     if unseen not in ("self-loop", "uniform"):
         choice, state = divmod(int(empty[0]), n)
         raise InvalidData(
-            f"{path}: state {state} has no choice {choice} ({empty.size} such gaps); every action must exist in every "
-            'state: pass unseen="repeat" (the first that the state has stands in), "self-loop" or "uniform"'
+            f"{path}: state {state} has no choice {choice} (missing choices: {empty.size}), but in an MDP every action "
+            'is available in every state; pass unseen="repeat" (use its first choice), "self-loop" or "uniform"'
         )
     rows, columns = empty, empty % n
     if unseen == "uniform" and empty.size * n > MOST_FILLED:
@@ -567,7 +567,7 @@ def _filled(path: Path, P: sp.csr_array, n: int, unseen: str) -> sp.csr_array:
 
 
 def _normalized(kernels: list[sp.csr_array]) -> list[sp.csr_array]:
-    """Rows divided by their sums, which the text has rounded."""
+    """Divide rows by their sums, since probabilities in text files are rounded."""
     for P in kernels:
         P.data /= np.repeat(P.sum(axis=1), np.diff(P.indptr))
     return kernels

@@ -1,12 +1,11 @@
-"""Results on disk: one ``.npz`` of arrays, and JSON for everything else; no pickle.
+"""Storage of results as ``.npz`` files with arrays and JSON, without pickle.
 
-A distance is its own file. A result that is built on a distance (fit, compression, imitation) has the arrays of that
-distance under ``distance.…``, its own beside them, and its JSON under the name of its kind, by which `diffbisim.load`
-knows it.
+A result that contains a distance (fit, compression, imitation) stores the arrays of the distance with the prefix
+``distance.``, its own arrays, and JSON under the name of its kind, by which `diffbisim.load` recognizes it.
 
-What is read is checked as if an enemy had written it (arrays.py): chains, cost and discount as by the
-constructors, the state of the solver before compiled code sees it, and on small problems the bounds themselves
-(the ``restore`` of its coupling).
+Files are not trusted (arrays.py): chains, cost and discount are validated like the arguments of the constructors, and
+the solver's state before compiled code uses it (the ``restore`` of its coupling); for small problems the bounds are
+verified too.
 """
 
 import json
@@ -29,15 +28,15 @@ from diffbisim.problem import AverageProblem, Problem, TotalProblem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import COUPLINGS, restore_coupling
 
-#: Of the JSON beside the arrays.
+#: Version of the JSON format.
 VERSION = 1
 
 
 class Kind(NamedTuple):
-    """What belongs to a criterion with problems and results of its own."""
+    """The classes of a criterion that has its own problems and results."""
 
     coupling: str
-    problem: Callable[..., Any]  # (arrays, meta) -> what was asked
+    problem: Callable[..., Any]  # (arrays, meta) -> problem
     result: type[DistanceResult]
 
 
@@ -46,7 +45,7 @@ OWN = {
     "horizon": Kind("HorizonCoupling", horizon.problem_from_arrays, horizon.HorizonResult),
 }
 
-#: Bounds are checked by solving again where a sweep visits at most so many cells: about a tenth of a second.
+#: Bounds are verified by solving again if a sweep visits at most this many cells (about 0.1 s).
 CHECKED = 4_000_000
 
 
@@ -54,7 +53,7 @@ CHECKED = 4_000_000
 def opened(
     path: str | Path, what: str = "saved result", remedy: str = "write one with result.save(path)"
 ) -> Iterator[dict[str, Any]]:
-    """The arrays in a file; where one is missing or damaged, here or in the block, it is not a ``what``."""
+    """Open the arrays in a file; errors in the block are reported as "<file> is not a <what>"."""
     arrays = read_archive(path, what, remedy)
     with refusing(path, what, remedy):
         yield arrays
@@ -63,7 +62,7 @@ def opened(
 def write_built(
     path: str | Path, kind: str, meta: Mapping[str, Any], distance: DistanceResult, arrays: Mapping[str, Any]
 ) -> None:
-    """Write a result that is built on a distance, all at once or not at all."""
+    """Write a result that contains a distance, atomically."""
     below = {f"distance.{name}": value for name, value in distance.arrays().items()}
     text = np.frombuffer(json.dumps({f"diffbisim-{kind}": 1, **meta}).encode(), dtype=np.uint8)
     with replacing(Path(path), binary=True) as file:
@@ -71,7 +70,7 @@ def write_built(
 
 
 def read_built(arrays: dict[str, Any], kind: str) -> tuple[dict[str, Any], DistanceResult]:
-    """The JSON and the distance of a result that `write_built` wrote."""
+    """Return the JSON and the distance of a result written by `write_built`."""
     meta = read_json(arrays, kind)
     check_version(meta, f"diffbisim-{kind}")
     entry(meta, "history", is_history, "a list of rows of numbers")
@@ -79,18 +78,18 @@ def read_built(arrays: dict[str, Any], kind: str) -> tuple[dict[str, Any], Dista
 
 
 def check_version(meta: Any, name: str) -> None:
-    """Refuse what a newer diffbisim has written, and what is something else."""
+    """Raise for files written by a newer version, and for other kinds of files."""
     if entry(meta, name, is_count, "the version of the format") > VERSION:
         raise InvalidData("it was written by a newer diffbisim; update diffbisim to read it")
 
 
 def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
-    """The inverse of :meth:`diffbisim.DistanceResult.arrays`."""
+    """Restore a result from arrays, the inverse of :meth:`diffbisim.DistanceResult.arrays`."""
     meta = read_json(arrays, "meta")
     check_version(meta, "diffbisim-result")
     lower, value, upper = (entry(meta, name, is_number, "a number") for name in ("lower", "value", "upper"))
     if not -np.inf < lower <= value <= upper < np.inf:
-        raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not in this order, and finite")
+        raise InvalidData(f"lower = {lower!r}, value = {value!r}, upper = {upper!r} are not finite and in this order")
     outcome = Status[entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")]
     iterations = entry(meta, "iterations", is_count, "a count")
     solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
@@ -99,7 +98,7 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
     criterion = meta.get("criterion")
     own = OWN.get(criterion) if isinstance(criterion, str) else None
     if criterion == "horizon":
-        meta.setdefault("coupling", "HorizonCoupling")  # older files do not say it
+        meta.setdefault("coupling", "HorizonCoupling")  # missing in older files
     kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
     if any((kind == one.coupling) != (one is own) for one in OWN.values()):
         raise InvalidData(f"a {kind} does not belong to this kind of problem")
@@ -113,7 +112,7 @@ def result_from_arrays(arrays: dict[str, Any]) -> DistanceResult:
 
 
 def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
-    """What was asked; files from before there was a choice have discounted problems."""
+    """Restore the problem; in older files without a criterion it is discounted."""
     x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
     if "cost" not in arrays:
         raise InvalidData("there is no array 'cost'")
@@ -126,27 +125,27 @@ def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
-    """The chain beside a distance, which must be the second one of that distance (but for rewards and labels)."""
+    """Return the stored chain, which must equal the second chain of the distance (except for rewards and labels)."""
     chain, y = chain_from_arrays(part(arrays, "chain.")), found.problem.y
     same = chain.n_states == y.n_states and np.allclose(chain.initial, y.initial, rtol=0.0, atol=1e-9)
     if not same or abs(chain.successors.matrix - y.successors.matrix).max() > 1e-9:
-        raise InvalidData("the chain is not the one that the distance is to")
+        raise InvalidData("the chain differs from the second chain of the distance")
     return chain
 
 
 def check_bounds(result: DistanceResult) -> None:
-    """Whether the distance is within the bounds, on problems that are small enough to find out.
+    """Raise an error if the bounds are wrong, for problems that are small enough to verify.
 
-    A converged result of the exact solver is taken at its word: one sweep from its table must give bounds within its
-    own (they shrink from sweep to sweep), so that neither bounds nor table can be wrong. All others are solved again
-    from their table, and the two intervals must meet. Bounds from min c to max c are always true.
+    For a converged result of the exact solver, one sweep from its table must give bounds within its own, since bounds
+    shrink from sweep to sweep; this verifies both the bounds and the table. All other results are solved again from
+    their table, and the two intervals must overlap.
     """
     from diffbisim.solvers import Exact, SinkhornPolicy
     from diffbisim.solvers.exact.coupling import ExactCoupling, one_sweep
 
     problem, coupling = result.problem, cast(Any, result.coupling)
     if result.lower < 0:
-        raise InvalidData(f"lower is {result.lower!r}; distances are not negative")
+        raise InvalidData(f"lower is {result.lower!r}; distances are non-negative")
     if problem.criterion not in ("total", "horizon") and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
     if problem.criterion in OWN:
@@ -158,8 +157,8 @@ def check_bounds(result: DistanceResult) -> None:
         low, high = one_sweep(coupling)
         if not (result.lower <= low and high <= result.upper):
             raise InvalidData(
-                f"the table certifies {low:.17g} to {high:.17g}, which is not within lower = {result.lower!r} and "
-                f"upper = {result.upper!r}"
+                f"the table certifies the interval {low:.17g} to {high:.17g}, which is not within lower = "
+                f"{result.lower!r} and upper = {result.upper!r}"
             )
         return
     solver: Any = Exact(tol=1e-9, max_iterations=30, reachable=not coupling.complete, threads=1)
@@ -169,6 +168,6 @@ def check_bounds(result: DistanceResult) -> None:
     again = solver.solve(problem, warm=result)
     if result.lower > again.upper or result.upper < again.lower:
         raise InvalidData(
-            f"the distance is from {again.lower:.17g} to {again.upper:.17g}, not from lower = {result.lower!r} to "
-            f"upper = {result.upper!r}"
+            f"the distance is between {again.lower:.17g} and {again.upper:.17g}, not between lower = {result.lower!r} "
+            f"and upper = {result.upper!r}"
         )

@@ -1,19 +1,19 @@
-"""Models of Storm: its .drn files, and programs that it builds models of.
+"""Models of Storm: .drn files, and programs that stormpy builds.
 
-    @type: MDP                    DTMC and MDP are read
+    @type: MDP                    DTMC or MDP
     @reward_models
-    steps heads                   names of reward structures
+    steps heads                   names of the reward structures
     @nr_states
     2
     @model
     state 0 [1, 0] init           a state, its rewards, and the propositions that hold in it
-    //[x=0 & !up]                 perhaps its variables, which become its label: (0, False)
-        action go [0, 0.5]        a choice, its action (or __NOLABEL__) and its rewards
+    //[x=0 & !up]                 optional: its variables, which become its label (0, False)
+        action go [0, 0.5]        a choice with its action (or __NOLABEL__) and its rewards
             0 : 0.25              a successor and its probability: 0.25, 1/4, or a placeholder
             1 : 0.75
 
-States may have different choices: `explicit` says what that means. Programs in PRISM's language (.pm, .nm, .prism) and
-JANI models (.jani) are built by stormpy, with all rewards, propositions, actions and variables.
+States may have different choices (see `explicit`). Programs in PRISM's language (.pm, .nm, .prism) and JANI models
+(.jani) are built by stormpy, with all rewards, propositions, actions and variables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from diffbisim.explicit import ExplicitModel, variables
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, open_text
 from diffbisim.io.tables import ROUNDED_TEXT
-from diffbisim.recognize import recognized
+from diffbisim.recognize import recognize
 
 PROGRAMS = (".pm", ".nm", ".prism", ".jani")
 MODELS = (".drn", *PROGRAMS)
@@ -42,7 +42,7 @@ UNNAMED = "__NOLABEL__"
 
 
 def read_storm(path: str | Path, constants: Any = None) -> ExplicitModel:
-    """The model in a .drn file, or the one that stormpy builds of a program with these constants ("N=16,p=0.5")."""
+    """Read a .drn file, or build a program with stormpy, using the given constants ("N=16,p=0.5")."""
     path = Path(path)
     if extension(path) in PROGRAMS:
         return _built(path, constants)
@@ -55,8 +55,8 @@ def _built(path: Path, constants: Any) -> ExplicitModel:
     try:
         import stormpy
     except ImportError:
-        raise MissingExtra(f'{path}: programs are built by stormpy; pip install "diffbisim[storm]"') from None
-    with path.open("rb"):  # says in Python's words that there is no such file
+        raise MissingExtra(f'{path}: programs need stormpy; pip install "diffbisim[storm]"') from None
+    with path.open("rb"):  # raises Python's own error if there is no such file
         pass
     try:
         jani = extension(path) == ".jani"
@@ -65,35 +65,35 @@ def _built(path: Path, constants: Any) -> ExplicitModel:
         if given:
             program, _ = stormpy.instantiate_constants(program, given)
         model = stormpy.build_model(program, options=stormpy.BuilderOptions(build_full=True))
-    except Exception as error:  # stormpy raises what it likes
-        said = " ".join(str(error).split())[:300]
-        raise InvalidData(f"{path}: Storm cannot build it ({said}); constants are given as constants='N=16'") from None
-    found = recognized(model)
+    except Exception as error:  # stormpy raises many kinds of errors
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidData(f'{path}: Storm cannot build it ({reason}); pass constants as constants="N=16"') from None
+    found = recognize(model)
     if not isinstance(found, ExplicitModel):
-        raise InvalidData(f"{path}: Storm builds a {type(model).__name__} of it, which is no DTMC or MDP")
+        raise InvalidData(f"{path}: Storm builds a {type(model).__name__}, which is not a DTMC or MDP")
     return ExplicitModel(**{**found.__dict__, "name": str(path)})
 
 
 @dataclass
 class _Drn:
-    """What has been read of a .drn file."""
+    """A .drn file while it is being read."""
 
     path: Path
-    number: int = 0  # of the line
-    text: str = ""
-    names: list[str] = field(default_factory=list)  # of reward structures
-    values: dict[str, float] = field(default_factory=dict)  # of placeholders
+    number: int = 0  # current line number
+    text: str = ""  # current line
+    names: list[str] = field(default_factory=list)  # reward structures
+    values: dict[str, float] = field(default_factory=dict)  # values of placeholders
     n_states: int = -1
     owner: list[int] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)  # of choices
+    lines: list[int] = field(default_factory=list)  # line numbers of choices
     actions: list[str] = field(default_factory=list)
-    paid: list[list[float]] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)  # rewards of the state that is being read
+    paid: list[list[float]] = field(default_factory=list)  # rewards of choices
+    own: list[float] = field(default_factory=list)  # rewards of the current state
     row: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
     probability: list[float] = field(default_factory=list)
-    held: dict[str, list[int]] = field(default_factory=dict)
-    known: list[str] = field(default_factory=list)  # variables of the states
+    propositions: dict[str, list[int]] = field(default_factory=dict)
+    valuations: list[str] = field(default_factory=list)  # variables of the states
 
     def read(self) -> ExplicitModel:
         with open_text(self.path) as file:
@@ -105,7 +105,7 @@ class _Drn:
                     state += 1
                     self._state(text, state)
                 elif text.startswith("//["):
-                    self.known.append(text[2:])
+                    self.valuations.append(text[2:])
                 elif text.startswith("//"):
                     continue
                 elif text.startswith("action"):
@@ -113,7 +113,9 @@ class _Drn:
                 else:
                     self._successor(text)
         if state + 1 != self.n_states:
-            raise self._broken(f"the header promises {self.n_states} states, {state + 1} follow; is the file complete?")
+            raise self._broken(
+                f"the header announces {self.n_states} states, but {state + 1} follow; is the file complete?"
+            )
         return self._model()
 
     def _lines(self, file: Any) -> Iterator[str]:
@@ -131,7 +133,7 @@ class _Drn:
             if text.startswith("//"):
                 continue
             if text.startswith("@type:") and text[6:].strip().upper() not in ("DTMC", "MDP"):
-                raise self._broken("only DTMC and MDP can be read")
+                raise self._broken("only DTMC and MDP are supported")
             if text == "@model":
                 break
             if text.startswith("@"):
@@ -155,12 +157,10 @@ class _Drn:
         if found is None:
             raise self._broken('expected "state number [rewards] propositions", such as state 3 [1, 0] goal')
         if int(found[1]) != k or k >= self.n_states:
-            raise self._broken(
-                f"expected state {k} of {self.n_states}; the states must be listed in order, none left out"
-            )
+            raise self._broken(f"expected state {k} of {self.n_states}; states must be listed in order, without gaps")
         self.own = self._rewards(found[2])
         for name in (found[3] or "").split():
-            self.held.setdefault(name.strip('"'), []).append(k)
+            self.propositions.setdefault(name.strip('"'), []).append(k)
 
     def _action(self, text: str, state: int) -> None:
         found = ACTION.fullmatch(text)
@@ -181,7 +181,7 @@ class _Drn:
             raise self._broken(f"the successor must be a state from 0 to {self.n_states - 1}")
         value = self._number(found[2])
         if value < 0:
-            raise self._broken("a probability must be at least 0")
+            raise self._broken("a probability must be non-negative")
         self.row.append(len(self.owner) - 1)
         self.target.append(int(found[1]))
         self.probability.append(value)
@@ -189,7 +189,7 @@ class _Drn:
     def _rewards(self, text: str | None) -> list[float]:
         values = [self._number(word.strip()) for word in text.split(",")] if text and text.strip() else []
         if len(values) > max(1, len(self.names)):
-            raise self._broken(f"{len(values)} rewards, and {len(self.names)} reward structures in the header")
+            raise self._broken(f"{len(values)} rewards for {len(self.names)} reward structures in the header")
         return values
 
     def _number(self, text: str) -> float:
@@ -199,7 +199,7 @@ class _Drn:
         try:
             value = float(top) / (float(bottom) if slash else 1.0)
         except (ValueError, ZeroDivisionError):
-            raise self._broken(f"{text[:40]!r} is no number; instantiate parameters, resolve intervals") from None
+            raise self._broken(f"{text[:40]!r} is not a number; instantiate parameters, resolve intervals") from None
         if not np.isfinite(value):
             raise self._broken(f"{text[:40]!r} is not finite")
         return value
@@ -213,7 +213,7 @@ class _Drn:
             raise broken(self.path, self.lines[c], "", why)
         target = np.array(self.target, dtype=np.int64)
         if np.unique(row * self.n_states + target).size < row.size:
-            raise InvalidData(f"{self.path}: a choice lists a successor twice; add them up")
+            raise InvalidData(f"{self.path}: a choice lists a successor twice; add the probabilities")
         names = self.names or (["default"] if any(self.paid) else [])
         return ExplicitModel(
             name=str(self.path),
@@ -224,6 +224,6 @@ class _Drn:
             probability=probability / sums[row],
             actions=self.actions,
             rewards={name: np.array([r[k] if k < len(r) else 0.0 for r in self.paid]) for k, name in enumerate(names)},
-            propositions={name: np.array(states, dtype=np.int64) for name, states in self.held.items()},
-            labels=variables(self.known) if len(self.known) == self.n_states else None,
+            propositions={name: np.array(states, dtype=np.int64) for name, states in self.propositions.items()},
+            labels=variables(self.valuations) if len(self.valuations) == self.n_states else None,
         )

@@ -1,14 +1,14 @@
-"""Text tables with line numbers, so that a broken file is reported where it is broken.
+"""Text tables of chains, transitions, trajectories, rewards and costs; errors name the line.
 
-    from,to,probability           edges of a chain; what leaves a state sums to one
-    state,next_state[,weight]     observed transitions; the chain is estimated
-    episode,t,state               trajectories, rows in any order, t consecutive in an episode
-    state,reward                  rewards of states; several columns: vectors
+    from,to,probability           edges of a chain; the probabilities of leaving a state sum to one
+    state,next_state[,weight]     observed transitions, from which the chain is estimated
+    episode,t,state               trajectories, with rows in any order and t consecutive within an episode
+    state,reward                  rewards of states; several reward columns give vectors
     0,1,2 …                       numbers without a header, such as a cost
 
-The header says what the rows are. State columns that hold only integers are state numbers, others are labels. A
-`Table` holds the columns of a file as strings, and the line each row came from. Its methods turn a column into numbers
-or states and, when they cannot, raise `InvalidData` with file, line, text and remedy.
+The header determines the meaning of the rows. A state column with only integers contains state indices, any other
+labels. A `Table` holds the columns of a file as strings and the line of each row; its methods convert a column to
+numbers or states, and raise `InvalidData` with the file, line, text and remedy if they cannot.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from diffbisim.io.arrays import read_array
 from diffbisim.io.files import broken, extension, naming, open_text, replacing
 from diffbisim.names import distinct_labels
 
-ROUNDED_TEXT = 1e-5  # how far the printed probabilities of a row may be from one (PRISM's own tolerance)
-DELIMITERS = (",", ";", "\t")  # whichever occurs most often in the header, the first of them if none does
-CHUNK = 256  # rows parsed at a time: few enough not to wake the garbage collector
+ROUNDED_TEXT = 1e-5  # largest deviation of a row of printed probabilities from one (as in PRISM)
+DELIMITERS = (",", ";", "\t")  # the one that occurs most often in the header is used
+CHUNK = 256  # rows parsed at a time, few enough not to trigger the garbage collector
 DIGITS = frozenset("-0123456789")
 EDGES, PAIRS, STEPS = ("from", "to", "probability"), ("state", "next_state"), ("episode", "t", "state")
 OBSERVED = ({*PAIRS}, {*PAIRS, "weight"}, {*STEPS})
@@ -51,18 +51,18 @@ class Table:
     delimiter: str = ","
 
     def fault(self, k: int, why: str) -> NoReturn:
-        """Raise for row k: file, line, the text of the row, what is wrong."""
+        """Raise an error for row k with the file, the line, the text and the reason."""
         text = self.delimiter.join(column[k] for column in self.columns.values())
         raise broken(self.path, self.line(k), text, why)
 
     def expect(self, header: str) -> InvalidData:
-        """The error for a table with another header than this."""
+        """Return the error for a table with a different header."""
         return broken(self.path, 1, self.delimiter.join(self.columns), f"the header must be {header}")
 
     def floats(self, name: str, least: float = 0.0) -> Floats:
-        """A column of finite numbers, not below ``least``; a fraction such as 1/3 is understood."""
+        """Return a column of finite numbers of at least ``least``; fractions such as 1/3 are allowed."""
         column = self.columns[name]
-        if self.delimiter == ";":  # where a comma is free to be the point of decimal fractions
+        if self.delimiter == ";":  # commas may then be decimal commas
             column = [text.replace(",", ".") for text in column]
         try:
             numbers = np.fromiter(map(float, column), dtype=np.float64, count=len(column))
@@ -75,7 +75,7 @@ class Table:
         return numbers
 
     def integers(self, name: str) -> Integers:
-        """A column of integers."""
+        """Return a column of integers."""
         column = self.columns[name]
         numbers = _integers(column)
         if numbers is None:
@@ -84,7 +84,7 @@ class Table:
         return numbers
 
     def states(self, *names: str) -> list[Any]:
-        """Columns of states: integer arrays if every entry is an integer, else lists of strings."""
+        """Return columns of states: integer arrays if every entry is an integer, else lists of strings."""
         for name in names:
             if "" in self.columns[name]:
                 self.fault(self.columns[name].index(""), f"{name} is empty; name the state")
@@ -100,12 +100,12 @@ class Table:
 
 
 def is_integer(text: str) -> bool:
-    """Whether a table would read this text as an integer."""
+    """Return whether a table would read this text as an integer."""
     return _integers([text]) is not None
 
 
 def _integers(column: Sequence[str]) -> Integers | None:
-    """The column as integers, None if an entry is not written as one ("1_0" is a name)."""
+    """Return the column as integers, or None if an entry is not an integer ("1_0" is a label)."""
     if not DIGITS.issuperset("".join(column)):
         return None
     try:
@@ -118,13 +118,13 @@ def _integers(column: Sequence[str]) -> Integers | None:
 
 
 def header(path: Path) -> list[str]:
-    """The names of the columns of a CSV file, from its first line alone."""
+    """Read the names of the columns of a CSV file from its first line."""
     with open_text(path) as file:
         return csv_rows(path, file).names
 
 
 def read_columns(path: Path) -> Table:
-    """A CSV file with a header line; blank lines are skipped, spaces after a delimiter too."""
+    """Read a CSV file with a header line; blank lines and spaces after a delimiter are skipped."""
     with open_text(path) as file:
         found = csv_rows(path, file)
         columns: list[list[str]] = [[] for _ in found.names]
@@ -136,15 +136,15 @@ def read_columns(path: Path) -> Table:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of an open CSV file that are not blank, below its header."""
+    """The non-blank rows of an open CSV file, after its header."""
 
     path: Path
     names: list[str]
     delimiter: str
-    rows: Iterator[tuple[int, list[str]]]  # the line that each ends on
+    rows: Iterator[tuple[int, list[str]]]  # last line number and entries of each row
 
     def columns(self) -> Iterator[list[tuple[str, ...]]]:
-        """A few rows at a time, by column; all of them as long as the header, and at least one."""
+        """Yield chunks of rows by column, checking that all rows have the length of the header."""
         width, chunk = len(self.names), list(islice(self.rows, CHUNK))
         if not chunk:
             raise broken(self.path, 1, self.delimiter.join(self.names), "no rows follow the header")
@@ -158,7 +158,7 @@ class Rows:
 
 
 def csv_rows(path: Path, file: IO[str]) -> Rows:
-    """The header, and then the rows, each with the line it ends on."""
+    """Read the header, and prepare to read the rows."""
     first = file.readline()
     delimiter = "\t" if extension(path) == ".tsv" else max(DELIMITERS, key=first.count)
 
@@ -182,7 +182,7 @@ def csv_rows(path: Path, file: IO[str]) -> Rows:
 
 
 def csv_line(path: Path, k: int) -> int:
-    """The line of row k, found by reading the file again: only errors ask for it."""
+    """Return the line of row k, by reading the file again (used for error messages only)."""
     with open_text(path) as file:
         return next(islice(csv_rows(path, file).rows, k, None))[0]
 
@@ -191,7 +191,7 @@ def csv_line(path: Path, k: int) -> int:
 
 
 def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error") -> MarkovChain:
-    """The chain in a table of edges, transitions or trajectories."""
+    """Read the chain in a table of edges, transitions or trajectories."""
     table = read_columns(Path(path))
     options: dict[str, Any] = {"initial": initial, "rewards": rewards, "unseen": unseen}
     if set(table.columns) == set(EDGES):
@@ -207,7 +207,7 @@ def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
 
 
 def read_observations(path: str | Path, states: Any = None) -> Transitions:
-    """What was observed, in a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
+    """Read a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
     table = read_columns(Path(path))
     if set(table.columns) not in OBSERVED:
         raise table.expect("state,next_state[,weight] or episode,t,state")
@@ -216,12 +216,12 @@ def read_observations(path: str | Path, states: Any = None) -> Transitions:
 
 
 def holds_observations(path: Path) -> bool:
-    """Whether a table holds observations, by its header."""
+    """Return whether a table contains transitions or trajectories, according to its header."""
     return set(header(path)) in OBSERVED
 
 
 def write_csv(chain: MarkovChain, path: str | Path) -> None:
-    """A table ``from,to,probability`` of the kernel; start and rewards are given again when it is read."""
+    """Write the kernel as a table ``from,to,probability``, without initial distribution and rewards."""
     path = Path(path)
     names, s = _names_for_a_table(chain), chain.successors
     with replacing(path) as file:
@@ -232,15 +232,15 @@ def write_csv(chain: MarkovChain, path: str | Path) -> None:
 
 
 def _names_for_a_table(chain: MarkovChain) -> list[Any]:
-    """The names of the states, if a table gives them back: all integers, or strings that are no numbers."""
+    """Return the names of the states if a table preserves them: all integers, or strings that are not numbers."""
     names = [chain.label(k) for k in range(chain.n_states)]
     if all(type(name) is int for name in names):
         return names
     for name in names:
         if not isinstance(name, str) or name != name.strip() or not name or is_integer(name):
             raise InvalidData(
-                f"label {name!r} would not come back from a table (only integers, or strings that are no "
-                "numbers, do); write .npz instead"
+                f"label {name!r} cannot be stored in a table (only integers, or strings that are not numbers, can); "
+                "write .npz instead"
             )
     return names
 
@@ -253,7 +253,7 @@ def _observed(table: Table, states: Any = None) -> Transitions:
 
 
 def _episodes(table: Table) -> list[Any]:
-    """The state sequences of a table episode,t,state, in order of first appearance of the episodes."""
+    """Return the state sequences of a table episode,t,state, in order of appearance of the episodes."""
     number = {name: k for k, name in enumerate(dict.fromkeys(table.columns["episode"]))}
     episode = np.array([number[name] for name in table.columns["episode"]], dtype=np.int64)
     t = table.integers("t")
@@ -279,7 +279,7 @@ def chain_of_edges(
     labels: Sequence[Hashable] | None = None,
     **options: Any,
 ) -> MarkovChain:
-    """The chain with these probabilities: no pair twice, and what leaves a state sums to one."""
+    """Create the chain with these probabilities, after checking for repeated pairs and row sums."""
     data = Transitions.from_pairs(source, target, weights=probability, states=states)
     if labels is not None:
         with naming(table.path):
@@ -292,12 +292,12 @@ def chain_of_edges(
 
 
 def check_rows(table: Table, i: Integers, j: Integers, probability: Floats, name: Callable[[int], str]) -> None:
-    """Raise if a pair (i, j) stands twice, or if the probabilities of an i do not sum to one."""
+    """Raise if a pair (i, j) is repeated, or if the probabilities of a row i do not sum to one."""
     order = np.lexsort((j, i))
     twice = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0)
     if twice.any():
         k, first = int(order[1:][twice][0]), int(order[:-1][twice][0])
-        table.fault(k, f"repeats the transition of line {table.line(first)}; remove one or add them up")
+        table.fault(k, f"repeats the transition of line {table.line(first)}; remove one or add the probabilities")
     _, begin, group = np.unique(i, return_index=True, return_inverse=True)
     sums = np.bincount(group, probability)
     bad = np.abs(sums - 1.0) > ROUNDED_TEXT
@@ -308,12 +308,12 @@ def check_rows(table: Table, i: Integers, j: Integers, probability: Floats, name
 
 
 def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
-    """Raise if a file of so many rows asks for more states than there may be, or than it says anything about."""
+    """Raise if the number of states exceeds the limit, or is far larger than the number of rows."""
     most = min(limits.STATES, rows + limits.UNSEEN)
     if n > most:
         raise InvalidData(
-            f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are names, pass "
-            'unseen="drop", else raise the limits in diffbisim.io.limits'
+            f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are labels, pass "
+            'unseen="drop", otherwise raise the limits in diffbisim.io.limits'
         )
 
 
@@ -321,16 +321,16 @@ def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
 
 
 def read_rewards(path: Path) -> Any:
-    """A vector (or vectors) from .npy, or a mapping from a table with the header ``state,reward``.
+    """Read rewards: an array from .npy, or a mapping from a table with the header ``state,reward``.
 
-    Several columns beside ``state``, whatever their names, are what an observer sees of a state: a vector.
+    Several columns other than ``state``, with any names, give a vector per state.
     """
     if path.suffix.lower() == ".npy":
         return np.asarray(read_array(path), dtype=np.float64)
     table = read_columns(path)
     seen = [column for column in table.columns if column != "state"]
     if "state" not in table.columns or not seen or (len(seen) == 1 and seen != ["reward"]):
-        why = "the header of a table of rewards must be state,reward (or state and the names of several numbers)"
+        why = "the header of a table of rewards must be state,reward (or state and several columns of numbers)"
         raise broken(path, 1, table.delimiter.join(table.columns), why)
     (states,) = table.states("state")
     names = states.tolist() if isinstance(states, np.ndarray) else states
@@ -345,7 +345,7 @@ def read_rewards(path: Path) -> Any:
 
 
 def read_numbers(path: Path) -> Floats:
-    """A matrix from .npy, or from a table of numbers without a header."""
+    """Read a matrix from .npy, or from a table of numbers without a header."""
     if path.suffix.lower() == ".npy":
         return np.asarray(read_array(path), dtype=np.float64)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","

@@ -1,18 +1,19 @@
-"""Pictures. Each function takes what it draws and, if you have one, ``ax``; each returns the ``Axes`` it drew on.
+"""Plots. Each function optionally takes ``ax`` and returns the ``Axes``.
 
-    history            value and certified bounds over the iterations of any run
+    history            value and certified bounds over the iterations of a run
     encoder, decoder   which state stands for which, as a heat map
-    coupling           how often pairs of states are visited, or the plan of one pair
-    contributions      which rows and starts cause a distance
-    implicit_reward    the reward of every transition, blue is good
+    coupling           occupancy of the pairs of states, or the plan of one pair
+    contributions      the rows and initial distributions that cause a distance
+    implicit_reward    the reward of every transition
     chain              a Markov chain as a graph
-    timescales         how slow a compression is, beside its target
+    timescales         implied timescales of a compression and its target
     elbow              distance over the number of states
     distances          a matrix of distances, sorted by a dendrogram
-    embedding          the same as points in the plane
+    embedding          distances as points in the plane
 
-Colors are Okabe and Ito's and sequential maps that keep their order in gray; nothing is told by color alone. Without
-``ax`` a figure of its own is made, without a window and without global state: ``ax.figure.savefig("picture.png")``.
+Colors are those of Okabe and Ito and sequential color maps that remain ordered in grayscale, and no information is
+conveyed by color alone. Without ``ax`` a new figure is created, without a window and without pyplot's global state;
+save it with ``ax.figure.savefig("plot.png")``.
 """
 
 from diffbisim.plot.graph import chain

@@ -1,7 +1,7 @@
-"""A Markov chain as a graph: a disk for each state, an arrow for each transition.
+"""Markov chains as graphs, with a disk for each state and an arrow for each transition.
 
-Area of a disk: discounted occupancy. Shade: reward. Width of an arrow: probability, dotted below 0.01. A second ring:
-possible start.
+The area of a disk shows the discounted occupancy, its shade the reward, and a second ring a possible initial state. The
+width of an arrow shows the probability; arrows are dotted below 0.01.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from diffbisim.chain import MarkovChain
 
-MOST = 60  # more states make a picture that says nothing
-ARROWS = 600  # the same
-SMALL = 0.01  # probabilities below it are drawn dotted
-NUMBERED = 16  # arrows that get their probability as a number
-ALONG = (0.3, 0.4, 0.25, 0.5)  # where on an arrow its number may stand: best before the middle, where arrows cross
-CLEAR = 0.2  # distance from other texts that is enough (the circle has radius one)
+MOST = 60  # maximum number of states
+ARROWS = 600  # maximum number of arrows
+SMALL = 0.01  # smaller probabilities are dotted
+NUMBERED = 16  # up to this many arrows are labeled with their probabilities
+ALONG = (0.3, 0.4, 0.25, 0.5)  # candidate positions of the label along an arrow, best first
+CLEAR = 0.2  # sufficient distance between labels (the circle has radius one)
 
 
 def chain(
@@ -37,20 +37,29 @@ def chain(
     least: float = 0.0,
     cmap: str = "cividis",
 ) -> Axes:
-    """A chain of up to 60 states as a graph.
+    """Draw a chain of up to 60 states as a graph.
 
     Parameters
     ----------
-    layout : "circle", "line", "spring" (states that lead to each other are near), positions (n, 2), or a
-        mapping from labels to positions, as the layouts of networkx give
-    discount : of the occupancy that the disks show
-    least : transitions less probable than this are left out, and the title says how many; so are the least probable
-        ones of a chain that has more than 600
-    cmap : of the rewards
+    chain : MarkovChain
+    ax : Axes, default=None
+    layout : {"circle", "line", "spring"}, array of shape (n, 2) or mapping, default="circle"
+        "spring" places states with transitions between them close together. A mapping from labels to positions may
+        come from a layout of networkx.
+    discount : float, default=0.95
+        Discount of the occupancy that the disks show.
+    least : float, default=0.0
+        Transitions with smaller probabilities are not drawn, and the title says how many. At most 600 are drawn.
+    cmap : str, default="cividis"
+        Color map of the rewards.
+
+    Returns
+    -------
+    ax : Axes
     """
     n = chain.n_states
     if n > MOST:
-        raise InvalidArgument(f"the chain has {n} states; a graph shows up to {MOST}: lump or compress it first")
+        raise InvalidArgument(f"the chain has {n} states, but a graph shows up to {MOST}; lump or compress it first")
     ax = own(ax, 5.4, 5.0)
     P: Floats = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
     place, radius = _layout(chain, P, layout), _radii(chain.occupancy(discount))
@@ -75,7 +84,7 @@ def chain(
 
 
 def _layout(chain: MarkovChain, P: Floats, layout: Any) -> Floats:
-    """Positions of the states, (n, 2)."""
+    """Return the positions of the states, (n, 2)."""
     n = len(P)
     if isinstance(layout, Mapping):
         found = {chain.index(label): spot for label, spot in layout.items()}
@@ -96,15 +105,15 @@ def _layout(chain: MarkovChain, P: Floats, layout: Any) -> Floats:
 
 
 def _spring(P: Floats, circle: Floats, rounds: int = 300) -> Floats:
-    """Fruchterman and Reingold: transitions pull by s²/k, all states push by k²/s, in ever shorter moves.
+    """Fruchterman-Reingold layout: transitions attract by s²/k, all states repel by k²/s, with decreasing step sizes.
 
-    Begins from the second and third eigenvectors of the Laplacian, which already have neighbors near each other, and
-    a little of the circle, which keeps twins apart.
+    It starts from the second and third eigenvectors of the Laplacian, which place neighbors close together, plus a
+    small multiple of the circle, which separates equivalent states.
     """
     n = len(P)
     weight = ((P > 0) | (P > 0).T).astype(np.float64)
     np.fill_diagonal(weight, 0.0)
-    soft = weight + 1e-3 / n  # connected, so that the second and third vectors are what is wanted
+    soft = weight + 1e-3 / n  # makes the graph connected, so that only the first eigenvector is constant
     place = 0.1 * circle
     if n > 3:
         vectors = np.linalg.eigh(np.diag(soft.sum(axis=1)) - soft)[1][:, 1:3]
@@ -120,13 +129,13 @@ def _spring(P: Floats, circle: Floats, rounds: int = 300) -> Floats:
 
 
 def _radii(rho: Floats) -> Floats:
-    """Relative radii: the root of the occupancy, but every disk large enough to hold its name."""
+    """Return relative radii: the square root of the occupancy, but large enough for a label."""
     root = np.sqrt(rho / rho.max())
     return np.asarray(np.maximum(root, 0.55))
 
 
 def _room(place: Floats, reach: float) -> float:
-    """The largest radius that leaves space for the arrows between the two nearest states."""
+    """Return the largest radius that leaves space for arrows between the two nearest states."""
     apart = np.linalg.norm(place[:, None] - place[None], axis=2)
     np.fill_diagonal(apart, np.inf)
     return float(min(max(0.3 * apart.min(), 0.02 * reach), 0.11 * reach))
@@ -139,7 +148,7 @@ def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: s
     from matplotlib.patches import Circle
     from matplotlib.patheffects import withStroke
 
-    r = None if chain.rewards is None or chain.rewards.ndim > 1 else chain.rewards  # a color is one number
+    r = None if chain.rewards is None or chain.rewards.ndim > 1 else chain.rewards  # vectors have no color
     shade = None if r is None else ScalarMappable(Normalize(r.min(), max(r.max(), r.min() + 1e-9)), colormaps[cmap])
     size = 10 if chain.n_states <= 12 else 7
     for i, (x, y) in enumerate(place.tolist()):
@@ -158,12 +167,12 @@ def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: s
 
 
 def _clearance(ax: Axes, spot: Floats) -> float:
-    """How far the nearest text is."""
+    """Return the distance to the nearest text."""
     return min((float(np.hypot(*(spot - text.get_position()))) for text in ax.texts), default=np.inf)
 
 
 def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, both: bool, numbered: bool) -> None:
-    """From i to j, bent if there is one back; a loop on the far side of the center for i = j."""
+    """Draw an arrow from i to j, bent if there is one back; for i = j, a loop away from the center."""
     from matplotlib.patches import FancyArrowPatch
 
     head = (8.0 + 5.0 * p) * (1.0 if len(place) <= NAMED else 0.5)

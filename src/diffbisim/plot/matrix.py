@@ -1,8 +1,8 @@
-"""Pictures of many distances: over the number of states, as a sorted matrix, as points in the plane.
+"""Plots of many distances: over the number of states, as a sorted matrix, as points in the plane.
 
-*Embedding.* Classical scaling: with J = I - 11ᵀ/n, the two largest eigenvectors of -½ J D² J, scaled by the roots of
-their eigenvalues, are the points whose distances match D best in the sense of inner products. How well is said in the
-title: the correlation of the drawn distances with the given ones.
+*Embedding.* Classical multidimensional scaling: with J = I - 11ᵀ/n, the two leading eigenvectors of -½ J D² J, scaled
+by the square roots of their eigenvalues, are the points whose inner products match best. The title shows the
+correlation of the drawn distances with the given ones.
 """
 
 from __future__ import annotations
@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 
 
 def elbow(sizes: Any, values: Any = None, ax: Axes | None = None, *, recommended: int | None = None) -> Axes:
-    """Distance of the best chain of each size; the recommended size is ringed.
+    """Plot the distance of the best chain of each size, with the recommended size marked.
 
-    ``sizes`` is a list with ``values`` its distances, or one object that has both (a sweep).
+    Parameters
+    ----------
+    sizes : sequence of int, or a sweep
+        Numbers of states; a result of ``compress_sweep`` provides the values too.
+    values : sequence of float, default=None
+        Distances, one per size.
+    ax : Axes, default=None
+    recommended : int, default=None
+
+    Returns
+    -------
+    ax : Axes
     """
     if values is None:
         if recommended is None:
@@ -31,7 +42,7 @@ def elbow(sizes: Any, values: Any = None, ax: Axes | None = None, *, recommended
         sizes, values = sizes.sizes, sizes.values
     n, d = np.asarray(sizes), np.asarray(values, dtype=np.float64)
     if n.shape != d.shape or n.ndim != 1 or not n.size:
-        raise InvalidArgument(f"sizes has shape {n.shape} and values {d.shape}; give one distance for each size")
+        raise InvalidArgument(f"sizes has shape {n.shape} and values {d.shape}; give one distance per size")
     ax = plain(own(ax))
     ax.plot(n, d, "o-", color=BLUE, label="best found")
     if recommended is not None:
@@ -45,9 +56,9 @@ def elbow(sizes: Any, values: Any = None, ax: Axes | None = None, *, recommended
 
 
 def distances(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None, *, tree: bool = True) -> Axes:
-    """A symmetric matrix of distances, its rows sorted so that near ones are neighbors, under their dendrogram.
+    """Draw a symmetric matrix of distances, sorted by a dendrogram (average linkage).
 
-    ``tree=False`` keeps the order as given. Average linkage; the height of a join is the mean distance.
+    ``tree=False`` keeps the given order.
     """
     D = _square(matrix)
     names = _names(labels, len(D))
@@ -69,14 +80,14 @@ def distances(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
 
 
 def embedding(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
-    """Points in the plane whose distances are as near as can be to those in a symmetric matrix (classical scaling)."""
+    """Draw points in the plane whose distances approximate a symmetric matrix (classical scaling)."""
     D = _square(matrix)
     n = len(D)
     points = _classical_scaling(D)
     ax = plain(own(ax, 4.8, 4.2))
     ax.plot(*points.T, "o", color=BLUE, markersize=7)
     names = _names(labels, n)
-    above = points[:, 0].argsort().argsort() % 2  # neighbors in turn above and below
+    above = points[:, 0].argsort().argsort() % 2  # labels of neighbors alternate above and below
     for name, point, up in zip(names, points.tolist(), above.tolist(), strict=True):
         offset = (0, 8) if up else (0, -15)
         ax.annotate(str(name), point, xytext=offset, textcoords="offset points", fontsize=9, ha="center")
@@ -94,7 +105,7 @@ def embedding(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
 def _names(labels: Sequence[Any] | None, n: int) -> list[Any]:
     names = list(range(n) if labels is None else labels)
     if len(names) != n:
-        raise InvalidArgument(f"labels has {len(names)} entries for {n} rows of the matrix; give one for each")
+        raise InvalidArgument(f"labels has {len(names)} entries for {n} rows of the matrix; give one per row")
     return names
 
 

@@ -1,4 +1,4 @@
-"""Pictures of results: how a run went, and what its coupling says."""
+"""Plots of results: the history of a run, and its coupling."""
 
 from __future__ import annotations
 
@@ -17,17 +17,25 @@ if TYPE_CHECKING:
     from diffbisim.chain import MarkovChain
     from diffbisim.results import DistanceResult
 
-RANGE = 100.0  # a history that spans more than this is drawn on a logarithmic scale
+RANGE = 100.0  # a history whose values span more than this factor uses a logarithmic scale
 
 
 def history(run: Any, ax: Axes | None = None, *, log: bool | None = None, label: str = "distance $d$") -> Axes:
-    """Value and certified bounds, iteration by iteration.
+    """Plot value and certified bounds over the iterations.
 
     Parameters
     ----------
-    run : any result with a ``history`` (distance, fit, imitation), or the rows themselves
-    log : logarithmic scale (default: where the values span more than two orders of magnitude)
-    label : of the line; several runs can share one ``ax``
+    run : result or sequence of mappings
+        A result with a ``history`` (distance, fit, imitation), or the rows themselves.
+    ax : Axes, default=None
+        Several runs can share one ``ax``.
+    log : bool, default=None
+        Whether to use a logarithmic scale; by default if values span more than two orders of magnitude.
+    label : str, default="distance $d$"
+
+    Returns
+    -------
+    ax : Axes
     """
     rows: Sequence[Mapping[str, float]] = getattr(run, "history", run)
     if not rows:
@@ -60,10 +68,9 @@ def history(run: Any, ax: Axes | None = None, *, log: bool | None = None, label:
 
 
 def encoder(result: Any, ax: Axes | None = None, *, sort: bool = True) -> Axes:
-    """``λ_X(y|x)``: with which probability a state y of Y (column) stands for a state x of X (row).
+    """Draw ``λ_X(y|x)``, the probability that state y of Y (column) stands for state x of X (row).
 
-    Rows are sorted so that the mass runs along the diagonal; ``sort=False`` keeps their order. White is zero, and
-    nothing else is: the smallest probability has a shade.
+    Rows are sorted so that the mass is near the diagonal; ``sort=False`` keeps their order. Only zeros are white.
     """
     found = _distance(result)
     ax = _shares(ax, found.encoder, r"encoder $\lambda_X(y|x)$", found.problem.x, found.problem.y, sort)
@@ -72,7 +79,7 @@ def encoder(result: Any, ax: Axes | None = None, *, sort: bool = True) -> Axes:
 
 
 def decoder(result: Any, ax: Axes | None = None, *, sort: bool = True) -> Axes:
-    """``λ_Y(x|y)``: which state x of X (column) a state y of Y (row) stands for; sorted as :func:`encoder`."""
+    """Draw ``λ_Y(x|y)``, the probability of state x of X (column) given state y of Y (row); see :func:`encoder`."""
     found = _distance(result)
     ax = _shares(ax, found.decoder, r"decoder $\lambda_Y(x|y)$", found.problem.y, found.problem.x, sort)
     ax.set(xlabel="state $x$ of X", ylabel="state $y$ of Y")
@@ -82,7 +89,7 @@ def decoder(result: Any, ax: Axes | None = None, *, sort: bool = True) -> Axes:
 def _shares(
     ax: Axes | None, table: Any, title: str, rows: MarkovChain, columns: MarkovChain, sort: bool = False
 ) -> Axes:
-    """Parts of one, from a light gray to black; zeros are white."""
+    """Draw probabilities from light gray to black; zeros are white."""
     order = by_barycenter(np.asarray(table)) if sort else np.arange(len(table))
     names = [rows.label(int(k)) for k in order]
     shown = np.ma.masked_equal(np.asarray(table)[order], 0.0)
@@ -91,12 +98,12 @@ def _shares(
 
 
 def timescales(result: Any, ax: Axes | None = None) -> Axes:
-    """Implied timescales of a compression: of the target (circles) and of the small chain (crosses), in steps.
+    """Plot the implied timescales of a compression, in steps: target (circles) and small chain (crosses).
 
-    Infinite ones, of chains that fall into parts, are left out.
+    Infinite timescales, of reducible chains, are omitted.
     """
     if not hasattr(result, "implied_timescales"):
-        raise InvalidArgument(f"result is a {type(result).__name__}; give what compress or aggregate return")
+        raise InvalidArgument(f"result is a {type(result).__name__}; give a result of compress or aggregate")
     large, small = np.where(np.isfinite(result.implied_timescales), result.implied_timescales, np.nan)
     ax, number = plain(own(ax)), np.arange(2, large.size + 2)
     ax.plot(number, large, color=BLUE, marker="o", markersize=7, fillstyle="none", linestyle="", label="target")
@@ -110,10 +117,10 @@ def timescales(result: Any, ax: Axes | None = None) -> Axes:
 
 
 def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axes | None = None) -> Axes:
-    """How often the optimal coupling visits each pair of states; with ``pair=(x, y)`` how their successors are paired.
+    """Draw the occupancy of the optimal coupling or, with ``pair=(x, y)``, the plan of a pair of states.
 
-    States are given by label or index. A plan is drawn on a linear scale, the occupancy in decades below its largest
-    entry: rare pairs matter too.
+    States are given by label or index. The occupancy has a logarithmic scale, so that rare pairs are visible; a plan
+    has a linear scale.
     """
     found = _distance(result)
     names = _names(found.problem.x), _names(found.problem.y)
@@ -139,7 +146,7 @@ def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axe
 
 
 def implicit_reward(reward: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
-    """``r(s, s')`` of every transition: blue brings the learner closer to the expert, red away.
+    """Draw ``r(s, s')`` for every transition: blue transitions bring the learner closer to the expert, red ones away.
 
     ``reward`` is a table, an :class:`~diffbisim.imitate.ImplicitReward`, or a result that has one.
     """
@@ -160,10 +167,10 @@ def implicit_reward(reward: Any, labels: Sequence[Any] | None = None, ax: Axes |
 
 
 def contributions(result: Any, ax: Axes | None = None, *, most: int = 12) -> Axes:
-    """Which rows and starts cause a distance: bars for their size; between data, names say which are more than chance.
+    """Draw the rows and initial distributions that cause a distance; for estimates, significant ones are marked.
 
-    ``result`` is a distance, an estimate, or what their ``contributions()`` return. Where rows cannot be compared, the
-    bars say in which states of X the cost is paid.
+    ``result`` is a distance, an estimate, or the result of their ``contributions()``. If rows cannot be compared, the
+    bars show in which states of X the cost is paid.
     """
     found = result if hasattr(result, "by_x") else result.contributions()
     causes = found.given is not None or found.reason is None
@@ -177,18 +184,18 @@ def contributions(result: Any, ax: Axes | None = None, *, most: int = 12) -> Axe
     names = [f"{r['state']}  z = {r['z']:.1f}{' *' if c else ''}" if "z" in r else str(r["state"])
              for r, c in zip(records, certain, strict=True)]  # fmt: skip
     ax.set_yticks(range(len(records)), names)
-    ax.set(xlabel="what the row adds to the distance" if causes else "cost paid in the state of X")
+    ax.set(xlabel="contribution of the row to the distance" if causes else "cost paid in the state of X")
     if any(certain):
-        ax.set_title("* more than chance (p ≤ 0.05, all rows considered)", fontsize=9)
+        ax.set_title("* significant (p ≤ 0.05, corrected for all rows)", fontsize=9)
     return ax
 
 
 def _distance(result: Any) -> DistanceResult:
-    """The distance in a result: its own, or the one that a fit, a compression or an imitation carries."""
+    """Return the distance of a result, which may be a fit, a compression or an imitation."""
     found = getattr(result, "distance", result)
     if not hasattr(found, "encoder"):
         raise InvalidArgument(
-            f"result is a {type(result).__name__}; give what distance, fit, compress or imitate return"
+            f"result is a {type(result).__name__}; give a result of distance, fit, compress or imitate"
         )
     return found  # type: ignore[no-any-return]
 

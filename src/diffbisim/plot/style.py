@@ -1,4 +1,4 @@
-"""What all pictures share: colors, a figure without a window, plain axes, heat maps with names."""
+"""Shared code of the plots: colors, figures without a window, plain axes, labeled heat maps."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors: distinct for color-blind eyes, and in gray
+# Okabe and Ito's colors, which are distinct for color-blind readers and in grayscale
 BLUE, VERMILION, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#666666"
-ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#D9C700"  # the yellow darker than theirs, for lines
+ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#D9C700"  # a darker yellow, for lines
 
-NAMED = 24  # states that are named one by one on an axis
-SOME = 10  # of more, about so many are named
+NAMED = 24  # up to this many states are all labeled on an axis
+SOME = 10  # number of labels if there are more states
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, in inches, drawn by Agg: no window, no global state."""
+    """Create a figure (size in inches) with the Agg backend, without a window and without global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="compressed")  # constrained, and right for axes of fixed aspect
+    figure = Figure(figsize=(width, height), layout="compressed")  # suits axes with a fixed aspect
     FigureCanvasAgg(figure)
     return figure
 
 
 def own(ax: Axes | None, width: float = 5.0, height: float = 3.6) -> Axes:
-    """The axes given, or those of a new figure."""
+    """Return the given axes, or those of a new figure."""
     return new_figure(width, height).subplots() if ax is None else ax
 
 
 def plain(ax: Axes) -> Axes:
-    """No box around the data, and a light grid behind it."""
+    """Remove the top and right spines and add a light grid."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="#DDDDDD", linewidth=0.6)
     ax.set_axisbelow(True)
@@ -44,14 +44,14 @@ def plain(ax: Axes) -> Axes:
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Ticks at whole numbers only: states and iterations have no halves."""
+    """Put ticks at integers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def shades() -> Colormap:
-    """Grays for parts of one in which the smallest part can be told from nothing, which is left white."""
+    """Return a gray color map in which even the smallest probability differs from white."""
     from matplotlib import colormaps
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -67,7 +67,7 @@ def heat_map(
     columns: Sequence[Any] | None = None,
     **look: Any,
 ) -> Axes:
-    """A matrix in colors with its scale beside it, and names on the axes; of many states some are named."""
+    """Draw a matrix as a heat map with a color bar and labels; with many states only some are labeled."""
     image = ax.imshow(matrix, interpolation="nearest", **look)
     ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.9)
     for axis, names in ((ax.xaxis, columns), (ax.yaxis, rows)):

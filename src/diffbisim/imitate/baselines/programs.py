@@ -90,7 +90,7 @@ from scipy.special import xlogy
 from diffbisim.checks import Floats, Integers
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidCost, InvalidData, MissingExtra, warn
 from diffbisim.imitate.baselines.data import BaselineResult, OfflineData, check_positive, checked, policy_of
-from diffbisim.parallel import left_behind
+from diffbisim.parallel import run_abandonable
 from diffbisim.results import Status
 
 HIGHS = 1e-10  # feasibility of linear programs
@@ -178,7 +178,7 @@ def _linear_program(
     objective = np.concatenate([weights, np.zeros(n * m)])
     bounds = np.stack([np.zeros(objective.size), np.broadcast_to(high, objective.size)], axis=1)
     tight = {"primal_feasibility_tolerance": HIGHS, "dual_feasibility_tolerance": HIGHS}
-    done = left_behind(linprog, objective, bounds=bounds, method="highs", options=tight, **program)
+    done = run_abandonable(linprog, objective, bounds=bounds, method="highs", options=tight, **program)
     if done.x is None:
         raise InvalidData(f"HiGHS found no solution ({done.message}); check the expert and the offline data")
     rho = np.maximum(done.x[weights.size :].reshape(n, m), 0.0)

@@ -1,13 +1,13 @@
-"""Many small problems in one call: what policy iteration (solver.py) does, compiled from end to end.
+"""Many small problems in one call: policy iteration (solver.py), compiled from end to end.
 
-For chains of ten states Python around the kernels takes several times as long as the kernels. Here a whole run is one
-function: improve, check, evaluate, with the same kernels, the same certificate and the same stopping rule. It knows the
-ordinary way only. A problem that leaves it (a Krylov solve that stagnates, a gap that rounding keeps open) is given
-back, with infinite bounds, for the solver itself to solve.
+For chains of ten states, the Python code around the kernels takes several times as long as the kernels. Here a whole
+run is one compiled function: improve, check, evaluate, with the same kernels, certificate and stopping rule. Unusual
+cases (a Krylov solve that stagnates, a gap that rounding keeps above the tolerance) are returned with infinite bounds
+and fall back to the full solver.
 
-    pack            the chains, one after the other, made once for all problems between them
-    pairs (B, 2)    numbers of the two chains of every problem
-    tables          their ground costs, flat, one after the other; empty for |r_X - r_Y|, which is made on the way
+    pack            all chains, one after another, packed once
+    pairs (B, 2)    the numbers of the two chains of every problem
+    tables          their ground costs, flat, one after another; empty for |r_X - r_Y|, which is computed when needed
 """
 
 from collections.abc import Sequence
@@ -27,26 +27,26 @@ from diffbisim.solvers.exact.evaluation import Plans, System
 from diffbisim.solvers.exact.pairs import EPS, extremes, small_keys
 from diffbisim.solvers.exact.simplex import Tree, northwest_corner
 from diffbisim.solvers.exact.solver import LOOSE
-from diffbisim.solvers.exact.transports import Effort, Items, Trees, edge_targets, solve_items, solve_one
+from diffbisim.solvers.exact.transports import Effort, Items, Sweep, Trees, edge_targets, solve_items, solve_one
 from diffbisim.stochastic import Successors
 
-#: Most states of the two chains together: nodes of trees are numbered by bytes.
+#: The largest number of states of the two chains together, because nodes of trees are stored as bytes.
 NODES = 128
 
-#: Iterations after which a problem is not ordinary.
+#: Problems that need more iterations than this fall back to the full solver.
 ITERATIONS = 40
 
 
 class Pack(NamedTuple):
-    """Chains one after the other; N states and E transitions in all."""
+    """m chains, one after another, with N states and E transitions in all."""
 
-    at: Any  # (m + 1,) where the states of a chain begin
-    first: Any  # (m + 1,) where its transitions begin
+    at: Any  # (m + 1,) the first state of each chain
+    first: Any  # (m + 1,) its first transition
     rows: Successors  # of all chains: indptr (N + m,), from 0 in each, indices (E,), states of the chain, probabilities
     initial: Any  # (N,)
     rewards: Any  # (N,), NaN without
-    off_rows: Any  # (m,) how far the mass of a row may be from one, and that of the start
-    off_start: Any  # (m,)
+    off_rows: Any  # (m,) how far the mass of a row is from one, at most
+    off_start: Any  # (m,) how far the mass of the start is from one
 
     @classmethod
     def of(cls, chains: Sequence[MarkovChain]) -> "Pack":
@@ -59,25 +59,25 @@ class Pack(NamedTuple):
         ]
         return cls(
             np.cumsum([0, *(chain.n_states for chain in chains)]), np.cumsum([0, *(s.indices.size for s in parts)]),
-            Successors.frozen(*map(np.concatenate, zip(*parts, strict=True))),  # the types that other kernels have
+            Successors.frozen(*map(np.concatenate, zip(*parts, strict=True))),  # read-only, as other kernels expect
             np.concatenate([chain.initial for chain in chains]), np.concatenate(flat).astype(np.float64),
             np.array(off_rows), np.array(off_start),
         )  # fmt: skip
 
 
 class Ask(NamedTuple):
-    """What every problem of a batch is asked."""
+    """The question that is asked of every problem of a batch."""
 
     discount: float
     tol: float
     squared: bool  # the cost is |r_X - r_Y|²
-    stop: Any  # (1,) whether to give up
-    price: float = PRICE  # constants of other files: kernels are told, since their cache does not look there
+    stop: Any  # (1,) set to abandon the batch
+    price: float = PRICE  # constants of other files are passed to kernels, whose cache does not track those files
     loose: float = LOOSE
 
 
 class Found(NamedTuple):
-    """Of every problem, (B,); bounds are infinite where it was given back."""
+    """The results of all problems, (B,); bounds are infinite where a problem needs the full solver."""
 
     value: Any
     lower: Any
@@ -85,7 +85,7 @@ class Found(NamedTuple):
 
 
 def is_ordinary(solver: Any, question: Question) -> bool:
-    """Whether a batch does what the solver would."""
+    """Whether a batch gives the same answers as the solver."""
     plain = type(solver) is Exact and not solver.reachable and solver.time_limit is None
     return plain and solver.max_iterations >= ITERATIONS and question.is_usual
 
@@ -129,14 +129,14 @@ def _reward_cost(r_x, r_y, squared):
 
 @njit(cache=True, nogil=True)
 def _successors(pack, c):
-    """Those of chain c."""
+    """The successors of chain c."""
     begin, end, lo, hi = pack.at[c] + c, pack.at[c + 1] + c + 1, pack.first[c], pack.first[c + 1]
     return Successors(pack.rows.indptr[begin:end], pack.rows.indices[lo:hi], pack.rows.probabilities[lo:hi])
 
 
 @njit(cache=True, nogil=True)
 def _order(s, key):
-    """The places of every row in ascending order of their states' keys; ties stay (transports.Items)."""
+    """The positions of the entries of every row, sorted stably by the key of their state (transports.Items)."""
     order = np.empty(s.indices.size, np.int64)
     for i in range(s.indptr.size - 1):
         first = s.indptr[i]
@@ -161,7 +161,7 @@ def _new_trees(x, y):
 
 @njit(cache=True, nogil=True)
 def _start(pack, i, j):
-    """The transport of the starts: its cells in the table, its two laws and its first tree."""
+    """The transport of the starts: its rows and columns in the table, its two distributions and its first tree."""
     nu_x, nu_y = pack.initial[pack.at[i] : pack.at[i + 1]], pack.initial[pack.at[j] : pack.at[j + 1]]
     rows, cols = np.flatnonzero(nu_x), np.flatnonzero(nu_y)
     a, b = rows.size, cols.size
@@ -172,7 +172,7 @@ def _start(pack, i, j):
 
 @njit(cache=True, nogil=True, inline="always")
 def _run(pack, i, j, cost, ask):
-    """Policy iteration as in solver.py, step by step; (nan, -inf, inf) if it leaves the ordinary way."""
+    """Policy iteration as in solver.py, step by step; (nan, -inf, inf) if the problem needs the full solver."""
     gamma, tol, stop, nothing = ask.discount, ask.tol, ask.stop, np.empty(0, np.int64)
     x, y = _successors(pack, i), _successors(pack, j)
     n_x, n_y = x.indptr.size - 1, y.indptr.size - 1
@@ -187,10 +187,11 @@ def _run(pack, i, j, cost, ask):
     nodes = np.max(x.indptr[1:] - x.indptr[:-1]) + np.max(y.indptr[1:] - y.indptr[:-1])
     off_rows, off_start = pack.off_rows[i] + pack.off_rows[j], pack.off_start[i] + pack.off_start[j]
     TU, target = np.empty(U.size), np.empty(trees.flow.size, np.int32)
-    begin = nothing.size  # 0, but no literal, for which numba would compile its callees once more
+    begin = nothing.size  # zero; for a literal 0 numba would compile the callees once more
     price, clipped, basis, count = ask.price, 0.0, 0, np.zeros(1, np.int64)
     for _ in range(ITERATIONS):
-        _, failed, cut = solve_items(begin, U.size, items, trees, U, Effort(basis, price, np.empty(0), stop), TU)
+        sweep = Sweep(items, trees, U, Effort(basis, price, np.empty(0), stop))
+        _, failed, cut = solve_items(begin, U.size, sweep, TU)
         clipped, basis = max(clipped, cut), 2
         if failed:
             break
@@ -215,7 +216,7 @@ def _run(pack, i, j, cost, ask):
 
 @njit(cache=True, nogil=True)
 def _bounds(U, n_y, start, half_gap, off_start, costs, ask):
-    """As StartTransport.solve in coupling.py."""
+    """The same as StartTransport.solve in coupling.py."""
     (rows, cols, p, q, tree), (least, scale) = start, costs
     C = np.empty((rows.size, cols.size))
     for s in range(rows.size):

@@ -1,22 +1,22 @@
 """One problem on the workers of a Dask cluster: ``Exact(cluster=client)``.
 
-The rows of X are cut into blocks. A worker keeps the trees of its blocks from sweep to sweep (they are most of the
-memory), and the table goes round: policy iteration is that of solver.py, on the machine that asked, with every sweep
-done by all workers at once.
+The rows of X are divided into blocks. A worker keeps the trees of its blocks from sweep to sweep, because they take
+most of the memory, and only tables are sent. Policy iteration (solver.py) runs on the client, and every sweep is done
+by all workers at once.
 
-    improve     the table U to all workers; each solves the transports of its blocks and sends their values back
-    check       two reductions over what came back, min Δ and max Δ: the certificate of one machine
-    evaluate    sweeps while they pay, then BiCGStab on the machine that asked: v to all workers, their rows of Π v back
+    improve     send the table U to all workers; each solves the transports of its blocks and sends their values back
+    check       the minimum and maximum of Δ over these values: the same certificate as on one machine
+    evaluate    sweeps while worthwhile, then BiCGStab on the client: send v to all workers, get their rows of Π v back
 
-So a sweep sends a table of 8 n_X n_Y bytes to every worker and gets one back in all; docs/cluster.md counts it.
+So a sweep sends a table of 8 n_X n_Y bytes to every worker and receives one in total; docs/cluster.md has the numbers.
 
-*A worker that dies* costs the work on its blocks. Dask gives its task to another worker, which does not have the trees
-and rebuilds them from the table of the last improvement. They are optimal for it, as the lost ones were, but where an
-optimal plan is not unique they may be other plans: the answer is then the same to the certified gap, not to the last
-bit. *A worker that joins* gets its share of the blocks at the next improvement. Without workers the run waits for some.
+*If a worker dies*, the work on its blocks is lost. Dask gives its task to another worker, which rebuilds the trees from
+the table of the last improvement. They are optimal for this table, as the lost ones were. Where optimal plans are not
+unique, they may be different plans, and the answer is then the same up to the certified gap, not to the last bit.
+*A worker that joins* gets its share of the blocks at the next improvement. Without any workers, the run waits.
 
-What is certified is the last improvement, made of values that workers computed by the kernels of one machine; trees
-that were lost, moved or rebuilt change only how fast it is reached.
+The certificate comes from the last improvement, whose values were computed with the same kernels as on one machine.
+Trees that were lost, moved or rebuilt only affect how fast it is reached.
 """
 
 import sys
@@ -49,7 +49,7 @@ from diffbisim.stochastic import Successors
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact
 
-#: Blocks per worker at the start, so that four times as many can share them later; and at least so many.
+#: Blocks per worker at the start, so that four times as many workers can share them later; and the least number.
 BLOCKS, LEAST_BLOCKS = 4, 16
 
 NO_PLANS = Plans(*(np.empty(0, np.int64) for _ in Plans._fields))
@@ -71,7 +71,7 @@ def solve(
 
 
 class OnCluster(PolicyIteration):
-    """Policy iteration whose transports are elsewhere."""
+    """Policy iteration whose transports are on the workers."""
 
     transports: "Blocks"
 
@@ -92,7 +92,7 @@ class OnCluster(PolicyIteration):
 
 
 class ClusterCoupling(ExactCoupling):
-    """The table and the coupling of the starts; the trees of all pairs are made here, by one sweep, if asked for."""
+    """The table and the coupling of the starts; the trees of all pairs are computed here, by one sweep, on request."""
 
     def __init__(
         self, problem: Problem, transports: Transports | None, U: Array, start: StartTransport, gap: float
@@ -109,7 +109,7 @@ class ClusterCoupling(ExactCoupling):
         return made
 
 
-# --- on the machine that asked ---------------------------------------------------------------------------------
+# --- on the client ---------------------------------------------------------------------------------------------
 
 
 class Rows(NamedTuple):
@@ -120,7 +120,7 @@ class Rows(NamedTuple):
 
 
 class Blocks:
-    """The transports of all pairs, in blocks on workers: to policy iteration the same as :class:`Transports`.
+    """The transports of all pairs, in blocks on workers, with the interface of :class:`Transports`.
 
     ``W (n_X*n_Y,)`` is the table of the last improvement, for which the trees are optimal up to ``price``.
     """
@@ -145,7 +145,7 @@ class Blocks:
 
     def solve(self, W: Array, values: Array, price: float) -> bool:
         """All transports for the table W, as :meth:`Transports.solve`."""
-        self.W, self.price = W.copy(), price  # the caller goes on to change it
+        self.W, self.price = W.copy(), price  # a copy, because the caller changes it later
         self.sweeps += 1
         self._settle()
         self._send()
@@ -159,13 +159,13 @@ class Blocks:
         self._sweep(_product, out, v)
 
     def close(self) -> None:
-        """Let the workers forget it."""
-        with suppress(Exception):  # who is gone has forgotten
+        """Free the memory of the workers."""
+        with suppress(Exception):  # workers may be gone
             self.client.run(_forget, self.name, on_error="ignore")
 
     def _settle(self) -> None:
-        """Every worker its share: blocks stay where they are unless that is gone, or has more than others."""
-        alive = sorted(self.client.nthreads()) or [""]  # whoever comes
+        """Assign blocks to workers. A block moves only if its worker is gone or has more than its share."""
+        alive = sorted(self.client.nthreads()) or [""]  # any worker that joins
         most = -(-len(self.blocks) // len(alive))
         homes = {home: self.homes.get(home, [])[:most] for home in alive}
         placed = {block for blocks in homes.values() for block in blocks}
@@ -179,7 +179,7 @@ class Blocks:
         self.sent = broadcast(self.client, [facts, self.W])
 
     def _sweep(self, work: Any, into: Array, *tables: Array) -> "list[Swept]":
-        """``work`` on the blocks of every worker, its values ``into`` a table; again if a table was lost with them."""
+        """Run ``work`` on the blocks of every worker and write its values ``into`` a table; repeats if data is lost."""
         n_y = self.items.n_y
         for _ in range(DEATHS):
             sent = broadcast(self.client, list(tables)) if tables else []
@@ -201,7 +201,7 @@ class Blocks:
         raise DiffbisimError(f"the cluster lost its tables {DEATHS} times in a row: give its workers more memory")
 
     def _gathered(self, futures: list[Any], sent: list[Any]) -> "list[Swept] | None":
-        """What all workers found; None if a table that they need was lost."""
+        """The results of all workers; None if a table that they need was lost."""
         wait: Any = import_module("distributed").wait
         while True:
             try:
@@ -216,7 +216,7 @@ class Blocks:
 
 
 class BlockChain(PairChain):
-    """The chain of pairs that the plans on the workers make; the vectors of a Krylov solve are here."""
+    """The chain of pairs that the plans on the workers define; the vectors of a Krylov solve are on the client."""
 
     def __init__(self, blocks: Blocks, discount: float) -> None:
         super().__init__(NO_PLANS, blocks.size, discount)
@@ -235,7 +235,7 @@ class BlockChain(PairChain):
 
     @property
     def _entries(self) -> int:
-        """More than can be told here: :meth:`relax` is tried at any size, since every product is dear."""
+        """Treated as very large, because products are expensive: :meth:`relax` is tried at any size."""
         return sys.maxsize
 
     def _swept(self, source: Array, v: Array, out: Array) -> tuple[float, float]:
@@ -247,7 +247,7 @@ class BlockChain(PairChain):
         return low, high
 
     def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
-        """There is no matrix to factorize."""
+        """Not available, because the matrix is distributed."""
         return False
 
 
@@ -255,17 +255,17 @@ class BlockChain(PairChain):
 
 
 class Facts(NamedTuple):
-    """What a worker has to know of a run."""
+    """What a worker needs to know about a run."""
 
     run: str  # its name
     improvement: int  # the number of the last one
     items: Items  # all pairs
-    threads: int | None  # of a worker; None for those that it was started with
+    threads: int | None  # of a worker; None for the number that it was started with
     price: float  # of the last improvement
 
 
 class Swept(NamedTuple):
-    """What a worker found for its blocks."""
+    """The results of a worker for its blocks."""
 
     values: list[Array]
     solved: bool = True
@@ -275,14 +275,14 @@ class Swept(NamedTuple):
 
 @dataclass
 class Held:
-    """The trees of a block, the improvement that they are from, and the plans that they are, once asked for."""
+    """The trees of a block, the number of their last improvement, and their plans once requested."""
 
     transports: Transports
     improvement: int = 0
     plans: Plans | None = None
 
 
-_held: dict[tuple[str, Rows], Held] = {}  # by run and block, as long as this worker lives
+_held: dict[tuple[str, Rows], Held] = {}  # by run and block, for the lifetime of this worker
 
 
 def _begin(facts: Facts, block: Rows) -> Held:
@@ -298,7 +298,7 @@ def _begin(facts: Facts, block: Rows) -> Held:
 
 
 def _own(array: Any) -> Any:
-    """Read-only, as those of a chain are: the types that kernels are compiled for."""
+    """A read-only copy: kernels are compiled for the read-only arrays of a chain."""
     return freeze(np.array(array))
 
 
@@ -309,7 +309,7 @@ def _own_threads() -> int:
 
 
 def _improve(blocks: list[Rows], facts: Facts, W: Array) -> Swept:
-    """Solve the transports of some blocks for the table W; blocks that have moved elsewhere are forgotten."""
+    """Solve the transports of some blocks for the table W; frees blocks that have moved elsewhere."""
     _forget(facts.run, facts.improvement - 1)
     found = Swept([])
     for block in blocks:
@@ -325,7 +325,7 @@ def _improve(blocks: list[Rows], facts: Facts, W: Array) -> Swept:
 
 
 def _product(blocks: list[Rows], facts: Facts, W: Array, v: Array) -> Swept:
-    """Π v at the pairs of some blocks; trees that are not here are made for the table W of the last improvement."""
+    """Π v at the pairs of some blocks; missing trees are rebuilt for the table W of the last improvement."""
     found = []
     for block in blocks:
         held = _held.get((facts.run, block))
@@ -339,7 +339,7 @@ def _product(blocks: list[Rows], facts: Facts, W: Array, v: Array) -> Swept:
 
 
 def _apply(plans: Plans, v: Array, out: Array, threads: int) -> None:
-    """out (K,) = Π v for K rows and v of all pairs: apply_system subtracts it from the first K of v."""
+    """out (K,) = Π v for K rows, where v covers all pairs; apply_system computes the first K of v minus this."""
 
     def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
         apply_system(lo, hi, plans, 1.0, v, out)
@@ -349,6 +349,6 @@ def _apply(plans: Plans, v: Array, out: Array, threads: int) -> None:
 
 
 def _forget(run: str, before: float = np.inf) -> None:
-    """Blocks of a run that were last improved before this improvement."""
+    """Free the blocks of a run that were last improved before this improvement."""
     for key in [key for key, held in _held.items() if key[0] == run and held.improvement < before]:
         del _held[key]

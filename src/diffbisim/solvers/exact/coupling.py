@@ -1,7 +1,7 @@
-"""What the exact solver knows at the end: one optimal tree per pair, read out when asked.
+"""The result of the exact solver: one optimal tree per pair, from which plans and potentials are read on request.
 
-``U`` is kept flat and scaled by the largest ground cost; everything that leaves this module is in the user's units, and
-a copy: nothing that is handed out leads back into a result.
+``U`` is kept flat and scaled by the largest ground cost. Everything that leaves this module is in the user's units and
+a copy, so changing it does not change the result.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
     value: float
     lower: float
     upper: float
-    gap: float  # relative to the largest cost, roundings of the ends included
+    gap: float  # relative to the largest cost, including the rounding of both bounds
 
 
 class StartTransport:
@@ -54,7 +54,7 @@ class StartTransport:
         self.transport = Transport(problem.x.initial[self.rows], problem.y.initial[self.cols])
 
     def solve(self, U: Array, half_gap: float) -> Bounds:
-        """The distance for a table U that is known up to ``half_gap``; infinite: bounds of any distance."""
+        """The distance for a table U that is known up to ``half_gap``; if infinite, bounds for any distance."""
         table, scale, least = U[self.cells], self.problem.scale, float(self.problem.cost.min())
         value = self.transport.solve(table, PRICE)
         slack = self.transport.slack * (max(float(table.max()), 0.0) + 2 * max(-float(table.min()), 0.0))
@@ -65,7 +65,8 @@ class StartTransport:
                 lower = max(_outward(scale * (value - self.transport.price - half_gap - slack), -np.inf), lower)
         value = min(max(scale * value, lower), upper) + 0.0
         gap = 2 * (half_gap + slack) + self.transport.price + 4 * EPS
-        return Bounds(value, lower, upper, max(gap, (upper - lower) / (scale or 1.0)))  # near 1e-308 digits end
+        gap = max(gap, (upper - lower) / (scale or 1.0))  # subnormal numbers have fewer digits
+        return Bounds(value, lower, upper, gap)
 
     def plan(self) -> sparse.coo_array:
         """The optimal coupling of the starts, (n_X, n_Y)."""
@@ -73,7 +74,7 @@ class StartTransport:
         return sparse.coo_array((mass.copy(), (self.rows[i], self.cols[j])), shape=self.problem.shape)
 
     def potentials(self, table: Array | None) -> tuple[Array, Array]:
-        """f (n_X,) and g (n_Y,): off the supports c-transforms by a ``table (n_X, n_Y)``, or NaN without one."""
+        """f (n_X,) and g (n_Y,); off the supports, c-transforms of a ``table (n_X, n_Y)``, or NaN without one."""
         f, g = self.transport.potentials()
         n_x, n_y = self.problem.shape
         full_f, full_g = np.full(n_x, np.nan), np.full(n_y, np.nan)
@@ -87,10 +88,10 @@ class StartTransport:
 class ExactCoupling(Coupling):
     """Plans, potentials and occupancies from optimal trees and the table ``U`` (flat, scaled).
 
-    ``gap`` is how exact the table is; ``sweeps`` counts the products that the occupancy took.
+    ``gap`` is the accuracy of the table; ``sweeps`` counts the products that the occupancy needed.
     """
 
-    #: Whether no flow is negative: the trees are plans.
+    #: Whether all flows are nonnegative, so that trees are plans.
     feasible = True
 
     def __init__(self, problem: Problem, transports: Transports, U: Array, start: StartTransport, gap: float) -> None:
@@ -99,7 +100,7 @@ class ExactCoupling(Coupling):
 
     @classmethod
     def of_table(cls, problem: Problem, values: Array) -> Self:
-        """The optimal trees for a given table (one sweep); NaN marks pairs out of reach."""
+        """The optimal trees for a given table (one sweep); NaN marks unreachable pairs."""
         transports = begin(problem, bool(np.isnan(values).any()), None, None)
         U, start = first_table(problem, values), StartTransport(problem)
         transports.solve(U, np.empty(transports.size), PRICE)
@@ -116,11 +117,11 @@ class ExactCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
+        """The inverse of :meth:`state`. The list of pairs follows from the problem, and the file must agree with it."""
         check_exact(problem, arrays, cls.feasible)
         transports = begin(problem, arrays["pair"].size > 0, None, None, narrow=cls.feasible)
         for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-            if part.size:  # flows of narrow trees are not kept
+            if part.size:  # narrow trees have no flows
                 part[:] = arrays[name]
         transports.basis = Basis.FEASIBLE
         start = StartTransport(problem)
@@ -141,7 +142,7 @@ class ExactCoupling(Coupling):
 
     @lazy
     def table_bounds(self) -> tuple[Array, Array]:
-        """From one sweep over the table, whatever it is: MacQueen's bounds, rounding included (solver.py)."""
+        """MacQueen's bounds from one sweep over the table, including rounding (solver.py); valid for any table."""
         problem, U, γ = self.problem, self.U, self.problem.discount
         transports = begin(problem, not self.complete, self.transports.threads, self)
         TU, solved = bellman(problem, transports, U, PRICE)
@@ -232,22 +233,22 @@ class ExactCoupling(Coupling):
 
 
 def enclosing(values: Array, low: Array, high: Array, within: tuple[float, float]) -> tuple[Array, Array]:
-    """Flat bounds rounded outward, within the range of what is possible, and no nearer than the values themselves."""
+    """Bounds rounded outward, clipped to the possible range, and widened to contain the values."""
     lower = np.maximum(np.nextafter(low, -np.inf), within[0]).reshape(values.shape)
     upper = np.minimum(np.nextafter(high, np.inf), within[1]).reshape(values.shape)
     return frozen(np.minimum(lower, values)), frozen(np.maximum(upper, values))  # NaN where the values are
 
 
 def _outward(bound: float, to: float) -> float:
-    """The next number on the way to plus or minus infinity: at least as far out as the bound without its rounding."""
+    """The next number toward plus or minus infinity: at least as far out as the bound before rounding."""
     return float(np.nextafter(bound, to))
 
 
-# --- what comes from a file ---------------------------------------------------------------------------------------
+# --- checks of files ----------------------------------------------------------------------------------------------
 
 
 def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None:
-    """Trees, flows, table and pairs of the exact solver; without ``feasible`` flows may be negative."""
+    """Check trees, flows, table and pairs of the exact solver; flows may be negative unless ``feasible``."""
     n_x, n_y = problem.shape
     numbers(arrays, "U", (n_x * n_y,))
     pair = arrays.get("pair")
@@ -261,7 +262,7 @@ def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None
 
 
 def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, feasible: bool = True) -> None:
-    """The trees of a list of pairs; without ``feasible`` flows may be negative."""
+    """Check the trees of a list of pairs; flows may be negative unless ``feasible``."""
     k, what = unfit(transports, arrays, prefix, feasible)
     if what:
         z = int(transports.items.listed[k]) if transports.items.listed.size else k
@@ -269,7 +270,7 @@ def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, f
 
 
 def check_start(problem: Any, arrays: Arrays) -> None:
-    """The tree of the transport between the two starts."""
+    """Check the tree of the transport between the two starts."""
     initial = problem.x.initial, problem.y.initial
     rows = [Successors.of(law[None, :]) for law in initial]
     start = Transports(Items.of(rows[0], rows[1], problem.shape[1], initial), 1, index=np.int32)
@@ -279,7 +280,7 @@ def check_start(problem: Any, arrays: Arrays) -> None:
 
 
 def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:
-    """The first item whose tree in the arrays is none, and what is wrong with it; "" if all are as they should be."""
+    """The first item whose tree in the arrays is invalid, and what is wrong with it; "" if all are valid."""
     size, index = (transports.edges,), transports.trees.child.dtype
     child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))
     flow = numbers(arrays, f"{prefix}flow", size, least=0.0 if feasible else -np.inf)
@@ -288,7 +289,7 @@ def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -
 
 
 def one_sweep(coupling: ExactCoupling) -> tuple[float, float]:
-    """Bounds on the distance from one sweep over the table, less what rounding may have moved them."""
+    """Bounds on the distance from one sweep over the table, tightened by the largest effect of rounding."""
     problem, γ, U = coupling.problem, coupling.problem.discount, coupling.U
     transports = begin(problem, not coupling.complete, 1, coupling)
     TU, _ = bellman(problem, transports, U, PRICE)

@@ -1,23 +1,29 @@
-"""Transports between full rows: hundreds of states, every one a successor of every other.
+"""Transports between full rows: hundreds of states, each a successor of every other.
 
 All items share one table W, and every row has all states as successors. So an optimal tree of one item is dual feasible
-for any other, whatever its marginals: from the tree of a *similar* item the dual simplex takes a few pivots where the
-primal one, from a first basis, takes a multiple. Items of one row p of X are solved one after the other, each from
+for any other, whatever its marginals. Starting from the tree of a *similar* item, the dual simplex needs far fewer
+pivots than the primal simplex needs from a first basis. The items of one row p of X are solved one after the other,
+each starting from
 
-    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub*, if that is nearer,
+    the tree of the earlier item whose row q of Y is nearest (in total variation), or of the *hub* if that is nearer,
 
-where the hub is p with the mean row of Y. Random rows are all as far from each other, and nearer to their mean by √2.
-The way through the rows of Y is a minimum spanning tree from the mean (:func:`nearest_first`). An item that has a tree
-from the last sweep begins with that, and leaves it only if it proves to be far.
+where the hub is p with the mean row of Y. Random rows are all about equally far apart, and nearer to their mean by a
+factor of √2. The order of the rows of Y is that of a minimum spanning tree grown from the mean (:func:`nearest_first`).
+An item that has a tree from the last sweep starts from that tree, and abandons it only if it turns out to be far from
+optimal.
 
-*The dual pivot.* An edge of negative flow leaves; it cuts the tree in two, and of all cells that carry flow back over
-the cut the one of least reduced cost enters. Looked at are the lines (rows or columns) of the smaller side, in single
-precision, relative to the potentials of one common tree (the *center*), so that the digits go where they matter: 32
-bits are enough to choose a cell. What is chosen wrongly costs a primal pivot, never correctness: flows are in double
-precision, and the primal simplex, which follows, prices all cells by the table itself.
+*The dual pivot.* An edge with negative flow leaves and cuts the tree in two. Among the cells that carry flow back
+across the cut, the one with the least reduced cost enters. Only the lines (rows or columns) of the smaller side are
+scanned. Memory limits the speed of the scan, so reduced costs are stored as 16-bit integers. They are relative to the
+potentials of one common tree (the *center*), which makes them small. A wrong choice costs a primal pivot, never
+correctness: flows are in double precision, and the primal simplex that follows prices every cell with the table itself.
 
-For compiled loops over whole vectors, lines have multiples of LANES cells. Nodes are numbered accordingly: rows from 0,
-columns from A = a rounded up. Nodes in the gap have no flow; their cells cost FORBIDDEN.
+*The primal pivot.* The cell with the least reduced cost of every row goes on a list. Cells on the list enter, best
+first, until those left are not worth a pivot; then the list is made again. A transport is solved when a list made in
+double precision, from freshly computed potentials, is empty.
+
+So that compiled loops run over whole vectors, the length of a line is a multiple of LANES cells. Nodes are numbered
+accordingly: rows from 0, columns from A = a rounded up. The nodes in between have no flow; their cells cost FORBIDDEN.
 """
 
 from typing import Any, NamedTuple
@@ -25,25 +31,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim._compile import borrowed, njit
+from diffbisim._compile import njit, uncounted
 from diffbisim.checks import freeze
 from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.solvers.exact.simplex import (
     NODE,
-    PATIENCE,
     PRICED,
     STALE,
     TINY,
     Costs,
     Tree,
+    _any_below,
+    _cycle,
     _end_with,
     _join,
+    _pack,
+    _pivot,
     _shift_flow,
     _turn,
+    _unpack,
     is_priced_out,
     make_work,
     northwest_corner,
-    simplex,
+    optimize,
     tree_flows,
     tree_potentials,
     tree_value,
@@ -53,59 +63,87 @@ from diffbisim.stochastic import Successors
 
 LANES = 16
 
-#: A reduced cost that no cell has.
+#: A reduced cost larger than that of any cell.
 FORBIDDEN = np.float32(1e30)
 
-#: Of a number that is compared as an integer: the bits that say where it was found.
+#: Numbers that are compared as integers store their position in these low bits.
 PLACE = 0xFFFF
 
-#: An item that takes more primal pivots than this many per node is far from its tree, and so are those that follow.
+#: The smallest unit of 16-bit costs, for constant tables.
+SMALL = 1e-30
+
+#: The largest reduced cost in 16 bits, in units; potentials get half as much, so that no difference overflows.
+SHORT = 16000
+
+#: An item that takes more primal pivots per node than this is far from its old tree. The later items of the row are
+#: then assumed to be far from theirs, too.
 FAR = 1
 
-#: How exact the center is: any tree that is nearly optimal does.
+#: A listed cell is worth a pivot while its reduced cost is at least this fraction of that of the first one.
+WORTH = 0.1
+
+#: Tolerance for the center: any nearly optimal tree will do.
 ROUGH = 1e-9
 
-#: With fewer states together, or with so few on one side, the usual ways are as fast.
+#: With fewer states than LEAST in total or THIN in one chain, the general kernels of transports.py are as fast.
 LEAST, THIN = 65, 8
 
 
-class Common(NamedTuple):
-    """What all items of a sweep have in common."""
+NO_TABLE = np.empty(0)
 
-    by_rows: Any  # (a*B,) reduced costs for the potentials of the center, in single precision
+
+class Common(NamedTuple):
+    """Data shared by all items of a sweep."""
+
+    table: Any  # (a*b,) W, flat
+    by_rows: Any  # (a*B,) reduced costs with respect to the center's potentials, in single precision
     by_columns: Any  # (b*A,) their transpose
-    base: Any  # (a + b,) those potentials
+    short_rows: Any  # by_rows as 16-bit integers, in units
+    short_columns: Any  # by_columns likewise
+    unit: Any  # (1,) chosen so that the largest reduced cost is SHORT units
+    base: Any  # (a + b,) potentials of the center
     center: Tree  # an optimal tree for W
     mean: Any  # (b,) the mean row of Y
-    order: Any  # (m_Y,) the rows of Y, each after the one that it begins with
-    near: Any  # (m_Y,) which that is; -1 for the mean
+    order: Any  # (m_Y,) the rows of Y, each after the row that it starts from
+    near: Any  # (m_Y,) the row that each row starts from; -1 for the mean
 
 
 class Dual(NamedTuple):
-    """Scratch of the dual simplex; arrays over nodes (A + B,), but for the last two."""
+    """Working memory of the dual simplex; arrays over nodes (A + B,), except for the last two."""
 
     t: Any  # the threaded tree (simplex.py)
-    size: Any  # of subtrees
-    share: Any  # 1 / nodes on the smaller side of the cut above
-    flow: Any
+    size: Any  # number of nodes in the subtree
+    share: Any  # 1 / (number of nodes on the smaller side of the cut above the node)
+    flow: Any  # on the edge to the parent
     pot: Any  # potentials relative to the base, in single precision
-    free: Any  # the same; of nodes on the side that is looked at -FORBIDDEN
+    free: Any  # the same, but -FORBIDDEN for nodes on the scanned side of the cut
     side: Any  # the nodes of that side
-    lines: Any  # those of them whose lines are looked at
-    best: Any  # (max(A, B),) the least reduced cost of each cell across
-    inverse: Any  # (a + b + 1,) the share by size
+    lines: Any  # those of them whose lines are scanned
+    best: Any  # (max(A, B),) the least reduced cost at each node across the cut, in units
+    inverse: Any  # (a + b + 1,) the share for each size of a subtree
+
+
+class Cells(NamedTuple):
+    """Working memory of the primal simplex: a list of cells that may enter, at most one of each row."""
+
+    row: Any  # (a,) node of the row
+    column: Any  # (a,) node of the column
+    cost: Any  # (a,) entry of the table
+    pot: Any  # (a + b,) potentials relative to the base, in single precision
+    best: Any  # (A,) the least reduced cost of each row, up to its potential
 
 
 class Tools(NamedTuple):
-    """Scratch of one thread."""
+    """Working memory of one thread."""
 
-    work: Any  # of the primal simplex
+    work: Any  # Work of simplex.py
+    cells: Cells
     dual: Dual
-    hub: Tree  # of a row of X with the mean row of Y
+    hub: Tree  # for the present row of X and the mean row of Y
 
 
 class Ends(NamedTuple):
-    """The marginals of a transport, and in what order a first basis takes them."""
+    """The marginals of a transport, and the orders in which a first basis takes their states."""
 
     p: Any
     q: Any
@@ -115,9 +153,9 @@ class Ends(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def nearest_first(Q, mean, stop):
-    """The rows in an order in which each is near an earlier one or the mean: a spanning tree of least length (Prim).
+    """Order the rows so that each is near an earlier one or the mean: a minimum spanning tree (Prim).
 
-    Returns the order and, of every row, which one it is near; -1 for the mean. Gives up when ``stop`` is set.
+    Returns the order and, for each row, the row that it is near, or -1 for the mean. Gives up when ``stop`` is set.
     """
     m, b = Q.shape
     order, near, distance = np.empty(m, np.int64), np.full(m, -1), np.empty(m)
@@ -140,12 +178,13 @@ def nearest_first(Q, mean, stop):
 
 @njit(cache=True, nogil=True)
 def _padded(n):
+    """Round n up to a multiple of LANES."""
     return -(-n // LANES) * LANES
 
 
 @njit(cache=True, nogil=True)
 def make_dual(a, b):
-    """Scratch for transports of a rows and b columns."""
+    """Allocate working memory for transports with a rows and b columns."""
     nodes, A, B = a + b, _padded(a), _padded(b)
     inverse = np.empty(nodes + 1)
     for n in range(nodes + 1):
@@ -153,27 +192,36 @@ def make_dual(a, b):
     t, size, share, flow = np.zeros(A + B, NODE), np.zeros(A + B, np.int32), np.zeros(A + B), np.zeros(A + B)
     pot, free = np.zeros(A + B, np.float32), np.full(A + B, -FORBIDDEN)
     side, lines = np.zeros(A + B, np.uint32), np.zeros(A + B + 3, np.uint32)
-    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.float32), inverse)
+    return Dual(t, size, share, flow, pot, free, side, lines, np.empty(max(A, B), np.int16), inverse)
 
 
 @njit(cache=True, nogil=True)
 def make_tools(common, stop):
-    """Scratch for the transports that have this in common."""
+    """Allocate working memory for the transports of a sweep."""
     nodes, b, center = common.base.size, common.mean.size, common.center
     hub = Tree(np.empty_like(center.child), np.empty_like(center.parent), np.empty_like(center.flow))
-    return Tools(make_work(nodes, stop), make_dual(nodes - b, b), hub)
+    a = nodes - b
+    nodes_of_cells, cost = np.empty((2, a), np.uint32), np.empty(a)
+    near, best = np.empty(nodes, np.float32), np.empty(_padded(a), np.float32)
+    cells = Cells(nodes_of_cells[0], nodes_of_cells[1], cost, near, best)
+    return Tools(make_work(nodes, stop), cells, make_dual(a, b), hub)
 
 
 @njit(cache=True, nogil=True)
-def reduced_costs(costs, base, by_rows, by_columns):
-    """The costs less the potentials, by rows and by columns, in single precision."""
+def reduced_costs(costs, common):
+    """Compute the costs minus the base potentials, by rows and by columns, in single precision and in 16 bits."""
     C, stride, a, b = costs
-    A, B = _padded(a), _padded(b)
-    by_rows[:], by_columns[:] = FORBIDDEN, FORBIDDEN
+    A, B, base, most = _padded(a), _padded(b), common.base, 0.0
+    common.by_rows[:], common.by_columns[:] = FORBIDDEN, FORBIDDEN
     for i in range(a):
         for j in range(b):
-            value = np.float32(C[i * stride + j] - base[i] - base[a + j])
-            by_rows[i * B + j], by_columns[j * A + i] = value, value
+            value = C[i * stride + j] - base[i] - base[a + j]
+            most = max(most, value)
+            common.by_rows[i * B + j], common.by_columns[j * A + i] = np.float32(value), np.float32(value)
+    common.unit[0] = max(most / SHORT, SMALL)
+    for lines, short in ((common.by_rows, common.short_rows), (common.by_columns, common.short_columns)):
+        for k in range(lines.size):
+            short[k] = np.int16(min(max(lines[k] / common.unit[0], -SHORT // 2), SHORT))
 
 
 # --- the dual simplex --------------------------------------------------------------------------------------
@@ -181,7 +229,7 @@ def reduced_costs(costs, base, by_rows, by_columns):
 
 @njit(cache=True, nogil=True)
 def _load(tree, p, q, pot, base, w):
-    """Edge list -> threaded tree with the flows of p and q, which may be negative; returns the root."""
+    """Convert an edge list to a threaded tree with the flows of p and q, which may be negative; return the root."""
     child, parent, _ = tree
     a, nodes = p.size, p.size + q.size
     A = _padded(a)
@@ -213,7 +261,7 @@ def _load(tree, p, q, pot, base, w):
 
 @njit(cache=True, nogil=True)
 def _unload(tree, a, root, w):
-    """Threaded tree -> edge list in preorder."""
+    """Convert the threaded tree to an edge list in preorder."""
     gap, v = _padded(a) - a, root
     for k in range(tree.child.size):
         v = w.t[v].next
@@ -224,10 +272,11 @@ def _unload(tree, a, root, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _leaving(w):
-    """The node below the edge to leave, the steepest: flow² over nodes of the smaller side; -1 if none is negative.
+    """Return the node below the edge that leaves, or -1 if no flow is negative.
 
-    Numbers that are not negative are ordered as their bits are. So where the largest is stands in the bits of least
-    weight, and one pass finds both.
+    The edge is the steepest one: that with the largest flow² / (number of nodes on the smaller side). Nonnegative
+    floating-point numbers have the same order as their bits read as integers. The position is therefore stored in the
+    lowest bits, and one pass finds the maximum and its position.
     """
     flow, share, most = w.flow, w.share, np.int64(0)
     for v in range(flow.size):
@@ -239,29 +288,39 @@ def _leaving(w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _least_of_four(C, first, pot, best, width):
-    """best = min(best, C - pot) cell by cell, over four lines that begin at ``first``."""
-    (i, j, k, m), (f, g, h, e) = first, pot
+    """Set best = min(best, C - pot) cell by cell, over the four lines starting at ``first``; all of one type."""
+    (i, j, k, m), (f, g, h, e), kind = first, pot, best.dtype.type
     for c in range(np.uintp(width)):
-        one, other = min(C[i + c] - f, C[j + c] - g), min(C[k + c] - h, C[m + c] - e)
+        one, other = min(kind(C[i + c] - f), kind(C[j + c] - g)), min(kind(C[k + c] - h), kind(C[m + c] - e))
         best[c] = min(best[c], min(one, other))
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _place_of_least(best, free, first, width):
-    """The cell of least best - free; single precision leaves bits for its place."""
-    least = np.int64(0x7FFFFFFFFFFFFFFF)
+def _in_units(value, per_unit):
+    """Return a potential as a 16-bit integer, clipped so that differences cannot overflow."""
+    return np.int16(min(max(value * per_unit, np.float32(-SHORT // 2)), np.float32(SHORT // 2)))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _place_of_least(best, unit, free, first, width):
+    """Return the position with the least best * unit - free; single precision leaves low bits for the position.
+
+    Rounding to units may make this negative by less than two units, so two units are added.
+    """
+    least, zero, two = np.int64(0x7FFFFFFFFFFFFFFF), np.float32(0.0), np.float32(2.0)
     for c in range(width):
-        value = np.float64(max(best[np.uintp(c)] - free[np.uintp(first + c)], np.float32(0.0)))
+        cost = (np.float32(best[np.uintp(c)]) + two) * unit - free[np.uintp(first + c)]
+        value = np.float64(max(cost, zero))
         least = min(least, value.view(np.int64) | np.int64(c))
     return least & PLACE
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _side(out, A, nodes, w):
-    """Lists the nodes of the smaller side of the cut above ``out``, and those of them whose lines can relieve it.
+    """List the nodes on the smaller side of the cut above ``out``, and those whose lines can carry flow back across it.
 
-    These are rows if the subtree is that of a column, and the other way round on the other side. Returns (nodes of the
-    side, lines, are they rows?).
+    Within the subtree of ``out`` these are rows if ``out`` is a column and columns otherwise; on the other side it is
+    the reverse. Returns (number of nodes, number of lines, whether the lines are rows).
     """
     t, side, lines, free = w.t, w.side, w.lines, w.free
     n, v, rows = w.size[out], out, out >= A
@@ -278,19 +337,26 @@ def _side(out, A, nodes, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _entering(m, rows, common, A, B, w):
-    """The cell of least reduced cost between m lines and the other side: (node of the line, of its end, that cost)."""
+    """Find the cell of least reduced cost between m lines and the other side of the cut.
+
+    Returns (node of the line, node at the other end, reduced cost). The other end is found with 16-bit costs, so the
+    cell may not be exactly the least one; the line and the reduced cost are then computed in single precision.
+    """
     C, width, first, across = (common.by_rows, B, 0, A) if rows else (common.by_columns, A, A, 0)
-    lines, pot, best = w.lines, w.pot, w.best
-    lines[m : m + 3] = lines[m - 1]  # to a multiple of four
-    best[:width] = FORBIDDEN
+    short = common.short_rows if rows else common.short_columns
+    lines, pot, best, unit = w.lines, w.pot, w.best, np.float32(common.unit[0])
+    per = np.float32(1.0) / unit
+    lines[m : m + 3] = lines[m - 1]  # pad to a multiple of four
+    best[:width] = np.int16(2 * SHORT)
     for k in range(np.uintp(0), np.uintp(m), np.uintp(4)):
         i, j, h, e = lines[k], lines[k + np.uintp(1)], lines[k + np.uintp(2)], lines[k + np.uintp(3)]
         at = (
             np.uintp((i - first) * width), np.uintp((j - first) * width), np.uintp((h - first) * width),
             np.uintp((e - first) * width),
         )  # fmt: skip
-        _least_of_four(C, at, (pot[i], pot[j], pot[h], pot[e]), best, width)
-    place = np.uintp(_place_of_least(best, w.free, across, width))
+        shift = _in_units(pot[i], per), _in_units(pot[j], per), _in_units(pot[h], per), _in_units(pot[e], per)
+        _least_of_four(short, at, shift, best, width)
+    place = np.uintp(_place_of_least(best, unit, w.free, across, width))
     line, least, end = lines[0], FORBIDDEN, np.uint32(place + np.uintp(across))
     for k in range(np.uintp(m)):
         value = C[np.uintp((lines[k] - first) * width) + place] - pot[lines[k]]
@@ -301,10 +367,10 @@ def _entering(m, rows, common, A, B, w):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _move(out, bottom, new_parent, A, w):
-    """The edge above ``out`` leaves; its subtree hangs by ``bottom`` under a new parent.
+    """Remove the edge above ``out`` and attach its subtree by the node ``bottom`` to a new parent.
 
-    As ``_pivot`` of simplex.py, but flows and sizes above both parents change in one walk, whose branches, which no
-    processor could foresee, are selections.
+    Like ``_pivot`` of simplex.py, but flows and sizes above both parents are updated in one walk. It uses selections
+    instead of branches, which would be unpredictable.
     """
     t, flow, size, share, n, amount = w.t, w.flow, w.size, w.share, w.size[out], -w.flow[out]
     before, last, rows_lose = t[out].prev, t[out].last, out >= A
@@ -330,11 +396,11 @@ def _move(out, bottom, new_parent, A, w):
 
 @njit(cache=True, nogil=True)
 def repair_dense(tree, p, q, costs, common, tools):
-    """Dual simplex: make a tree feasible for p and q, keeping its potentials near optimal.
+    """Make a tree feasible for p and q by the dual simplex, keeping its potentials nearly optimal.
 
-    Returns (pivots, feasible); gives up when it takes longer than a fresh start would, or when ``stop`` is set.
+    Returns (pivots, feasible). It gives up when a fresh start would be faster, or when ``stop`` is set.
     """
-    common, w, work = borrowed(common), borrowed(tools.dual), borrowed(tools.work)
+    common, w, work = uncounted(common), uncounted(tools.dual), uncounted(tools.work)
     a, nodes, A, B = p.size, p.size + q.size, _padded(p.size), _padded(q.size)
     tree_potentials(tree, costs, work.pot)
     root = _load(tree, p, q, work.pot, common.base, w)
@@ -359,46 +425,155 @@ def repair_dense(tree, p, q, costs, common, tools):
     return 3 * nodes, False
 
 
-# --- items -------------------------------------------------------------------------------------------------
+# --- the primal simplex ------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_row(i, at, costs, pot, tol, cells):
+    """Put the cell of least reduced cost in row i on the list, at position ``at``; returns the position after it.
+
+    If no reduced cost of the row is below -tol, nothing is listed and ``at`` is returned.
+    """
+    C, stride, a, b = costs
+    first, level, most = i * stride, pot[i] - tol, np.int64(0)
+    for j in range(b):
+        excess = np.float64(max(level - (C[np.uintp(first + j)] - pot[np.uintp(a + j)]), 0.0))
+        most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(j))
+    if most <= PLACE:
+        return at
+    column = most & PLACE
+    cells.row[at], cells.column[at], cells.cost[at] = i, a + column, C[first + column]
+    return at + 1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_all(costs, pot, tol, cells):
+    """List the best cell of every row that has a reduced cost below -tol; returns how many there are."""
+    C, stride, a, b = costs
+    listed = 0
+    for i in range(a):
+        if _any_below(C, i * stride, pot, a, b, pot[i] - tol):
+            listed = _list_row(i, listed, costs, pot, tol, cells)
+    return listed
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _list_roughly(costs, common, pot, tol, cells):
+    """Do the same in half the time; rows are selected in single precision, so some may be missed."""
+    C, base, near, best = common.by_columns, common.base, cells.pot, cells.best
+    a, b, width, listed = costs.a, costs.b, cells.best.size, 0
+    for v in range(a + b):
+        near[v] = np.float32(pot[v] - base[v])
+    best[:] = FORBIDDEN
+    for j in range(0, b, 4):
+        k, m, n = min(j + 1, b - 1), min(j + 2, b - 1), min(j + 3, b - 1)
+        at = np.uintp(j * width), np.uintp(k * width), np.uintp(m * width), np.uintp(n * width)
+        _least_of_four(C, at, (near[a + j], near[a + k], near[a + m], near[a + n]), best, width)
+    for i in range(a):
+        if best[i] < near[i] - np.float32(tol):
+            listed = _list_row(i, listed, costs, pot, tol, cells)
+    return listed
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _best_listed(listed, pot, tol, cells):
+    """Return the position of the listed cell of least reduced cost and how far it is below -tol; (-1, 0) if none is."""
+    row, column, cost, most = cells.row, cells.column, cells.cost, np.int64(0)
+    for k in range(np.uintp(listed)):
+        excess = np.float64(max((pot[row[k]] - tol) - (cost[k] - pot[column[k]]), 0.0))
+        most = max(most, (excess.view(np.int64) & ~np.int64(PLACE)) | np.int64(k))
+    if most <= PLACE:
+        return -1, 0.0
+    at = most & PLACE
+    return at, (pot[row[at]] - tol) - (cost[at] - pot[column[at]])
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _use_list(listed, costs, tol, most, tools):
+    """Pivot on listed cells, best first, while they are worth it; return the number of pivots.
+
+    After a pivot the row of the cell gets a new entry. The function returns when the best remaining cell gains much
+    less than the first one did, because cells that are not listed may now be better.
+    """
+    work, cells, pot = tools.work, tools.cells, tools.work.pot
+    pivots, enough = 0, 0.0
+    while listed > 0 and pivots < most and not work.stop[0]:
+        k, excess = _best_listed(listed, pot, tol, cells)
+        if k < 0 or excess < enough:
+            break
+        enough = max(enough, WORTH * excess)
+        row = cells.row[k]
+        cycle = _cycle(row, cells.column[k], costs.a, work)
+        _pivot(cycle, work.flow[cycle.out], costs, work)
+        pivots += 1
+        if _list_row(np.int64(row), k, costs, pot, tol, cells) == k:
+            listed -= 1
+            cells.row[k], cells.column[k], cells.cost[k] = cells.row[listed], cells.column[listed], cells.cost[listed]
+    return pivots
 
 
 @njit(cache=True, nogil=True)
-def _optimize(costs, tree, work, price, most):
-    """The primal simplex with at most about so many pivots, or until told to stop; returns (pivots, optimal)."""
-    pivots, optimal = 0, False
-    while not optimal and pivots < most and not work.stop[0]:
-        more, optimal = simplex(costs, tree, work, price, min(most - pivots, PATIENCE // work.pot.size + 1))
-        pivots += more
-    return pivots, optimal
+def optimize_dense(costs, tree, common, tools, tol, most):
+    """Run the primal simplex from a feasible tree, with at most about ``most`` pivots; return (pivots, optimal).
+
+    Like ``simplex`` of simplex.py, but with better entering cells: the best cell of each row is listed, and the list is
+    used up before it is made again. Optimality is checked in double precision with freshly computed potentials, which
+    are left in ``tools.work.pot``.
+    """
+    costs, common, tools, tree = uncounted(costs), uncounted(common), uncounted(tools), uncounted(tree)
+    work, cells = tools.work, tools.cells
+    tree_potentials(tree, costs, work.pot)
+    pivots, root = 0, np.uint32(0)
+    listed = _list_all(costs, work.pot, tol, cells)
+    if listed == 0:
+        return 0, True
+    root = _unpack(tree, work)
+    while pivots < most and not work.stop[0]:
+        pivots += _use_list(listed, costs, tol, most - pivots, tools)
+        listed = _list_roughly(costs, common, work.pot, tol, cells)
+        if listed == 0:
+            _pack(tree, work, root)
+            tree_potentials(tree, costs, work.pot)  # removes the rounding errors of many updates
+            listed = _list_all(costs, work.pot, tol, cells)
+            if listed == 0:
+                return pivots, True
+    _pack(tree, work, root)
+    tree_potentials(tree, costs, work.pot)
+    return pivots, False
+
+
+# --- items -------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _tree_at(trees, k, edges):
+    """Return the tree of item k, as views."""
     at = slice(k * edges, (k + 1) * edges)
     return Tree(trees.child[at], trees.parent[at], trees.flow[at])
 
 
 @njit(cache=True, nogil=True)
-def solve_rows(lo, hi, items, trees, W, common, effort, values):
-    """values = OT_W and the optimal basis of all items of the rows lo…hi-1 of X.
+def solve_rows(lo, hi, items, trees, common, effort, values):
+    """Set values = OT_W and the trees to optimal ones, for all items of the rows lo … hi-1 of X.
 
-    Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
+    Returns (pivots, number of unsolved items, largest mass that was moved to keep a plan nonnegative).
     """
     tools, (total, failed, clipped) = make_tools(common, effort.stop), (0, 0, 0.0)
     for i in range(lo, hi):
-        pivots, left, cut = _solve_row(i, items, trees, W, common, effort, values, tools)
+        pivots, left, cut = _solve_row(i, items, trees, common, effort, values, tools)
         total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
     return total, failed, clipped
 
 
-@njit(cache=True, nogil=True, inline="always")  # what is borrowed is held: tools are needed for the next row too
-def _solve_row(i, items, trees, W, common, effort, values, tools):
-    """One row of X with all rows of Y. An item that turns out to be far from its tree begins with a similar one's."""
-    items, trees, effort, common = borrowed(items), borrowed(trees), borrowed(effort), borrowed(common)
-    W, values, work, hub = borrowed(W), borrowed(values), borrowed(tools.work), borrowed(tools.hub)
+# The caller keeps the uncounted arrays alive, since it needs the tools for the next row, too.
+@njit(cache=True, nogil=True, inline="always")
+def _solve_row(i, items, trees, common, effort, values, tools):
+    """Solve one row of X with all rows of Y. An item far from its own tree starts from that of a similar item."""
+    items, trees, effort, common = uncounted(items), uncounted(trees), uncounted(effort), uncounted(common)
+    values, work, hub = uncounted(values), uncounted(tools.work), uncounted(tools.hub)
     b, m_y, nodes = items.n_y, items.y.indptr.size - 1, common.base.size
     a = nodes - b
-    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(W, b, a, b), False, False
+    px, costs, known, far = slice(i * a, (i + 1) * a), Costs(common.table, b, a, b), False, False
     p, (total, failed, clipped) = items.x.probabilities[px], (0, 0, 0.0)
     for j in common.order:
         k, py = i * m_y + j, slice(j * b, (j + 1) * b)
@@ -421,7 +596,7 @@ def _solve_row(i, items, trees, W, common, effort, values, tools):
             northwest_corner(p, q, items.order_x[px], items.order_y[py], tree)
             own = True
         if own:
-            pivots, optimal = _optimize(costs, tree, work, price, FAR * nodes)
+            pivots, optimal = optimize_dense(costs, tree, common, tools, price, FAR * nodes)
             total, moved = total + pivots, moved or pivots > 0
         if not optimal:
             to_mean = Ends(p, common.mean, items.order_x[px], items.order_y[py])
@@ -441,54 +616,65 @@ def _solve_row(i, items, trees, W, common, effort, values, tools):
 
 @njit(cache=True, nogil=True)
 def _solve_from(source, tree, ends, costs, common, tools, price):
-    """The optimal tree between two ``ends`` from that of another item, or from a first basis; (pivots, optimal)."""
+    """Find the optimal tree between two ``ends``, starting from ``source`` if possible; return (pivots, optimal)."""
     p, q, order_p, order_q = ends
     tree.child[:], tree.parent[:] = source.child, source.parent
     pivots, feasible = repair_dense(tree, p, q, costs, common, tools)
     if not feasible:
         northwest_corner(p, q, order_p, order_q, tree)
-    more, optimal = _optimize(costs, tree, tools.work, price, 50 * tools.work.pot.size**2)
+    more, optimal = optimize_dense(costs, tree, common, tools, price, 50 * tools.work.pot.size**2)
     return pivots + more, optimal
 
 
-# --- what items have in common ---------------------------------------------------------------------------------
+# --- shared data -------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def prepare(W, common, p, fresh, stop):
-    """The center's tree for the table W, from its last one unless there is none, and the reduced costs."""
+def prepare(common, p, fresh, stop):
+    """Compute the center for the table, starting from the last one unless ``fresh``, and the reduced costs."""
     a, b, nodes = p.size, common.mean.size, common.base.size
-    costs, work = Costs(W, b, a, b), make_work(nodes, stop)
+    costs, work = Costs(common.table, b, a, b), make_work(nodes, stop)
     if fresh:
         northwest_corner(p, common.mean, np.arange(a), np.arange(b), common.center)
-    _optimize(costs, common.center, work, ROUGH, 50 * nodes**2)
+    optimize(costs, common.center, work, ROUGH)
     common.base[:] = work.pot
-    reduced_costs(costs, common.base, common.by_rows, common.by_columns)
+    reduced_costs(costs, common)
 
 
-def _interruptible(kernel: Any, *given: Any) -> Any:
-    """``kernel(*given, stop)`` by a thread that can be told to stop: with thousands of states it takes seconds."""
+def _interruptible(kernel: Any, cells: int, *given: Any) -> Any:
+    """Run ``kernel(*given, stop)`` in a thread that can be stopped; it takes seconds for thousands of states."""
     stop = stop_flag()
-    return thread_map(kernel, [(*given, stop)], 1, stop, wait=given[0].size > CHUNK)[0]
+    return thread_map(kernel, [(*given, stop)], 1, stop, wait=cells > CHUNK)[0]
 
 
 class Dense:
-    """Keeps what items of full rows have in common, from sweep to sweep.
+    """Data shared by the transports between full rows, kept from sweep to sweep.
 
-    ``a``, ``b``: states of X and of Y; ``index``: the type of nodes in trees.
+    Parameters
+    ----------
+    y : Successors
+        The rows of Y, each with all b states.
+    a, b : int
+        Numbers of states of X and Y.
+    index : dtype
+        Integer type of the nodes in trees.
     """
 
     def __init__(self, y: Successors, a: int, b: int, index: Any) -> None:
         Q, edges = y.probabilities.reshape(-1, b), a + b - 1
-        mean, (A, B) = freeze(Q.mean(axis=0)), (_padded(a), _padded(b))  # read-only, as rows are: one type for kernels
+        mean = freeze(Q.mean(axis=0))  # read-only like the rows, so that kernels see one type
+        A, B = _padded(a), _padded(b)
         center = Tree(np.empty(edges, index), np.empty(edges, index), np.empty(edges))
-        lines = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
-        self._common = Common(*lines, np.empty(a + b), center, mean, *_interruptible(nearest_first, Q, mean))
+        single = np.empty(a * B, np.float32), np.empty(b * A, np.float32)
+        short = np.empty(a * B, np.int16), np.empty(b * A, np.int16)
+        order, near = _interruptible(nearest_first, Q.size, Q, mean)
+        unit, base = np.empty(1), np.empty(a + b)
+        self._common = Common(NO_TABLE, *single, *short, unit, base, center, mean, order, near)
         self._uniform, self._fresh = freeze(np.full(a, 1.0 / a)), True
 
     @staticmethod
     def fits(items: Any, shape: tuple[int, int]) -> bool:
-        """Whether all rows are full, and all pairs of them items, in their order, for tables of this shape."""
+        """Return whether all rows are full and the items are all pairs of rows, in order, for tables of this shape."""
         x, y = items.x, items.y
         rows = (x.indptr.size - 1) * (y.indptr.size - 1)
         full = x.indices.size == (x.indptr.size - 1) * shape[0] and y.indices.size == (y.indptr.size - 1) * shape[1]
@@ -497,7 +683,8 @@ class Dense:
         return full and in_order and min(shape) >= THIN and LEAST <= sum(shape) < PLACE - 2 * LANES
 
     def common(self, W: NDArray[np.float64]) -> Common:
-        """For a sweep over the table W."""
-        _interruptible(prepare, W, self._common, self._uniform, self._fresh)
+        """Return the shared data for a sweep with the table W."""
+        common = self._common._replace(table=W)
+        _interruptible(prepare, W.size, common, self._uniform, self._fresh)
         self._fresh = False
-        return self._common
+        return common

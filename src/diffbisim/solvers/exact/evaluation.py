@@ -1,18 +1,19 @@
-"""What a coupling is worth: linear systems over pairs of states.
+"""The value of a coupling: linear systems over pairs of states.
 
-The plans of all pairs are the rows of a stochastic matrix Π, and make a Markov chain of pairs. Its discounted value and
-its occupancy are
+The plans of all pairs are the rows of a stochastic matrix Π and define a Markov chain of pairs. Its discounted value
+and its occupancy are the solutions of
 
     (I - γ Π) U = (1-γ) c            and            (I - γ Πᵀ) m = (1-γ) m_0.
 
-Plain sweeps first, where chains mix: the constant that they are slow to find is known at every moment (:meth:`relax`).
-Then BiCGStab (krylov.py); where it stagnates (periodic chains, slow walks, γ near one) with an incomplete
-factorization as preconditioner; where that would be too large, by plain sweeps. A poor evaluation costs the solver
-iterations, never correctness: what is certified is the sweep of transports that follows.
+Plain sweeps come first. Where the chain mixes, all they are slow to find is a constant, which can be computed at any
+time (:meth:`PairChain.relax`). BiCGStab (krylov.py) is next. Where it stagnates (periodic chains, slow walks, γ near
+one), it gets an incomplete factorization as preconditioner or, if that would be too large, is replaced by plain sweeps.
+An inaccurate evaluation costs the solver iterations but never correctness: the certificate comes from the sweep of
+transports that follows.
 
-*Single precision.* After an improvement of the table U the residual of the new plans is known, r = T U - U, and what is
-wanted is U + δ with (I - γ Π) δ = r: a few digits of δ, whatever the accuracy of U. So for very many pairs all of this
-is done in single precision (:class:`Correction`), with half of the bytes: the plans as they are read off the trees.
+*Single precision.* After an improvement of the table U the residual of the new plans is known, r = T U - U, and we want
+U + δ with (I - γ Π) δ = r. A few digits of δ are enough, however accurate U is. So for very many pairs this is done in
+single precision (:class:`Correction`), which halves the memory traffic.
 """
 
 from typing import Any, NamedTuple
@@ -23,8 +24,8 @@ from numba.extending import overload
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import CHUNK, STRETCH, Stop, left_behind, split, stretch, stretches
+from diffbisim._compile import njit, uncounted
+from diffbisim.parallel import CHUNK, WORK_BETWEEN_CHECKS, Stop, interruptible_parts, part_size, run_abandonable, split
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.transports import Transports, first_edge
@@ -33,16 +34,16 @@ from diffbisim.solvers.successors import longest
 
 EPS = float(np.finfo(float).eps)
 
-#: Matrices with up to so many entries are factorized (incompletely) where the iteration stagnates: 0.5 GB at most.
+#: Matrices with at most this many entries are factorized (incompletely) where the iteration stagnates: up to 0.5 GB.
 FACTORIZE = 2_000_000
 
-#: Sweeps go on while so many more would do, and at most so many: BiCGStab takes two products and several passes over
-#: five vectors for a step.
+#: Sweeps continue while at most AHEAD more are expected to suffice, and SWEEPS at most. One step of BiCGStab takes two
+#: products and several passes over five vectors.
 AHEAD, SWEEPS = 12, 60
 
 
 class Plans(NamedTuple):
-    """Plans as rows of a sparse matrix (CSR) whose columns are pairs; pair z uses row z, or ``chosen[z]``."""
+    """Plans as rows of a sparse matrix (CSR) whose columns are pairs. Pair z uses row z, or row ``chosen[z]``."""
 
     indptr: Any  # (K + 1,)
     target: Any  # (E,) pairs
@@ -51,7 +52,7 @@ class Plans(NamedTuple):
 
 
 class System(NamedTuple):
-    """(I - γ Π), or its transpose, for compiled code; ``count (1,)`` counts the products."""
+    """(I - γ Π), or its transpose, for compiled code. ``count (1,)`` counts the products."""
 
     plans: Plans
     discount: float
@@ -62,7 +63,7 @@ class System(NamedTuple):
 @njit(cache=True, nogil=True)
 def apply_system(lo, hi, plans, discount, v, out):
     """out = (I - γ Π) v at the pairs lo…hi-1."""
-    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
+    plans, v, out = uncounted(plans), uncounted(v), uncounted(out)
     for z in range(lo, hi):
         k = plans.chosen[z] if plans.chosen.size else z
         total = 0.0
@@ -74,7 +75,7 @@ def apply_system(lo, hi, plans, discount, v, out):
 @njit(cache=True, nogil=True)
 def sweep_plans(lo, hi, plans, discount, source, v, out):
     """out = source + γ Π v at the pairs lo…hi-1; returns the least and the largest change."""
-    plans, source, v, out = borrowed(plans), borrowed(source), borrowed(v), borrowed(out)
+    plans, source, v, out = uncounted(plans), uncounted(source), uncounted(v), uncounted(out)
     low, high = np.inf, -np.inf
     for z in range(lo, hi):
         total = 0.0
@@ -86,7 +87,7 @@ def sweep_plans(lo, hi, plans, discount, source, v, out):
     return low, high
 
 
-class Sweep(NamedTuple):
+class LinearSweep(NamedTuple):
     """out = source + γ Π v, in single precision."""
 
     discount: Any
@@ -97,7 +98,7 @@ class Sweep(NamedTuple):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _store(sweep, z, total, low, high):
-    """out[z], for (Π v)[z] = ``total``; the least and the largest change so far."""
+    """Write out[z], given (Π v)[z] = ``total``; returns the least and the largest change so far."""
     new = sweep.source[z] + sweep.discount * total
     change = new - sweep.v[z]
     sweep.out[z] = new
@@ -105,9 +106,9 @@ def _store(sweep, z, total, low, high):
 
 
 @njit(cache=True, nogil=True)
-def sweep_light(lo, hi, items, trees, light, sweep):
+def sweep_single(lo, hi, items, trees, plans, sweep):
     """:func:`sweep_plans` for narrow trees, all in single precision."""
-    items, light, sweep = borrowed(items), borrowed(light), borrowed(sweep)
+    items, plans, sweep = uncounted(items), uncounted(plans), uncounted(sweep)
     x, y, m_y, v = items.x.indptr, items.y.indptr, items.y.indptr.size - 1, sweep.v
     low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
     e = np.uintp(first_edge(items, trees, lo))
@@ -116,7 +117,7 @@ def sweep_light(lo, hi, items, trees, light, sweep):
         for j in range(max(lo - i * m_y, 0), min(hi - i * m_y, m_y)):
             n, total = np.uintp(a + y[np.uintp(j + 1)] - y[np.uintp(j)] - 1), np.float32(0.0)
             for k in range(n):
-                total += light.flow[e + k] * v[np.uintp(light.target[e + k])]
+                total += plans.flow[e + k] * v[np.uintp(plans.target[e + k])]
             low, high = _store(sweep, z, total, low, high)
             e += n
             z += np.uintp(1)
@@ -124,9 +125,9 @@ def sweep_light(lo, hi, items, trees, light, sweep):
 
 
 @njit(cache=True, nogil=True)
-def sweep_trees(lo, hi, items, trees, light, sweep):
-    """:func:`sweep_light` with targets read from the trees: a node has a place, a cell is at the sum of two of them."""
-    items, trees, flow, sweep = borrowed(items), borrowed(trees), borrowed(light.flow), borrowed(sweep)
+def sweep_trees(lo, hi, items, trees, plans, sweep):
+    """:func:`sweep_single` with targets from the trees: the cell of two nodes is at the sum of their places."""
+    items, trees, flow, sweep = uncounted(items), uncounted(trees), uncounted(plans.flow), uncounted(sweep)
     x, y, m_y, v = items.x, items.y, items.y.indptr.size - 1, sweep.v
     place = np.empty(longest(x) + longest(y), np.uintp)
     low, high, z = np.float32(np.inf), np.float32(-np.inf), np.uintp(lo)
@@ -152,8 +153,8 @@ def sweep_trees(lo, hi, items, trees, light, sweep):
 
 @njit(cache=True, nogil=True)
 def push_system(lo, hi, plans, discount, v, out):
-    """out += the part of (I - γ Π)ᵀ v that comes from the pairs lo…hi-1; every thread needs an ``out`` of its own."""
-    plans, v, out = borrowed(plans), borrowed(v), borrowed(out)
+    """out += the part of (I - γ Π)ᵀ v that comes from the pairs lo…hi-1; every thread needs its own ``out``."""
+    plans, v, out = uncounted(plans), uncounted(v), uncounted(out)
     for z in range(lo, hi):
         if v[z] == 0.0:
             continue
@@ -183,9 +184,9 @@ def _compiled_product(system, v, out):
 
 @njit(cache=True, nogil=True)
 def mark_visited(plans, seen, queue, head, tail, entries):
-    """Mark the pairs that the plans lead to from those in ``queue[head:tail]``, which are marked already.
+    """Mark the pairs that the plans lead to from those in ``queue[head:tail]``, which are already marked.
 
-    Looks at about so many ``entries``; returns where head and tail are then.
+    Stops after about ``entries`` entries and returns the new head and tail.
     """
     while head < tail and entries > 0:
         k = plans.chosen[queue[head]] if plans.chosen.size else queue[head]
@@ -201,12 +202,12 @@ def mark_visited(plans, seen, queue, head, tail, entries):
 
 
 def _pays(spread: float, before: float, target: float) -> bool:
-    """Whether to sweep on from this spread of the changes, after that of the sweep before."""
+    """Whether to continue sweeping, given the spread of the changes in the last sweep and in the one before."""
     return 2 * target < spread < before and spread * (spread / before) ** AHEAD <= 2 * target
 
 
 class PairChain:
-    """The Markov chain of N pairs that plans make, with its linear systems."""
+    """The Markov chain of N pairs that the plans define, and its linear systems."""
 
     def __init__(self, plans: Plans, size: int, discount: float, threads: int | None = None) -> None:
         self.plans, self.size, self.discount = plans, size, discount
@@ -223,13 +224,13 @@ class PairChain:
         return int(self.plans.flow.size)
 
     def matrix(self) -> sparse.csr_array:
-        """Π, (N, N), in memory of its own."""
+        """Π, (N, N), as a copy."""
         indptr, target, flow, chosen = self.plans
         rows = sparse.csr_array((flow, target, indptr), shape=(indptr.size - 1, self.size), copy=True)
         return rows[chosen] if chosen.size else rows
 
     def system(self, transposed: bool = False) -> Operator | System:
-        """``v ↦ (I - γ Π) v``, or with the transpose: a function where threads pay, else what compiled code reads."""
+        """``v ↦ (I - γ Π) v``, or its transpose: a function if threads are worthwhile, else a tuple for kernels."""
         if self._entries < 2 * CHUNK:
             return System(self.plans, self.discount, transposed, self.count)
         return self._pushed() if transposed else self._applied
@@ -242,15 +243,15 @@ class PairChain:
         self.count += 1
 
     def _pushed(self) -> Operator:
-        """The transposed one. Every thread sums into a table of its own; they are added in a fixed order."""
+        """The transposed system. Every thread sums into its own table; these are added in a fixed order."""
         tables = [np.empty(self.size) for _ in range(self.threads - 1)]
-        step = stretch(self.size, float(self._entries))
+        step = part_size(self.size, float(self._entries))
 
         def product(v: Array, out: Array) -> None:
             def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
                 part = tables[piece - 1] if piece else out
                 part.fill(0.0)
-                for first, last in stretches(lo, hi, step, stop):
+                for first, last in interruptible_parts(lo, hi, step, stop):
                     push_system(first, last, self.plans, self.discount, v, part)
 
             split(run, self.size, float(self._entries), self.threads, pieces=self.threads)
@@ -261,10 +262,10 @@ class PairChain:
         return product
 
     def relax(self, source: Array, U: Array, spare: Array, target: float) -> bool:
-        """Sweep U ← source + γ Π U while that pays; returns whether the residual came below ``target``.
+        """Sweep U ← source + γ Π U while that is worthwhile; returns whether the residual fell below ``target``.
 
-        For stochastic plans, all of them used in order. If the change of a sweep is within [l, h], the solution is
-        within γ/(1-γ) [l, h] of the table: what sweeps are slow to find is a constant, and the middle of that. The
+        Requires stochastic plans without ``chosen``. If the change in a sweep is within [l, h], the solution is within
+        γ/(1-γ) [l, h] of the table. The middle of this interval is the constant that sweeps are slow to find, and the
         spread h - l contracts as fast as the chain mixes. ``spare (N,)`` is overwritten. Small systems are left to
         BiCGStab, which is compiled as a whole.
         """
@@ -291,21 +292,21 @@ class PairChain:
     # --- the two systems -----------------------------------------------------------------------------------
 
     def evaluate(self, source: Array, U: Array, target: float) -> None:
-        """Bring ``U`` to the solution of (I - γ Π) U = source: residual below ``target`` where that can be had."""
+        """Improve ``U`` toward the solution of (I - γ Π) U = source, to a residual below ``target`` where possible."""
         system = self.system()
         if bicgstab(system, source, U, target, max_iterations=150) <= 2 * target:
             return
         if self.preconditioned(source, U, target, transposed=False):
             return
         bound = float(np.abs(source).max()) / (1 - self.discount)
-        if not float(np.abs(U).max()) <= 2.0 * bound:  # it ran away: begin from what bounds the solution
+        if not float(np.abs(U).max()) <= 2.0 * bound:  # it diverged: restart from a bound on the solution
             U.fill(bound)
         sweep(system, source, U, 100)
 
     def occupancy(self, start: Array, accuracy: float) -> tuple[Array, float]:
-        """``m (N,)`` from a law of the first pair, exactly zero where the plans never lead; and a bound on its error.
+        """``m (N,)`` for a law of the first pair, exactly zero where the plans never lead; and a bound on its error.
 
-        The error in total is at most that of the equation over 1 - γ.
+        The total error is at most the total residual of the equation divided by 1 - γ.
         """
         source = (1 - self.discount) * start
         visited = self._visited(np.flatnonzero(source))
@@ -324,20 +325,20 @@ class PairChain:
         return m / m.sum(), error
 
     def _visited(self, first: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """The pairs ``(N,)`` that the plans lead to from the first ones."""
+        """Which pairs ``(N,)`` the plans lead to from the first ones."""
         seen, queue = np.zeros(self.size, np.bool_), np.empty(self.size, np.int64)
         seen[first] = True
         queue[: first.size] = first
         head, tail = 0, first.size
         while head < tail:
-            head, tail = mark_visited(self.plans, seen, queue, head, tail, STRETCH)
+            head, tail = mark_visited(self.plans, seen, queue, head, tail, WORK_BETWEEN_CHECKS)
         return seen
 
     def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
-        """The solution where plain Krylov stagnates, into ``guess``; whether the largest residual is below ``target``.
+        """Solve systems on which plain BiCGStab stagnates; returns whether the largest residual is below ``target``.
 
-        An incomplete LU of bounded fill makes walks, cycles and absorbing chains easy. Refuses (False) matrices whose
-        factors would be large.
+        Writes the solution to ``guess``. An incomplete LU with bounded fill makes walks, cycles and absorbing chains
+        easy. Returns False for matrices whose factors would be too large.
         """
         from scipy.sparse.linalg import LinearOperator, bicgstab, spilu
 
@@ -346,12 +347,12 @@ class PairChain:
         system = (sparse.eye_array(self.size) - self.discount * self.matrix()).tocsc()
         system = system.T.tocsc() if transposed else system
         try:
-            factors = left_behind(spilu, system, drop_tol=1e-6, fill_factor=20)
+            factors = run_abandonable(spilu, system, drop_tol=1e-6, fill_factor=20)
         except RuntimeError:  # exactly singular after dropping
             return False
         inverse = LinearOperator(system.shape, matvec=factors.solve, dtype=np.float64)
         solution = factors.solve(source)
-        for _ in range(5):  # restarts: the recurrence may drift
+        for _ in range(5):  # restarts, because the recurrence may drift
             residual = source - system @ solution
             if float(np.abs(residual).max()) <= target:
                 guess[:] = solution
@@ -362,16 +363,17 @@ class PairChain:
 
 
 class Correction:
-    """(I - γ Π) δ = r for the plans of narrow transports, in single precision: what to add to a table.
+    """(I - γ Π) δ = r in single precision, where δ is to be added to a table with residual r.
 
-    Two tables of N numbers, ``spare (2, N)``, are overwritten; the solution is one of them.
+    Overwrites ``spare (2, N)`` and returns the solution in one of its rows. If Π is stochastic, the solution lacks a
+    constant, which is estimated by ``constant``.
     """
 
-    def __init__(self, transports: Transports, discount: float, spare: Any) -> None:
-        self.transports, self.discount, self.spare, self.products = transports, discount, spare, 0
+    def __init__(self, discount: float, spare: Any) -> None:
+        self.discount, self.spare, self.products, self.constant = discount, spare, 0, 0.0
 
     def solve(self, r: Any, target: float) -> Any:
-        """δ (N,), up to a constant: residual below ``target`` where that can be had. Sweeps first, then BiCGStab."""
+        """δ (N,), to a residual below ``target`` where possible: by plain sweeps, then BiCGStab."""
         v, spread, before = r, np.inf, np.inf
         for k in range(SWEEPS):
             out = self.spare[k % 2]
@@ -379,18 +381,20 @@ class Correction:
             v, spread, before = out, high - low, spread
             if not _pays(spread, before, target):
                 break
+        self.constant = self.discount / (1 - self.discount) * (low + high) / 2
         if spread <= 2 * target:
             return v
+        self.constant = 0.0
         if bicgstab(self._applied, r, v, target, max_iterations=150) <= 2 * target:
             return v
-        return self._slowly(r, v, target)
+        return self._solve_slowly(r, v, target)
 
-    def _slowly(self, r: Any, v: Any, target: float) -> Any:
-        """Where BiCGStab stagnates: with a preconditioner or, where that would be too large, by plain sweeps."""
-        if self.transports.edges <= FACTORIZE:
-            plans = Plans(self.transports.at, self.transports.targets(), self.transports.flow, np.empty(0, np.int64))
+    def _solve_slowly(self, r: Any, v: Any, target: float) -> Any:
+        """For systems on which BiCGStab stagnates: a preconditioner or, if that would be too large, plain sweeps."""
+        if self._entries <= FACTORIZE:
             solution = np.zeros(r.size)
-            if PairChain(plans, r.size, self.discount).preconditioned(r.astype(np.float64), solution, target, False):
+            chain = PairChain(self._plans(), r.size, self.discount)
+            if chain.preconditioned(r.astype(np.float64), solution, target, False):
                 v[:] = solution
                 return v
         if not float(np.abs(v).max()) <= 2.0 * float(np.abs(r).max()) / (1 - self.discount):
@@ -404,13 +408,67 @@ class Correction:
     def _applied(self, v: Any, out: Any) -> None:
         self._swept(-self.discount, v, v, out)
 
+    @property
+    def _entries(self) -> int:
+        """Stored entries of Π."""
+        raise NotImplementedError
+
+    def _plans(self) -> Plans:
+        """Π in double precision."""
+        raise NotImplementedError
+
+    def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
+        """out = source + discount Π v; returns the least and the largest change from v."""
+        raise NotImplementedError
+
+
+class TreeCorrection(Correction):
+    """For the plans of narrow transports, one per pair."""
+
+    def __init__(self, transports: Transports, discount: float, spare: Any) -> None:
+        super().__init__(discount, spare)
+        self.transports = transports
+
+    @property
+    def _entries(self) -> int:
+        return self.transports.edges
+
+    def _plans(self) -> Plans:
+        t = self.transports
+        return Plans(t.at, t.targets(), t.flow, np.empty(0, np.int64))
+
     def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
         t = self.transports
-        kernel, sweep = sweep_light if t.light.target.size else sweep_trees, Sweep(np.float32(discount), source, v, out)
+        kernel, sweep = sweep_single, LinearSweep(np.float32(discount), source, v, out)
+        if not t.single.target.size:
+            kernel = sweep_trees
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return kernel(lo, hi, t.items, t.trees, t.light, sweep)
+            return kernel(lo, hi, t.items, t.trees, t.single, sweep)
 
         self.products += 1
         ends = np.array(split(run, t.size, float(t.edges), t.threads))
+        return float(ends[:, 0].min()), float(ends[:, 1].max())
+
+
+class PlanCorrection(Correction):
+    """For plans with flows in single precision, one row per pair in order."""
+
+    def __init__(self, plans: Plans, discount: float, spare: Any, threads: int) -> None:
+        super().__init__(discount, spare)
+        self.plans, self.threads = plans, threads
+
+    @property
+    def _entries(self) -> int:
+        return int(self.plans.flow.size)
+
+    def _plans(self) -> Plans:
+        return self.plans._replace(flow=self.plans.flow.astype(np.float64))
+
+    def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return sweep_plans(lo, hi, self.plans, discount, source, v, out)
+
+        self.products += 1
+        ends = np.array(split(run, v.size, float(self._entries), self.threads))
         return float(ends[:, 0].min()), float(ends[:, 1].max())

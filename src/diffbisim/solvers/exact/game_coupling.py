@@ -1,10 +1,10 @@
-"""Pairs of states of two MDPs, the transports of all their choices, and what is known of them at the end.
+"""Pairs of states of two MDPs, the transports of all their choices, and the result of a run.
 
 The choice c = (a, b) of pair p = (s, t) is the item p C + c: a transport between row a n_X + s of the stacked kernels
 of X and row b n_Y + t of those of Y, over the table of state pairs that all share. One MDP with itself is *folded*:
-pairs s < t are solved, the diagonal is zero, and (t, s) is (s, t) with plans turned around and the two actions swapped.
+only pairs s < t are solved, the diagonal is zero, and (t, s) is (s, t) with plans transposed and both actions swapped.
 
-Plans of choices that the lazy maximum never looked at again are old; they are solved when somebody asks for them.
+Choices that the lazy maximum skipped have outdated plans. Those are solved when they are requested.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
+    PairSuccessors,
     Transports,
     Trees,
-    Ways,
     item_potentials,
 )
 
@@ -37,12 +37,12 @@ Integers = NDArray[np.int64]
 
 
 class Pairs(NamedTuple):
-    """Which pairs of states are solved."""
+    """The pairs of states that are solved."""
 
     listed: Integers  # (N,) flat state pairs, ascending
-    numbers: Integers  # (n_X*n_Y,) the number of every pair; N for the diagonal of a folded problem, and out of reach
-    folded: bool  # whether s < t stands for both orders
-    complete: bool  # whether nothing was left out of reach
+    numbers: Integers  # (n_X*n_Y,) the number of every pair; N for a folded diagonal and unreachable pairs
+    folded: bool  # whether pairs s < t stand for both orders
+    complete: bool  # whether all pairs are reachable, or were asked for
 
     @property
     def size(self) -> int:
@@ -54,7 +54,7 @@ class Pairs(NamedTuple):
 
 
 def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
-    """All pairs, or those that some actions and couplings can reach from the starts; folded where that is possible."""
+    """All pairs, or those that some actions and couplings can reach from the starts; folded if possible."""
     (n_x, n_y), complete = problem.shape, not reachable
     inside = np.ones(n_x * n_y, bool) if complete else _within_reach(problem)
     complete = bool(inside.all())
@@ -74,12 +74,13 @@ def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
 
 def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
     seen = np.zeros(problem.shape[0] * problem.shape[1], np.bool_)
-    reached(Ways(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices), seen, first_pairs(problem))
+    successors = PairSuccessors(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices)
+    reached(successors, seen, first_pairs(problem))
     return seen
 
 
 def make_items(problem: ActionProblem, listed: Integers) -> Items:
-    """One item for every choice at every listed pair, the choices of a pair one after the other."""
+    """One item for every choice at every listed pair; the choices of a pair are consecutive."""
     n_x, n_y = problem.shape
     keys = sort_keys(problem.cost.mean(axis=0) / (problem.scale or 1.0))
     a, b = problem.choices.T
@@ -90,7 +91,7 @@ def make_items(problem: ActionProblem, listed: Integers) -> Items:
 def begin(
     problem: ActionProblem, reachable: bool, threads: int | None, known: "GameCoupling | None"
 ) -> tuple[Pairs, Transports]:
-    """The pairs of a problem and their transports, with copies of the trees of other ones if those fit."""
+    """The pairs of a problem and their transports, with copies of ``known`` trees if those fit."""
     pairs = make_pairs(problem, reachable)
     items = make_items(problem, pairs.listed)
     if known is None or not _same_items(items, known.transports.items):
@@ -102,7 +103,7 @@ def begin(
 
 
 def _same_items(new: Items, old: Items) -> bool:
-    """Whether the same transports are listed, on the same supports."""
+    """Whether two lists have the same transports on the same supports."""
     return np.array_equal(new.listed, old.listed) and all(
         np.array_equal(a.indptr, b.indptr) and np.array_equal(a.indices, b.indices)
         for a, b in ((new.x, old.x), (new.y, old.y))
@@ -110,15 +111,21 @@ def _same_items(new: Items, old: Items) -> bool:
 
 
 def plans_of(transports: Transports, pairs: Pairs, chosen: Integers) -> Plans:
-    """The present plans as rows over pairs, one per item, and an empty one for the diagonal; pairs use those chosen."""
+    """The present plans as rows over pairs: one per item and an empty one for the diagonal; pairs use the chosen."""
     at, _, _, flow = transports.trees
     return Plans(np.append(at, at[-1]), transports.targets(pairs.numbers), flow, chosen)
 
 
-class GameCoupling(Coupling):
-    """Plans, potentials and occupancies of the moves that were selected; the table ``U`` is flat and scaled.
+def longest_plans(transports: Transports, pairs: Pairs) -> Integers:
+    """Row pointers of a matrix with space for the longest plan of every pair, and an empty last row."""
+    sizes = np.diff(transports.trees.at).reshape(pairs.size, -1).max(axis=1)
+    return np.concatenate([[0], np.cumsum(sizes), [sizes.sum()]]).astype(np.int64)
 
-    ``half`` is how far the table may be from the metric, scaled, rounding included; infinite if a transport failed.
+
+class GameCoupling(Coupling):
+    """Plans, potentials and occupancies for the selected moves. The table ``U`` is flat and scaled.
+
+    ``half`` bounds the distance of the table from the metric, scaled and with rounding; infinite if a transport failed.
     ``line`` and ``chosen (N,)`` are the adversary's line and the item of every listed pair.
     """
 
@@ -136,7 +143,7 @@ class GameCoupling(Coupling):
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _user_table(self, scaled: Array, to: float | None = None) -> Array:
-        """Within the range of the costs, rounded ``to`` plus or minus infinity; NaN where a pair was not solved."""
+        """In user units, clipped to the range of the costs and rounded toward ``to``; NaN for pairs not solved."""
         problem, pairs = self.problem, self.pairs
         table = problem.scale * np.clip(scaled, 0.0, 1.0)
         if to is not None:
@@ -155,7 +162,7 @@ class GameCoupling(Coupling):
 
     @lazy
     def table_bounds(self) -> tuple[Array, Array]:
-        """Certified lower and upper bounds on the metric; the roundings of scaling and of the sum count."""
+        """Certified lower and upper bounds on the metric, including the rounding of scaling and of the sum."""
         wide = self.half + 4 * EPS
         return self._user_table(self.U - wide, -np.inf), self._user_table(self.U + wide, np.inf)
 
@@ -178,7 +185,7 @@ class GameCoupling(Coupling):
         return (line + n) % (2 * n), int(self._swapped[choice])
 
     def _find(self, s: int, t: int) -> tuple[int | None, bool]:
-        """The number of a pair, None for the diagonal of a folded problem; and whether it stands for (t, s)."""
+        """The number of a pair (None for the diagonal of a folded problem), and whether it is stored as (t, s)."""
         pairs, n_y = self.pairs, self.problem.shape[1]
         if pairs.folded and s == t:
             return None, False
@@ -198,9 +205,9 @@ class GameCoupling(Coupling):
         return numbers.reshape(self.problem.x.n_actions, self.problem.y.n_actions).T.ravel()
 
     def _transport(self, s: int, t: int, choice: int | None) -> tuple[int, Transports, bool]:
-        """The item of a pair and a choice, the transports where it stands, and whether it is turned around.
+        """The item of a pair and a choice, the transports that it belongs to, and whether it is transposed.
 
-        What was selected is as the run left it; other choices are solved for the table as it is.
+        The selected choice is returned as the run left it; other choices are solved for the present table.
         """
         p, turned = self._find(s, t)
         selected = self.move(s, t)[1]
@@ -250,7 +257,7 @@ class GameCoupling(Coupling):
         return np.asarray(m.reshape(self.problem.shape))
 
     def _ordered_plans(self) -> Plans:
-        """The selected plans as rows over all pairs (s, t), in both orders where they are folded."""
+        """The selected plans as rows over all pairs (s, t), in both orders if the problem is folded."""
         pairs, (n_x, n_y), at = self.pairs, self.problem.shape, self.transports.trees.at
         sizes = at[self.chosen + 1] - at[self.chosen]
         ends = np.cumsum(sizes)
@@ -272,7 +279,7 @@ class GameCoupling(Coupling):
         return Plans(indptr, target, flow, chosen)
 
     def by_choice(self, m: Array) -> Array:
-        """``m (n_X, n_Y)`` at the selected choice of every pair, zero at the others: (C, n_X, n_Y)."""
+        """``m (n_X, n_Y)`` at the selected choice of every pair, zero at other choices: (C, n_X, n_Y)."""
         pairs, C, n_y = self.pairs, len(self.problem.choices), self.problem.shape[1]
         choice = self.chosen - np.arange(pairs.size) * C
         s, t = pairs.listed // n_y, pairs.listed % n_y
@@ -304,7 +311,7 @@ class GameCoupling(Coupling):
         return problem.scale * by_x, problem.scale * by_y
 
     def solve_like(self, problem: ActionProblem) -> MDPResult:
-        """Another problem by the same solver."""
+        """Solve another problem with the same solver."""
         result: Any = Exact(threads=self.transports.threads).solve(problem)  # type: ignore[arg-type]
         return result  # type: ignore[no-any-return]
 
@@ -320,7 +327,7 @@ class GameCoupling(Coupling):
 
     @classmethod
     def restore(cls, problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The inverse of :meth:`state`. Which pairs are listed follows from the problem; the file must say the same."""
+        """The inverse of :meth:`state`. The list of pairs follows from the problem, and the file must agree with it."""
         pairs, transports = check_game(problem, arrays)
         for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
             part[:] = arrays[name]
@@ -333,7 +340,7 @@ class GameCoupling(Coupling):
         return cls(problem, pairs, transports, arrays["U"], moves, start, float(arrays["half"]))
 
     def check_bounds(self, result: MDPResult, cells: float) -> None:
-        """Solve again from the table, if a sweep visits at most so many cells: both intervals must meet everywhere."""
+        """Solve again from the table, if a sweep has at most ``cells`` cells, and check that intervals intersect."""
         if self.transports.cells > cells:
             return
         again: Any = Exact(tol=1e-9, max_iterations=30, reachable=not self.complete, threads=1).solve(
@@ -349,7 +356,7 @@ class GameCoupling(Coupling):
 
 
 def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pairs, Transports]:
-    """Trees, flows, table, pairs and moves from a file, before anything is indexed by them."""
+    """Check trees, flows, table, pairs and moves from a file before any of them is used as an index."""
     n_x, n_y = problem.shape
     numbers(arrays, "U", (n_x * n_y,))
     pair, half = arrays.get("pair"), arrays.get("half")

@@ -1,45 +1,99 @@
 """Kernels of the games on pairs of states (games.py): optimal plans where they matter, and better moves for both sides.
 
-Letters: N pairs p, C choices c at each of them; choice c of pair p stands at place k = p C + c of every list of choices
-and is item k of the transports. Kernels work on the pairs lo…hi-1 and only write what belongs to them.
+Notation: there are N pairs p with C choices c each. Choice c of pair p has index k = p C + c in every list of choices,
+and is item k of the transports. Kernels work on the pairs lo…hi-1 and write only to the entries of these pairs.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffbisim._compile import borrowed, njit
-from diffbisim.solvers.exact.game_staying import CELLS, Whole, make_rest, solve_rest, staying_basis, staying_full
-from diffbisim.solvers.exact.simplex import Costs, greedy, is_priced_out, make_work, northwest_corner, tree_value
-from diffbisim.solvers.exact.transports import Effort, _edges, _rows_of, _solve_items
+from diffbisim._compile import keep_alive, njit, uncounted
+from diffbisim.solvers.exact.evaluation import Plans
+from diffbisim.solvers.exact.game_staying import (
+    CELLS,
+    Original,
+    Reduced,
+    make_reduced,
+    solve_reduced,
+    staying_basis,
+    staying_full,
+)
+from diffbisim.solvers.exact.simplex import Costs, greedy, is_priced_out, northwest_corner, tree_value
+from diffbisim.solvers.exact.transports import (
+    Effort,
+    Scratch,
+    Sweep,
+    _edges,
+    _rows_of,
+    _solve_items,
+    edge_targets,
+    make_scratch,
+)
 from diffbisim.solvers.successors import gather, longest
 
 EPS = float(np.finfo(float).eps)
 
 
 class Game(NamedTuple):
-    """What is played at every pair, for compiled code: C choices, δ of choice c at pair p at place p C + c."""
+    """The game that is played at every pair, for compiled code."""
 
-    base: Any  # (N*C,) (1-γ) times the cost
-    lines: Any  # (L + 1,) where the choices of a line begin
-    members: Any  # the choices of the lines, one after the other
+    base: Any  # (N*C,) (1-γ) times the cost of every choice
+    lines: Any  # (L + 1,) the first member of each line
+    members: Any  # the choices of all lines, one line after another
     discount: float
-    same: bool  # whether the states of both sides are the same, and at no cost
-    full: bool  # whether all rows have all states
-    nearest: Any  # (n*n,) if both: the states by their distance from each, for first bases; else empty
+    same: bool  # whether both sides have the same states, and equal states are at distance zero
+    full: bool  # whether all rows have all states as successors
+    nearest: Any  # (n*n,) if both: the states sorted by their distance from each, for first bases; else empty
 
 
 class Moves(NamedTuple):
-    """Where the game stands."""
+    """The state of the game."""
 
-    delta: Any  # (N*C,) δ of every choice, or a bound on it
+    delta: Any  # (N*C,) δ of every choice, or an upper bound on it
     line: Any  # (N,) the adversary's line
-    chosen: Any  # (N + 1,) the plan that a pair uses, p C + c; last the empty plan
+    chosen: Any  # (N + 1,) the plan that a pair uses, p C + c; the last entry is an empty plan
+    value: Any  # (N,) T U, as computed by the last improvement
+
+
+class Targets(NamedTuple):
+    """The pairs that the edges of all trees lead to, updated by every improvement; empty for small problems."""
+
+    numbers: Any  # (n_X*n_Y,) the number of every pair of states
+    target: Any  # (E,) the number of the pair that each edge leads to
+
+
+class Selected(NamedTuple):
+    """A contiguous copy of the plans in use, in single precision, and their residuals; empty for small problems.
+
+    The row of a pair has space for the longest of its plans; unused entries have no flow.
+    """
+
+    plans: Plans  # one row per pair; a last empty one if the problem is folded
+    residual: Any  # (N,), or (N + 1,) if folded: L u - u, up to a constant unless folded
+
+
+class Position(NamedTuple):
+    """A game with the plans of all choices and the moves of both sides."""
+
+    game: Game
+    plans: Plans  # one row per choice
+    moves: Moves
+    selected: Selected
+
+
+class GameScratch(NamedTuple):
+    """Working memory of one thread."""
+
+    basic: Scratch
+    reduced: Reduced
+    solved: Any  # (C,) which choices of the present pair are solved
+    closed: Any  # (L,) which of its lines are solved
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _least(game, delta, first, line):
-    """The least δ of a line at the pair whose choices begin at ``first``, and its place."""
+    """The least δ of a line, and its index, at the pair whose choices begin at ``first``."""
     at = first + game.members[game.lines[line]]
     for e in range(game.lines[line] + 1, game.lines[line + 1]):
         k = first + game.members[e]
@@ -49,94 +103,72 @@ def _least(game, delta, first, line):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _whole(k, items, trees):
+def _original(k, items, trees):
     """The transport of item k."""
     x, y = items.x, items.y
     i, j = _rows_of(items, k)
     px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
     rows, cols = x.indices[px], y.indices[py]
     tree = _edges(items, trees, k, rows.size + cols.size, trees.flow)
-    return Whole(rows, cols, x.probabilities[px], y.probabilities[py], tree)
+    return Original(rows, cols, x.probabilities[px], y.probabilities[py], tree)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _costs(whole, W, n_y, scratch):
-    """Its costs, where they are if both rows are full."""
-    a, b = whole.rows.size, whole.cols.size
+def _costs(original, W, n_y, memory):
+    """The costs of a transport: the table itself if both rows are full, else a copy in ``memory``."""
+    a, b = original.rows.size, original.cols.size
     if b == n_y and a * n_y == W.size:
         return Costs(W, n_y, a, b)
-    gather(W, n_y, whole.rows, whole.cols, scratch)
-    return Costs(scratch, b, a, b)
+    gather(W, n_y, original.rows, original.cols, memory)
+    return Costs(memory, b, a, b)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _first_basis(k, items, trees, W, game, tools):
-    """A first basis of item k, or the better of two; returns its value."""
-    whole, work = _whole(k, items, trees), tools.work
+def _first_basis(k, sweep, game, scratch):
+    """Build a first basis of item k, or the better of two; returns its value."""
+    items, trees, W, _ = sweep
+    original, (work, memory) = _original(k, items, trees), scratch.basic
     if game.nearest.size:
-        value = staying_full(whole, W, game.nearest, work)
+        value = staying_full(original, W, game.nearest, work)
         if value < np.inf:
             return value
-    costs, (i, j) = _costs(whole, W, items.n_y, tools.scratch), _rows_of(items, k)
+    costs, (i, j) = _costs(original, W, items.n_y, memory), _rows_of(items, k)
     order_x = items.order_x[items.x.indptr[i] : items.x.indptr[i + 1]]
     order_y = items.order_y[items.y.indptr[j] : items.y.indptr[j + 1]]
-    northwest_corner(whole.p, whole.q, order_x, order_y, whole.tree)
-    value = tree_value(whole.tree, costs)
+    northwest_corner(original.p, original.q, order_x, order_y, original.tree)
+    value = tree_value(original.tree, costs)
     if game.same:
-        made = staying_basis(whole, W, items.n_y, tools.rest, work)
+        built = staying_basis(original, W, items.n_y, scratch.reduced, work)
     else:
-        made = True
-        greedy(costs, whole.p, whole.q, whole.tree, work)
-    other = tree_value(whole.tree, costs) if made else np.inf
+        built = True
+        greedy(costs, original.p, original.q, original.tree, work)
+    other = tree_value(original.tree, costs) if built else np.inf
     if value <= other:
-        northwest_corner(whole.p, whole.q, order_x, order_y, whole.tree)
+        northwest_corner(original.p, original.q, order_x, order_y, original.tree)
     return min(value, other)
 
 
-class Tools(NamedTuple):
-    """Scratch of one thread."""
-
-    work: Any  # of the simplex
-    scratch: Any  # for costs
-    rest: Any  # for what is left of a transport
-    solved: Any  # (C,) which choices of a pair are solved
-    closed: Any  # (L,) which lines
-
-
-@njit(cache=True, nogil=True)
-def improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU):
-    """T U at the pairs lo…hi-1, with optimal plans of all lines that can be the worst, and the moves that attain it.
-
-    Returns (pivots, transports left unsolved, most mass by which a plan was changed, transports solved).
-    """
-    a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
-    n_lines, n_choices = game.lines.size - 1, moves.delta.size // TU.size
-    solved, closed = np.empty(n_choices, np.bool_), np.empty(n_lines, np.bool_)
-    tools = Tools(work, scratch, make_rest(a, b, trees), solved, closed)
-    return _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools)
-
-
 @njit(cache=True, nogil=True, forceinline=True)
-def _solve_choice(k, items, trees, W, effort, game, delta, tools):
-    """δ of choice k with an optimal plan; returns as ``_solve_items``."""
-    work, pivots, cut = tools.work, 0, 0.0
+def _solve_choice(k, sweep, game, delta, scratch):
+    """δ of choice k with an optimal plan; returns the same as ``solve_items``."""
+    items, trees, W, effort = sweep
+    (work, memory), pivots, cut = scratch.basic, 0, 0.0
     if game.same and effort.basis == 2:
-        whole = _whole(k, items, trees)
-        if whole.p.size * whole.q.size >= CELLS:
-            costs = _costs(whole, W, items.n_y, tools.scratch)
-            if is_priced_out(costs, whole.tree, work.pot, effort.price):
-                delta[k] = game.base[k] + game.discount * tree_value(whole.tree, costs)
+        original = _original(k, items, trees)
+        if original.p.size * original.q.size >= CELLS:
+            costs = _costs(original, W, items.n_y, memory)
+            if is_priced_out(costs, original.tree, work.pot, effort.price):
+                delta[k] = game.base[k] + game.discount * tree_value(original.tree, costs)
                 return 0, 0, 0.0
-            pivots, cut = solve_rest(whole, W, items.n_y, tools.rest, work, effort.price)
-    more, left, clipped = _solve_items(k, k + 1, items, trees, W, effort, delta, work, tools.scratch)
+            pivots, cut = solve_reduced(original, W, items.n_y, scratch.reduced, work, effort.price)
+    more, left, clipped = _solve_items(k, k + 1, sweep, delta, scratch.basic)
     delta[k] = game.base[k] + game.discount * delta[k]
     return pivots + more, left, max(cut, clipped)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _at_least(k, items, game, pot, price):
-    """A lower bound on δ of choice k between full rows, by the potentials of any other."""
+    """A lower bound on δ of choice k between full rows, from the potentials of any other choice."""
     i, j = _rows_of(items, k)
     a, b = items.x.indptr[i + 1] - items.x.indptr[i], items.n_y
     p, q, total, size = items.x.probabilities, items.y.probabilities, 0.0, 0.0
@@ -150,77 +182,127 @@ def _at_least(k, items, game, pot, price):
 
 
 @njit(cache=True, nogil=True)
-def _improve_pairs(lo, hi, items, trees, W, effort, game, moves, TU, tools):
-    """The loop; apart, because what is borrowed has to be held by the caller."""
-    items, trees, W, game, moves, TU = (
-        borrowed(items), borrowed(trees), borrowed(W), borrowed(game), borrowed(moves), borrowed(TU)
-    )  # fmt: skip
-    tools, effort, delta = borrowed(tools), borrowed(effort), moves.delta
-    solved, closed, C = tools.solved, tools.closed, tools.solved.size
-    fresh, known = effort.basis == 0, effort.basis != 1
-    how = Effort(2 if known else effort.basis, effort.price, effort.slack, effort.stop)
+def improve_pairs(lo, hi, sweep, game, moves, targets):
+    """T U at the pairs lo…hi-1, with optimal plans for all lines that can be the worst, and the moves that attain it.
+
+    Returns (pivots, unsolved transports, largest mass that was moved to keep a plan nonnegative, solved transports).
+    """
+    a, b = longest(sweep.items.x), longest(sweep.items.y)
+    solved = np.empty(moves.delta.size // moves.value.size, np.bool_)
+    closed = np.empty(game.lines.size - 1, np.bool_)
+    scratch = GameScratch(make_scratch(sweep), make_reduced(a, b, sweep.trees), solved, closed)
+    done = _improve_pairs(lo, hi, sweep, game, moves, targets, scratch)
+    keep_alive(scratch)
+    return done
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _first_bases(first, last, sweep, game, delta, targets, scratch):
+    """First bases of the choices first…last-1, and their δ."""
+    for k in range(first, last):
+        delta[k] = game.base[k] + game.discount * _first_basis(k, sweep, game, scratch)
+        if targets.target.size:
+            edge_targets(k, k + 1, sweep.items, sweep.trees, targets.numbers, targets.target)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _worst_line(first, game, delta, closed):
+    """The open line with the largest bound, its bound and the index of its least choice; -1 if all are closed."""
+    top, worst, nearest = -np.inf, -1, -1
+    for n in range(closed.size):
+        if not closed[n]:
+            bound, k = _least(game, delta, first, n)
+            if bound > top:
+                top, worst, nearest = bound, n, k
+    return worst, top, nearest
+
+
+@njit(cache=True, nogil=True)
+def _improve_pairs(lo, hi, sweep, game, moves, targets, scratch):
+    """The loop of :func:`improve_pairs`, separate because the caller must keep uncounted arrays alive."""
+    sweep, game, moves, targets = uncounted(sweep), uncounted(game), uncounted(moves), uncounted(targets)
+    scratch, (items, trees, W, effort), delta = uncounted(scratch), sweep, moves.delta
+    solved, closed, C = scratch.solved, scratch.closed, scratch.solved.size
+    known = effort.basis != 1  # whether the present plans bound anything
+    warm = Sweep(items, trees, W, Effort(2 if known else effort.basis, effort.price, effort.slack, effort.stop))
     pivots, failed, clipped, count = 0, 0, 0.0, 0
     for p in range(lo, hi):
         first = p * C
-        for k in range(first, first + C):
-            if fresh:
-                value = _first_basis(k, items, trees, W, game, tools)
-                delta[k] = game.base[k] + game.discount * value
-            elif not known:
-                delta[k] = np.inf  # there are no plans that would bound anything
+        if effort.basis == 0:
+            _first_bases(first, first + C, sweep, game, delta, targets, scratch)
+        elif not known:
+            delta[first : first + C] = np.inf
         solved[:], closed[:] = effort.price == np.inf, False
         best, line, at = -np.inf, -1, -1
         while True:
-            top, candidate, nearest = -np.inf, -1, -1
-            for n in range(closed.size):
-                if not closed[n]:
-                    bound, k = _least(game, delta, first, n)
-                    if bound > top:
-                        top, candidate, nearest = bound, n, k
-            if candidate < 0 or top <= best:
+            worst, top, nearest = _worst_line(first, game, delta, closed)
+            if worst < 0 or top <= best:
                 break
             least = np.inf
-            for e in range(game.lines[candidate] - 1, game.lines[candidate + 1]):  # the one with the least bound first
-                k = first + game.members[e] if e >= game.lines[candidate] else nearest
+            for e in range(game.lines[worst] - 1, game.lines[worst + 1]):  # the choice with the least bound comes first
+                k = first + game.members[e] if e >= game.lines[worst] else nearest
                 if solved[k - first] or (
-                    least < np.inf and _at_least(k, items, game, tools.work.pot, effort.price) >= least
+                    least < np.inf and _at_least(k, items, game, scratch.basic.work.pot, effort.price) >= least
                 ):
                     continue
-                more, left, cut = _solve_choice(k, items, trees, W, how, game, delta, tools)
+                more, left, cut = _solve_choice(k, warm, game, delta, scratch)
                 solved[k - first], least = True, min(least, delta[k]) if game.full and known else np.inf
+                if targets.target.size and (more > 0 or not known):
+                    edge_targets(k, k + 1, items, trees, targets.numbers, targets.target)
                 pivots, failed, clipped, count = pivots + more, failed + left, max(clipped, cut), count + 1
-            closed[candidate] = True
-            value, k = _least(game, delta, first, candidate)
+            closed[worst] = True
+            value, k = _least(game, delta, first, worst)
             if value > best:
-                best, line, at = value, candidate, k
-        TU[p], moves.line[p], moves.chosen[p] = best, line, at
+                best, line, at = value, worst, k
+        moves.value[p], moves.line[p], moves.chosen[p] = best, line, at
     return pivots, failed, clipped, count
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _delta(k, game, plans, u):
-    """δ of one choice with its present plan."""
+    """δ of choice k with its present plan."""
     total = 0.0
     for e in range(plans.indptr[k], plans.indptr[k + 1]):
         total += plans.flow[e] * u[plans.target[e]]
     return game.base[k] + game.discount * total
 
 
-@njit(cache=True, nogil=True)
-def improve_lines(lo, hi, game, plans, u, moves, tie):
-    """The best moves of both sides for the table u and the present plans; those that are as good but for ``tie`` stay.
+@njit(cache=True, nogil=True, inline="always")
+def _select(p, plans, chosen, selected):
+    """Copy the plan that pair p uses."""
+    rows, first = selected.plans, plans.indptr[chosen[p]]
+    n = plans.indptr[chosen[p] + 1] - first
+    for e in range(rows.indptr[p], rows.indptr[p + 1]):
+        at = e - rows.indptr[p]
+        rows.target[e] = plans.target[first + at] if at < n else p
+        rows.flow[e] = plans.flow[first + at] if at < n else 0.0
 
-    Returns the smallest and the largest entry of L u - u. Leaves δ of every choice in ``moves``.
+
+@njit(cache=True, nogil=True)
+def select_plans(lo, hi, position):
+    """Copy the plans that the pairs lo…hi-1 use."""
+    position = uncounted(position)
+    for p in range(lo, hi):
+        _select(p, position.plans, position.moves.chosen, position.selected)
+
+
+@njit(cache=True, nogil=True)
+def improve_lines(lo, hi, position, u, tie):
+    """The best moves of both sides for the table u and the present plans; present moves stay unless ``tie`` worse.
+
+    Returns the smallest and the largest entry of L u - u. Writes δ of every choice to the moves; updates ``selected``
+    unless that is empty.
     """
-    game, moves, plans, u = borrowed(game), borrowed(moves), borrowed(plans), borrowed(u)
+    position, u = uncounted(position), uncounted(u)
+    game, plans, moves, selected = position
     delta, C = moves.delta, moves.delta.size // moves.line.size
     low, high = np.inf, -np.inf
     for p in range(lo, hi):
-        first = p * C
+        first, before = p * C, moves.chosen[p]
         for k in range(first, first + C):
             delta[k] = _delta(k, game, plans, u)
         present, at = _least(game, delta, first, moves.line[p])
-        if delta[moves.chosen[p]] > present + tie:
+        if delta[before] > present + tie:
             moves.chosen[p] = at
         best, line = present, moves.line[p]
         for n in range(game.lines.size - 1):
@@ -230,13 +312,21 @@ def improve_lines(lo, hi, game, plans, u, moves, tie):
         if best > present + tie:
             moves.line[p], moves.chosen[p] = line, at
         low, high = min(low, best - u[p]), max(high, best - u[p])
+        if selected.residual.size:
+            selected.residual[p] = delta[moves.chosen[p]] - u[p]
+            if moves.chosen[p] != before:
+                _select(p, plans, moves.chosen, selected)
     return low, high
 
 
 @njit(cache=True, nogil=True)
-def improve_choices(lo, hi, game, plans, u, moves, tie):
-    """The best choices within the present lines for the table u; returns how much the best of them gains."""
-    game, moves, plans, u = borrowed(game), borrowed(moves), borrowed(plans), borrowed(u)
+def improve_choices(lo, hi, position, u, tie):
+    """The best choices within the present lines for the table u; returns how much the best of them gains.
+
+    Updates ``selected`` as :func:`improve_lines` does.
+    """
+    position, u = uncounted(position), uncounted(u)
+    game, plans, moves, selected = position
     C, most = moves.delta.size // moves.line.size, 0.0
     for p in range(lo, hi):
         n, present, least, at = moves.line[p], np.inf, np.inf, moves.chosen[p]
@@ -247,7 +337,12 @@ def improve_choices(lo, hi, game, plans, u, moves, tie):
                 present = value
             if value < least:
                 least, at = value, k
-        if present > least + tie:
+        better = present > least + tie
+        if better:
             moves.chosen[p] = at
             most = max(most, present - least)
+        if selected.residual.size:
+            selected.residual[p] = (least if better else present) - u[p]
+            if better:
+                _select(p, plans, moves.chosen, selected)
     return most

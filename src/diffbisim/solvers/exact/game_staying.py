@@ -1,16 +1,17 @@
-"""Transports between distributions on the same states: what both have in common stays.
+"""Transports between distributions on the same states: mass that both have in common stays in place.
 
-If the table W is a metric, some optimal plan leaves the mass min(p, q) in place (the triangle inequality), and what is
-left goes from *sources*, the states with p > q, to *sinks*, those with q > p:
+If the table W is a metric, some optimal plan leaves the mass min(p, q) in place (by the triangle inequality). Only the
+remaining mass moves, from *sources*, the states with p > q, to *sinks*, the states with q > p:
 
     OT_W(p, q) = OT_W((p - q)⁺, (q - p)⁺)
 
-With full rows that has half of the nodes and a quarter of the cells. Tables of an iteration are metrics only in the
-limit, so this is a way to good trees and no more: a tree of what is left, with an edge (s, s) for every state s of both
-sides, is a tree of the whole transport (it is *staying*), and the simplex goes on from there over all cells.
+For full rows, this *reduced* transport has half of the nodes and a quarter of the cells. The tables of an iteration are
+metrics only in the limit, so it only serves to find good trees: a tree of the reduced transport, plus an edge (s, s)
+for every state s of both sides, is a tree of the original one (we call it *staying*), and the simplex continues from
+there over all cells.
 
-A state with as much mass on both sides is no source and no sink. Its row hangs under the column that suits it best, by
-an edge without flow, so that the tree is strongly feasible (simplex.py).
+A state with equal mass on both sides (a *tie*) is neither a source nor a sink. Its row is attached to the column of
+least reduced cost by an edge without flow, so that the tree is strongly feasible (simplex.py).
 """
 
 from typing import Any, NamedTuple
@@ -30,27 +31,28 @@ from diffbisim.solvers.exact.simplex import (
 )
 from diffbisim.solvers.successors import gather
 
-#: What is left is solved by itself where it has at most this share of the nodes, of transports with so many cells.
+#: The reduced transport is solved first if it has at most this share of the nodes and the original one has at least so
+#: many cells.
 SHARE, CELLS = 0.75, 64
 
 
-class Rest(NamedTuple):
-    """What is left of a transport with a rows and b columns at most; sources and sinks are numbered one by one."""
+class Reduced(NamedTuple):
+    """The reduced transport, with space for a sources and b sinks, which are numbered consecutively."""
 
-    rows: Any  # (a + 1,) the states of the sources, and of the sinks (b + 1,)
-    cols: Any
-    p: Any  # (a + 1,) what they have too much, and lack (b + 1,)
-    q: Any
-    node_p: Any  # (a + 1,) their nodes in the whole tree
+    rows: Any  # (a + 1,) the states of the sources
+    cols: Any  # (b + 1,) the states of the sinks
+    p: Any  # (a + 1,) the mass that leaves each source
+    q: Any  # (b + 1,) the mass that each sink receives
+    node_p: Any  # (a + 1,) their nodes in the original tree
     node_q: Any
-    source: Any  # (a + 1,) the number of every row; NONE if it is no source
-    sink: Any  # (b + 1,) the number of every column
+    source: Any  # (a + 1,) the number of every row among the sources; NONE if it is not one
+    sink: Any  # (b + 1,) the number of every column among the sinks
     costs: Any  # (a*b,)
     tree: Tree
 
 
-class Whole(NamedTuple):
-    """A transport as it is: supports, ascending, marginals and tree."""
+class Original(NamedTuple):
+    """A transport before reduction: supports in ascending order, marginals and tree."""
 
     rows: Any
     cols: Any
@@ -60,20 +62,20 @@ class Whole(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def make_rest(a, b, trees):
-    """Scratch for transports of up to a rows and b columns."""
+def make_reduced(a, b, trees):
+    """Working memory for transports of up to a rows and b columns."""
     n, m = a + 1, b + 1
     tree = Tree(np.empty(a + b, trees.child.dtype), np.empty(a + b, trees.child.dtype), np.empty(a + b))
-    return Rest(
+    return Reduced(
         np.empty(n, np.int64), np.empty(m, np.int64), np.empty(n), np.empty(m), np.empty(n, np.int64),
         np.empty(m, np.int64), np.empty(n, np.int64), np.empty(m, np.int64), np.empty(a * b), tree,
     )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def _split_mass(whole, rest):
-    """Fills in sources and sinks; returns how many there are, and how many states have as much on both sides."""
-    rows, cols, p, q, _ = whole
+def _split_mass(original, reduced):
+    """Find the sources and sinks; returns their numbers and the number of ties."""
+    rows, cols, p, q, _ = original
     a, b = rows.size, cols.size
     i = j = m = n = ties = 0
     while i < a or j < b:
@@ -81,26 +83,24 @@ def _split_mass(whole, rest):
         no_row = i == a or (j < b and cols[j] < rows[i])
         state = cols[j] if no_row else rows[i]
         more = p[i] if no_col else (-q[j] if no_row else p[i] - q[j])
-        rest.rows[m], rest.p[m], rest.node_p[m], rest.source[i] = state, more, i, m if more > 0.0 else NONE
-        rest.cols[n], rest.q[n], rest.node_q[n], rest.sink[j] = state, -more, a + j, n if more < 0.0 else NONE
+        reduced.rows[m], reduced.p[m], reduced.node_p[m] = state, more, i
+        reduced.cols[n], reduced.q[n], reduced.node_q[n] = state, -more, a + j
+        reduced.source[i], reduced.sink[j] = m if more > 0.0 else NONE, n if more < 0.0 else NONE
         m, n, ties = m + (more > 0.0), n + (more < 0.0), ties + (more == 0.0)
         i, j = i + (not no_row), j + (not no_col)
     return m, n, ties
 
 
 @njit(cache=True, nogil=True)
-def _expand(whole, m, n, rest):
-    """The whole tree from that of what is left; of states with as much on both sides, only that they stay.
-
-    Returns how many edges there are so far.
-    """
-    rows, cols, p, q, (child, parent, flow) = whole
+def _expand(original, m, n, reduced):
+    """The original tree from the reduced one, with the edges (s, s) but without ties; returns its number of edges."""
+    rows, cols, p, q, (child, parent, flow) = original
     a, b, k = rows.size, cols.size, m + n - 1
     for e in range(k):
-        u, v = rest.tree.child[e], rest.tree.parent[e]
-        child[e] = rest.node_p[u] if u < m else rest.node_q[u - m]
-        parent[e] = rest.node_p[v] if v < m else rest.node_q[v - m]
-        flow[e] = rest.tree.flow[e]
+        u, v = reduced.tree.child[e], reduced.tree.parent[e]
+        child[e] = reduced.node_p[u] if u < m else reduced.node_q[u - m]
+        parent[e] = reduced.node_p[v] if v < m else reduced.node_q[v - m]
+        flow[e] = reduced.tree.flow[e]
     i = j = 0
     while i < a and j < b:
         if rows[i] == cols[j]:
@@ -117,21 +117,21 @@ def _expand(whole, m, n, rest):
 
 
 @njit(cache=True, nogil=True)
-def _hang_ties(whole, m, n, k, W, n_y, rest, work):
-    """The states with as much on both sides, by edges from the k-th on, under the columns that suit them best."""
-    rows, cols, _, q, (child, parent, flow) = whole
+def _attach_ties(original, costs, k, W, n_y, reduced, work):
+    """Attach ties to the columns of least reduced cost, by edges from the k-th on; ``costs`` are the reduced ones."""
+    rows, cols, _, q, (child, parent, flow) = original
     a, b = rows.size, cols.size
-    pot, i, j = work.pot, 0, 0
-    tree_potentials(_small(m, n, rest), Costs(rest.costs, n, m, n), pot)
+    pot, i, j, m, n = work.pot, 0, 0, costs.a, costs.b
+    tree_potentials(_reduced_tree(m, n, reduced), costs, pot)
     while i < a and j < b:
         if rows[i] == cols[j]:
-            if rest.source[i] == NONE and rest.sink[j] == NONE:
+            if reduced.source[i] == NONE and reduced.sink[j] == NONE:
                 at, least = 0, np.inf
                 for t in range(n):
-                    cost = W[rows[i] * n_y + rest.cols[t]] - pot[m + t]
+                    cost = W[rows[i] * n_y + reduced.cols[t]] - pot[m + t]
                     if cost < least:
                         at, least = t, cost
-                child[k], parent[k], flow[k] = i, rest.node_q[at], 0.0
+                child[k], parent[k], flow[k] = i, reduced.node_q[at], 0.0
                 child[k + 1], parent[k + 1], flow[k + 1] = a + j, i, q[j]
                 k += 2
             i, j = i + 1, j + 1
@@ -142,36 +142,37 @@ def _hang_ties(whole, m, n, k, W, n_y, rest, work):
 
 
 @njit(cache=True, nogil=True)
-def _small(m, n, rest):
-    """The tree of what is left."""
+def _reduced_tree(m, n, reduced):
+    """The tree of the reduced transport, for m sources and n sinks."""
     edges = m + n - 1
-    return Tree(rest.tree.child[:edges], rest.tree.parent[:edges], rest.tree.flow[:edges])
+    return Tree(reduced.tree.child[:edges], reduced.tree.parent[:edges], reduced.tree.flow[:edges])
 
 
 @njit(cache=True, nogil=True)
-def staying_basis(whole, W, n_y, rest, work):
-    """First basis: common mass stays, the rest goes row by row to the nearest; whether there is one.
+def staying_basis(original, W, n_y, reduced, work):
+    """First basis: common mass stays, the remaining mass goes row by row to the nearest sinks.
 
-    There is none where nothing is left, or only what rounding has left.
+    Returns whether a basis was built: not if nothing remains, or only rounding errors.
     """
-    m, n, ties = _split_mass(whole, rest)
+    m, n, ties = _split_mass(original, reduced)
     if m == 0 or n == 0:
-        return _stay(whole, ties)
-    gather(W, n_y, rest.rows[:m], rest.cols[:n], rest.costs)
-    greedy(Costs(rest.costs, n, m, n), rest.p[:m], rest.q[:n], _small(m, n, rest), work)
-    k = _expand(whole, m, n, rest)
+        return _stay(original, ties)
+    gather(W, n_y, reduced.rows[:m], reduced.cols[:n], reduced.costs)
+    costs = Costs(reduced.costs, n, m, n)
+    greedy(costs, reduced.p[:m], reduced.q[:n], _reduced_tree(m, n, reduced), work)
+    k = _expand(original, m, n, reduced)
     if ties > 0:
-        _hang_ties(whole, m, n, k, W, n_y, rest, work)
+        _attach_ties(original, costs, k, W, n_y, reduced, work)
     return True
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def staying_full(whole, W, nearest, work):
-    """:func:`staying_basis` of full rows, with the states by their distance from each, ``nearest (n*n,)``.
+def staying_full(original, W, nearest, work):
+    """:func:`staying_basis` for full rows, given the states sorted by their distance from each, ``nearest (n*n,)``.
 
-    Returns its value; infinite if none was made, because some state has as much mass on both sides.
+    Returns the value of the basis; infinite if none was built because of a tie.
     """
-    _, _, p, q, (child, parent, flow) = whole
+    _, _, p, q, (child, parent, flow) = original
     n, left, root, n_open = p.size, work.net, NONE, 0
     for i in range(n):
         more, k = p[i] - q[i], n - 1 + i
@@ -206,9 +207,9 @@ def staying_full(whole, W, nearest, work):
 
 
 @njit(cache=True, nogil=True)
-def _stay(whole, ties):
-    """The basis between two equal distributions: all stays; whether they are."""
-    rows, cols, _, q, (child, parent, flow) = whole
+def _stay(original, ties):
+    """The basis between two equal distributions, which moves nothing; returns whether they are equal."""
+    rows, cols, _, q, (child, parent, flow) = original
     a, b = rows.size, cols.size
     if not ties == a == b:
         return False
@@ -221,16 +222,16 @@ def _stay(whole, ties):
 
 
 @njit(cache=True, nogil=True)
-def _contract(whole, m, n, rest):
-    """The tree of what is left from that of the whole; whether it is staying."""
-    rows, cols, _, _, (child, parent, flow) = whole
-    a, k, tree = rows.size, 0, rest.tree
+def _contract(original, m, n, reduced):
+    """The reduced tree from the original one; returns whether the latter is staying."""
+    rows, cols, _, _, (child, parent, flow) = original
+    a, k, tree = rows.size, 0, reduced.tree
     for e in range(child.size):
         u, v = child[e], parent[e]
         i, j = cell(u, v, a)
         if rows[i] == cols[j]:
             continue
-        s, t = rest.source[i], rest.sink[j]
+        s, t = reduced.source[i], reduced.sink[j]
         if s == NONE or t == NONE:
             return False
         up = u < v
@@ -240,16 +241,16 @@ def _contract(whole, m, n, rest):
 
 
 @njit(cache=True, nogil=True)
-def solve_rest(whole, W, n_y, rest, work, price):
-    """Improve a staying tree by that of what is left, where this is shorter.
+def solve_reduced(original, W, n_y, reduced, work, price):
+    """Improve a staying tree by solving the reduced transport, where that is much smaller.
 
-    Returns (pivots, mass by which the plan was changed so that it is not negative).
+    Returns (pivots, mass that was moved to keep the plan nonnegative).
     """
-    rows, cols, p, q, tree = whole
-    m, n, ties = _split_mass(whole, rest)
-    if ties > 0 or min(m, n) < 2 or m + n > SHARE * (rows.size + cols.size) or not _contract(whole, m, n, rest):
+    rows, cols, p, q, tree = original
+    m, n, ties = _split_mass(original, reduced)
+    if ties > 0 or min(m, n) < 2 or m + n > SHARE * (rows.size + cols.size) or not _contract(original, m, n, reduced):
         return 0, 0.0
-    gather(W, n_y, rest.rows[:m], rest.cols[:n], rest.costs)
-    pivots, _ = optimize(Costs(rest.costs, n, m, n), _small(m, n, rest), work, price)
-    _expand(whole, m, n, rest)
+    gather(W, n_y, reduced.rows[:m], reduced.cols[:n], reduced.costs)
+    pivots, _ = optimize(Costs(reduced.costs, n, m, n), _reduced_tree(m, n, reduced), work, price)
+    _expand(original, m, n, reduced)
     return pivots, true_flows(tree, p, q, work.net)

@@ -1,36 +1,41 @@
-"""MDPs with actions: strategy iteration with the coupling outside. Certified like chains (solver.py).
+"""MDPs with actions: strategy iteration with the coupling in the outer loop. Certified like chains (solver.py).
 
 The table U is the fixed point of a game on pairs of states (actions.py). A *choice* c is a pair (a, b) of actions, with
-δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and
+δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and a *line* is a set of choices:
 
     (T U)(s,t) = max over lines ℓ of min over c in ℓ of δ_c(s,t).
 
-Keep a plan Π_c of every pair and choice c, and let L be T with these plans in place of optimal ones, L ≥ T. Repeat
+The adversary picks a line, the other side a choice within it. We keep a plan Π_c for every pair and choice c. Let L be
+T with these plans in place of optimal ones, so L ≥ T. Repeat
 
-    improve    optimal plans for U: gives T U, and with it the certificate of solver.py, which holds for T as well
+    improve    find optimal plans for U: gives T U, and with it the certificate of solver.py, which also holds for T
     evaluate   U = the fixed point of L: a finite game over lines and choices, *without transports*
 
-Then U* ≤ U_{k+1} ≤ T U_k ≤ U_k (L U_k = T U_k ≤ U_k), so it is never slower than value iteration, and it ends, because
-there are finitely many bases. The game inside is solved by policy iteration for the adversary (Hoffman & Karp 1966):
-for given lines the other side's best choices are found, again by policy iteration (matched lines have one choice and
-need none), then lines are improved. It need not be exact: a fiftieth of the last change is enough. Improving plans and
-lines at once (Newton's method) is not done: it cycles, already on 12 states.
+Then U* ≤ U_{k+1} ≤ T U_k ≤ U_k (because L U_k = T U_k ≤ U_k), so the iteration is never slower than value iteration. It
+is finite, because there are finitely many bases. The inner game is solved by policy iteration for the adversary
+(Hoffman & Karp 1966): for given lines, the best choices are found, again by policy iteration (matched lines have a
+single choice), then lines are improved. It need not be exact: a fiftieth of the last change is enough. Improving plans
+and lines at the same time (Newton's method) is not an option: it can cycle, already on 12 states.
 
-*The lazy maximum.* The old plans bound every δ_c from above, and evaluating has computed all these bounds. So per pair
-lines are solved in the order of their bounds, until the next bound is below the best line that is solved: that is T U
-still, and L U = T U. Most transports are never solved again.
-Within a line, the potentials of one transport between full rows bound all others from below: choices that cannot be the
-least are passed by. The first table is worth no pivots at all: first bases are its plans, and nothing is certified yet.
+*Many pairs.* Evaluating takes most of the time of large games, if done naively. So from MANY edges on, the plans in use
+are copied into one contiguous matrix, and the table is corrected in single precision, as for chains (evaluation.py).
 
-*One MDP with itself.* U is symmetric and zero on the diagonal, so pairs s < t are solved and the others follow. The
-diagonal is a pair whose change is zero: it counts in min Δ ≤ 0 ≤ max Δ.
+*The lazy maximum.* The old plans give an upper bound on every δ_c, which evaluation has already computed. So the lines
+of a pair are solved in the order of their bounds until the next bound is below the best line that is solved. This still
+gives T U, and L U = T U. Most transports are never solved again. Within a line, the potentials of one transport between
+full rows bound all others from below, so choices that cannot be the least are skipped. No pivots are made for the first
+table of one MDP with itself, and few for that of two: its plans are first bases, and it certifies nothing.
 
-*Rounding.* Comparisons have none. A skipped line is below the best one by computed bounds, i.e. up to η₀ of solver.py,
-which that of the best line itself pays for: T U is within the same [−γ p − …, …] of what was computed as for chains.
+*One MDP with itself.* U is symmetric and zero on the diagonal, so only the pairs s < t are solved (the problem is
+*folded*). The diagonal counts as a pair whose change is zero: min Δ ≤ 0 ≤ max Δ.
+
+*Rounding.* Comparisons are exact. A skipped line is below the best one by computed bounds, that is, up to η₀ of
+solver.py, which the best line itself already accounts for. So T U is as close to what was computed as for chains.
 
 Memory: about 10 (a + b) + 70 bytes per pair of states and of actions with a, b successors.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,26 +48,39 @@ from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
-from diffbisim.solvers.exact.evaluation import PairChain
-from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, plans_of
-from diffbisim.solvers.exact.game_kernels import Game, Moves, improve_choices, improve_lines, improve_pairs
+from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
+from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, longest_plans, plans_of
+from diffbisim.solvers.exact.game_kernels import (
+    Game,
+    Moves,
+    Position,
+    Selected,
+    Targets,
+    improve_choices,
+    improve_lines,
+    improve_pairs,
+    select_plans,
+)
 from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
 from diffbisim.solvers.exact.solver import Discounted
-from diffbisim.solvers.exact.transports import EPS, LARGE, NO_NUMBERS, NOTHING, Basis, Effort
+from diffbisim.solvers.exact.transports import EPS, LARGE, MANY, NO_NUMBERS, NOTHING, Basis, Effort, Sweep
 
 Integers = NDArray[np.int64]
+ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual
 
-#: The game inside is solved to this share of the last change; if the gap does not fall, to a smaller one.
+NOT_SELECTED = Selected(Plans(ALL, np.empty(0, np.int32), np.empty(0, np.float32), ALL), np.empty(0, np.float32))
+
+#: The inner game is solved to this share of the last change, or to a smaller one if the gap does not fall.
 SHARE, LEAST = 0.02, 1e-3
 
-#: While the table still moves by Δ, pivots that gain less than this share of it are not worth making.
+#: While the table still changes by Δ, pivots that gain less than this share of Δ are not worthwhile.
 LOOSE = 0.003
 
-#: Pivots of the first sweep that gain less than this share of the largest cost wait: most choices are never needed. Of
-#: one MDP with itself none is made.
+#: In the first sweep, pivots that gain less than this share of the largest cost are postponed, because most choices are
+#: never needed. For one MDP with itself all are.
 FIRST = 0.4
 
-#: Rounds of the adversary, and of the other side in each, after which plans are improved anyway.
+#: The largest number of rounds of the adversary, and of the other side in each of them, before plans are improved.
 ROUNDS = 50
 
 
@@ -77,8 +95,8 @@ def solve(
 class StrategyIteration(Discounted):
     """One solve: the table, the trees of all transports, and the moves of both sides.
 
-    ``U (n_X*n_Y,)`` is the table that transports read, scaled by the largest cost; ``u (N + 1,)`` has the pairs that
-    are solved, and a zero for the diagonal.
+    ``U (n_X*n_Y,)`` is the table of costs of the transports, scaled by the largest cost. ``u (N + 1,)`` holds its
+    entries at the pairs that are solved, and a zero for the diagonal.
     """
 
     def __init__(self, problem: ActionProblem, options: Exact, warm: DistanceResult | None = None) -> None:
@@ -88,11 +106,16 @@ class StrategyIteration(Discounted):
         known = warm.coupling if warm is not None and isinstance(warm.coupling, GameCoupling) else None
         self.pairs, self.transports = begin(problem, options.reachable, options.threads, known)
         N, C, scale = self.pairs.size, len(problem.choices), problem.scale or 1.0
-        self.u, self.TU = np.zeros(N + 1), np.empty(N)
+        self.u, self._spare = np.zeros(N + 1), np.empty(N + 1)
+        self.TU = self._spare[:N]
         self.u[:N] = self.pairs.table(first_table(problem, None if warm is None else warm.values))
         self.U = self.u[self.pairs.numbers]
         self.game = make_game(problem, self.pairs.listed, scale, self.U)
-        self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), np.append(np.arange(N) * C, N * C))
+        chosen = np.append(np.arange(N) * C, N * C)
+        self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), chosen, self.TU)
+        self.many = self.transports.edges >= MANY
+        self.targets = Targets(self.pairs.numbers, np.empty(self.transports.edges if self.many else 0, np.int32))
+        self.selected = self._selected() if self.many else NOT_SELECTED
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
         first = np.inf if self.game.same else FIRST
@@ -100,20 +123,29 @@ class StrategyIteration(Discounted):
 
     @property
     def work(self) -> dict[str, int]:
-        """What was done so far; ``transports`` solved of ``pairs * choices`` in a full sweep."""
+        """Counts of the work so far; a full sweep would solve ``pairs * choices`` of the ``transports``."""
         t = self.transports
         return {
             "pairs": self.pairs.size, "choices": len(self.problem.choices), "transports": self.solved,
             "pivots": t.pivots, "improvements": t.sweeps, "evaluations": self.evaluations, "sweeps": self.products,
         }  # fmt: skip
 
+    def _selected(self) -> Selected:
+        """Memory for the plans in use and their residuals."""
+        indptr, rows = longest_plans(self.transports, self.pairs), self.pairs.size + self.pairs.folded
+        plans = Plans(indptr[: rows + 1], np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32), ALL)
+        return Selected(plans, np.zeros(rows, np.float32))
+
     def improve(self, iteration: int) -> None:
-        """T U with optimal plans; U becomes the middle of the band that this certifies."""
+        """Compute T U with optimal plans; U becomes the middle of the certified band."""
         γ, u = self.discount, self.u[:-1]
         solved = self._sweep()
         low, high, size = extremes(ALL, self.TU, u)
         if self.pairs.folded:  # the diagonal does not change
             low, high = min(low, 0.0), max(high, 0.0)
+        if self.many:
+            middle = 0.0 if self.pairs.folded else (low + high) / 2
+            self.selected.residual[: u.size] = self.TU - u - middle
         u[:] = self.TU
         if solved := solved and self.price < np.inf:
             u += γ / (1 - γ) * (high + low - self.price) / 2
@@ -125,13 +157,14 @@ class StrategyIteration(Discounted):
             self.share = max(self.share / 5, LEAST)
 
     def _sweep(self) -> bool:
-        """Optimal plans where they can matter; whether each transport was solved."""
+        """Find optimal plans where they can matter; returns whether all transports were solved."""
         t = self.transports
         basis, t.basis = t.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
             effort = Effort(int(basis), self.price, NOTHING, stop)
-            return improve_pairs(lo, hi, t.items, t.trees, self.U, effort, self.game, self.moves, self.TU)
+            sweep = Sweep(t.items, t.trees, self.U, effort)
+            return improve_pairs(lo, hi, sweep, self.game, self.moves, self.targets)
 
         done = split(run, self.pairs.size, t.cells, t.threads, wait=t.nodes**2 > 4 * LARGE)
         t.basis = Basis.FEASIBLE
@@ -143,55 +176,91 @@ class StrategyIteration(Discounted):
         return not any(failed for _, failed, _, _ in done)
 
     def evaluate(self) -> None:
-        """The value of the game with the present plans, as exact as the last change deserves."""
+        """Solve the game with the present plans, to an accuracy that depends on the last change."""
         γ = self.discount
-        change = min(self.change, 1 - γ)  # what one step costs: tables differ by as much, however far off the first is
+        change = min(self.change, 1 - γ)  # the first change may be much larger than the weight of one step
         accuracy = max(self.share * change, 0.1 * self.tol * (1 - γ), 20 * EPS)
         self.price = max(PRICE, LOOSE * change)
-        if self.pairs.folded:  # the middle of the band is nowhere near: the diagonal does not move with it
+        if self.pairs.folded:  # the middle of the band is a poor start, because the diagonal does not shift with it
             self.u[:-1] = self.TU
-        plans = plans_of(self.transports, self.pairs, self.moves.chosen)
-        chain = PairChain(plans, self.u.size, self.discount, self.transports.threads)
+        improve_table = self._begin_correction() if self.many else self._begin_chain()
         for _ in range(ROUNDS):
-            self._best_choices(chain, accuracy / 5)
-            low, high = self._respond(improve_lines, chain, accuracy / 100)
+            self._best_choices(improve_table, accuracy / 5)
+            low, high = self._respond(improve_lines, accuracy / 100)
             if high - low <= accuracy:
                 break
         self.U = self.u[self.pairs.numbers]
-        self.products += chain.products
 
-    def _best_choices(self, chain: PairChain, target: float) -> None:
-        """The table of the best choices within the present lines."""
-        for _ in range(ROUNDS):
-            source = np.append(self.game.base[self.moves.chosen[:-1]], 0.0)
+    def _begin_chain(self) -> ImproveTable:
+        """Prepare to solve for the table of the plans in use, in double precision."""
+        self.plans = plans_of(self.transports, self.pairs, self.moves.chosen)
+        chain = PairChain(self.plans, self.u.size, self.discount, self.transports.threads)
+
+        def improve_table(target: float) -> None:
+            source, before = np.append(self.game.base[self.moves.chosen[:-1]], 0.0), chain.products
             chain.evaluate(source, self.u, target)
+            self.products += chain.products - before
+
+        return improve_table
+
+    def _begin_correction(self) -> ImproveTable:
+        """The same for many pairs: corrections of the last table u, in single precision."""
+        trees, (selected, residual) = self.transports.trees, self.selected
+        self.plans = Plans(trees.at, self.targets.target, trees.flow, self.moves.chosen)
+        self._by_pairs(select_plans, self._position)
+        self.u[: residual.size] -= residual
+        # T U is no longer needed, so its memory can be used
+        spare = self._spare.view(np.float32).reshape(2, -1)[:, : residual.size]
+        correction = PlanCorrection(selected, self.discount, spare, self.transports.threads)
+
+        def improve_table(target: float) -> None:
+            before = correction.products
+            self.u[: residual.size] += correction.solve(residual, target)
+            if not self.pairs.folded:
+                self.u[: residual.size] += correction.constant
+            self.products += correction.products - before
+
+        return improve_table
+
+    def _best_choices(self, improve_table: ImproveTable, target: float) -> None:
+        """Solve for the table of the best choices within the present lines."""
+        for _ in range(ROUNDS):
+            improve_table(target)
             self.evaluations += 1
             if self.problem.actions == "matched":
                 return
-            if self._respond(improve_choices, chain, target / 20) <= target:
+            if self._respond(improve_choices, target / 20) <= target:
                 return
 
-    def _respond(self, kernel: Any, chain: PairChain, tie: float) -> Any:
-        """Better moves for the table u: what the kernel returns, over all pairs."""
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return kernel(lo, hi, self.game, chain.plans, self.u, self.moves, tie)
-
-        chain.count += 1
-        done = split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
+    def _respond(self, kernel: Any, tie: float) -> Any:
+        """Improve the moves for the table u; combines what the kernel returns over all pairs."""
+        done = self._by_pairs(kernel, self._position, self.u, tie)
+        self.products += 1
         if kernel is improve_choices:
             return max(done)
         return min(low for low, _ in done), max(high for _, high in done)
 
+    @property
+    def _position(self) -> Position:
+        return Position(self.game, self.plans, self.moves, self.selected)
+
+    def _by_pairs(self, kernel: Any, *given: Any) -> list[Any]:
+        """Run ``kernel(lo, hi, *given)`` over all pairs with all threads."""
+
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return kernel(lo, hi, *given)
+
+        return split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
+
     def coupling(self) -> GameCoupling:
-        """What is known at the end."""
+        """Plans, moves and table at the end of the run."""
         moves = self.moves.line, self.moves.chosen[:-1]
         half = self.gap / 2
         return GameCoupling(self.problem, self.pairs, self.transports, self.U, moves, self.start, half)
 
 
 def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
-    """Whether a table has a diagonal, and zeros there: the states of both sides are the same."""
+    """Whether a table is square with a zero diagonal: both sides have the same states."""
     return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
 
 
@@ -209,7 +278,7 @@ def make_game(problem: ActionProblem, listed: Integers, scale: float, U: Array) 
 
 
 def first_table(problem: ActionProblem, values: Array | None) -> Array:
-    """The scaled table to begin with, flat: the game for the costs of one step, or a previous result, cut off."""
+    """The scaled table to start from, flat: the game for the costs of one step, or a clipped previous result."""
     scale = problem.scale or 1.0
     cost = np.maximum.reduce([problem.cost[line].min(axis=0) for line in problem.lines]).ravel() / scale
     if values is None:

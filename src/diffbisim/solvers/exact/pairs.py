@@ -1,8 +1,8 @@
-"""The pairs of states of a problem as a list of transports: which there are, and where to begin.
+"""The pairs of states of a problem as a list of transports, and the trees and tables to start from.
 
-A problem on the same supports as the last one (a step of a fit, of imitation) begins with copies of its trees. What
-decides is the content: the pairs that are listed follow from the problem alone, and trees fit if their transports have
-the same supports.
+A problem with the same supports as the previous one (a step of a fit, for example) starts from copies of its trees.
+Only content matters here, never history: the list of pairs follows from the problem alone, and trees are reused if
+their transports have the same supports.
 """
 
 from typing import Any, Protocol
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim._compile import borrowed, njit
-from diffbisim.parallel import STRETCH
+from diffbisim._compile import njit, uncounted
+from diffbisim.parallel import WORK_BETWEEN_CHECKS
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, Transports, Ways, reach, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, reach, transport_rounding
 from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
@@ -22,12 +22,12 @@ Integers = NDArray[np.int64]
 EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
 
-#: Costs of so many entries at most have their keys by compiled code: numpy would take longer to be called.
+#: For costs with at most this many entries, keys are computed by compiled code, which has less overhead than numpy.
 SMALL = 4096
 
 
 class Solved(Protocol):
-    """Transports that were solved before, and the problem they are of."""
+    """Transports that were solved before, and their problem."""
 
     problem: Problem
     transports: Transports
@@ -40,32 +40,32 @@ def pair_items(problem: Problem, reachable: bool) -> Items:
     if not reachable:
         return items
     seen = np.zeros(problem.cost.size, np.bool_)
-    return items._replace(listed=reached(row_ways(items.x, items.y), seen, first_pairs(problem)))
+    return items._replace(listed=reached(pair_successors(items.x, items.y), seen, first_pairs(problem)))
 
 
 def first_pairs(problem: Any) -> Integers:
-    """The pairs that both may start in, flat."""
+    """The flat pairs of states in which both can start."""
     return np.flatnonzero(np.outer(problem.x.initial > 0, problem.y.initial > 0))
 
 
-def row_ways(x: Successors, y: Successors) -> Ways:
-    """A pair of states of two chains goes on by its own two rows."""
-    return Ways(x, y, (x.indptr.size - 1, y.indptr.size - 1), np.zeros((1, 2), np.int64))
+def pair_successors(x: Successors, y: Successors) -> PairSuccessors:
+    """For two chains, or any two kernels: pair (s, t) has the successors of rows s and t."""
+    return PairSuccessors(x, y, (x.indptr.size - 1, y.indptr.size - 1), np.zeros((1, 2), np.int64))
 
 
-def reached(ways: Ways, seen: NDArray[np.bool_], first: Integers) -> Integers:
-    """The pairs that ``first`` leads to by way of pairs that are not ``seen`` yet, in order; they are seen then."""
+def reached(successors: PairSuccessors, seen: NDArray[np.bool_], first: Integers) -> Integers:
+    """The pairs that can be reached from ``first`` through pairs not ``seen`` yet, ascending; marks them as seen."""
     queue = np.empty(seen.size, np.int64)
     queue[: first.size] = first
     seen[first] = True
     head, tail = 0, first.size
     while head < tail:
-        head, tail = reach(ways, seen, queue, head, tail, STRETCH)
+        head, tail = reach(successors, seen, queue, head, tail, WORK_BETWEEN_CHECKS)
     return np.sort(queue[:tail])
 
 
 def sort_keys(cost: Array) -> tuple[Array, Array]:
-    """One number per state of X and of Y such that sorted states are cheap to match.
+    """One number per state of X and of Y, such that states matched in sorted order are at low cost.
 
     The leading singular pair of the doubly centered cost: c ≈ row + column - σ u vᵀ, and -u vᵀ is minimized by the
     comonotone coupling. For |r_x - r_y| the pair is monotone in the rewards, and the first basis is optimal.
@@ -86,7 +86,7 @@ def sort_keys(cost: Array) -> tuple[Array, Array]:
 
 @njit(cache=True, nogil=True)
 def small_keys(cost: Any) -> Any:
-    """The same, compiled; batch.py has it too, and bits decide between keys that are equal but for rounding."""
+    """:func:`sort_keys`, compiled. Shared with batch.py, because the last bits decide between nearly equal keys."""
     n_x, n_y = cost.shape
     u, v = np.zeros(n_x), np.empty(n_y)
     for y in range(n_y):
@@ -112,17 +112,17 @@ def small_keys(cost: Any) -> Any:
 def begin(
     problem: Problem, reachable: bool, threads: int | None, known: Solved | None, narrow: bool = True, store: Any = None
 ) -> Transports:
-    """The transports of a problem, with copies of the trees of other ones if those fit; ``narrow`` if they are many.
+    """The transports of a problem, with copies of known trees if those fit; ``narrow`` allows narrow trees.
 
-    Everything here is a function of the two problems and the trees, never of what came before them: a run that goes on
-    from a file must take the same pivots as one that was not interrupted.
+    The result depends on the two problems and the trees only: a run that is resumed from a file must take the same
+    pivots as one that was not interrupted.
     """
     if known is None or not _same_rows(problem, known.transports.items):
         return Transports(pair_items(problem, reachable), threads, narrow=narrow, store=store)
     old = known.transports
     if reachable or old.items.listed.size or not np.array_equal(problem.cost, known.problem.cost):
         return begin_with(pair_items(problem, reachable), threads, old, narrow, store)
-    # the order of first bases follows from the cost, and a fit with a fixed cost need not sort again
+    # The order of first bases depends on the cost only, so a fit with a fixed cost need not sort again.
     items = old.items._replace(x=problem.x.successors, y=problem.y.successors)
     return begin_with(items, threads, old, narrow, store)
 
@@ -130,7 +130,7 @@ def begin(
 def begin_with(
     items: Items, threads: int | None, old: Transports | None, narrow: bool = False, store: Any = None
 ) -> Transports:
-    """The transports of a list of items, with copies of the trees of others if those have the same supports."""
+    """The transports of a list of items, with copies of the ``old`` trees if those have the same supports."""
     transports = Transports(items, threads, narrow=narrow, store=store)
     if old is None or not _same_items(items, old.items):
         return transports
@@ -143,7 +143,7 @@ def begin_with(
 
 
 def _same_items(items: Items, others: Items) -> bool:
-    """Whether two lists have the same pairs, and these the same successors."""
+    """Whether two lists have the same pairs with the same successors."""
     parts = [(items.listed, others.listed)]
     for side, other in ((items.x, others.x), (items.y, others.y)):
         parts += [(side.indptr, other.indptr), (side.indices, other.indices)]
@@ -151,7 +151,7 @@ def _same_items(items: Items, others: Items) -> bool:
 
 
 def _same_rows(problem: Problem, items: Items) -> bool:
-    """Whether every state has the successors that it has in a list of items."""
+    """Whether every state has the same successors as in a list of items."""
     return all(
         np.array_equal(side.indptr, chain.successors.indptr) and np.array_equal(side.indices, chain.successors.indices)
         for side, chain in ((items.x, problem.x), (items.y, problem.y))
@@ -159,10 +159,10 @@ def _same_rows(problem: Problem, items: Items) -> bool:
 
 
 def first_table(problem: Problem, values: Array | None) -> Array:
-    """The scaled table to begin with, flat: the cost, or that of a previous result.
+    """The scaled table to start from, flat: the cost, or the ``values`` of a previous result.
 
-    The latter may be of any size, and may miss pairs. The fixed point lies between the smallest and the largest cost,
-    so it is cut off there, which brings it nearer; a pair that it misses begins with its cost.
+    Values are clipped to the range of the costs, which contains the fixed point. Missing ones (NaN) are replaced by the
+    cost.
     """
     scale = problem.scale or 1.0
     cost = problem.cost.ravel() / scale
@@ -182,7 +182,7 @@ def bellman(problem: Problem, transports: Transports, U: Array, price: float) ->
 
 
 def pair_chain(transports: Transports, discount: float) -> PairChain:
-    """The chain of (listed) pairs that the present plans make."""
+    """The chain of (listed) pairs that the present plans define."""
     listed, numbers = transports.items.listed, ALL
     if listed.size:
         numbers = np.full(int(listed[-1]) + 1, -1, np.int64)
@@ -193,13 +193,13 @@ def pair_chain(transports: Transports, discount: float) -> PairChain:
 
 @njit(cache=True, nogil=True)
 def extremes(listed: Any, TU: Any, U: Any) -> Any:
-    """Smallest and largest TU - U over the pairs, and the size of both tables; all NaN if a difference is.
+    """Smallest and largest TU - U over the pairs, and the size of both tables; all NaN if any difference is.
 
-    TU has an entry per listed pair. The size is the largest entry, at least one, plus twice what the smallest is below
-    zero: no entry, no difference of two entries and (in a good gauge) no potential of a transport between such entries
-    is larger.
+    TU has one entry per listed pair. The size is the largest entry, at least one, plus twice the amount by which the
+    smallest is below zero. No entry, no difference of two entries and no potential of a transport with such costs (zero
+    at some node) is larger.
     """
-    listed, TU, U = borrowed(listed), borrowed(TU), borrowed(U)
+    listed, TU, U = uncounted(listed), uncounted(TU), uncounted(U)
     low, high, least, largest = np.inf, -np.inf, 0.0, 1.0
     for k in range(TU.size):
         old = U[listed[k] if listed.size else k]
@@ -213,8 +213,8 @@ def extremes(listed: Any, TU: Any, U: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def settle(lo: Any, hi: Any, cost: Any, scale: Any, discount: Any, U: Any, TU: Any) -> Any:
-    """TU = (1-γ) c + γ TU at the pairs lo…hi-1, of all of them; and their :func:`extremes`, size in two parts."""
-    cost, U, TU = borrowed(cost), borrowed(U), borrowed(TU)
+    """TU = (1-γ) c + γ TU at the pairs lo…hi-1 of all pairs; returns :func:`extremes` with the size in two parts."""
+    cost, U, TU = uncounted(cost), uncounted(U), uncounted(TU)
     low, high, least, largest, unknown = np.inf, -np.inf, 0.0, 1.0, False
     for z in range(lo, hi):
         TU[z] = (1 - discount) * (cost[z] / scale) + discount * TU[z]
@@ -230,7 +230,7 @@ def settle(lo: Any, hi: Any, cost: Any, scale: Any, discount: Any, U: Any, TU: A
 @njit(cache=True, nogil=True)
 def exchange(lo: Any, hi: Any, middle: Any, shift: Any, U: Any, TU: Any, r: Any) -> None:
     """r = TU - U - middle, in single precision, and U = TU + shift, at the pairs lo…hi-1."""
-    U, TU, r = borrowed(U), borrowed(TU), borrowed(r)
+    U, TU, r = uncounted(U), uncounted(TU), uncounted(r)
     for z in range(lo, hi):
         r[z] = TU[z] - U[z] - middle
         U[z] = TU[z] + shift
@@ -239,12 +239,12 @@ def exchange(lo: Any, hi: Any, middle: Any, shift: Any, U: Any, TU: Any, r: Any)
 @njit(cache=True, nogil=True)
 def add_difference(lo: Any, hi: Any, new: Any, old: Any, U: Any) -> None:
     """U += new - old at the pairs lo…hi-1."""
-    new, old, U = borrowed(new), borrowed(old), borrowed(U)
+    new, old, U = uncounted(new), uncounted(old), uncounted(U)
     for z in range(lo, hi):
         U[z] += np.float64(new[z]) - np.float64(old[z])
 
 
 def rounding(transports: Transports, size: float, discount: float) -> float:
-    """η / (1-γ) of solver.py: how far rounding may put the middle of the band off, for tables of this size."""
+    """η / (1-γ) of solver.py: the largest effect of rounding on the middle of the band, for tables of this size."""
     η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped, transports.narrow) + 6 * EPS
     return η * size / (1 - discount)

@@ -1,20 +1,20 @@
-"""The hot kernel: one small exact optimal transport, warm-started, with potentials (network simplex).
+"""Network simplex for one small optimal transport problem, with warm starts and potentials: the innermost kernel.
 
     min Σ_ij π_ij C_ij    s.t.  Σ_j π_ij = p_i,  Σ_i π_ij = q_j,  π ≥ 0                    (a × b cells, p, q > 0)
 
-A basis is a spanning tree on N = a + b nodes: rows are nodes 0…a-1, columns are nodes a…N-1. Every node but the root
-keeps its parent and the flow on the edge to it; the potentials satisfy pot[i] + pot[a+j] = C_ij on tree edges. A
-pivot brings in a cell of negative reduced cost, pushes flow around the cycle it closes, and drops an edge that runs
-empty. Edges with zero flow always point to the root (the tree is *strongly feasible*, Cunningham 1976; the leaving
-edge is the last blocking one seen from the apex along the cycle), so degenerate pivots cannot cycle.
+A basis is a spanning tree on N = a + b nodes: rows are nodes 0…a-1, columns are nodes a…N-1. Every node except the root
+stores its parent and the flow on the edge to it. The potentials satisfy pot[i] + pot[a+j] = C_ij on tree edges. A pivot
+adds a cell with negative reduced cost, pushes flow around the cycle that it closes, and removes an edge whose flow has
+become zero. Edges with zero flow always point to the root (the tree is *strongly feasible*, Cunningham 1976; the
+leaving edge is the last blocking one seen from the apex along the cycle), so degenerate pivots cannot cycle.
 
-While pivoting, the nodes are threaded in preorder (Glover, Klingman and Barr; as in LEMON): every node knows the next
-and the one before, the last node of its subtree and how many there are in it. Hanging a subtree elsewhere changes the
-nodes between its old and its new top, and the cycle; only the potentials of the smaller side of the cut are touched.
+During pivots the nodes are threaded in preorder (Glover, Klingman and Barr; as in LEMON): every node knows the next and
+the previous node, the last node of its subtree and the subtree's size. Moving a subtree changes the nodes between its
+old and its new top, and the cycle. Potentials are updated on the smaller side of the cut only.
 
 Between two solves of the same transport only the *edge list* is kept (:class:`Tree`): child[k], parent[k], flow[k] for
-k = 0…N-2, every node after its parent, so that the root is parent[0]. In that form potentials take one pass forward,
-flows for new marginals one pass backward, and the plan has just N - 1 cells, which is what makes policy evaluation
+k = 0…N-2, with every node after its parent, so that the root is parent[0]. In this form, potentials take one forward
+pass and flows for new marginals one backward pass, and the plan has only N - 1 cells, which makes policy evaluation
 cheap.
 """
 
@@ -26,32 +26,32 @@ from diffbisim._compile import njit
 
 NONE = -1
 
-#: Rows priced per pivot: fewer find worse cells, more take longer than a pivot.
+#: Number of rows priced per pivot: with fewer the cells are worse, with more pricing takes longer than the pivot.
 BLOCK_ROWS = 4
 
-#: Pivots times nodes between two looks at whether to stop: 0.1 s at most, while most transports take fewer at all.
+#: Pivots times nodes between two checks of the stop flag: at most 0.1 s. Most transports need fewer in total.
 PATIENCE = 1_000_000
 
-#: Flows this little below zero are rounding, not infeasibility.
+#: Negative flows smaller than this are rounding errors, not infeasibility.
 TINY = 1e-15
 
-#: What flow that is missing costs, at most typically: tables have entries up to one, the transports differ by less.
+#: Typical upper bound on the cost of a unit of missing flow: entries are at most one, and transports differ by less.
 PRICED = 0.1
 
-#: A tree whose negative flows are more than this in all is dropped: a first basis is nearer.
+#: A tree whose negative flows sum to more than this is discarded, because a first basis is closer to the optimum.
 STALE = 0.05
 
-#: A node: its parent (the root is its own), its neighbors in preorder, around, and the last node of its subtree. One
-#: record per node, not one array per field, because a pivot touches all fields of few nodes; unsigned, because numba
-#: tests signed indices for being negative.
+#: A node: its parent (the root is its own parent), its neighbors in cyclic preorder, and the last node of its subtree.
+#: One record per node is faster than one array per field, because a pivot uses all fields of few nodes. Unsigned types
+#: avoid numba's check for negative indices.
 NODE = np.dtype([("par", "u4"), ("next", "u4"), ("prev", "u4"), ("last", "u4")])
 
-#: A potential that no cell has.
+#: A potential lower than that of any node, for nodes that must not be chosen.
 NOWHERE = -1e300
 
 
 class Costs(NamedTuple):
-    """The costs of one transport inside a larger table, which needs no copy: C_ij = entries[i*stride + j]."""
+    """The costs of one transport as part of a larger table, without a copy: C_ij = entries[i*stride + j]."""
 
     entries: Any
     stride: int
@@ -67,22 +67,32 @@ class Tree(NamedTuple):
     flow: Any
 
 
-class Work(NamedTuple):
-    """Scratch of one thread for transports of up to N nodes; each array but the last (N,)."""
+class Cycle(NamedTuple):
+    """A pivot: the cell of nodes (i, j) enters, and an edge of the cycle that it closes leaves."""
 
-    t: Any  # the tree's nodes
-    size: Any  # of their subtrees
+    i: Any  # node of the row
+    j: Any  # node of the column
+    apex: Any  # lowest common ancestor of i and j
+    out: Any  # lower node of the leaving edge
+    on_i: Any  # whether that edge is between i and the apex
+
+
+class Work(NamedTuple):
+    """Working memory of one thread for transports with up to N nodes; all arrays but the last have shape (N,)."""
+
+    t: Any  # the nodes of the tree
+    size: Any  # sizes of their subtrees
     flow: Any  # on the edges to their parents
     order: Any  # a list of nodes
-    block: Any  # another
+    block: Any  # another list of nodes
     pot: Any  # potentials
-    net: Any  # what is left of the marginals; potentials of some nodes
-    stop: Any  # (1,) whether to give up
+    net: Any  # remaining marginals, or masked potentials
+    stop: Any  # (1,) flag that tells kernels to stop
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def make_work(nodes, stop):
-    """Scratch for transports of up to ``nodes`` rows and columns together."""
+    """Allocate working memory for transports with up to ``nodes`` rows and columns in total."""
     t, size, flow = np.empty(nodes, NODE), np.empty(nodes, np.int32), np.empty(nodes)
     order, block = np.empty(nodes, np.uint32), np.empty(nodes, np.int32)
     return Work(t, size, flow, order, block, np.empty(nodes), np.empty(nodes), stop)
@@ -93,10 +103,10 @@ def make_work(nodes, stop):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def northwest_corner(p, q, rows, cols, tree):
-    """First basis: fill the table corner by corner along the orders ``rows`` (a,) and ``cols`` (b,).
+    """Find a first basis by the northwest corner rule along the orders ``rows`` (a,) and ``cols`` (b,).
 
-    Comonotone in the two orders, hence optimal at once when the cost is a convex function of the difference of two
-    sorted keys. On a tie the next *row* is attached, so that an empty edge points to the root.
+    The plan is comonotone in the two orders. It is optimal if the cost is a convex function of the difference of two
+    keys and both orders sort them. On a tie the next *row* is attached, so that an empty edge points to the root.
     """
     child, parent, flow = tree
     a, b = rows.size, cols.size
@@ -106,7 +116,7 @@ def northwest_corner(p, q, rows, cols, tree):
     for k in range(a + b - 1):
         last_row, last_col = i == a - 1, j == b - 1
         if last_row and last_col:
-            flow[k] = left if child[k] < a else right  # equal but for rounding; the child's own mass is not zero
+            flow[k] = left if child[k] < a else right  # equal up to rounding; the child's own mass is positive
         else:
             flow[k] = left if last_col else (right if last_row else min(left, right))
         flow[k] = max(flow[k], 0.0)
@@ -126,11 +136,11 @@ def northwest_corner(p, q, rows, cols, tree):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def greedy(costs, p, q, tree, work):
-    """First basis: row by row into the cheapest open columns.
+    """Find a first basis by assigning each row to its cheapest open columns.
 
-    A row hangs under the last column it fills, a column under the row that exhausts it, the last row is the root;
-    on a tie the column closes and the row takes one more, so that an empty edge points to the root. Written backward,
-    because parents come later.
+    The parent of a row is the last column that it uses, the parent of a column is the row that fills it, and the last
+    row is the root. On a tie the column closes and the row takes one more, so that an empty edge points to the root.
+    The edge list is written backward, because parents are found later.
     """
     C, stride, a, b = costs
     child, parent, flow = tree
@@ -161,7 +171,7 @@ def greedy(costs, p, q, tree, work):
         j = open_cols[o]
         child[o], parent[o], flow[o] = a + j, a - 1, left[j]
     if n_open == 1:
-        flow[0] = p[a - 1]  # the same but for rounding, and not zero
+        flow[0] = p[a - 1]  # equal up to rounding, and positive
 
 
 # --- the edge list -----------------------------------------------------------------------------------------
@@ -169,13 +179,13 @@ def greedy(costs, p, q, tree, work):
 
 @njit(cache=True, nogil=True, inline="always")
 def cell(u, v, a):
-    """Row and column of the edge between nodes ``u`` and ``v`` (columns are the larger numbers; no branch)."""
+    """Return row and column of the edge between nodes ``u`` and ``v`` (columns have larger numbers; no branch)."""
     return min(u, v), max(u, v) - a
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def tree_potentials(tree, costs, pot):
-    """pot[i] + pot[a+j] = C_ij along the edge list, zero at the root."""
+    """Compute the potentials, pot[i] + pot[a+j] = C_ij on all edges, with zero at the root."""
     child, parent, _ = tree
     C, stride, a, _ = costs
     pot[parent[0]] = 0.0
@@ -186,7 +196,7 @@ def tree_potentials(tree, costs, pot):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def tree_value(tree, costs):
-    """Σ π_ij C_ij over the tree."""
+    """Return Σ π_ij C_ij over the edges of the tree."""
     child, parent, flow = tree
     C, stride, a, _ = costs
     total = 0.0
@@ -198,9 +208,9 @@ def tree_value(tree, costs):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def tree_flows(tree, p, q, net):
-    """Flows of the tree for (new) marginals, leaves first.
+    """Compute the flows of the tree for (new) marginals, leaves first.
 
-    Returns the sum of the negative ones, and of those so little below zero that they are set to zero.
+    Returns the sum of the negative flows, and the absolute sum of those above -TINY, which are set to zero.
     """
     child, parent, flow = tree
     a, below, clipped = p.size, 0.0, 0.0
@@ -220,9 +230,9 @@ def tree_flows(tree, p, q, net):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def true_flows(tree, p, q, net):
-    """Flows of the tree computed afresh, so that the rounding of many pivots is removed.
+    """Recompute the flows of the tree, which removes the rounding errors of many pivots.
 
-    What is left of it never makes a plan negative. Returns the mass by which the plan was changed for that.
+    Remaining negative flows are set to zero. Returns the total mass by which this changes the plan.
     """
     below, clipped = tree_flows(tree, p, q, net)
     if below < 0.0:
@@ -233,7 +243,10 @@ def true_flows(tree, p, q, net):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _unpack(tree, work):
-    """Edge list (parents first) -> threaded tree; returns its root. ``block`` has the next free place of a node."""
+    """Convert an edge list (parents first) to a threaded tree; return its root.
+
+    ``block`` holds the next free position in preorder within each subtree.
+    """
     child, parent, flow = tree
     t, size, order, place = work.t, work.size, work.order, work.block
     edges, root = child.size, np.uint32(parent[0])
@@ -258,7 +271,7 @@ def _unpack(tree, work):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _pack(tree, work, root):
-    """Tree -> edge list in preorder."""
+    """Convert the threaded tree to an edge list in preorder."""
     child, parent, flow = tree
     v = root
     for k in range(child.size):
@@ -271,9 +284,10 @@ def _pack(tree, work, root):
 
 @njit(cache=True, nogil=True, inline="always")
 def _any_below(C, base, pot, first, n, threshold):
-    """Whether C[base+j] - pot[first+j] < threshold for some j < n: a count, which takes a third of a minimum.
+    """Return whether C[base+j] - pot[first+j] < threshold for some j < n.
 
-    Unsigned indices spare numba's test for negative ones, and no slices are made, because each counts references.
+    Counting takes a third of the time of a minimum. Unsigned indices avoid numba's check for negative ones, and slices
+    are avoided because each updates a reference count.
     """
     found = 0
     for j in range(n):
@@ -283,7 +297,7 @@ def _any_below(C, base, pot, first, n, threshold):
 
 @njit(cache=True, nogil=True, forceinline=True, fastmath={"nnan", "nsz", "reassoc"})
 def _least(C, base, pot, first, n):
-    """min_j C[base+j] - pot[first+j] over n cells, in any order, so that LLVM vectorizes it."""
+    """Return min_j C[base+j] - pot[first+j] over n cells, in any order, so that LLVM can vectorize it."""
     least = np.inf
     for j in range(n):
         least = min(least, C[np.uintp(base + j)] - pot[np.uintp(first + j)])
@@ -292,7 +306,7 @@ def _least(C, base, pot, first, n):
 
 @njit(cache=True, nogil=True, inline="always")
 def _where(C, base, pot, first, n, value):
-    """The first j at which C[base+j] - pot[first+j] is the least value; NONE if it is nowhere (NaN)."""
+    """Return the first j where C[base+j] - pot[first+j] is the least ``value``; NONE if there is none (NaN)."""
     for j in range(n):
         if C[np.uintp(base + j)] - pot[np.uintp(first + j)] <= value:
             return j
@@ -301,9 +315,9 @@ def _where(C, base, pot, first, n, value):
 
 @njit(cache=True, nogil=True, inline="always")
 def _entering_cell(costs, pot, start, tol):
-    """A cell of reduced cost below -tol: the best of some rows from ``start`` on, and where to look next.
+    """Find a cell with reduced cost below -tol: the best one of a few rows from ``start`` on.
 
-    Returns (row, column, next row); row -1 if there is none in the whole table.
+    Returns (row, column, row to continue from); the row is NONE if the whole table has no such cell.
     """
     C, stride, a, b = costs
     least, best, row, i = -tol, 0.0, NONE, start
@@ -321,7 +335,7 @@ def _entering_cell(costs, pot, start, tol):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def is_priced_out(costs, tree, pot, tol):
-    """Whether the potentials of a tree are feasible: no reduced cost is below -tol. Leaves them in ``pot``."""
+    """Return whether no reduced cost is below -tol for the potentials of a tree, which are left in ``pot``."""
     tree_potentials(tree, costs, pot)
     return _entering_cell(costs, pot, 0, tol)[0] == NONE
 
@@ -331,7 +345,7 @@ def is_priced_out(costs, tree, pot, tol):
 
 @njit(cache=True, nogil=True, inline="always")
 def _apex(u, v, work):
-    """Where the ways from two nodes to the root meet."""
+    """Return the lowest common ancestor of two nodes."""
     t, size = work.t, work.size
     while u != v:
         if size[u] < size[v]:
@@ -342,13 +356,13 @@ def _apex(u, v, work):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _leaving_edge(i, j, apex, a, work):
-    """The edge that empties first when flow goes from row node ``i`` to column node ``j``.
+def _cycle(i, j, a, work):
+    """Find the cycle for flow from row node ``i`` to column node ``j``, and the edge that becomes empty first.
 
-    On the side of i the edges above rows lose flow, on the side of j those above columns. Ties: the last blocking
-    edge on the way from the apex down to i, over to j, and back up. Returns (its lower node, on i's side?).
+    On the side of i the edges above rows lose flow, on the side of j those above columns. A tie is resolved in favor of
+    the last blocking edge on the path from the apex down to i, across to j, and back up.
     """
-    t, flow = work.t, work.flow
+    t, flow, apex = work.t, work.flow, _apex(i, j, work)
     low_i = low_j = np.inf
     out_i, out_j, u = i, j, i
     while u != apex:
@@ -360,14 +374,13 @@ def _leaving_edge(i, j, apex, a, work):
         if u >= a and flow[u] <= low_j:
             low_j, out_j = flow[u], u
         u = t[u].par
-    if low_i < low_j:
-        return out_i, True
-    return out_j, False
+    on_i = low_i < low_j
+    return Cycle(i, j, apex, out_i if on_i else out_j, on_i)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _shift_flow(node, apex, amount, work):
-    """Flows from ``node`` up to ``apex``: the first edge loses, the next gains, and so on."""
+    """Update the flows from ``node`` up to ``apex``: the first edge loses ``amount``, the next gains it, and so on."""
     while node != apex:
         work.flow[node] -= amount
         amount = -amount
@@ -376,13 +389,13 @@ def _shift_flow(node, apex, amount, work):
 
 @njit(cache=True, nogil=True, inline="always")
 def _join(u, v, t):
-    """Node v comes after u."""
+    """Make v the node after u in preorder."""
     t[u].next, t[v].prev = v, u
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _grow(node, apex, by, work):
-    """Sizes from ``node`` up to below ``apex``."""
+    """Add ``by`` to the sizes of the subtrees from ``node`` up to, but not including, ``apex``."""
     while node != apex:
         work.size[node] += by
         node = work.t[node].par
@@ -390,7 +403,7 @@ def _grow(node, apex, by, work):
 
 @njit(cache=True, nogil=True, inline="always")
 def _end_with(node, old, new, t):
-    """The subtrees that end with ``old``, from that of ``node`` upward, end with ``new``."""
+    """Set the last node to ``new`` for the subtrees, from ``node`` upward, whose last node is ``old``."""
     while t[node].last == old:
         t[node].last = new
         if t[node].par == node:
@@ -400,10 +413,11 @@ def _end_with(node, old, new, t):
 
 @njit(cache=True, nogil=True, inline="always")
 def _turn(top, bottom, new_parent, new_flow, work):
-    """Turn the subtree of ``top``, cut off, around: it hangs by ``bottom`` under ``new_parent``. Returns its last node.
+    """Reroot the detached subtree of ``top`` at ``bottom``, whose parent becomes ``new_parent``; return its last node.
 
-    Preorder of the turned subtree: that of bottom, then for each node on the way up to top the rest of its own. So for
-    a node and its parent ``up``, what was before and after the subtree of the node is joined and comes behind the tail.
+    The new preorder is that of the subtree of bottom, followed, for each node on the path up to top, by the rest of its
+    own subtree. So for a node and its parent ``up``, the parts of the subtree of ``up`` before and after that of the
+    node are joined and appended to the tail.
     """
     t, size, flow, total = work.t, work.size, work.flow, work.size[top]
     node, parent, carried, inner = bottom, new_parent, new_flow, 0
@@ -418,7 +432,7 @@ def _turn(top, bottom, new_parent, new_flow, work):
             break
         before_up, end, after_up = t[up].prev, t[up].last, after
         if end == last:
-            end = before  # the node's subtree was the last one
+            end = before  # the node's subtree came last
         else:
             after_up = t[end].next
             _join(before, after, t)
@@ -433,12 +447,14 @@ def _turn(top, bottom, new_parent, new_flow, work):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _pivot(i, j, out, on_i, apex, amount, costs, work):
-    """The cell of nodes (i,j) enters with ``amount``, the edge above ``out`` leaves, on i's side of the apex or not.
+def _pivot(cycle, amount, costs, work):
+    """Let the cell of a cycle enter with the flow ``amount``, and the edge above its node ``out`` leave.
 
-    Potentials in the subtree that moves change by the reduced cost of the cell, up on the side (rows or columns) of
-    the node it hangs by, down on the other; or those of all other nodes the other way, if they are fewer.
+    In the subtree that moves, the potentials of the nodes of the same kind (row or column) as its new root increase by
+    the reduced cost of the cell, and those of the other kind decrease by it. If the subtree has more than half of the
+    nodes, the opposite change is made to all other nodes instead.
     """
+    i, j, apex, out, on_i = cycle
     t, pot, a, n = work.t, work.pot, costs.a, work.size[out]
     reduced = costs.entries[i * costs.stride + (j - a)] - pot[i] - pot[j]
     if amount != 0.0:
@@ -464,10 +480,10 @@ def _pivot(i, j, out, on_i, apex, amount, costs, work):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def simplex(costs, tree, work, tol, max_pivots):
-    """Primal network simplex from the basis in the edge list, which it replaces by an optimal one.
+    """Run the primal network simplex from the basis in the edge list, which is replaced by an optimal one.
 
-    Returns (pivots, optimal): optimal means that no reduced cost is below -tol, for potentials computed afresh; they
-    are left in ``work.pot``.
+    Returns (pivots, optimal), where optimal means that no reduced cost is below -tol for freshly computed potentials,
+    which are left in ``work.pot``.
     """
     a, pot = costs.a, work.pot
     tree_potentials(tree, costs, pot)
@@ -481,17 +497,15 @@ def simplex(costs, tree, work, tol, max_pivots):
                 _pack(tree, work, root)
             if fresh:
                 return pivots, True
-            tree_potentials(tree, costs, pot)  # the rounding of many updates is removed, then checked
+            tree_potentials(tree, costs, pot)  # removes the rounding errors of many updates before the final check
             fresh = True
             continue
         if pivots == 0:
             root = _unpack(tree, work)
         if pivots == max_pivots:
             break
-        i, j = np.uint32(row), np.uint32(a + col)
-        apex = _apex(i, j, work)
-        out, on_i = _leaving_edge(i, j, apex, a, work)
-        _pivot(i, j, out, on_i, apex, work.flow[out], costs, work)
+        cycle = _cycle(np.uint32(row), np.uint32(a + col), a, work)
+        _pivot(cycle, work.flow[cycle.out], costs, work)
         pivots, fresh = pivots + 1, False
     _pack(tree, work, root)
     tree_potentials(tree, costs, pot)
@@ -500,7 +514,7 @@ def simplex(costs, tree, work, tol, max_pivots):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def optimize(costs, tree, work, tol):
-    """:func:`simplex` to the end, or until ``work.stop`` is set; returns (pivots, optimal)."""
+    """Run :func:`simplex` to optimality or until ``work.stop`` is set; return (pivots, optimal)."""
     nodes = costs.a + costs.b
     pivots, optimal = 0, False
     while not optimal and pivots < 50 * nodes**2 and not work.stop[0]:
@@ -509,18 +523,19 @@ def optimize(costs, tree, work, tol):
     return pivots, optimal
 
 
-# --- other marginals ---------------------------------------------------------------------------------------
+# --- new marginals -----------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _lack(flow, size, nodes):
-    """What an edge lacks, squared, over the smaller side of its cut: the steepest edge of the dual."""
+    """Return the squared missing flow divided by the size of the smaller side of the cut (dual steepest edge)."""
     short = min(flow + TINY, 0.0)
     return short * short / max(min(size, nodes - size), 1)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc"})
 def _most_lack(flow, size, nodes):
+    """Return the largest :func:`_lack` of all edges."""
     most = 0.0
     for v in range(nodes):
         most = max(most, _lack(flow[np.uintp(v)], size[np.uintp(v)], nodes))
@@ -529,7 +544,7 @@ def _most_lack(flow, size, nodes):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _lacking_edge(work, nodes):
-    """The edge to leave, by its lower node; NONE if none has negative flow."""
+    """Return the lower node of the edge that leaves; NONE if no flow is negative."""
     most = _most_lack(work.flow, work.size, nodes)
     if most > 0.0:
         for v in range(nodes):
@@ -540,9 +555,10 @@ def _lacking_edge(work, nodes):
 
 @njit(cache=True, nogil=True)
 def _crossing_cell(out, costs, columns, work):
-    """Nodes (i,j) of the cell of least reduced cost that relieves the edge above ``out``: into its subtree if a row.
+    """Find the cell (i,j) of least reduced cost that can replace the flow of the edge above ``out``.
 
-    Looks at the lines of the smaller side of the cut only; its nodes count as nowhere. Returns (i, j, found?).
+    Only the lines (rows or columns) of the smaller side of the cut are scanned, and the nodes of that side are masked.
+    Returns (i, j, whether there is one).
     """
     t, pot, masked, side, a = work.t, work.pot, work.net, work.order, costs.a
     nodes, n, v, rows = a + costs.b, work.size[out], out, out >= a
@@ -571,12 +587,13 @@ def _crossing_cell(out, costs, columns, work):
 
 @njit(cache=True, nogil=True)
 def repair(costs, columns, tree, work):
-    """Dual simplex: make a tree with negative flows feasible, keeping its potentials near optimal.
+    """Make a tree with negative flows feasible by the dual simplex, keeping its potentials nearly optimal.
 
-    The edge that lacks most leaves; of the cells that carry flow the other way between the two halves of the tree, the
-    one of least reduced cost enters. When only the marginals changed, the old tree is dual feasible and few pivots do.
-    ``columns`` are the same costs by columns. Returns (pivots, feasible); gives up when it takes longer than a fresh
-    start would, or when ``work.stop`` is set.
+    The edge that lacks the most flow leaves. Among the cells that carry flow in the other direction between the two
+    parts of the tree, the one with the least reduced cost enters. If only the marginals have changed, the old tree is
+    dual feasible, and few pivots are needed. ``columns`` are the same costs by columns.
+
+    Returns (pivots, feasible). It gives up when a fresh start would be faster, or when ``work.stop`` is set.
     """
     a, nodes = costs.a, costs.a + costs.b
     tree_potentials(tree, costs, work.pot)
@@ -592,5 +609,5 @@ def repair(costs, columns, tree, work):
         i, j, found = _crossing_cell(out, costs, columns, work)
         if not found or work.stop[0]:
             break
-        _pivot(i, j, out, out >= a, _apex(i, j, work), -work.flow[out], costs, work)
+        _pivot(Cycle(i, j, _apex(i, j, work), out, out >= a), -work.flow[out], costs, work)
     return 3 * nodes, False

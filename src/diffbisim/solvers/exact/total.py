@@ -50,7 +50,7 @@ from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
-from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, reached, row_ways
+from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, pair_successors, reached
 from diffbisim.solvers.exact.transports import EPS, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
@@ -94,7 +94,7 @@ def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
         seen = terminal.copy()
         first = first_pairs(problem)
         first = first[~terminal[first]]
-        found = reached(row_ways(problem.x.successors, problem.y.successors), seen, first)
+        found = reached(pair_successors(problem.x.successors, problem.y.successors), seen, first)
         if found.size:
             return found
     return np.flatnonzero(~terminal)
@@ -113,7 +113,7 @@ def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> Non
         )
     backward = [Successors.of(sparse.csr_array(chain.successors.matrix.T)) for chain in (problem.x, problem.y)]
     seen = np.zeros(problem.cost.size, bool)
-    reached(row_ways(backward[0], backward[1]), seen, np.flatnonzero(problem.terminal.ravel()))
+    reached(pair_successors(backward[0], backward[1]), seen, np.flatnonzero(problem.terminal.ravel()))
     stuck = pairs[~seen[pairs]]
     if stuck.size:
         raise InvalidArgument(

@@ -1,23 +1,23 @@
-"""The exact solver along a chain that moves: one sweep per step, and pivots only where they matter.
+"""The exact solver for a chain that changes step by step: one sweep per step, and pivots only where they matter.
 
-In a single loop the parameters take their next step before the inner problem is solved, so all that the exact solver
-has (trees, table U, occupancy m) is carried from chain to chain. A step for new marginals is
+In a single loop, the parameters take their next step before the inner problem is solved, so the state of the exact
+solver (trees, table U, occupancy m) is carried from chain to chain. A step for new marginals consists of
 
     flows       of every tree, for the new marginals; one pass, no pivots
     improve     pivots at the pairs whose tree lacks more flow than its slack; the others keep their tree
-    table       U ← T U + s, with s = γ/(1-γ) <m, T U - U>: where further sweeps would take it in the mean
+    table       U ← T U + s, with s = γ/(1-γ) <m, T U - U>: the limit of further sweeps, on average
     occupancy   m ← (1-γ) m_0 + γ Πᵀ m, one sweep
 
-A tree with negative flows is no plan, but its potentials are still feasible: its value is tangent to the transport's
-from below, and too low by what the missing flow costs. In the distance that counts with the weight m(x,y). So the slack
-of a pair is as much flow as the last step moved, several times, over the pair's share of the occupancy: pairs that the
-coupling never visits, about half of them, are pivoted only when their trees have become meaningless, and as the steps
-become short, all becomes exact. Nothing is certified on the way.
+A tree with negative flows is not a plan, but its potentials are still feasible: its value is tangent to that of the
+transport from below, and too low by the cost of the missing flow. In the distance, this error has the weight m(x,y). So
+the slack of a pair is a multiple of the flow that the last step moved, divided by the pair's share of the occupancy.
+Pairs that the coupling never visits, about half of them, are pivoted only when their trees have become meaningless. As
+steps become short, everything becomes exact. Nothing is certified on the way.
 
-Measured on fits of 200 steps (random chains of 12, 20 and 30 states into 4, 5 and 6, five seeds each), against inner
-solves to a gap that is tied to the step: 3.1 to 6 times fewer pivots and sweeps, 4.2 to 12 times if those for the
-occupancy count as well, and distances at most 0.2 % larger. One improvement of all pairs per step saved 1.1 to 5 times:
-most of its pivots went to pairs that are never visited, or back and forth.
+Measured on fits of 200 steps (random chains of 12, 20 and 30 states into 4, 5 and 6, five seeds each), compared with
+inner solves to a gap that is tied to the step: 3.1 to 6 times fewer pivots and sweeps, 4.2 to 12 times if those for the
+occupancy are included, and distances at most 0.2 % larger. Improving all pairs once per step saved only a factor of 1.1
+to 5: most of its pivots went to pairs that are never visited, or back and forth.
 """
 
 from collections.abc import Mapping
@@ -39,17 +39,17 @@ from diffbisim.solvers.exact.solver import PolicyIteration
 from diffbisim.solvers.exact.transports import Basis
 from diffbisim.solvers.krylov import sweep
 
-#: Slack at a pair of average occupancy, in steps' worth of flow, and the largest at any pair.
+#: Slack at a pair of average occupancy, in multiples of the flow that a step moved, and the largest slack of any pair.
 STEPS, MOST = 4.0, 0.5
 
-#: The first step: accuracy of its table, and flow that counts as moved.
+#: For the first step: the accuracy of its table, and the flow that counts as moved.
 ROUGH, FIRST = 1e-2, 0.1
 
 TINY = 1e-300
 
 
 class TrackedCoupling(ExactCoupling):
-    """Trees and table as the last step left them, and the occupancy ``m (n_X, n_Y)`` that goes with them."""
+    """Trees and table after the last step, and the occupancy ``m (n_X, n_Y)`` that belongs to them."""
 
     feasible = False
     m: Array
@@ -71,7 +71,7 @@ class TrackedCoupling(ExactCoupling):
 
 
 class Steps(PolicyIteration):
-    """Flows may be negative, and are kept."""
+    """Policy iteration on trees that store their flows, which may be negative."""
 
     def begin(self, options: Exact, known: Any) -> Any:
         return begin(self.problem, options.reachable, options.threads, known, narrow=False)
@@ -93,7 +93,7 @@ class Tracking:
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
-        """From the result of the last step."""
+        """Take one step from the result of the last one."""
         run = Steps(problem, self.exact, warm)
         transports, pairs, γ = run.transports, run.pairs, run.discount
         if warm is None:
@@ -110,7 +110,7 @@ class Tracking:
         run.start.solve(run.U, 0.0)
         m = _swept(run, m)
         run.U[pairs] += γ / (1 - γ) * float(m @ change)
-        bounds = run.start.solve(run.U, np.inf)  # the bounds of any distance
+        bounds = run.start.solve(run.U, np.inf)  # bounds that hold for any distance
         row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **run.work})
         full = np.zeros(problem.shape)
         full.ravel()[pairs] = m
@@ -121,7 +121,7 @@ class Tracking:
 
 
 def _settle(run: PolicyIteration) -> None:
-    """The table of the coupling that is optimal for the cost alone; first bases for it are built anew."""
+    """Start from the table of the coupling that is optimal for the cost alone; its trees are not kept."""
     run.transports.solve(run.U, run.TU, PRICE)
     run.TU *= run.discount
     run.TU += run.base
@@ -135,7 +135,7 @@ def _settle(run: PolicyIteration) -> None:
 
 
 def _swept(run: PolicyIteration, m: Array) -> Array:
-    """One sweep from ``m``; what negative flows make negative is cut off."""
+    """One sweep of the occupancy from ``m``; negative entries (from negative flows) become zero."""
     chain = pair_chain(run.transports, run.discount)
     m = m.copy()
     sweep(chain.system(transposed=True), (1 - run.discount) * run.start.plan().toarray().ravel()[run.pairs], m, 1)
@@ -144,7 +144,7 @@ def _swept(run: PolicyIteration, m: Array) -> Array:
 
 
 def _moved(problem: Problem, warm: DistanceResult | None) -> float:
-    """Mean over the rows of how much probability has gone elsewhere."""
+    """The amount of probability that has moved since the last step, averaged over the rows."""
     if warm is None:
         return FIRST
     total = 0.0
@@ -155,7 +155,7 @@ def _moved(problem: Problem, warm: DistanceResult | None) -> float:
 
 
 def check_tracked(problem: Problem, arrays: Arrays) -> None:
-    """The occupancy that goes with the trees."""
+    """Check the occupancy that belongs to the trees."""
     m = numbers(arrays, "m", (problem.cost.size,), least=0.0, most=2.0)
     if abs(float(m.sum()) - 1.0) > 1e-6:
         raise InvalidData(f"array 'm' sums to {m.sum():g}; an occupancy sums to one")

@@ -1,22 +1,23 @@
-"""Many transports over one table: the optimal basis of each, kept from sweep to sweep.
+"""Many optimal transports over one cost table; the optimal basis of each is kept from sweep to sweep.
 
 An *item* is a pair (row i of X, row j of Y), and its transport
 
     OT_W(P_X(·|i), P_Y(·|j)) = min over couplings π of <π, W>
 
 takes its costs from a table W over pairs of states that all items share. For two chains the rows are the states and
-the items are the pairs of states (all of them, or those that the starts can reach). Nothing here needs that: rows may
-as well be state-action pairs or the steps of a horizon.
+the items are the pairs of states (all of them, or those that can be reached from the starts). The code does not depend
+on this: rows can also be state-action pairs or the steps of a horizon.
 
-What is kept of an item is its spanning tree (simplex.py), a + b - 1 edges for a and b successors. Of very many items
-it is the tree alone (*narrow*): its flows follow from the marginals, and where it lies from the numbers of successors.
-Threads are plain
-Python threads running numba code without the GIL, made for one sweep and joined at its end: that is safe when several
-Python threads use the same object at once and in forked processes, which numba's own thread pools are not. A sweep that
-is too small to pay for a second thread runs in the caller. Sums over threads are taken in a fixed order, so that the
-same call gives the same bits. Pieces are small, so that an interrupt acts at once.
+For each item we keep its spanning tree (simplex.py), which has a + b - 1 edges for a and b successors. When there are
+very many items, only the edges are stored (*narrow* trees): the flows follow from the marginals, and the position of a
+tree in the list follows from the numbers of successors.
 
-Letters of the kernels, which work on the items k = lo…hi-1 and only write what belongs to them:
+Threads are plain Python threads that run numba code without the GIL. They are started for one sweep and joined at its
+end, which is safe when several Python threads use the same object and in forked processes; numba's own thread pools are
+not. A sweep that is too small to benefit from a second thread runs in the caller. Sums over threads are taken in a
+fixed order, so the same call gives the same bits. Pieces are small, so an interrupt takes effect at once.
+
+The kernels work on the items k = lo…hi-1 and write only to the entries of these items. Notation:
 
     z = i m_Y + j         flat row pair of an item, m_Y rows of Y
     p (a,), q (b,)        the two distributions, on their supports ``rows`` and ``cols``
@@ -31,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim._compile import borrowed, held, njit
-from diffbisim.parallel import CHUNK, Stop, split, stop_flag, stretch, stretches, thread_map
+from diffbisim._compile import keep_alive, njit, uncounted
+from diffbisim.parallel import CHUNK, Stop, interruptible_parts, part_size, split, stop_flag, thread_map
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import (
@@ -40,6 +41,7 @@ from diffbisim.solvers.exact.simplex import (
     STALE,
     Costs,
     Tree,
+    Work,
     cell,
     greedy,
     is_priced_out,
@@ -55,7 +57,7 @@ from diffbisim.solvers.exact.simplex import (
 from diffbisim.solvers.successors import c_transform_at, gather, longest
 from diffbisim.stochastic import Successors
 
-#: How many items a thread takes at least.
+#: The smallest number of items that a thread takes.
 BLOCK = 64
 
 Integers = NDArray[np.int64]
@@ -63,45 +65,46 @@ Integers = NDArray[np.int64]
 EPS = float(np.finfo(float).eps)
 NOTHING: Array = np.empty(0)
 
-#: A transport with more cells, or a block with several times as many, is left to another thread, so that an interrupt
-#: acts at once.
+#: A transport with more cells than this, or a block with several times as many, runs in another thread, so that an
+#: interrupt takes effect at once.
 LARGE = 1_000_000
 
-#: From so many edges on trees are narrow, for pairs of rows with so many successors together at most.
+#: Trees are narrow from MANY edges on, provided that no two rows have more than FEW successors together.
 MANY, FEW = 2 * CHUNK, 64
 
-#: So many items at a time are looked through for trees that are no longer optimal.
+#: How many narrow trees are checked for optimality before those that failed are solved.
 STALE_AT_ONCE = 1024
 
 EVERY = np.empty(0, np.bool_)
 
-#: Up to so many edges narrow plans list their targets too (0.5 GB); beyond, they are read from the trees.
+#: Up to this many edges the plans of narrow trees also store their targets (0.5 GB); beyond, targets are computed from
+#: the trees.
 TARGETS = 2**27
 
 NO_NUMBERS: Integers = np.empty(0, np.int64)
 
 
 class Items(NamedTuple):
-    """Which transports there are."""
+    """The list of transports."""
 
     listed: Any  # (K,) flat row pairs in ascending order; empty for all of them
     x: Successors  # the rows of X, and of Y
     y: Successors
     n_y: int  # columns of the tables
-    order_x: Any  # (E_X,) in what order a first basis takes the entries of each row: positions 0 … row length - 1
+    order_x: Any  # (E_X,) the order in which a first basis takes the entries of each row: positions within the row
     order_y: Any  # (E_Y,)
 
     @classmethod
     def of(cls, x: Successors, y: Successors, n_y: int, keys: tuple[Array, Array]) -> "Items":
-        """All pairs of rows; first bases take entries in the order of the ``keys (n_X,), (n_Y,)`` of their states."""
+        """All pairs of rows; first bases take the entries of a row by the ``keys (n_X,), (n_Y,)`` of their states."""
         return cls(NO_NUMBERS, x, y, n_y, _order(x, keys[0]), _order(y, keys[1]))
 
 
 def _order(s: Successors, key: Array) -> Integers:
-    """Row by row the positions of the entries by ascending key of their states."""
+    """The positions of the entries of each row, sorted by the key of their state."""
     if s.indices.size < CHUNK:
         return np.asarray(np.lexsort((key[s.indices], s.sources)) - s.indptr[s.sources])
-    # Many are sorted row by row, five times as fast: nothing else here cannot be interrupted.
+    # Sorting row by row is five times as fast for large inputs, and this step cannot be interrupted.
     rank = np.empty(key.size, np.int64)
     rank[np.argsort(key, kind="stable")] = np.arange(key.size)
     positions = np.arange(s.indices.size) - s.indptr[s.sources]
@@ -110,49 +113,74 @@ def _order(s: Successors, key: Array) -> Integers:
     return np.asarray(rows.data)
 
 
-class Ways(NamedTuple):
-    """By which rows a pair (s, t) of states may go on: rows (a n_X + s, b n_Y + t) for the choices (a, b)."""
+class PairSuccessors(NamedTuple):
+    """The rows that lead on from a pair (s, t) of states: rows (a n_X + s, b n_Y + t) for the choices (a, b)."""
 
     x: Successors
     y: Successors
     shape: tuple[int, int]  # (n_X, n_Y)
-    choices: Any  # (C, 2); one, (0, 0), for chains
+    choices: Any  # (C, 2); the single choice (0, 0) for chains
 
 
 class Trees(NamedTuple):
-    """The edge lists of all items, one after the other; narrow ones, of all pairs of rows, have neither at nor flow."""
+    """The edge lists of all items, one after another. Narrow trees leave ``at`` and ``flow`` empty."""
 
-    at: Any  # (K + 1,) where the edges of item k begin
+    at: Any  # (K + 1,) the first edge of each item
     child: Any
     parent: Any
     flow: Any
 
 
-class Light(NamedTuple):
-    """The plans of narrow trees in single precision, edge by edge, for evaluation.py; empty where nobody asked."""
+class SinglePlans(NamedTuple):
+    """The plans of narrow trees in single precision, edge by edge, for evaluation.py; empty if not requested."""
 
     target: Any  # (E,) flat pairs of states, or empty
     flow: Any  # (E,)
 
 
-NO_LIGHT = Light(np.empty(0, np.int32), np.empty(0, np.float32))
+NO_SINGLE_PLANS = SinglePlans(np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class Basis(IntEnum):
-    """What a sweep may build on."""
+    """What a sweep can start from."""
 
-    NONE = 0  # nothing: first bases are made
-    OTHER = 1  # trees of other marginals: they are repaired, or made anew where that takes longer
-    FEASIBLE = 2  # the trees as they are
+    NONE = 0  # nothing: first bases are built
+    OTHER = 1  # trees for other marginals: they are repaired, or rebuilt where repair would take longer
+    FEASIBLE = 2  # trees that are feasible as they are
 
 
 class Effort(NamedTuple):
-    """How far a sweep goes."""
+    """How accurately a sweep solves its transports."""
 
     basis: int
     price: float  # reduced costs above minus this count as zero
-    slack: Any  # (K,) flow that an old tree may lack and be left alone (tracking.py); empty for none
-    stop: Any  # (1,) whether to give up
+    slack: Any  # (K,) how much negative flow an old tree may have and still be kept (tracking.py); empty for none
+    stop: Any  # (1,) set to abandon the sweep
+
+
+class Sweep(NamedTuple):
+    """One pass over the items: solve their transports for the table W, starting from their trees."""
+
+    items: Items
+    trees: Trees
+    W: Any  # (n_X*n_Y,)
+    effort: Effort
+
+
+class Scratch(NamedTuple):
+    """Working memory of one thread for transports of up to a rows and b columns."""
+
+    work: Work  # of the simplex
+    costs: Any  # (2 (a b + a + b),): costs, flows of narrow trees, transposed costs
+
+
+class Marginals(NamedTuple):
+    """The two distributions of an item, and the order in which a first basis takes their entries."""
+
+    p: Any
+    q: Any
+    order_p: Any
+    order_q: Any
 
 
 # --- kernels -----------------------------------------------------------------------------------------------
@@ -168,7 +196,7 @@ def _rows_of(items, k):
 
 @njit(cache=True, nogil=True, inline="always")
 def first_edge(items, trees, k):
-    """Where the edges of item k begin, also if that is not stored: Σ (a + b - 1) over all pairs of rows before it."""
+    """The first edge of item k. Narrow trees compute it: Σ (a + b - 1) over all pairs of rows before this one."""
     if trees.at.size:
         return trees.at[k]
     x, y = items.x.indptr, items.y.indptr
@@ -178,15 +206,16 @@ def first_edge(items, trees, k):
 
 @njit(cache=True, nogil=True, inline="always")
 def _edges(items, trees, k, n, spare):
-    """The tree of item k, of n nodes; one without flows takes ``spare`` for them."""
+    """The tree of item k, which has n nodes; a narrow tree uses ``spare`` for its flows."""
     first = first_edge(items, trees, k)
     edges = slice(first, first + n - 1)
     return Tree(trees.child[edges], trees.parent[edges], trees.flow[edges] if trees.flow.size else spare[: n - 1])
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _first_basis(costs, p, q, order_p, order_q, tree, work, price):
-    """The better of two cheap bases; the first one if it is optimal."""
+def _first_basis(costs, marginals, tree, work, price):
+    """The better of two bases that are cheap to build; the first one if it is optimal."""
+    p, q, order_p, order_q = marginals
     northwest_corner(p, q, order_p, order_q, tree)
     if is_priced_out(costs, tree, work.pot, price):
         return
@@ -197,51 +226,57 @@ def _first_basis(costs, p, q, order_p, order_q, tree, work, price):
 
 
 @njit(cache=True, nogil=True)
-def solve_items(lo, hi, items, trees, W, effort, values):
-    """values[k] = OT_W and the optimal basis of every item.
+def make_scratch(sweep):
+    """Working memory for the items of a sweep."""
+    a, b = longest(sweep.items.x), longest(sweep.items.y)
+    return Scratch(make_work(a + b, sweep.effort.stop), np.empty(2 * (a * b + a + b)))
 
-    Returns (pivots, items left unsolved, most mass by which a plan was changed so that it is not negative).
+
+@njit(cache=True, nogil=True)
+def solve_items(lo, hi, sweep, values):
+    """values[k] = OT_W of every item; its tree becomes optimal.
+
+    Returns (pivots, number of unsolved items, largest mass that was moved to keep a plan nonnegative).
     """
-    a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
-    done = _solve_items(lo, hi, items, trees, W, effort, values, work, scratch)
-    held((work, scratch))
+    scratch = make_scratch(sweep)
+    done = _solve_items(lo, hi, sweep, values, scratch)
+    keep_alive(scratch)
     return done
 
 
 @njit(cache=True, nogil=True)
-def _turn_over(costs, columns):
+def _transpose(costs, columns):
     """``columns`` = the transpose of the costs."""
     for i in range(costs.a):
         for j in range(costs.b):
             columns.entries[j * costs.a + i] = costs.entries[i * costs.stride + j]
 
 
-@njit(cache=True, nogil=True, inline="always")  # to compile it once, not also by itself
-def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
-    """The loop; apart, because what is borrowed has to be held by the caller."""
-    items, trees, work, effort = borrowed(items), borrowed(trees), borrowed(work), borrowed(effort)
-    W, values, scratch = borrowed(W), borrowed(values), borrowed(scratch)
-    half = scratch.size // 2
-    spare, turned_over = scratch[half - work.pot.size : half], scratch[half:]
+@njit(cache=True, nogil=True, inline="always")  # inlined, so that it is not compiled separately as well
+def _solve_items(lo, hi, sweep, values, scratch):
+    """The loop of :func:`solve_items`, separate because the caller must keep uncounted arrays alive."""
+    sweep, values, scratch = uncounted(sweep), uncounted(values), uncounted(scratch)
+    (items, trees, W, effort), (work, memory) = sweep, scratch
+    half = memory.size // 2
+    spare, transposed = memory[half - work.pot.size : half], memory[half:]
     x, y, n_y = items.x, items.y, items.n_y
     n_x = W.size // n_y
     total, failed, clipped = 0, 0, 0.0
-    turned = False
+    current = False  # whether ``transposed`` holds the transpose of the present costs
     for k in range(lo, hi):
         if not trees.at.size and not np.isnan(values[k]):
-            continue  # of narrow trees, those that are known to be optimal
+            continue  # a narrow tree that is known to be optimal
         i, j = _rows_of(items, k)
         px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
         rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
         a, b = rows.size, cols.size
         full = a == n_x and b == n_y
         tree = _edges(items, trees, k, a + b, spare)
-        costs, columns = Costs(W, n_y, a, b), Costs(turned_over, a, b, a)
+        costs, columns = Costs(W, n_y, a, b), Costs(transposed, a, b, a)
         if not full:
-            gather(W, n_y, rows, cols, scratch)
-            costs = Costs(scratch, b, a, b)
-        feasible, moved, turned = effort.basis == 2, False, turned and full
+            gather(W, n_y, rows, cols, memory)
+            costs = Costs(memory, b, a, b)
+        feasible, moved, current = effort.basis == 2, False, current and full
         missing = effort.slack[k] if effort.slack.size else 0.0
         price = max(effort.price, PRICED * missing)
         if feasible and not trees.flow.size:
@@ -255,14 +290,14 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
                 values[k] = tree_value(tree, costs)
                 continue
             elif -below <= STALE:
-                if not turned:
-                    _turn_over(costs, columns)
-                turned = full
+                if not current:
+                    _transpose(costs, columns)
+                current = full
                 pivots, feasible = repair(costs, columns, tree, work)
                 total += pivots
                 moved = feasible
         if not feasible:
-            _first_basis(costs, p, q, items.order_x[px], items.order_y[py], tree, work, price)
+            _first_basis(costs, Marginals(p, q, items.order_x[px], items.order_y[py]), tree, work, price)
         pivots, optimal = optimize(costs, tree, work, price)
         if pivots > 0 or moved:
             clipped = max(clipped, true_flows(tree, p, q, work.net))
@@ -276,43 +311,44 @@ def _solve_items(lo, hi, items, trees, W, effort, values, work, scratch):
 
 
 @njit(cache=True, nogil=True)
-def solve_narrow(lo, hi, items, trees, light, W, effort, values):
-    """:func:`solve_items` for narrow trees: those still optimal are passed by, the plans of the others are read."""
-    a, b = longest(items.x), longest(items.y)
-    work, scratch = make_work(a + b, effort.stop), np.empty(2 * (a * b + a + b))
+def solve_narrow(lo, hi, sweep, plans, values):
+    """:func:`solve_items` for narrow trees: skips those that are still optimal, and updates the plans of the others."""
+    scratch = make_scratch(sweep)
     stale, (total, failed, clipped) = np.empty(STALE_AT_ONCE, np.bool_), (0, 0, 0.0)
     for first in range(lo, hi, stale.size):
         last = min(first + stale.size, hi)
-        if effort.basis == 2:
-            _pass_by(first, last, items, trees, W, effort.price, values)
+        if sweep.effort.basis == 2:
+            _check_trees(first, last, sweep, values)
         else:
             values[first:last] = np.nan
         for k in range(first, last):
             stale[k - first] = np.isnan(values[k])
-        pivots, left, cut = _solve_items(first, last, items, trees, W, effort, values, work, scratch)
+        pivots, left, cut = _solve_items(first, last, sweep, values, scratch)
         total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
-        if light.flow.size:
-            read_plans(first, last, items, trees, stale, light.target, light.flow)
+        if plans.flow.size:
+            read_plans(first, last, sweep.items, sweep.trees, stale, plans.target, plans.flow)
+    keep_alive(scratch)
     return total, failed, clipped
 
 
 @njit(cache=True, nogil=True)
-def _pass_by(lo, hi, items, trees, W, price, values):
-    """values[k] = OT_W by the potentials of its tree where that is still optimal, NaN elsewhere.
+def _check_trees(lo, hi, sweep, values):
+    """values[k] = OT_W, from the potentials of its tree, where the tree is still optimal; NaN elsewhere.
 
-    By rows of pairs, without slices: most sweeps change few trees, and this is then all that they do. A node is at
-    ``place``, so that the cell of a row and a column is at the sum of both.
+    Most sweeps change few trees and do little more than this, so the loop goes by rows of pairs and makes no slices.
+    Every node has a ``place`` in the table such that the cell of a row and a column is at the sum of their places.
     """
-    items, trees, W, values = borrowed(items), borrowed(trees), borrowed(W), borrowed(values)
+    sweep, values = uncounted(sweep), uncounted(values)
+    (items, trees, W, _), price = sweep, sweep.effort.price
     x, y, m_y = items.x, items.y, items.y.indptr.size - 1
     nodes = longest(x) + longest(y)
     place, mass, pot = np.empty(nodes, np.uintp), np.empty(nodes), np.empty(nodes)
     k = lo
     while k < hi:
         i, e = k // m_y, np.uintp(first_edge(items, trees, k))
-        a = _put(place, mass, 0, x, i, items.n_y)
+        a = _place_row(place, mass, 0, x, i, items.n_y)
         for j in range(k - i * m_y, min(m_y, hi - i * m_y)):
-            b = _put(place, mass, a, y, j, 1)
+            b = _place_row(place, mass, a, y, j, 1)
             value, worst = 0.0, 0
             pot[np.uintp(trees.parent[e])] = 0.0
             for _ in range(a + b - 1):
@@ -328,8 +364,8 @@ def _pass_by(lo, hi, items, trees, W, price, values):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _put(place, mass, first, side, i, stride):
-    """Row i of one side as nodes from ``first`` on; returns how many there are."""
+def _place_row(place, mass, first, side, i, stride):
+    """Enter row i of one side as the nodes from ``first`` on; returns how many there are."""
     start = side.indptr[i]
     n = side.indptr[i + 1] - start
     for s in range(n):
@@ -340,8 +376,8 @@ def _put(place, mass, first, side, i, stride):
 
 @njit(cache=True, nogil=True)
 def read_plans(lo, hi, items, trees, stale, target, flow):
-    """Narrow trees, those that are ``stale`` or all, as plans: flow and, unless that is empty, target of every edge."""
-    items, trees, target, flow = borrowed(items), borrowed(trees), borrowed(target), borrowed(flow)
+    """The plans of narrow trees, all or the ``stale`` ones: the flow and, unless empty, the target of every edge."""
+    items, trees, target, flow = uncounted(items), uncounted(trees), uncounted(target), uncounted(flow)
     x, y, m_y = items.x, items.y, items.y.indptr.size - 1
     nodes = longest(x) + longest(y)
     place, left = np.empty(nodes, np.uintp), np.empty(nodes)
@@ -349,8 +385,8 @@ def read_plans(lo, hi, items, trees, stale, target, flow):
         if stale.size and not stale[k - lo]:
             continue
         i, j, first = k // m_y, k % m_y, first_edge(items, trees, k)
-        a = _put(place, left, 0, x, i, items.n_y)
-        b = _put(place, left, a, y, j, 1)
+        a = _place_row(place, left, 0, x, i, items.n_y)
+        b = _place_row(place, left, a, y, j, 1)
         for back in range(2, a + b + 1):
             e = np.uintp(first + a + b - back)
             c, p = np.uintp(trees.child[e]), np.uintp(trees.parent[e])
@@ -360,16 +396,16 @@ def read_plans(lo, hi, items, trees, stale, target, flow):
                 target[e] = place[c] + place[p]
 
 
-# --- what trees say ----------------------------------------------------------------------------------------
+# --- reading trees -----------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def reach(ways, seen, queue, head, tail, cells):
+def reach(successors, seen, queue, head, tail, cells):
     """Pairs of states that some coupling can reach from those in ``queue[head:tail]`` (already marked in ``seen``).
 
-    Looks at about so many ``cells``; returns where head and tail are then. The pairs are queue[:tail].
+    Stops after about ``cells`` cells and returns the new head and tail. The pairs found are queue[:tail].
     """
-    x, y, (n_x, n_y), choices = ways
+    x, y, (n_x, n_y), choices = successors
     while head < tail and cells > 0:
         s, t = queue[head] // n_y, queue[head] % n_y
         head += 1
@@ -388,8 +424,8 @@ def reach(ways, seen, queue, head, tail, cells):
 
 @njit(cache=True, nogil=True)
 def edge_targets(lo, hi, items, trees, numbers, out):
-    """The pair of states that every edge leads to: its flat index or, if there are ``numbers``, its number."""
-    items, trees, numbers, out = borrowed(items), borrowed(trees), borrowed(numbers), borrowed(out)
+    """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
+    items, trees, numbers, out = uncounted(items), uncounted(trees), uncounted(numbers), uncounted(out)
     x, y = items.x, items.y
     for k in range(lo, hi):
         i, j = _rows_of(items, k)
@@ -401,12 +437,20 @@ def edge_targets(lo, hi, items, trees, numbers, out):
             out[e] = numbers[z] if numbers.size else z
 
 
+class Strides(NamedTuple):
+    """A flat table seen from one side: steps between its own states, and between those of the other side."""
+
+    entries: Any
+    own: Any
+    other: Any
+
+
 @njit(cache=True, nogil=True)
-def _extend(support, pot, others, other_pot, W, stride, other_stride, f):
+def _extend(support, pot, others, other_pot, table, f):
     """f = pot on the support; elsewhere the c-transform, min over the other side's support of W - other potential."""
     if support.size < f.size:
         for s in range(f.size):
-            f[s] = c_transform_at(W, s * stride, other_stride, others, other_pot)
+            f[s] = c_transform_at(table.entries, s * table.own, table.other, others, other_pot)
     for k in range(support.size):
         f[support[k]] = pot[k]
 
@@ -421,8 +465,8 @@ def item_potentials(k, items, trees, W, f, g):
     pot, C = np.empty(a + b), np.empty(a * b)
     gather(W, n_y, rows, cols, C)
     tree_potentials(_edges(items, trees, k, a + b, pot), Costs(C, b, a, b), pot)
-    _extend(rows, pot[:a], cols, pot[a:], W, n_y, 1, f)
-    _extend(cols, pot[a:], rows, pot[:a], W, 1, n_y, g)
+    _extend(rows, pot[:a], cols, pot[a:], Strides(W, n_y, np.int64(1)), f)  # a literal 1 would be another type
+    _extend(cols, pot[a:], rows, pot[:a], Strides(W, np.int64(1), n_y), g)
 
 
 @njit(cache=True, nogil=True)
@@ -440,7 +484,7 @@ def sum_potentials(lo, hi, items, trees, W, m, sums):
 
 @njit(cache=True, nogil=True)
 def sum_potentials_on_supports(lo, hi, items, trees, W, m, sums):
-    """The same on the stored entries (row, successor) only; threads need tables of their own."""
+    """:func:`sum_potentials` on the stored entries (row, successor) only; threads need tables of their own."""
     by_x, by_y = sums
     x, y = items.x, items.y
     pot, C = np.empty(longest(x) + longest(y)), np.empty(longest(x) * longest(y))
@@ -461,10 +505,10 @@ def sum_potentials_on_supports(lo, hi, items, trees, W, m, sums):
 
 @njit(cache=True, nogil=True)
 def solve_one(C, p, q, tree, pot, price, stop):
-    """One transport with costs C (a, b) from the tree, where it leaves the optimal one, and its potentials.
+    """Solve one transport with costs C (a, b), starting from the tree; writes the optimal tree and its potentials.
 
-    Returns (value, solved?, how far the least reduced cost is below zero, mass by which the plan was changed so that it
-    is not negative).
+    Returns (value, solved?, how far the least reduced cost is below zero, mass that was moved to keep the plan
+    nonnegative).
     """
     a, b = C.shape
     costs, work = Costs(C.ravel(), b, a, b), make_work(a + b, stop)
@@ -480,9 +524,10 @@ def solve_one(C, p, q, tree, pot, price, stop):
 
 @njit(cache=True, nogil=True)
 def first_unfit(items, trees, tolerance):
-    """The first item whose edges (1) or flows (2) are wrong, and which; (0, 0) if there is none. ``trees.at`` fits.
+    """The first invalid item and what is wrong with it: edges (1) or flows (2); (0, 0) if all are valid.
 
-    For trees from a file: nothing is indexed by what was read before it was looked at.
+    For trees from a file, with a ``trees.at`` that is known to be right: nothing is used as an index before it was
+    checked.
     """
     x, y = items.x, items.y
     nodes = longest(x) + longest(y)
@@ -512,14 +557,14 @@ def first_unfit(items, trees, tolerance):
     return 0, 0
 
 
-# --- the list ----------------------------------------------------------------------------------------------
+# --- the list of items -------------------------------------------------------------------------------------
 
 
 class Transports:
     """The trees of a list of items and the sweeps over them.
 
-    ``basis`` says what the next :meth:`solve` may build on, ``clipped`` is the most mass by which the plan of an item
-    was changed because its flows were slightly negative.
+    ``basis`` says what the next :meth:`solve` can start from. ``clipped`` is the largest mass that was moved in a plan
+    because its flows were slightly negative.
     """
 
     def __init__(
@@ -533,8 +578,8 @@ class Transports:
         self.nodes = int(a.max() + b.max())
         if trees is None:
             trees = self._narrow_trees() if narrow and self.may_be_narrow(items) else self._new_trees(a, b, index)
-        self.trees, self.light = trees, NO_LIGHT
-        self.cells = float(self.edges) ** 2 / self.size  # about the cells of all transports, for sharing out work
+        self.trees, self.single = trees, NO_SINGLE_PLANS
+        self.cells = float(self.edges) ** 2 / self.size  # estimate of all cells, to divide the work
         self.basis, self.clipped = Basis.NONE, 0.0
         self.pivots = self.sweeps = 0
 
@@ -552,7 +597,7 @@ class Transports:
         return Trees(NO_NUMBERS, self._array(edges, np.int8), self._array(edges, np.int8), NOTHING)
 
     def _array(self, size: int, dtype: Any) -> NDArray[Any]:
-        """A new array, in memory or in a file of the ``store`` that goes when nobody uses it."""
+        """A new array, in memory or in a temporary file in the folder ``store``."""
         if self.store is None:
             return np.empty(size, dtype)
         with tempfile.TemporaryFile(dir=self.store) as file:
@@ -560,27 +605,27 @@ class Transports:
 
     @property
     def narrow(self) -> bool:
-        """Whether of the trees only the edges are stored."""
+        """Whether only the edges of the trees are stored."""
         return not self.trees.at.size
 
-    def lighten(self) -> None:
-        """From the next :meth:`solve` on, have the plans of narrow trees in single precision (``light``)."""
+    def keep_single_plans(self) -> None:
+        """From the next :meth:`solve` on, keep the plans of narrow trees in single precision (``single``)."""
         target = np.empty(self.edges if self.edges <= TARGETS else 0, np.int32)
-        self.light = Light(target, self._array(self.edges, np.float32))
+        self.single = SinglePlans(target, self._array(self.edges, np.float32))
 
     @property
     def at(self) -> Integers:
-        """(K + 1,) where the edges of the items begin."""
+        """(K + 1,) the first edge of each item."""
         if not self.narrow:
             return np.asarray(self.trees.at)
         return self._offsets(np.diff(self.items.x.indptr), np.diff(self.items.y.indptr))
 
     @property
     def flow(self) -> Array:
-        """(E,) flows of all trees."""
+        """(E,) the flows of all trees."""
         if not self.narrow:
             return np.asarray(self.trees.flow)
-        flow, no_target = np.empty(self.edges), NO_LIGHT.target
+        flow, no_target = np.empty(self.edges), NO_SINGLE_PLANS.target
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
             read_plans(lo, hi, self.items, self.trees, EVERY, no_target, flow)
@@ -623,18 +668,18 @@ class Transports:
 
     @lazy
     def unbalanced(self) -> float:
-        """How far the masses of two rows that are matched may be from one, in total."""
+        """The largest total amount by which the masses of two matched rows differ from one."""
         sides = self.items.x, self.items.y
         return sum(float(np.abs(np.add.reduceat(s.probabilities, s.indptr[:-1]) - 1.0).max()) for s in sides)
 
     @lazy
     def dense(self) -> Dense | None:
-        """For full rows: how the trees of similar items are used."""
+        """For full rows: the solver that reuses the trees of similar items."""
         shape = int(self.items.x.indices.max()) + 1, self.items.n_y
         return Dense(self.items.y, *shape, self.trees.child.dtype) if Dense.fits(self.items, shape) else None
 
     def solve(self, W: Array, values: Array, price: float, slack: Array = NOTHING) -> bool:
-        """``values (K,)`` = all transports for the table W; returns whether each was solved to ``price`` and slack."""
+        """``values (K,)`` = all transports for the table W; returns whether all were solved to ``price`` and slack."""
         basis, self.basis = self.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
         common = self.dense.common(W) if self.dense else None
         block = BLOCK if common is None else self.items.y.indptr.size - 1
@@ -642,10 +687,11 @@ class Transports:
         def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
             effort, end = Effort(int(basis), price, slack, stop), min(hi * block, self.size)
             if common is not None:
-                return solve_rows(lo, hi, self.items, self.trees, W, common, effort, values)
+                return solve_rows(lo, hi, self.items, self.trees, common, effort, values)
+            sweep = Sweep(self.items, self.trees, W, effort)
             if self.narrow:
-                return solve_narrow(lo * block, end, self.items, self.trees, self.light, W, effort, values)
-            return solve_items(lo * block, end, self.items, self.trees, W, effort, values)
+                return solve_narrow(lo * block, end, sweep, self.single, values)
+            return solve_items(lo * block, end, sweep, values)
 
         done = split(run, -(-self.size // block), self.cells, self.threads, wait=block * self.nodes**2 > 16 * LARGE)
         self.basis = Basis.FEASIBLE
@@ -656,7 +702,7 @@ class Transports:
         return not any(failed for _, failed, _ in done)
 
     def targets(self, numbers: Integers = NO_NUMBERS) -> NDArray[Any]:
-        """The pair of states that every edge of the trees leads to: flat or, by ``numbers``, the pair's number."""
+        """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
         most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
         out = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
 
@@ -669,7 +715,7 @@ class Transports:
     def weighted_potentials(self, W: Array, m: Array, shapes: tuple[Any, Any] | None) -> tuple[Array, Array]:
         """``Σ m_k f_k`` by rows of X and ``Σ m_k g_k`` by rows of Y for the table W.
 
-        Dense arrays of these ``shapes`` (rows, states); None for the stored entries of the rows only.
+        The results are dense arrays with these ``shapes`` (rows, states), or None: only the stored entries of the rows.
         """
         x, y = self.items.x, self.items.y
         kernel = sum_potentials_on_supports if shapes is None else sum_potentials
@@ -677,7 +723,7 @@ class Transports:
 
         def run(piece: int, lo: int, hi: int, stop: Stop) -> tuple[Array, Array]:
             sums = np.zeros(sizes[0]), np.zeros(sizes[1])
-            for first, last in stretches(lo, hi, stretch(self.size, self.cells), stop):
+            for first, last in interruptible_parts(lo, hi, part_size(self.size, self.cells), stop):
                 kernel(first, last, self.items, self.trees, W, m, sums)
             return sums
 
@@ -693,7 +739,7 @@ class Transports:
 
 
 def transport_rounding(nodes: int, unbalanced: float, clipped: float, by_potentials: bool = False) -> float:
-    """η₀ for tables of size one (solver.py): how far rounding may put the value of a transport off.
+    """η₀ of solver.py for tables of size one: the largest effect of rounding on the value of a transport.
 
     ``unbalanced`` and ``clipped`` are the masses s and κ.
     """
@@ -704,9 +750,9 @@ def transport_rounding(nodes: int, unbalanced: float, clipped: float, by_potenti
 class Transport:
     """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves.
 
-    ``solved`` says whether the last solve came to its end, ``price`` how far the least reduced cost is below zero, and
-    ``slack`` by how much rounding may put the value off for costs of at most one (solver.py, where it is derived): the
-    minimum is in [value - price - slack, value + slack].
+    ``solved`` says whether the last solve finished, ``price`` is how far the least reduced cost is below zero, and
+    ``slack`` bounds the effect of rounding for costs of at most one (derived in solver.py): the minimum is in
+    [value - price - slack, value + slack].
     """
 
     def __init__(self, p: Array, q: Array) -> None:
@@ -719,7 +765,7 @@ class Transport:
         northwest_corner(self.p, self.q, np.arange(p.size), np.arange(q.size), self.tree)
 
     def solve(self, C: Array, price: float) -> float:
-        """Value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
+        """The value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
         stop, costs = stop_flag(), np.ascontiguousarray(C)
         given = costs, self.p, self.q, self.tree, self.pot, price, stop
         (found,) = thread_map(solve_one, [given], 1, stop, wait=costs.size > LARGE)

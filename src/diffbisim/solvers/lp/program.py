@@ -42,7 +42,7 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.sparse.linalg import spsolve
 
-from diffbisim.parallel import left_behind
+from diffbisim.parallel import run_abandonable
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.base import deadline_of
 from diffbisim.stochastic import Successors
@@ -321,7 +321,7 @@ def highs(program: Program, method: str, max_iterations: int | None, time_limit:
     for way, presolve in ((method, True), (method, False), ("highs-ipm", True)):
         left = {} if time_limit is None else {"time_limit": max(deadline - time.monotonic(), 0.0)}
         now = {**options, **left, "presolve": presolve}
-        found = left_behind(linprog, program.cost, A_eq=program.matrix, b_eq=program.rhs, method=way, options=now)
+        found = run_abandonable(linprog, program.cost, A_eq=program.matrix, b_eq=program.rhs, method=way, options=now)
         if found.status in (0, 1):
             break
     iterations, limit = int(found.nit or 0), found.status == 1

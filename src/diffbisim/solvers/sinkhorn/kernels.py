@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffbisim._compile import borrowed, njit
+from diffbisim._compile import njit, uncounted
 from diffbisim.solvers.successors import (
     LAST_DIGITS,
     LOOSE,
@@ -325,7 +325,7 @@ def _scale_one(C, K, pair, beta, stop, omega, scratch):
 @njit(**STRICT)
 def scale(lo, hi, gibbs, stop, omega, error):
     """Run Sinkhorn on every pair from its last potentials, updating `omega` and `error` (pairs,); return iterations."""
-    gibbs, pairs, omega, error = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(omega), borrowed(error)
+    gibbs, pairs, omega, error = uncounted(gibbs), uncounted(gibbs.pairs), uncounted(omega), uncounted(error)
     scratch, total = make_scratch(pairs, 2), 0
     for k in range(lo, hi):
         at = place(k, pairs)
@@ -469,7 +469,7 @@ def _newton_one(C, K, pair, beta, target, scratch):
 @njit(**STRICT)
 def newton(lo, hi, gibbs, target, error):
     """Run Newton's method on every pair whose error exceeds `target`, and return their number."""
-    gibbs, pairs, error = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(error)
+    gibbs, pairs, error = uncounted(gibbs), uncounted(gibbs.pairs), uncounted(error)
     b, count = longest(pairs.y), 0
     matrices, H, t, v, old = make_scratch(pairs, 2).matrices, np.empty((b, b)), np.empty(b), np.empty(b), np.empty(b)
     for k in range(lo, hi):
@@ -534,7 +534,7 @@ def _divergence(K, log_p, log_q):
 @njit(**STRICT)
 def plan_costs(lo, hi, gibbs, rounded, V, epsilon, out):
     """Compute out[k] = <π, V> + ε KL(π ‖ p⊗q) for the plan of every pair."""
-    gibbs, pairs, V, out = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(V), borrowed(out)
+    gibbs, pairs, V, out = uncounted(gibbs), uncounted(gibbs.pairs), uncounted(V), uncounted(out)
     scratch = make_scratch(pairs, 3)
     for k in range(lo, hi):
         at = place(k, pairs)
@@ -555,7 +555,7 @@ def _spread(rows, cols, n_y, amount, K, out):
 @njit(**STRICT)
 def push(lo, hi, gibbs, rounded, m, out):
     """Add Σ_k m_k π_k to `out`; each piece needs its own `out`."""
-    gibbs, pairs, m, out = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(m), borrowed(out)
+    gibbs, pairs, m, out = uncounted(gibbs), uncounted(gibbs.pairs), uncounted(m), uncounted(out)
     scratch = make_scratch(pairs, 2)
     for k in range(lo, hi):
         if m[k] != 0.0:
@@ -574,7 +574,7 @@ def _stored(at, pairs, plans):
 @njit(**STRICT)
 def store(lo, hi, gibbs, rounded, plans):
     """Write the plans to `plans`."""
-    gibbs, pairs, plans = borrowed(gibbs), borrowed(gibbs.pairs), borrowed(plans)
+    gibbs, pairs, plans = uncounted(gibbs), uncounted(gibbs.pairs), uncounted(plans)
     scratch = make_scratch(pairs, 2)
     for k in range(lo, hi):
         at = place(k, pairs)
@@ -587,7 +587,7 @@ def store(lo, hi, gibbs, rounded, plans):
 @njit(**LOOSE)
 def apply_stored(lo, hi, pairs, plans, V, out):
     """Compute out[k] = <π_k, V> for stored plans."""
-    pairs, plans, V, out = borrowed(pairs), borrowed(plans), borrowed(V), borrowed(out)
+    pairs, plans, V, out = uncounted(pairs), uncounted(plans), uncounted(V), uncounted(out)
     for k in range(lo, hi):
         at = place(k, pairs)
         rows, cols, K = pairs.x.indices[at.rows], pairs.y.indices[at.cols], _stored(at, pairs, plans)
@@ -602,7 +602,7 @@ def apply_stored(lo, hi, pairs, plans, V, out):
 @njit(**STRICT)
 def push_stored(lo, hi, pairs, plans, m, out):
     """Do the same as :func:`push` for stored plans."""
-    pairs, plans, m, out = borrowed(pairs), borrowed(plans), borrowed(m), borrowed(out)
+    pairs, plans, m, out = uncounted(pairs), uncounted(plans), uncounted(m), uncounted(out)
     for k in range(lo, hi):
         if m[k] != 0.0:
             at = place(k, pairs)
@@ -635,7 +635,7 @@ def half_step(lo, hi, gibbs, columns, out):
 @njit(**STRICT)
 def means(lo, hi, pairs, columns, potential, out):
     """Compute out[k] = <p, f> for potentials like F, or, with `columns`, <q, g> for potentials like G."""
-    pairs, potential, out = borrowed(pairs), borrowed(potential), borrowed(out)
+    pairs, potential, out = uncounted(pairs), uncounted(potential), uncounted(out)
     for k in range(lo, hi):
         at, total = place(k, pairs), 0.0
         weight = pairs.y.probabilities[at.cols] if columns else pairs.x.probabilities[at.rows]
@@ -667,7 +667,7 @@ def _own_potentials(at, dual, scratch):
 @njit(**STRICT)
 def dual_bounds(lo, hi, dual, out):
     """Write lower bounds on the transport of every pair for the table U; return the largest potential."""
-    pairs, dual, out = borrowed(dual.pairs), borrowed(dual), borrowed(out)
+    pairs, dual, out = uncounted(dual.pairs), uncounted(dual), uncounted(out)
     scratch, largest = make_scratch(pairs, 1).matrices[0], 0.0
     for k in range(lo, hi):
         at, value = place(k, pairs), 0.0
@@ -721,7 +721,7 @@ def _add(weight, values, out):
 @njit(**STRICT)
 def sum_potentials(lo, hi, dual, m, sums):
     """sums[0][x] += m(x,y) f_xy and sums[1][y] += m(x,y) g_xy, dense; each piece needs its own tables."""
-    dual, (by_x, by_y) = borrowed(dual), sums
+    dual, (by_x, by_y) = uncounted(dual), sums
     scratch, f, g = make_scratch(dual.pairs, 1).matrices[0], np.empty(by_x.shape[1]), np.empty(by_y.shape[1])
     for k in range(lo, hi):
         if m[k] > 0.0:
@@ -734,7 +734,7 @@ def sum_potentials(lo, hi, dual, m, sums):
 @njit(**STRICT)
 def sum_potentials_on_supports(lo, hi, dual, m, sums):
     """The same on the successors only, aligned with their arrays."""
-    dual, (by_x, by_y) = borrowed(dual), sums
+    dual, (by_x, by_y) = uncounted(dual), sums
     scratch = make_scratch(dual.pairs, 1).matrices[0]
     for k in range(lo, hi):
         if m[k] > 0.0:

@@ -1,10 +1,10 @@
-"""SOMCOT, and its options.
+"""SOMCOT, a stochastic solver for sample streams, and its options.
 
-    solver.py    draw, iterate, report; what is known at the end
-    state.py     all that a run needs to go on: supports, iterates, averages
+    solver.py    the run, and the coupling that it returns
+    state.py     the state of a run: supports, iterates, averages
     kernels.py   the iteration on the factors of the coupling
 
-numba is loaded when a solver runs, not before.
+Numba is imported only when a solver runs.
 """
 
 from dataclasses import dataclass
@@ -25,20 +25,34 @@ __all__ = ["Somcot"]
 class Somcot:
     """Stochastic primal-dual iterations on sample streams (``solver="somcot"``).
 
-    Attributes:
-        steps: iterations in all, those of a resumed run included.
-        rng: seed or generator for drawing from chains and datasets; a run with ``warm`` goes on with the old ones.
-        batch: transitions per iteration from each stream (minibatches of an iterable are taken as they come).
-        eta: step η of μ, λ_X and λ_Y, for costs whose largest is one (others are scaled).
-        beta: step β of α_X, α_Y and V, likewise.
-        decay: steps fall like (1 + k/decay_from)^-decay; 0 for constant steps.
-        decay_from: see ``decay``.
-        memory: use all transitions seen so far in every iteration; False for the last minibatch alone.
-        anticipation: how far ahead primal steps see the multipliers; 2 extrapolates, 0 is literal.
-        full: give every conceivable transition room from the start, as the paper's dense coupling does.
-        carry: let the coupling go on as well when ``warm`` is of other streams, as single loops do.
-        certify: with known kernels, certify bounds by an exact Bellman sweep at the end.
-        time_limit: seconds after which no further chunk of iterations starts.
+    Parameters
+    ----------
+    steps : int, default=300_000
+        Total number of iterations, including those of a run that is resumed.
+    rng : int or Generator, default=0
+        Seed or generator for drawing from chains and datasets. A run with `warm` continues with its old generators.
+    batch : int, default=1
+        Transitions per iteration from each stream. Iterables of minibatches determine their own sizes.
+    eta : float, default=0.2
+        Step η of μ, λ_X and λ_Y, for costs scaled to a maximum of one.
+    beta : float, default=0.01
+        Step β of α_X, α_Y and V, for costs scaled to a maximum of one.
+    decay : float, default=0.0
+        Steps decrease like (1 + k/decay_from)^-decay; 0 means constant steps.
+    decay_from : float, default=10_000.0
+        See `decay`.
+    memory : bool, default=True
+        Whether every iteration uses all transitions seen so far. False uses only the last minibatch.
+    anticipation : float, default=2.0
+        How far primal steps extrapolate the multipliers: 0 uses the old ones (literal), 1 the new ones, 2 extrapolates.
+    full : bool, default=False
+        Whether to allocate all possible transitions at the start, as in the paper's dense coupling.
+    carry : bool, default=False
+        Whether a run with `warm` also keeps the coupling if its streams are different, as single loops do.
+    certify : bool, default=True
+        Whether to certify bounds by an exact Bellman sweep at the end, if the kernels are known.
+    time_limit : float, default=None
+        Seconds after which no further chunk of iterations starts.
     """
 
     steps: int = 300_000
@@ -77,7 +91,7 @@ class Somcot:
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
-        """Sample from the two chains of a problem."""
+        """Estimate the distance of a problem from samples of its two chains."""
         from diffbisim.solvers.somcot.solver import Task, solve
 
         return solve(Task.of_problem(problem), self, warm, callback)
@@ -86,7 +100,7 @@ class Somcot:
         self, X: Any, Y: Any, cost: Any, discount: float, warm: DistanceResult | None = None,
         callback: Callback | None = None,
     ) -> DistanceResult:  # fmt: skip
-        """From two streams: chains, :class:`Transitions` or :class:`Stream` objects, in any mixture."""
+        """Estimate the distance of two streams: chains, :class:`Transitions` or :class:`Stream` objects, also mixed."""
         from diffbisim.solvers.somcot.solver import Task, solve
 
         return solve(Task.of_streams(X, Y, cost, discount, self.memory), self, warm, callback)

@@ -4,24 +4,24 @@ Edges e = (x → x') and k = (y → y') are the transitions seen so far, sorted 
 
     log μ(x,y,x',y') = S[x,y] + U[x,y,e] + W[x,y,k] + L[x',y']
 
-    at (n+1,), to (E,)     the edges of state s are at[s] … at[s+1]-1, and edge e leads to to[e]; one ``Seen`` per chain
-    U, A, MA (n_Y E_X,)    flat; those of pair (x,y) begin at n_Y at[x] + y (edges of x):  share of log μ, α_X, Σ_y' μ
-    W, B, MB (n_X E_Y,)    flat; those of pair (x,y) begin at x E_Y + at[y]:               share of log μ, α_Y, Σ_x' μ
+    at (n+1,), to (E,)     state s has the edges at[s] … at[s+1]-1, and edge e leads to to[e]; one ``Seen`` per chain
+    U, A, MA (n_Y E_X,)    flat; those of pair (x,y) begin at n_Y at[x] + y (edges of x):  part of log μ, α_X, Σ_y' μ
+    W, B, MB (n_X E_Y,)    flat; those of pair (x,y) begin at x E_Y + at[y]:               part of log μ, α_Y, Σ_x' μ
     L, S, V, m, N          (n_X, n_Y);  m = Σ_x'y' μ and N = Σ_xy μ
-    q (E,), rho (n,)       the transition occupancy that μ is to have, and its state marginal
+    q (E,), rho (n,)       the transition occupancy that μ should have, and its state marginal
 
-*Marginals of μ.* After k iterations the four logarithms are of order η k V and cancel down to log μ ≤ 0: at k = 10^6
-their exponentials range over e^±1000000 and cannot be taken one by one. But no entry of a row (all y' of one x, y, x')
-exceeds e^base, base = S + U + max W + max L. Hence two ways:
+*Marginals of μ.* After k iterations the four logarithms are of order η k V and cancel down to log μ ≤ 0. At k = 10^6
+their exponentials range over e^±1000000, so they cannot be computed separately. But no entry of a row (all y' of one
+x, y, x') exceeds e^base, where base = S + U + max W + max L. This gives two methods:
 
     products   while every base is below SAFE: factors below e^FLUSH count as zero, which loses less than
-               e^(SAFE + FLUSH) of μ, and all else are matrix products with the shared kernel exp(L);
-    entries    later: those above e^DROP alone, which are few. To find them is what costs, so they are listed with some
-               SLACK, and the list of a pair holds while no log μ outside of it can have risen by as much.
+               e^(SAFE + FLUSH) of μ, and everything else is a matrix product with the shared kernel exp(L);
+    entries    later: only the few entries above e^DROP. Finding them is the expensive part, so they are listed with
+               some SLACK, and the list of a pair is valid until a log μ outside of it could have risen by that much.
 
-Which way depends on the iterates alone, and which list does not matter: sums have a fixed order and what is below
-e^DROP adds zero. So a resumed run repeats every bit. The rounding of the logarithms, 1e-16 η k V per iteration, acts
-like a perturbation of the cost by 1e-16 k V.
+The method depends only on the iterates, and the lists do not affect the result: sums have a fixed order, and entries
+below e^DROP add zero. A resumed run therefore reproduces every bit. The rounding error of the logarithms, 1e-16 η k V
+per iteration, acts like a perturbation of the cost by 1e-16 k V.
 """
 
 from typing import Any, NamedTuple
@@ -37,42 +37,43 @@ Index = NDArray[np.int64]
 
 #: Entries of μ below e^DROP = 4e-18 count as zero.
 DROP = -40.0
-#: Matrix products are used while no base exceeds SAFE; factors below e^FLUSH count as zero (subnormals are slow).
+#: Matrix products are used while no base exceeds SAFE. Factors below e^FLUSH count as zero, since subnormal numbers
+#: are slow.
 SAFE, FLUSH = 270.0, -320.0
-#: Pairs per matrix product: enough to keep it busy, few enough to stay in the cache.
+#: Number of pairs per matrix product: large enough to be efficient, small enough for the cache.
 ROWS = 256
-#: Entries are listed down to e^(DROP - SLACK), and anew before what was left out could have risen by SLACK.
+#: Entries are listed down to e^(DROP - SLACK), and the list is renewed before any other entry could rise by SLACK.
 SLACK = 20.0
-#: Entries on all lists together, of eight bytes each; beyond, all entries are looked at.
+#: Largest number of entries (eight bytes each) on all lists together; beyond it, every entry is visited.
 ROOM = 1 << 24
-#: Entries that are looked at together.
+#: Number of entries that are compared at a time.
 BLOCK = 32
-#: No list.
+#: Marks a state without a list.
 NONE = -1
-#: Supports with at least this share of all entries begin with matrix products.
+#: Matrix products are used at first if the supports have at least this fraction of all entries.
 DENSE = 1 / 16
-#: Entries count as zero relative to a mass of about one; outside of these bounds μ is normalized first.
+#: Entries count as zero relative to a mass of about one; if the mass is not in (LEAST, 1/LEAST), μ is normalized first.
 LEAST = 1e-6
-#: Scaled dual steps divide by occupancies, but not by less than this share of the uniform one.
+#: Dual steps are divided by occupancies, but never by less than this fraction of the uniform one.
 FLOOR = 0.1
 
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 class Seen(NamedTuple):
-    """One chain as seen so far: a CSR that grows, with counts in place of probabilities."""
+    """The transitions of one chain seen so far: a growing CSR matrix of counts."""
 
     at: Index
     to: Index
     source: Index  # (E,)
-    counts: Array  # (E,) weights seen
+    counts: Array  # (E,) total weights
     q: Array
     rho: Array
     initial: Array  # (n,)
 
 
 class Iterates(NamedTuple):
-    """What the iteration moves."""
+    """The variables of the iteration."""
 
     U: Array
     W: Array
@@ -83,10 +84,10 @@ class Iterates(NamedTuple):
     V: Array
     logit_x: Array  # (n_X, n_Y): log λ_X, up to a constant in each row
     logit_y: Array  # (n_Y, n_X)
-    start: Array  # (n_X, n_Y): coupling of the starts, and its logarithm up to scalings of rows and columns
+    start: Array  # (n_X, n_Y): coupling of the starts; its logarithm is up to scalings of rows and columns
     log_start: Array
     sums: Array  # (4, n_X, n_Y): Σ η m, Σ η start, Σ η λ_X, Σ η λ_Yᵀ
-    cold: Index  # (1,): zero while matrix products are safe
+    cold: Index  # (1,): 0 while matrix products are safe, then 1
 
 
 class Rules(NamedTuple):
@@ -95,37 +96,37 @@ class Rules(NamedTuple):
     discount: float
     eta: float
     beta: float
-    decay: float  # steps fall like (1 + k / decay_from)^-decay
+    decay: float  # steps decrease like (1 + k / decay_from)^-decay
     decay_from: float
-    anticipation: float  # primal steps see α + anticipation (α⁺ - α): 0 literal, 2 extrapolated
-    memory: bool  # all transitions seen so far instead of the last minibatch
-    bound: float  # the duals are clipped to ± this
+    anticipation: float  # primal steps use α + anticipation (α⁺ - α): 0 literal, 2 extrapolated
+    memory: bool  # use all transitions seen so far, not only the last minibatch
+    bound: float  # multipliers are clipped to ± this
 
 
 class Batches(NamedTuple):
     """Minibatches of one chain, one per iteration."""
 
-    at: Index  # (n+1,) where they begin
+    at: Index  # (n+1,) position of each minibatch
     edges: Index
     weights: Array
 
 
 class Both(NamedTuple):
-    """Something of X, and the same of Y."""
+    """A pair of like objects, one for X and one for Y."""
 
     x: Any
     y: Any
 
 
 class Progress(NamedTuple):
-    """What a run has done."""
+    """How far a run has come."""
 
     done: Index  # (1,) iterations
-    weight: Array  # (1,) the sum of their steps η
+    weight: Array  # (1,) sum of the steps η
 
 
 class Marginals(NamedTuple):
-    """Sums over μ, written in every iteration."""
+    """Marginals of μ, overwritten in every iteration."""
 
     MA: Array
     MB: Array
@@ -134,37 +135,44 @@ class Marginals(NamedTuple):
 
     @classmethod
     def empty(cls, it: Iterates) -> "Marginals":
-        """Room for those of the iterates."""
+        """Allocate marginals for the iterates."""
         return cls(np.empty_like(it.U), np.empty_like(it.W), np.empty_like(it.V), np.empty_like(it.V))
 
 
 class Live(NamedTuple):
-    """Which entries of μ may matter, for every x; a list holds until what it leaves out may have risen above e^DROP."""
+    """For every x, a list of the entries of μ that may exceed e^DROP, valid until another entry may exceed it."""
 
-    u: NDArray[np.int32]  # (n_X, room): entries of x by their places in the shares of x in U …
-    k: NDArray[np.int32]  # (n_X, room): … and in W, in the order of y, x', y'
-    listed: Index  # (n_X,): how many; NONE if there is no list
-    rise: Array  # (n_X, n_Y): no log μ of the pair has gained more since x was listed
+    u: NDArray[np.int32]  # (n_X, room): positions of the entries within the part of U that belongs to x …
+    k: NDArray[np.int32]  # (n_X, room): … and within that of W, ordered by y, x', y'
+    listed: Index  # (n_X,): number of entries; NONE if there is no list
+    rise: Array  # (n_X, n_Y): bound on the increase of log μ since x was listed
 
     @classmethod
     def empty(cls, x_at: Index, y_at: Index) -> "Live":
-        """No lists yet, and room for a few times the support of an optimal coupling (untouched room costs nothing)."""
+        """Allocate lists for a few times the support of an optimal coupling (untouched memory costs nothing)."""
         n_x, n_y, a, b = x_at.size - 1, y_at.size - 1, int(np.diff(x_at).max()), int(np.diff(y_at).max())
         room = min(n_y * min(a * b, 4 * (a + b)), ROOM // n_x)
         u, k = np.empty((n_x, room), np.int32), np.empty((n_x, room), np.int32)
         return cls(u, k, np.full(n_x, NONE), np.zeros((n_x, n_y)))
 
 
+class Buffers(NamedTuple):
+    """Memory that a run of iterations reuses."""
+
+    live: Live
+    marginals: Marginals
+
+
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _exponentials(v, low):
-    """v ← e^v, zero below ``low``."""
+    """Replace v by e^v, or by zero where v is below ``low``."""
     for i in range(v.size):
         v[i] = exp_or_zero(v[i], low)
 
 
 @njit(**PLAIN)
 def softmax(logits, out):
-    """Rows of ``out`` ∝ e^logits."""
+    """Set each row of ``out`` to the softmax of the same row of ``logits``."""
     for i in range(logits.shape[0]):
         top = logits[i].max()
         total = 0.0
@@ -179,12 +187,12 @@ def softmax(logits, out):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nnan"}, error_model="numpy")
-def _factors(first, last, xs, ys, it, top, su, w):
-    """Logarithms of s u (with max_y' K in it) and w of the pairs (first … last-1, ·); returns the largest base.
+def _factors(first, last, seen, it, top, su, w):
+    """Compute log (s u), including max_y' K, and log w of the pairs (first … last-1, ·); return the largest base.
 
-    Where a transition does not exist, something as good as zero.
+    Transitions that do not exist get a logarithm so low that their factor is zero.
     """
-    (n_x, n_y), worst = it.S.shape, -1e300
+    (xs, ys), (n_x, n_y), worst = seen, it.S.shape, -1e300
     for x in range(first, last):
         a, lo = xs.at[x + 1] - xs.at[x], xs.at[x]
         for y in range(n_y):
@@ -217,7 +225,7 @@ def _factors(first, last, xs, ys, it, top, su, w):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
 def _collect(first, last, xs, ys, factors, marginals):
-    """The marginals s u ∘ (w Kᵀ) and w ∘ (s u K) of the same pairs, where transitions exist."""
+    """Store the marginals s u ∘ (w Kᵀ) and w ∘ (s u K) of the same pairs for the transitions that exist."""
     (su, w, wK, suK), (MA, MB, _, m) = factors, marginals
     n_x, n_y = m.shape
     for x in range(first, last):
@@ -246,9 +254,9 @@ def _collect(first, last, xs, ys, factors, marginals):
 
 @njit(**PLAIN)
 def by_products(xs, ys, it, marginals):
-    """All marginals of μ by matrix products; False if a base is not safe, and then they are undefined.
+    """Compute all marginals of μ by matrix products; return False, with undefined marginals, if a base exceeds SAFE.
 
-    Σ_y' μ = s u ∘ (w Kᵀ), Σ_x' μ = w ∘ (s u K), Σ_xy μ = K ∘ ((s u)ᵀ w), with (x,y) as one index.
+    Σ_y' μ = s u ∘ (w Kᵀ), Σ_x' μ = w ∘ (s u K), Σ_xy μ = K ∘ ((s u)ᵀ w), where (x,y) is one index.
     """
     N, (n_x, n_y) = marginals.N, marginals.N.shape
     K, top, group = it.L.copy(), np.empty(n_x), max(1, ROWS // n_y)
@@ -264,7 +272,7 @@ def by_products(xs, ys, it, marginals):
         last = min(first + group, n_x)
         rows = (last - first) * n_y
         su, w, wK, suK = su_all[:rows], w_all[:rows], wK_all[:rows], suK_all[:rows]
-        if _factors(first, last, xs, ys, it, top, su, w) > SAFE:
+        if _factors(first, last, Both(xs, ys), it, top, su, w) > SAFE:
             return False
         _exponentials(su.ravel(), DROP)
         _exponentials(w.ravel(), FLUSH)
@@ -279,21 +287,21 @@ def by_products(xs, ys, it, marginals):
 
 
 class Row(NamedTuple):
-    """The entries of μ at one x."""
+    """The factors of the entries of μ at one x."""
 
     SU: Any  # (n_Y a,) log s u
-    at: Any  # (n_Y a,) where the row of x' begins in L
-    u0: int  # where its shares begin in U, and in W
-    w0: int
+    at: Any  # (n_Y a,) position of the row of x' in L
+    u0: int  # position of the part of x in U
+    w0: int  # and in W
     W: Any
     L: Any  # flat
     y_at: Any
-    to: Any  # of the edges of Y
+    to: Any  # (E_Y,) targets of the edges of Y
 
 
 @njit(**PLAIN)
 def _logarithms(row, y, out):
-    """log μ of pair (x, y), ``out`` (a b,): su + (W + L), added in this order everywhere."""
+    """Set ``out`` (a b,) to log μ of pair (x, y), su + (W + L), always added in this order."""
     W, L, n_y = row.W, row.L, row.y_at.size - 1
     a, first = row.SU.size // n_y, row.y_at[y]
     w, to = row.w0 + first, row.to[first : row.y_at[y + 1]]
@@ -310,7 +318,10 @@ def _logarithms(row, y, out):
 
 @njit(**PLAIN)
 def _find(v, low, found):
-    """Places of the entries above ``low``, by blocks, most of which have none; without branches inside a block."""
+    """Find the positions of the entries above ``low`` and return their number.
+
+    Most blocks contain none, and there are no branches inside a block.
+    """
     n = 0
     for first in range(0, v.size, BLOCK):
         last, hits = min(first + BLOCK, v.size), 0
@@ -325,7 +336,7 @@ def _find(v, low, found):
 
 @njit(**PLAIN)
 def _list(row, u, k, log_mu, found):
-    """The entries of one x above e^(DROP - SLACK): their number, or NONE if there is no room for them."""
+    """List the entries of one x above e^(DROP - SLACK); return their number, or NONE if they do not fit."""
     n_y, n = row.y_at.size - 1, 0
     a = row.SU.size // n_y
     for y in range(n_y):
@@ -345,9 +356,10 @@ def _list(row, u, k, log_mu, found):
 
 
 @njit(**PLAIN)
-def _add_listed(row, u, k, z, target, MA, MB, N):
-    """Add the listed entries of one x to the marginals."""
+def _add_listed(row, u, k, z, target, sums):
+    """Add the listed entries of one x to the marginals ``sums`` = (MA, MB, N)."""
     SU, at, W, L, to, u0, w0 = row.SU, row.at, row.W, row.L, row.to, row.u0, row.w0
+    MA, MB, N = sums
     for j in range(u.size):
         e, f = np.uintp(u[j]), np.uintp(k[j])
         target[j] = at[e] + to[f]
@@ -360,9 +372,9 @@ def _add_listed(row, u, k, z, target, MA, MB, N):
 
 
 @njit(**PLAIN)
-def _add_all(row, z, MA, MB, N):
-    """Add all entries of one x, in the order of the lists."""
-    n_y, at, to, w0 = row.y_at.size - 1, row.at, row.to, row.w0
+def _add_all(row, z, sums):
+    """Add all entries of one x to the marginals ``sums`` = (MA, MB, N), in the order of the lists."""
+    n_y, at, to, w0, (MA, MB, N) = row.y_at.size - 1, row.at, row.to, row.w0, sums
     a = row.SU.size // n_y
     for y in range(n_y):
         first, b = row.y_at[y], row.y_at[y + 1] - row.y_at[y]
@@ -380,7 +392,7 @@ def _add_all(row, z, MA, MB, N):
 
 @njit(**PLAIN)
 def by_entries(xs, ys, it, live, marginals):
-    """All marginals of μ from the entries that matter."""
+    """Compute all marginals of μ from the entries above e^DROP."""
     MA, MB, N, m = marginals
     (n_x, n_y), E, room = m.shape, ys.to.size, live.u.shape[1]
     z, target = np.empty(room), np.empty(room, np.int64)
@@ -404,9 +416,9 @@ def by_entries(xs, ys, it, live, marginals):
             live.rise[x] = 0.0
         n = live.listed[x]
         if n == NONE:
-            _add_all(row, log_mu, MA, MB, N_flat)
+            _add_all(row, log_mu, (MA, MB, N_flat))
         else:
-            _add_listed(row, live.u[x, :n], live.k[x, :n], z[:n], target, MA, MB, N_flat)
+            _add_listed(row, live.u[x, :n], live.k[x, :n], z[:n], target, (MA, MB, N_flat))
         for y in range(n_y):
             total = 0.0
             for i in range(a):
@@ -416,7 +428,7 @@ def by_entries(xs, ys, it, live, marginals):
 
 @njit(**PLAIN)
 def peak(xs, ys, it):
-    """The largest log μ."""
+    """Return the largest log μ."""
     n_y, E, top = ys.rho.size, ys.to.size, -np.inf
     for x in range(xs.rho.size):
         a = xs.at[x + 1] - xs.at[x]
@@ -432,7 +444,7 @@ def peak(xs, ys, it):
 
 @njit(**PLAIN)
 def balance(side, discount):
-    """One sweep ρ ← (1-γ) ν + γ ρ P̂ with P̂ from the counts, and q = ρ P̂; a state without successors keeps its mass."""
+    """Set q = ρ P̂ and then ρ ← (1-γ) ν + γ ρ P̂, with P̂ from the counts; states without successors keep their mass."""
     n = side.rho.size
     after = (1 - discount) * side.initial
     for s in range(n):
@@ -451,7 +463,7 @@ def balance(side, discount):
 
 @njit(**PLAIN)
 def _observe(side, draws, t, rules):
-    """Count the minibatch of iteration t, and set the occupancy that μ is to have."""
+    """Count the minibatch of iteration t and update the occupancy that μ should have."""
     at, edges, weights = draws.at, draws.edges, draws.weights
     total = 0.0
     for i in range(at[t], at[t + 1]):
@@ -466,7 +478,7 @@ def _observe(side, draws, t, rules):
 
 
 class Step(NamedTuple):
-    """The steps of one iteration."""
+    """Step sizes and normalization of one iteration."""
 
     eta: float
     beta: float
@@ -475,19 +487,22 @@ class Step(NamedTuple):
 
 
 class Duals(NamedTuple):
-    """The multipliers α of one side, with all that moves them."""
+    """The multipliers α of one chain, and what their steps depend on."""
 
     alpha: Any
-    log_share: Any  # of log μ
+    log_share: Any  # their part of log μ: U or W
     M: Any  # the marginal of μ
-    step: Any  # (E,)
+    step: Any  # (E,) step sizes
     q: Any  # (E,)
-    then: Any  # (E,) least that comes after the edge
+    then: Any  # (E,) γ times the least V after the edge, or zero
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
 def _ascend(duals, at, first, n, lam, step, rules):
-    """α += step (M - q λ), clipped, for the n edges of one pair; their share of log μ; Σ q α̂ and min (α̂ + then)."""
+    """Step α += step (M - q λ), clipped, for the n edges of one pair, and update their part of log μ.
+
+    Returns Σ q α̂ and min (α̂ + then), where α̂ are the extrapolated multipliers.
+    """
     alpha, log_share, M, q, then = duals.alpha, duals.log_share, duals.M, duals.q, duals.then
     scale, eta, a, bound = step.scale, step.eta, rules.anticipation, rules.bound
     tilt, low = 0.0, 1e300
@@ -504,9 +519,9 @@ def _ascend(duals, at, first, n, lam, step, rules):
 
 
 @njit(**PLAIN)
-def _ascend_alpha(xs, ys, it, live, low_v, marginals, lam, step, rules):
-    """α_X and α_Y, their shares of log μ, the most that they and γ V raise it, and the logits of λ_X and λ_Y."""
-    n_x, n_y = it.V.shape
+def _ascend_alpha(seen, it, low_v, buffers, lam, step, rules):
+    """Step α_X and α_Y; update log μ, the bound on its increase (γ V included) and the logits of λ_X and λ_Y."""
+    (xs, ys), (live, marginals), (n_x, n_y) = seen, buffers, it.V.shape
     step_x, step_y = np.full(xs.q.size, step.beta), np.full(ys.q.size, step.beta)
     if rules.memory:
         step_x /= np.maximum(xs.q, FLOOR / xs.q.size)
@@ -525,8 +540,9 @@ def _ascend_alpha(xs, ys, it, live, low_v, marginals, lam, step, rules):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _ascend_v(xs, ys, it, live, c, marginals, step, rules):
-    """V, its share of log μ, and the normalization of μ; how much they raise it, and min V̂ over the y' of every x'."""
+def _ascend_v(seen, it, c, buffers, step, rules):
+    """Step V, update log μ and the bound on its increase, and normalize μ; return min V̂ over the y' of every x'."""
+    (xs, ys), (live, marginals) = seen, buffers
     γ, a, D, eta, log_mass = rules.discount, rules.anticipation, rules.bound, step.eta, step.log_mass
     (n_x, n_y), m, N, rise = c.shape, marginals.m, marginals.N, live.rise
     size, low = np.full(n_y, step.beta), np.full(n_x, 1e300)
@@ -550,7 +566,7 @@ def _ascend_v(xs, ys, it, live, c, marginals, step, rules):
 
 @njit(**PLAIN)
 def _scale_rows(logarithms, p, q):
-    """Shift row i so that its exponentials sum to p[i], over the columns with q > 0."""
+    """Shift every row i so that its exponentials over the columns with q > 0 sum to p[i]."""
     for i in range(p.size):
         if p[i] > 0.0:
             top, total = -1e300, 0.0
@@ -560,14 +576,14 @@ def _scale_rows(logarithms, p, q):
             for j in range(q.size):
                 if q[j] > 0.0:
                     total += np.exp(logarithms[i, j] - top)
-            shift = np.log(p[i]) - np.log(total) - top  # the quotient of the smallest doubles may vanish
+            shift = np.log(p[i]) - np.log(total) - top  # a quotient could underflow
             for j in range(q.size):
                 logarithms[i, j] += shift
 
 
 @njit(**PLAIN)
 def couple_starts(it, p, q):
-    """One round of Sinkhorn's scaling of the start coupling; its columns are exact, its rows soon."""
+    """Scale the coupling of the starts once (Sinkhorn); its columns become exact, its rows converge."""
     _scale_rows(it.log_start, p, q)
     _scale_rows(it.log_start.T, q, p)
     for x in range(p.size):
@@ -578,7 +594,7 @@ def couple_starts(it, p, q):
 
 @njit(**PLAIN)
 def _add_up(it, m, lam, eta):
-    """The sums that averages are made of. (Loops: assignments of whole rows take numba seconds to compile.)"""
+    """Add this iterate to the running sums. (Numba takes seconds to compile assignments of whole rows, hence loops.)"""
     for x in range(m.shape[0]):
         for y in range(m.shape[1]):
             it.sums[0, x, y] += eta * m[x, y]
@@ -588,9 +604,13 @@ def _add_up(it, m, lam, eta):
 
 
 @njit(**PLAIN)
-def iterate(progress, draws, c, xs, ys, it, live, marginals, rules):
-    """One iteration per minibatch of ``draws``, ``Both`` of ``Batches``; returns <m, c> of the last iterate."""
-    (n_x, n_y), N, m = c.shape, marginals.N, marginals.m
+def iterate(progress, draws, c, seen, it, buffers, rules):
+    """Run one iteration per minibatch of ``draws`` and return <m, c> of the last iterate.
+
+    ``draws`` is a ``Both`` of ``Batches``, and ``seen`` a ``Both`` of ``Seen``.
+    """
+    (xs, ys), (live, marginals), (n_x, n_y) = seen, buffers, c.shape
+    N, m = marginals.N, marginals.m
     lam = Both(np.empty((n_x, n_y)), np.empty((n_y, n_x)))
     if float(xs.to.size) * ys.to.size < DENSE * float(n_x * n_y) ** 2:
         it.cold[0] = 1
@@ -607,7 +627,7 @@ def iterate(progress, draws, c, xs, ys, it, live, marginals, rules):
         if it.cold[0] != 0:
             by_entries(xs, ys, it, live, marginals)
         mass = m.sum()
-        if not LEAST < mass < 1 / LEAST:  # a step too large for the normalization of the last one
+        if not LEAST < mass < 1 / LEAST:  # after a large step, the last normalization is off
             top = peak(xs, ys, it)
             for x in range(n_x):
                 for y in range(n_y):
@@ -619,8 +639,8 @@ def iterate(progress, draws, c, xs, ys, it, live, marginals, rules):
         N /= mass
         _add_up(it, m, lam, eta)
         step = Step(eta, rules.beta * fade, 1.0 / mass, np.log(mass))
-        low_v = _ascend_v(xs, ys, it, live, c, marginals, step, rules)
-        _ascend_alpha(xs, ys, it, live, low_v, marginals, lam, step, rules)
+        low_v = _ascend_v(seen, it, c, buffers, step, rules)
+        _ascend_alpha(seen, it, low_v, buffers, lam, step, rules)
         progress.weight[0] += eta
         progress.done[0] += 1
     return (m * c).sum()
@@ -630,13 +650,13 @@ def iterate(progress, draws, c, xs, ys, it, live, marginals, rules):
 
 
 @njit(**PLAIN)
-def enter_x(new, sources, xs, ys, it, c, discount, occupancy):
-    """First values of α_X and U for the edges ``new`` of X, in all pairs (x,y) whose y has been left before.
+def enter_x(new, sources, seen, it, c, discount, occupancy):
+    """Initialize α_X and U for the ``new`` edges of X, in all pairs (x,y) where y has known successors.
 
-    α_X is the c-transform of the other duals (the least slack δ of the edge is zero), and U gives the edge the marginal
-    Σ_y' μ = ``occupancy`` · λ_X(y|x).
+    α_X is the c-transform of the other multipliers, so that the least slack δ of the edge is zero. U gives the edge the
+    marginal Σ_y' μ = ``occupancy`` · λ_X(y|x).
     """
-    n_x, n_y = c.shape
+    (xs, ys), (n_x, n_y) = seen, c.shape
     lam = np.empty((n_x, n_y))
     softmax(it.logit_x, lam)
     for i in range(new.size):
@@ -657,9 +677,9 @@ def enter_x(new, sources, xs, ys, it, c, discount, occupancy):
 
 
 @njit(**PLAIN)
-def enter_y(new, sources, xs, ys, it, c, discount, occupancy):
-    """First values of α_Y and W for the edges ``new`` of Y, as :func:`enter_x`."""
-    n_x, n_y = c.shape
+def enter_y(new, sources, seen, it, c, discount, occupancy):
+    """Initialize α_Y and W for the ``new`` edges of Y, as :func:`enter_x` does for X."""
+    (xs, ys), (n_x, n_y) = seen, c.shape
     lam = np.empty((n_y, n_x))
     softmax(it.logit_y, lam)
     for j in range(new.size):

@@ -6,37 +6,41 @@ The paper's linear program is a saddle point of
     δ(x,y,x',y') = c(x,y) + α_X(x,x',y) + α_Y(x,y,y') + γ V(x',y') - V(x,y)
 
 with a coupling μ of transitions, encoder λ_X, decoder λ_Y and the multipliers α_X, α_Y (causality) and V (flow). The
-kernels enter through the transition occupancies ν_X, ν_Y alone, so samples will do. An iteration draws a minibatch from
-each stream and steps: multiplicatively in the simplex variables (μ ∝ μ e^(-ηδ), λ_X ∝ λ_X e^(η ν α_X), and the coupling
-μ_0 of the starts, whose marginals are kept by Sinkhorn's scaling), additively in the multipliers (by β times the
-residual of their constraint, clipped to the range that optimal ones have). The answer is the average over the last
-iterates: ``value`` = <μ̄, c>.
+kernels enter only through the transition occupancies ν_X, ν_Y, so samples are sufficient. An iteration draws a
+minibatch from each stream and takes two kinds of steps. Simplex variables are updated multiplicatively: μ ∝ μ e^(-ηδ),
+λ_X ∝ λ_X e^(η ν α_X), and the coupling μ_0 of the starts, whose marginals are restored by Sinkhorn scaling. Multipliers
+are updated additively, by β times the residual of their constraint, and clipped to the range of optimal multipliers.
+The result is the average of the last iterates: ``value`` = <μ̄, c>.
 
-*Factorized coupling.* log μ is a sum of functions of (x,y), (x,x',y), (x,y,y') and (x',y'), which is all that is kept:
-n_X n_Y (n_X + n_Y) numbers at most, and only for transitions that were seen (kernels.py, state.py).
+*Factorized coupling.* log μ is a sum of functions of (x,y), (x,x',y), (x,y,y') and (x',y'), and only these are stored:
+at most n_X n_Y (n_X + n_Y) numbers, and only for transitions that were seen (kernels.py, state.py).
 
-*The default steps* differ from the literal ones (``memory=False, anticipation=0``) in three points, which
-benchmarks/long/somcot_schedule.py compares. (1) All transitions seen so far take the place of the last minibatch,
-balanced to a discounted occupancy: ν̂ = ρ̂ P̂ with one sweep ρ̂ ← (1-γ) ν_0 + γ ρ̂ P̂ per iteration; so the noise of the
-estimate is that of the data, and streams need not be drawn from the discounted occupancy. (2) Dual steps are divided
-by the occupancy of their constraint. (3) Primal steps see the multipliers one step ahead (Chambolle and Pock's
-extrapolation), without which such games spiral instead of settling.
+*The default steps* differ from the literal ones (``memory=False, anticipation=0``) in three ways, which
+benchmarks/long/somcot_schedule.py compares.
 
-A run that begins from a previous one (``warm``) goes on to the same bits if the streams are the same. If one of them is
-another, as in fitting, the multipliers go on, and the memory of the other; the coupling begins anew, or goes on too
-(``carry``) if the streams differ little.
+1. All transitions seen so far replace the last minibatch. They are balanced to a discounted occupancy, ν̂ = ρ̂ P̂, with
+   one sweep ρ̂ ← (1-γ) ν_0 + γ ρ̂ P̂ per iteration. The estimate then has only the noise of the data, and streams need
+   not be drawn from the discounted occupancy.
+2. Dual steps are divided by the occupancy of their constraint.
+3. Primal steps use extrapolated multipliers (Chambolle and Pock). Without this, the iterates of such games tend to
+   spiral instead of converging.
 
-*What is known at the end*: averaged multipliers and occupancies, read as potentials, values and plans.
+*Warm starts.* A run that starts from a previous one (``warm``) continues it bitwise if the streams are the same. If one
+stream is different, as in fitting, the multipliers are kept, and so is the memory of the other stream. The coupling
+starts over, or is kept as well (``carry``) if the streams differ little.
 
-*Gauge.* The saddle point determines the multipliers only up to w_X(x) + w_Y(y) added to V and w(x) - γ w(x') to α. With
-h_X(x) = E_λ E_P α_X(x,·,·) and w = -(I - γP)⁻¹ h the α become centered, as the rest of the package has them
-(gradient.py). The last free number, a constant in V, is set by (1-γ) <μ_0, V> = <μ, c>.
+*Results.* The averaged multipliers and occupancies are interpreted as potentials, values and plans.
 
-*Values of pairs that the coupling hardly visits* are not determined by the multipliers (any that leave δ ≥ 0 will do).
-They are completed by exact Bellman sweeps that hold the visited pairs fixed; derivatives off the supports need them.
+*Gauge.* The saddle point determines the multipliers only up to adding w_X(x) + w_Y(y) to V and w(x) - γ w(x') to α.
+With h_X(x) = E_λ E_P α_X(x,·,·) and w = -(I - γP)⁻¹ h the α become centered, which is the convention of this package
+(gradient.py). The remaining constant in V is determined by (1-γ) <μ_0, V> = <μ, c>.
 
-*Bounds*, for chains with known kernels: one more sweep gives T U exactly, and certify.py turns U and T U into
-bounds for the distance. From data alone none can be certified.
+*Values of pairs that the coupling hardly visits* are not determined by the multipliers, since any with δ ≥ 0 are valid.
+They are computed by exact Bellman sweeps with the values of visited pairs held fixed. Derivatives off the supports need
+them.
+
+*Bounds.* If the kernels of both chains are known, one more sweep gives T U exactly, and certify.py turns U and T U into
+bounds on the distance. Bounds cannot be certified from data alone.
 """
 
 import time
@@ -68,16 +72,16 @@ from diffbisim.stochastic import as_generator
 if TYPE_CHECKING:
     from diffbisim.solvers.somcot import Somcot
 
-#: Pairs with at least this share of 1/(n_X + n_Y), a typical occupancy, count as visited.
+#: A pair counts as visited if its occupancy is at least this fraction of 1/(n_X + n_Y), a typical occupancy.
 VISITED = 0.1
 
-#: Sweeps that complete the table, and the change (of costs scaled to one) at which they may stop.
+#: Maximum number of sweeps that complete the table, and the change (for costs scaled to one) at which they stop.
 SWEEPS, SETTLED = 200, 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be estimated: two streams, a cost and a discount; the problem itself where both kernels are known."""
+    """What to estimate: two streams, a cost and a discount; and the problem itself if both kernels are known."""
 
     streams: tuple[Stream, Stream]
     cost: Array
@@ -86,15 +90,17 @@ class Task:
 
     @classmethod
     def of_problem(cls, problem: Problem) -> "Task":
-        """From samples of its two chains."""
+        """Return the task of estimating a problem from samples of its two chains."""
         return cls((Stream(problem.x), Stream(problem.y)), problem.cost, problem.discount, problem)
 
     @classmethod
     def of_streams(cls, X: Any, Y: Any, cost: Any, discount: float, memory: bool) -> "Task":
-        """From chains, :class:`Transitions` or :class:`Stream` objects, in any mixture."""
+        """Return the task for chains, :class:`Transitions` or :class:`Stream` objects, in any combination."""
         streams = Stream.of(X, "X"), Stream.of(Y, "Y")
         if not (memory or (streams[0].sampled and streams[1].sampled)):
-            raise InvalidArgument("memory=False goes by the last minibatch, so streams must be sampled: sampled=True")
+            raise InvalidArgument(
+                "memory=False uses only the last minibatch, so streams must be sampled: pass sampled=True"
+            )
         table, γ = ground_cost(cost, streams[0].frame, streams[1].frame), check_discount(discount)
         known = [
             s.source
@@ -105,7 +111,7 @@ class Task:
 
     @property
     def scale(self) -> float:
-        """What costs are divided by."""
+        """The largest cost, by which costs are divided."""
         return float(self.cost.max()) or 1.0
 
 
@@ -115,7 +121,7 @@ class Task:
 def solve(
     task: Task, options: "Somcot", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
-    """Iterate to the number of steps, or as far as the streams go."""
+    """Iterate until the number of steps is reached or a stream ends."""
     state, history = first_state(task, options, warm)
 
     def result(outcome: Status) -> DistanceResult:
@@ -130,16 +136,16 @@ def solve(
     try:
         outcome = _iterate(state, task, options, history, callback)
     except InvalidData as error:
-        # Nothing is lost: what was reached before the bad item rides on the error.
+        # The result up to the invalid item is attached to the error, so that no work is lost.
         error.result = result(Status.INTERRUPTED) if state.iterations else None  # type: ignore[attr-defined]
         raise
     if state.iterations == 0:
-        raise InvalidData("a stream ended before its first transition; give at least one minibatch from each")
+        raise InvalidData("a stream ended before its first transition; each must yield at least one minibatch")
     return result(outcome)
 
 
 def first_state(task: Task, options: "Somcot", warm: DistanceResult | None) -> tuple[State, list[dict[str, float]]]:
-    """A fresh state; or the end of a previous run, with its history if it was for the same streams."""
+    """Return a fresh state, or the last state of a previous run, with its history if the streams are the same."""
     streams = task.streams
     if warm is not None:
         check_warm(warm, (streams[0].n_states, streams[1].n_states))
@@ -160,7 +166,7 @@ def first_state(task: Task, options: "Somcot", warm: DistanceResult | None) -> t
 def _iterate(
     state: State, task: Task, options: "Somcot", history: list[dict[str, float]], callback: Callback | None
 ) -> Status:
-    """Chunk by chunk: draw, run, report."""
+    """Draw, run and report, chunk by chunk."""
     rules, scale = _rules(options, task.discount), task.scale
     c, deadline = task.cost / scale, deadline_of(options.time_limit)
     try:
@@ -186,13 +192,14 @@ def _iterate(
 
 
 def _rules(options: "Somcot", discount: float) -> Rules:
+    """Return the options as the kernels need them."""
     return Rules(
         discount, float(options.eta), float(options.beta), float(options.decay), float(options.decay_from),
         float(options.anticipation), bool(options.memory), 1.0 / (1.0 - discount),
     )  # fmt: skip
 
 
-# --- what is known at the end -------------------------------------------------------------------------------------
+# --- the result ---------------------------------------------------------------------------------------------------
 
 
 class Law(NamedTuple):
@@ -203,7 +210,7 @@ class Law(NamedTuple):
 
 
 class SomcotCoupling(Coupling):
-    """Plans of the last coupling, multipliers averaged over the window."""
+    """The result of a run: plans of the last coupling, and multipliers averaged over the window."""
 
     def __init__(self, problem: Problem, state: State) -> None:
         self.problem, self.run = problem, state
@@ -211,7 +218,7 @@ class SomcotCoupling(Coupling):
 
     @classmethod
     def of_run(cls, state: State, task: Task) -> "SomcotCoupling":
-        """At the end of a run; chains that are not known are those that the stream has shown."""
+        """Return the coupling of a run. A chain whose kernel is unknown is replaced by the empirical one."""
         if task.problem is not None:
             return cls(task.problem, state)
         x, y = (
@@ -231,7 +238,7 @@ class SomcotCoupling(Coupling):
         check_averages(state, problem.discount)
         return cls(problem, state)
 
-    # --- averages in the centered gauge, for the cost as it is ---------------------------------------------
+    # --- averages in the centered gauge, for the unscaled cost ---------------------------------------------
 
     @lazy
     def _averages(self) -> Averages:
@@ -244,7 +251,7 @@ class SomcotCoupling(Coupling):
 
     @lazy
     def _gauged(self) -> tuple[Array, Array, Array]:
-        """``f`` like U, ``g`` like W (potentials for the cost U, centered in the mean) and ``(1-γ) V``; scaled."""
+        """Potentials ``f`` (laid out like U) and ``g`` (like W), centered, and ``(1-γ) V``, for the scaled cost."""
         mean, γ, (n_x, n_y) = self._averages, self.problem.discount, self.problem.shape
         x, y, c = self.run.x, self.run.y, self.problem.cost / self.scale
         α, β = mean.alpha_x.copy(), mean.alpha_y.reshape(n_x, -1).copy()
@@ -267,7 +274,7 @@ class SomcotCoupling(Coupling):
 
     @lazy
     def values(self) -> Array:
-        """``(1-γ) V`` where the coupling goes; elsewhere completed by Bellman sweeps with those held fixed."""
+        """``(1-γ) V`` for visited pairs; the others are computed by Bellman sweeps with these held fixed."""
         U, visited = self._gauged[2].ravel(), self._averages.m.ravel() * sum(self.problem.shape) > VISITED
         transports = begin(self.problem, False, None, None)
         U = np.clip(U, 0.0, 1.0)
@@ -280,7 +287,7 @@ class SomcotCoupling(Coupling):
         return self.scale * U.reshape(self.problem.shape)
 
     def bounds(self) -> tuple[float, float]:
-        """Certified bounds on the distance between the chains of the problem."""
+        """Return certified bounds on the distance between the chains of the problem."""
         problem, γ = self.problem, self.problem.discount
         U = self.values / self.scale
         transports = begin(problem, False, None, None)
@@ -296,11 +303,11 @@ class SomcotCoupling(Coupling):
         low, high = np.nextafter([low * self.scale, high * self.scale], [-np.inf, np.inf]).tolist()
         return max(low, float(problem.cost.min())), min(high, float(problem.cost.max()))
 
-    # --- what every coupling has ---------------------------------------------------------------------------
+    # --- the interface of all couplings --------------------------------------------------------------------
 
     @lazy
     def start(self) -> Start:
-        """The averaged coupling of the starts, rounded to its marginals, and potentials for the values."""
+        """The averaged coupling of the starts, rounded to its marginals, and potentials for the table of values."""
         U, exact = self.values / self.scale, StartTransport(self.problem)
         exact.transport.solve(U.ravel()[exact.cells], PRICE)
         f, g = exact.potentials(U)
@@ -309,7 +316,7 @@ class SomcotCoupling(Coupling):
         return Start(plan, self.scale * f, self.scale * g)
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
-        """The last coupling given (x, y), rounded to the marginals."""
+        """Return the last coupling given (x, y), rounded to its marginals."""
         it, (a, b) = self.run.it, (self._edges(self.run.x, x), self._edges(self.run.y, y))
         mass = np.zeros(self.problem.shape)
         if a.size and b.size:
@@ -320,7 +327,7 @@ class SomcotCoupling(Coupling):
         return self._rounded(mass, *self._successors(x, y))
 
     def _rounded(self, mass: Array, x: Law, y: Law) -> sparse.coo_array:
-        """A table of masses as a plan between two laws."""
+        """Round a table of masses to a plan between two distributions."""
         (rows, p), (cols, q) = x, y
         plan = np.ascontiguousarray(mass[np.ix_(rows, cols)])
         total = plan.sum()
@@ -331,7 +338,7 @@ class SomcotCoupling(Coupling):
         return sparse.coo_array((plan[i, j], (rows[i], cols[j])), shape=self.problem.shape)
 
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
-        """Averaged multipliers on the transitions seen, c-transforms of the values elsewhere."""
+        """Return the averaged multipliers on the transitions seen, and c-transforms of the values elsewhere."""
         f_all, g_all, _ = self._gauged
         U, γ, (n_x, n_y) = self.values, self.problem.discount, self.problem.shape
         (rows, p), (cols, q) = self._successors(x, y)
@@ -345,21 +352,23 @@ class SomcotCoupling(Coupling):
         known = [np.isfinite(f[rows]), np.isfinite(g[cols])]
         level = (U[x, y] - (1 - γ) * self.problem.cost[x, y]) / γ
         level -= np.average(f[rows][known[0]], weights=p[known[0]]) + np.average(g[cols][known[1]], weights=q[known[1]])
-        g += level  # E f + E g = OT, by Bellman's equation
+        g += level  # so that E f + E g = OT, by Bellman's equation
         open_f, open_g = ~np.isfinite(f), ~np.isfinite(g)
         f[open_f] = (U[np.ix_(open_f, cols[known[1]])] - g[cols[known[1]]]).min(axis=1)
         g[open_g] = (U[np.ix_(rows[known[0]], open_g)] - f[rows[known[0]], None]).min(axis=0)
         return f, g
 
     def occupancy(self) -> Array:
-        """The averaged coupling, Σ_x'y' μ̄."""
+        """Return the averaged joint occupancy, Σ_x'y' μ̄."""
         m = self._averages.m
         return np.asarray(m / m.sum())
 
     def _edges(self, side: Seen, s: int) -> NDArray[np.int64]:
+        """Return the successors of state s seen so far."""
         return side.to[side.at[s] : side.at[s + 1]]
 
     def _successors(self, x: int, y: int) -> tuple[Law, Law]:
+        """Return the distributions of the next states of x and y."""
         found = []
         for s, k in ((self.problem.x.successors, x), (self.problem.y.successors, y)):
             take = slice(*s.indptr[k : k + 2])
@@ -368,7 +377,7 @@ class SomcotCoupling(Coupling):
 
 
 def kernel(side: Seen) -> sparse.csr_array:
-    """P̂ from the counts, with all edges of the support; rows without counts are zero."""
+    """Return P̂ from the counts, with all edges of the support; rows without counts are zero."""
     n = side.rho.size
     totals = np.add.reduceat(np.append(side.counts, 0.0), side.at[:-1]) * (np.diff(side.at) > 0)
     share = np.repeat(np.divide(1.0, totals, out=np.zeros(n), where=totals > 0), np.diff(side.at))
@@ -376,14 +385,14 @@ def kernel(side: Seen) -> sparse.csr_array:
 
 
 def empirical(side: Seen, frame: MarkovChain) -> MarkovChain:
-    """The chain that the stream has shown; a state that was never left stays where it is."""
+    """Return the empirical chain of a stream; a state without an observed successor gets a self-loop."""
     P = _closed(kernel(side))
     dense = P.shape[0] <= 64 or P.nnz > 0.25 * P.shape[0] ** 2
     return MarkovChain(P.toarray() if dense else P, initial=frame.initial, rewards=frame.rewards, labels=frame.labels)
 
 
 def _closed(P: sparse.csr_array) -> sparse.csr_array:
-    """With a self-loop at every state that was never left."""
+    """Add a self-loop to every state without an observed successor."""
     stuck = np.asarray(P.sum(axis=1)).ravel() == 0
     closed = sparse.csr_array(P + sparse.diags_array(stuck.astype(float)))
     closed.eliminate_zeros()
@@ -391,5 +400,5 @@ def _closed(P: sparse.csr_array) -> sparse.csr_array:
 
 
 def _block(v: Array, side: Seen, x: int, columns: int) -> Array:
-    """The entries (n_Y, edges of x) of a flat array laid out like U; a view."""
+    """Return a view of the entries (n_Y, edges of x) of a flat array laid out like U."""
     return v[columns * side.at[x] : columns * side.at[x + 1]].reshape(columns, -1)

@@ -1,14 +1,14 @@
-"""The state of a SOMCOT run: supports as discovered, iterates, windows of averages; to be saved and resumed.
+"""The state of a SOMCOT run, which can be saved and resumed: supports, iterates and averages.
 
-*Supports.* Draws are taken in chunks, and the transitions that a chunk shows for the first time enter together before
-its first iteration (kernels.py, ``enter_x``). So memory grows with what was seen.
+*Supports.* Samples are drawn in chunks. The transitions that occur in a chunk for the first time are added before its
+first iteration (kernels.py, ``enter_x``), so memory grows with the number of different transitions seen.
 
-*Averages.* They run over a window that begins at a power of two, between a half and three quarters of all iterations
-back, whatever the planned number of steps; at 2^j steps it is exactly the last half. The averages of α and V cost
-nothing: log μ is their running sum.
+*Averages.* They are taken over a window that starts at a power of two and covers the last half to three quarters of all
+iterations, whatever the planned number of steps. After 2^j steps it is exactly the last half. The averages of α and V
+cost nothing, because log μ is their running sum.
 
-*Chunks* end at 64, 128, 256, 512, 1024, 2048, 3072, …: always at the same iterations, and what is left of a chunk is
-part of the state. This is what makes a resumed run repeat an uninterrupted one bit for bit.
+*Chunks* always end at the same iterations: 64, 128, 256, 512, 1024, 2048, 3072, … The unused rest of a chunk is part of
+the state. A resumed run is therefore bitwise equal to an uninterrupted one.
 """
 
 import json
@@ -26,6 +26,7 @@ from diffbisim.solvers.base import Arrays
 from diffbisim.solvers.somcot.kernels import (
     Batches,
     Both,
+    Buffers,
     Index,
     Iterates,
     Live,
@@ -38,18 +39,18 @@ from diffbisim.solvers.somcot.kernels import (
     iterate,
 )
 
-CHUNK = 1024
-FIRST = 64
+#: Length of a chunk, and of the first one.
+CHUNK, FIRST = 1024, 64
 
-#: Entries of μ per call of the compiled loop, so that it can be interrupted.
+#: Number of entries of μ processed per call of the compiled loop, so that it can be interrupted.
 PATIENCE = 2e8
 
-#: No iterate is larger than this: beyond, sums overflow.
+#: Larger numbers in a file are refused, because sums could overflow.
 LARGE = 1e100
 
 
 def chunk_after(k: int) -> int:
-    """The end of the chunk that iteration ``k`` belongs to."""
+    """Return the end of the chunk that contains iteration ``k``."""
     if k < FIRST:
         return FIRST
     return min(1 << k.bit_length(), (k // CHUNK + 1) * CHUNK)
@@ -57,7 +58,7 @@ def chunk_after(k: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Running sums when a window began."""
+    """Running sums at the beginning of a window."""
 
     weight: float  # Σ η
     U: Array
@@ -67,16 +68,16 @@ class Snapshot:
 
     @classmethod
     def of(cls, weight: float, it: Iterates) -> "Snapshot":
-        """As they are now."""
+        """Return a copy of the present running sums."""
         return cls(weight, it.U.copy(), it.W.copy(), it.L.copy(), it.sums.copy())
 
 
 @dataclass(frozen=True, eq=False)
 class Averages:
-    """Means over the window, for the scaled cost."""
+    """Averages over the window, for the scaled cost."""
 
-    alpha_x: Array  # like U
-    alpha_y: Array  # like W
+    alpha_x: Array  # laid out like U
+    alpha_y: Array  # laid out like W
     V: Array
     m: Array  # (n_X, n_Y): Σ_x'y' μ
     start: Array
@@ -86,7 +87,7 @@ class Averages:
 
 @dataclass(eq=False)
 class State:
-    """All that a run needs to go on."""
+    """Everything that is needed to continue a run."""
 
     x: Seen
     y: Seen
@@ -95,17 +96,17 @@ class State:
     weight: Array  # (1,) Σ η
     older: Snapshot
     newer: Snapshot
-    pending: tuple[Draws, Draws]  # of the present chunk
-    chunk: int  # its first iteration
+    pending: tuple[Draws, Draws]  # minibatches of the present chunk
+    chunk: int  # first iteration of the present chunk
     generators: list[np.random.Generator]
     fingerprints: list[int]
-    drawn: list[int] = field(default_factory=lambda: [0, 0])  # transitions so far
+    drawn: list[int] = field(default_factory=lambda: [0, 0])  # number of transitions drawn so far
 
     # --- beginning -----------------------------------------------------------------------------------------
 
     @classmethod
     def fresh(cls, streams: tuple[Stream, Stream], rng: np.random.Generator, full: bool) -> "State":
-        """Before the first iteration: no transitions, or all of them with ``full`` (the paper's dense coupling)."""
+        """Return the state before the first iteration, without transitions, or with all of them if ``full``."""
         x, y = (_side(s.frame.initial, full) for s in streams)
         n_x, n_y = x.rho.size, y.rho.size
         shape, flat = (n_x, n_y), (n_y * x.to.size, n_x * y.to.size)
@@ -123,23 +124,26 @@ class State:
         )  # fmt: skip
 
     def copy(self) -> "State":
-        """Independent of this one."""
+        """Return an independent copy."""
         arrays = {k: v.copy() for k, v in self._arrays().items()}
         return State.restore(arrays, self._meta())
 
     def restarted(self, streams: tuple[Stream, Stream], carry: bool) -> "State":
-        """The multipliers, for other streams: averages begin anew, and the counts of the side that is another.
+        """Return a state for other streams that keeps the multipliers and restarts the averages.
 
-        A side that is the same keeps what it has seen, so that the memory of a target outlives the learner's moves.
-        The coupling begins anew: what log μ has piled up over many iterations would take as many to be undone. With
-        ``carry``, for streams that are hardly others and runs that are short, it goes on, and with it the occupancy
-        that it is to have: a ρ that jumps back to the start and returns pulls the coupling along.
+        A stream that is the same keeps its counts, so that a target need not be learned again when the learner changes.
+        The counts of a stream that is different are reset. The coupling is reset, because the sums in log μ would take
+        as many iterations to undo as they took to build up. With ``carry``, for short runs and streams that differ
+        little, the coupling is kept. The occupancies ρ are then kept, too, since resetting them would pull the coupling
+        along.
         """
         new = self.copy()
         for i, (side, stream) in enumerate(((new.x, streams[0]), (new.y, streams[1]))):
             if stream.fingerprint == self.fingerprints[i]:
                 unused = _batches(side, self.pending[i], *self._unused)
-                np.add.at(side.counts, unused.edges, unused.weights)  # drawn, and not to be drawn again
+                np.add.at(
+                    side.counts, unused.edges, unused.weights
+                )  # these have been drawn already and will not be drawn again
             else:
                 side.counts[:] = 0.0
                 side.rho[:] = side.rho if carry else stream.frame.initial
@@ -156,17 +160,18 @@ class State:
 
     @property
     def _unused(self) -> tuple[int, int]:
-        """The minibatches of the chunk that no iteration has seen, first and last + 1."""
+        """The first unused minibatch of the chunk, and the end of the chunk."""
         return self.iterations - self.chunk, self.pending[0][0].size - 1
 
     # --- running -------------------------------------------------------------------------------------------
 
     @property
     def iterations(self) -> int:
+        """Number of iterations so far."""
         return int(self.done[0])
 
     def draw(self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules) -> bool:
-        """Draw the next chunk, if this one is used up; False if a stream has ended."""
+        """Draw the next chunk if this one is used up; return False if a stream has ended."""
         k = self.iterations
         if k < self.chunk + self.pending[0][0].size - 1:
             return True
@@ -185,44 +190,44 @@ class State:
         return True
 
     def enter(self, draws: list[Draws], c: Array, rules: Rules) -> None:
-        """Make room for the transitions that are new, and give them values."""
+        """Add and initialize the transitions that are new."""
         fresh = self.x.counts.sum() == 0 and self.x.to.size == 0
         new_x, sources_x = self._grow(0, draws[0])
         if new_x.size and not fresh:
             share = 1.0 / (1.0 + self.x.counts.sum())
-            enter_x(new_x, sources_x, self.x, self.y, self.it, c, rules.discount, share)
+            enter_x(new_x, sources_x, Both(self.x, self.y), self.it, c, rules.discount, share)
         new_y, sources_y = self._grow(1, draws[1])
         if new_y.size and not fresh:
             share = 1.0 / (1.0 + self.y.counts.sum())
-            enter_y(new_y, sources_y, self.x, self.y, self.it, c, rules.discount, share)
+            enter_y(new_y, sources_y, Both(self.x, self.y), self.it, c, rules.discount, share)
         if new_x.size or new_y.size:
             self._date_back(new_x, sources_x, new_y)
 
     def run(self, until: int, c: Array, rules: Rules) -> float:
-        """Iterate to the end of the chunk or to ``until``; the cost of the last coupling."""
+        """Iterate to the end of the chunk or to ``until``; return the cost of the last coupling."""
         begin = self.iterations - self.chunk
         end = min(until - self.chunk, self.pending[0][0].size - 1)
-        marginals, live = Marginals.empty(self.it), Live.empty(self.x.at, self.y.at)
-        progress = Progress(self.done, self.weight)
+        buffers = Buffers(Live.empty(self.x.at, self.y.at), Marginals.empty(self.it))
+        progress, seen = Progress(self.done, self.weight), Both(self.x, self.y)
         entries = max(1.0, float(self.x.to.size) * self.y.to.size)
         slice_, value = max(1, int(PATIENCE / entries)), np.nan
         for first in range(begin, end, slice_):
             last = min(first + slice_, end)
             sides = zip((self.x, self.y), self.pending, strict=True)
             draws = Both(*(_batches(*side, first, last) for side in sides))
-            value = iterate(progress, draws, c, self.x, self.y, self.it, live, marginals, rules)
+            value = iterate(progress, draws, c, seen, self.it, buffers, rules)
         k = self.iterations
         if k >= FIRST and k & (k - 1) == 0:
-            self.older = self.newer  # first, so that there are never three
+            self.older = self.newer  # before the copy, so that there are never three snapshots in memory
             self.newer = Snapshot.of(float(self.weight[0]), self.it)
         return value
 
     def mean_cost(self, c: Array) -> float:
-        """<m̄, c> over the window of the averages."""
+        """Return <m̄, c>, averaged over the window."""
         return float(((self.it.sums[0] - self.older.sums[0]) * c).sum()) / (float(self.weight[0]) - self.older.weight)
 
     def averages(self, discount: float) -> Averages:
-        """Means over the window that began at the older snapshot."""
+        """Return the averages over the window, which starts at the older snapshot."""
         begin, it = self.older, self.it
         span = float(self.weight[0]) - begin.weight
         α, β, V = begin.U - it.U, begin.W - it.W, begin.L - it.L
@@ -234,7 +239,7 @@ class State:
     # --- supports ------------------------------------------------------------------------------------------
 
     def _grow(self, which: int, draws: Draws) -> tuple[Index, Index]:
-        """Insert the edges of these draws that are new; returns their places and sources."""
+        """Insert the edges of these draws that are new; return their positions and sources."""
         side = (self.x, self.y)[which]
         n = side.rho.size
         old = side.source * n + side.to
@@ -257,6 +262,7 @@ class State:
         return np.searchsorted(keys, added), added // n
 
     def _relayout(self, names: str, widen: Any) -> None:
+        """Apply ``widen`` to these iterates, and to the first of them in the snapshots."""
         name = names[0]
         same = self.older is self.newer
         self.it = self.it._replace(**{n: widen(getattr(self.it, n)) for n in names})
@@ -264,7 +270,7 @@ class State:
         self.newer = self.older if same else replace(self.newer, **{name: widen(getattr(self.newer, name))})
 
     def _date_back(self, new_x: Index, sources: Index, new_y: Index) -> None:
-        """Set the snapshots of new entries as if their α had always been what it is now."""
+        """Set the new entries of the snapshots as if their α had always had its present value."""
         n_x, n_y = self.it.V.shape
         base, a = self.x.at[sources], self.x.at[sources + 1] - self.x.at[sources]
         at_u = (n_y * base + new_x - base)[:, None] + np.arange(n_y) * a[:, None]
@@ -277,11 +283,12 @@ class State:
     # --- saving --------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything as arrays, the generators as JSON."""
+        """Return the state as arrays; the generators are stored as JSON."""
         text = json.dumps(self._meta(), default=np.ndarray.tolist)
         return {**self._arrays(), "run": np.frombuffer(text.encode(), dtype=np.uint8)}
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays of the state by name."""
         parts: dict[str, NDArray[Any]] = {"done": self.done, "weight": self.weight}
         for name, group in (("x", self.x), ("y", self.y), ("it", self.it)):
             parts |= {f"{name}.{key}": value for key, value in group._asdict().items()}
@@ -293,6 +300,7 @@ class State:
         return parts
 
     def _meta(self) -> dict[str, Any]:
+        """Return everything that is not an array."""
         return {
             "chunk": self.chunk, "fingerprints": self.fingerprints, "drawn": self.drawn,
             "generators": [g.bit_generator.state for g in self.generators],
@@ -300,6 +308,7 @@ class State:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> "State":
+        """Return the state with these arrays and metadata."""
         shots: list[dict[str, Any]] = [part(arrays, name) for name in ("older.", "newer.")]
         older, *newer = (Snapshot(**{**shot, "weight": float(shot["weight"])}) for shot in shots if shot)
         pending = tuple(tuple(part(arrays, f"pending{i}.")[str(k)] for k in range(4)) for i in (0, 1))
@@ -312,6 +321,7 @@ class State:
 
 
 def _side(initial: Array, full: bool) -> Seen:
+    """Return a chain with no transitions seen, or with all of them if ``full``."""
     n = initial.size
     at = np.arange(n + 1) * (n if full else 0)
     to = np.tile(np.arange(n), n) if full else np.empty(0, np.int64)
@@ -320,12 +330,13 @@ def _side(initial: Array, full: bool) -> Seen:
 
 
 def _nothing() -> Draws:
+    """Return an empty chunk."""
     none = np.empty(0, np.int64)
     return np.zeros(1, np.int64), none, none, np.empty(0)
 
 
 def _batches(side: Seen, draws: Draws, first: int, last: int) -> Batches:
-    """The minibatches of iterations first … last-1 as numbers of edges."""
+    """Return the minibatches of iterations first … last-1, with transitions as indices of edges."""
     at, s, after, w = draws
     take, n = slice(at[first], at[last]), side.rho.size
     keys = side.source * n + side.to
@@ -333,13 +344,14 @@ def _batches(side: Seen, draws: Draws, first: int, last: int) -> Batches:
 
 
 def _spread(v: Array, places: Index, size: int) -> Array:
+    """Return an array of this size with ``v`` at ``places`` and zeros elsewhere."""
     out = np.zeros(size)
     out[places] = v
     return out
 
 
 def _spread_blocks(v: Array, old: Index, new: Index, places: Index, columns: int) -> Array:
-    """Blocks (n_Y, edges of x) one after the other, with columns for the new edges."""
+    """Insert columns for new edges into consecutive blocks of shape (n_Y, edges of x)."""
     out = np.zeros(columns * new[-1])
     for x in np.flatnonzero(np.diff(new)):
         block = out[columns * new[x] : columns * new[x + 1]].reshape(columns, -1)
@@ -348,16 +360,17 @@ def _spread_blocks(v: Array, old: Index, new: Index, places: Index, columns: int
 
 
 def _spread_columns(v: Array, places: Index, rows: int, size: int) -> Array:
+    """Insert columns for new edges into a flat array of shape (rows, edges of Y)."""
     out = np.zeros((rows, size))
     out[:, places] = v.reshape(rows, -1)
     return out.ravel()
 
 
-# --- what comes from a file ---------------------------------------------------------------------------------------
+# --- checks of files ----------------------------------------------------------------------------------------------
 
 
 def check_state(problem: Problem, arrays: Arrays, meta: Any) -> None:
-    """All that a run needs to go on; ``meta`` is the JSON beside the arrays."""
+    """Check the arrays of a saved state, and ``meta``, the JSON stored with them."""
     n_x, n_y = shape = problem.shape
     edges = [_check_side(arrays, side, n) for side, n in (("x", n_x), ("y", n_y))]
     flat = {"U": (n_y * edges[0].size,), "W": (n_x * edges[1].size,)}
@@ -386,7 +399,7 @@ def check_state(problem: Problem, arrays: Arrays, meta: Any) -> None:
 
 
 def check_averages(state: State, discount: float) -> None:
-    """The averages that everything is read off: finite, and an occupancy."""
+    """Check that the averages are finite and that the occupancies have mass one."""
     if state.iterations == 0:
         return
     with np.errstate(all="ignore"):
@@ -399,7 +412,7 @@ def check_averages(state: State, discount: float) -> None:
 
 
 def _check_side(arrays: Arrays, side: str, n: int) -> NDArray[np.int64]:
-    """The transitions of one chain as seen so far, as sorted keys ``source * n + to``."""
+    """Check the transitions of one chain and return them as sorted keys ``source * n + to``."""
     at = numbers(arrays, f"{side}.at", (n + 1,), np.int64, least=0)
     size = int(at[-1])
     if at[0] != 0 or (np.diff(at) < 0).any() or size > n * n:
@@ -415,7 +428,7 @@ def _check_side(arrays: Arrays, side: str, n: int) -> NDArray[np.int64]:
 
 
 def _check_draws(arrays: Arrays, name: str, n: int, keys: NDArray[np.int64]) -> int:
-    """The minibatches of a chunk, all of them transitions that are known; how many there are."""
+    """Check that the minibatches of a chunk contain only known transitions; return the number of minibatches."""
     at = arrays.get(f"{name}.0")
     if at is None or at.dtype != np.int64 or at.ndim != 1 or at.size == 0 or at[0] != 0 or (np.diff(at) < 0).any():
         raise InvalidData(f"array '{name}.0' does not ascend from 0")
