@@ -1,6 +1,7 @@
 """Imitation with continuous observations for several scenes, methods and seeds; completed runs are not repeated.
 
 python benchmarks/long/control.py plan FOLDER                      # the table of docs/control.md
+python benchmarks/long/control.py cells FOLDER --scene MountainCar --scene Pendulum
 python benchmarks/long/control.py ppo FOLDER --scene CartPole --scene Acrobot --seeds 2
 python benchmarks/long/control.py plan FOLDER --scene Pendulum --change g=12 --demonstrations 1
 
@@ -47,13 +48,13 @@ def outcome(folder, settings):
 
 def asked():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("how", choices=["plan", "ppo"])
+    parser.add_argument("how", choices=["plan", "cells", "ppo"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--scene", action="append", choices=list(control.SCENES))
     parser.add_argument("--method", action="append", choices=list(control.METHODS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=200)
-    parser.add_argument("--steps", type=int, help="default: those of the scene, 30,000 for ppo")
+    parser.add_argument("--steps", type=int, help="default: of the scene; cells 10,000, ppo 30,000")
     parser.add_argument("--demonstrations", type=int, help="default 5")
     parser.add_argument("--change", action="append", default=[], metavar="NAME=NUMBER", help="of the learner's world")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1))
@@ -64,11 +65,12 @@ def settings_of(given):
     """Return the settings of the experiment and the folder for runs with them."""
     scenes = tuple(given.scene or control.SCENES)
     changes = tuple((name, float(value)) for name, value in (change.split("=") for change in given.change))
-    steps = given.steps or (30_000 if given.how == "ppo" else None)
-    other = {"steps": steps, "demonstrations": given.demonstrations}
+    steps = given.steps or {"plan": None, "cells": 10_000, "ppo": 30_000}[given.how]
+    other = {"steps": steps, "demonstrations": given.demonstrations, "rounds": 4 if given.how == "cells" else None}
     other = {name: value for name, value in other.items() if value is not None}
     options = replace(control.SCENES[scenes[0]].options, **other) if other else None
-    methods = tuple(given.method or (control.REWARDS if given.how == "ppo" else control.PLANNED))
+    default = {"plan": control.PLANNED, "cells": [control.CELLS], "ppo": control.REWARDS}
+    methods = tuple(given.method or default[given.how])
     name = ", ".join(f"{name}={value:g}" for name, value in (*other.items(), *changes))
     settings = control.Settings(scenes, methods, given.seeds, given.first_seed, options, changes)
     return settings, given.folder / name

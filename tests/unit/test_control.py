@@ -13,8 +13,8 @@ from diffbisim.imitate.baselines.segments import Segments
 from diffbisim.imitate.baselines.sinkhorn import Sinkhorn, plan
 from diffbisim.imitate.baselines.survival import Indifferent
 from diffbisim.imitate.control import Control
-from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, table
-from diffbisim.imitate.control.dynamics import ForwardModel, Ridge, Step
+from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, longest, table
+from diffbisim.imitate.control.dynamics import LOGISTIC_RIDGE, ForwardModel, Logistic, Ridge, Step
 from diffbisim.imitate.control.learning import Lesson
 from diffbisim.imitate.control.rewards import Coupling, Tracking, ending
 from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
@@ -60,8 +60,15 @@ class Known:
     actions = Actions(tuple(range(5)), np.eye(5))
     scale = np.ones(1)
 
+    def move(self, states, actions):
+        return states + SPEEDS[actions][:, None]
+
+    def terminal(self, states):
+        return np.zeros(len(states), dtype=bool)
+
     def step(self, states, actions):
-        return Step(states + SPEEDS[actions][:, None], np.zeros(len(states), dtype=bool))
+        following = self.move(states, actions)
+        return Step(following, self.terminal(following))
 
 
 def climb(observation):
@@ -146,6 +153,19 @@ def test_ridge_learns_a_smooth_function():
     assert np.abs(Ridge(x[:700], y[:700], 0)(x[700:]) - y[700:]).mean() < 0.01 * y.std()
 
 
+def test_logistic_regression_finds_a_rare_class():
+    """Beyond a circle that one point in fifty leaves; the loss is convex, so a slope of zero is its minimum."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4_000, 2))
+    beyond = (x**2).sum(axis=1) > 8.0
+    found = Logistic(x[:3_000], beyond[:3_000], 0)
+    φ, y = found.features(x[:3_000]).astype(np.float64), np.where(beyond[:3_000], 1.0, -1.0)
+    pull = φ.T @ (y / (1.0 + np.exp(y * (φ @ found.weights)))) / 3_000
+    assert np.abs(pull - LOGISTIC_RIDGE * found.weights).max() < 1e-5
+    wrong = (found(x[3_000:]) > 0) != beyond[3_000:]
+    assert wrong.sum() <= 0.2 * beyond[3_000:].sum()
+
+
 # --- tracking ------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +223,50 @@ def test_plans_follow_a_path_in_known_dynamics():
         gaps.append(abs(s[0] - UP[t + 1, 0]))
     assert max(gaps[4:]) <= 0.3 + 1e-9  # the clock may be three steps late
     assert s[0] > 0.6
+
+
+def test_plans_are_charged_until_the_demonstration_ends():
+    """A gap that stays costs g Σ γ^t: up to the last node if the demonstration ends there, for ever if it is cut."""
+    γ, gap, up = 0.9, 0.3 / UP.std(), np.full((1, 4), 3)
+    for ended, steps in ((True, [9, 6, 4]), (False, [np.inf] * 3)):
+        tracker = PlanTracker(line_nodes(ended), Known(), 4, γ, rng=0)
+        for x, left in zip((0, 3, 5), steps, strict=True):
+            value = tracker._values(np.array([x]), *tracker._imagine(UP[x] - 0.3, up))[0, 0]
+            assert value == pytest.approx(gap * (1 - γ ** (left + 1)) / (1 - γ))
+
+
+def test_plans_that_end_early_pay_for_the_rest():
+    """Beside an expert that stays at 0, a learner that walks away by 0.2 a step and ends at 0.6 stays there."""
+
+    class Cliff(Known):
+        def terminal(self, states):
+            return states[:, 0] > 0.55
+
+    γ, still = 0.9, Nodes.of(Demonstrations((np.zeros((11, 1)),), (False,)), lambda points: points[:, :1])
+    tracker = PlanTracker(still, Cliff(), 5, γ, rng=0)
+    away = tracker._values(np.zeros(1, dtype=int), *tracker._imagine(np.zeros(1), np.full((1, 5), 4)))[0, 0]
+    assert away == pytest.approx(0.2 + γ * 0.4 + γ**2 * 1.6 / (1 - γ))
+    for _ in range(3):  # at 0.4: one step back is better than the cliff
+        assert tracker.act(np.array([0.4])) < 2
+
+
+def test_plans_that_have_ended_together_cost_nothing():
+    class Over(Known):
+        def terminal(self, states):
+            return np.ones(len(states), dtype=bool)
+
+    tracker = PlanTracker(line_nodes(ended=True), Over(), 3, 0.9, rng=0)
+    imagined = tracker._imagine(np.zeros(1), np.full((1, 3), 2))
+    assert tracker._values(np.array([9, 10]), *imagined).tolist() == [[0.0, 0.0]]
+
+
+def test_a_lost_planner_continues_where_it_is():
+    nodes = Nodes.of(Demonstrations((UP, UP + 5.0), (False, False)), lambda points: points[:, :1])
+    tracker = PlanTracker(nodes, Known(), 4, 0.9, shift=0, rng=0)
+    for start, following in ((0, 15), (12, 13)):  # nowhere near the first path; a little behind on the second one
+        tracker.node, tracker.plan = start, np.full((1, 4), 3)
+        tracker.act(np.array([5.3 if start == 0 else 5.07]))
+        assert tracker.node == following
 
 
 @pytest.mark.parametrize("planner", ["table", "plans"])
@@ -289,6 +353,10 @@ def test_paths_on_cells_of_their_own_are_counted():
     cut = chain_on(cells, [UP], [False]).transition
     assert cut[10].tolist() == cut[9].tolist()  # never seen to leave, nor to stay: as the nearest
     assert cut[-1, -1] == 1.0
+
+
+def test_the_longest_hold_that_is_nearly_as_sharp():
+    assert [longest(blurs) for blurs in ([0.3, 0.25, 0.29], [0.2, 0.3, 0.24], [0.2, 0.3, np.inf])] == [2, 2, 0]
 
 
 def test_held_actions_are_steps_of_the_table():

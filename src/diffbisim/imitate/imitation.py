@@ -58,7 +58,7 @@ from diffbisim.results import Status
 from diffbisim.stochastic import as_generator
 
 #: Number of outer iterations of a round on cells.
-CELL_ITERATIONS = 20
+CELL_ITERATIONS = 60
 
 
 def imitate(

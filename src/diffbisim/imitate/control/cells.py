@@ -14,8 +14,9 @@ after ten steps:
 
 Every step spreads a little, so if cells are wider than a step, longer steps spread less: an action may be held for 2 or
 4 steps of the environment, which are then one step of the table (with γ² or γ⁴, and every second or fourth state of the
-expert). The hold of 1, 2 or 4 with the least blur is used. If the blur exceeds `MOST_BLUR`, the table hardly knows
-where the learner is, and the call is refused.
+expert). The longest hold of 1, 2 or 4 whose blur is within a quarter of the least is used: blurs are estimated from few
+walks, and a hold that is too short does more harm than one that is too long. If the least blur exceeds `MOST_BLUR`, the
+table hardly knows where the learner is, and the call is refused.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ from diffbisim.quantize import Cells, quantize
 MOST_BLUR = 0.5
 STEPS, WALKS = 10, 200  # length and number of the walks compared
 HOLDS = (1, 2, 4)  # numbers of steps for which an action may be held
+NEARLY = 1.25  # the longest hold with a blur below this multiple of the least is used
 
 #: Largest number of cells of the expert.
 EXPERT_CELLS = 40
 
 #: Default number of cells of the learner; the cost of solving grows with the pairs of cells.
-CELLS = 150
+CELLS = 250
 
 #: Largest cost, in standard deviations; also the cost if only one of the two has ended.
 FARTHEST = 2.0
@@ -61,8 +63,8 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
         model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
         tables = [table(model, centers, seen, hold) for hold in HOLDS]
         blurs = [blur(seen, each, centers / model.scale, model.scale, k) for k, each in zip(HOLDS, tables, strict=True)]
-        best = int(np.argmin(blurs))
-        hold, mdp, least = HOLDS[best], tables[best], blurs[best]
+        least, best = min(blurs), longest(blurs)
+        hold, mdp = HOLDS[best], tables[best]
         if least > MOST_BLUR and len(seen) == lesson.options.batches()[0]:  # raising later would waste steps
             raise InvalidArgument(
                 f'policy="markov": with {len(centers)} cells the position of the learner is uncertain by {least:.2f} '
@@ -71,12 +73,17 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
             )
         expert, where = expert_chain(nodes, hold)
         found = solve(mdp, expert, gaps(where, nodes.seen(centers)), lesson.discount**hold)
-        facts = {"model_error": model.error, "blur": least, "hold": hold, "distance": found.distance.value}
+        facts = {"model_error": model.error, "blur": blurs[best], "hold": hold, "distance": found.distance.value}
         return MadeAgent(
             CellAgent(found.policy[:-1], centers / model.scale, model.scale, hold), {**facts, "table": found}
         )
 
     return lesson.learn(make)
+
+
+def longest(blurs: Sequence[float]) -> int:
+    """Return the number of the last, longest hold whose blur is nearly the least."""
+    return int(np.flatnonzero(np.array(blurs) <= NEARLY * min(blurs))[-1])
 
 
 def blur(seen: Walk, mdp: MDP, centers: Floats, scale: Floats, hold: int = 1) -> float:

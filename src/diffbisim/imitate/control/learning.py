@@ -55,7 +55,7 @@ class Control:
     demonstrations : int, default=5
         Number of demonstrations recorded from an expert that acts; given arrays are all used.
     cells : int, default=None
-        Number of cells of the learner's states. None means 1,500 for "tracking" and 150 for "markov".
+        Number of cells of the learner's states. None means 1,500 for "tracking" and 250 for "markov".
     shift : int, default=3
         How many steps the node may shift at a time.
     grid : int, default=5

@@ -20,7 +20,18 @@ There are two ways to compute V, both in the learned model (dynamics.py):
 
     TableTracker    dynamic programming backward along each path, on cells of the learner's states: 2-3 dimensions
     PlanTracker     model-predictive control with random action sequences, refined by the cross-entropy method, over
-                    `horizon` steps: 4 and more dimensions. Experimental: costs beyond the horizon are ignored
+                    `horizon` steps: 4 and more dimensions. Experimental: costs beyond the horizon are estimated
+
+*Plans beyond the horizon.* Let H be the horizon and ℓ(x) the discounted number of steps until the demonstration of x
+ends, 1/(1-γ) if it was truncated. Then
+
+    V(x, s) ≈ Σ_{t<H} γ^t c_t + γ^H ℓ(x_H) c̄
+
+where c̄ is the mean of c_t over the horizon, or the last c_t if the learner has ended by then. A learner that ends early
+therefore pays for the rest of the demonstration. Once both have ended, the cost is zero.
+
+*Finding the way back.* A planner that has lost its path may not return to it within the horizon. If its last plan
+would cost less than 60 % of V at any other node of any demonstration, it continues from there.
 """
 
 from __future__ import annotations
@@ -52,6 +63,9 @@ SWEEPS = 300
 
 #: Action sequences per round of planning, number of rounds, and number of best sequences that define the next round.
 SEQUENCES, ROUNDS, ELITE = 64, 2, 8
+
+#: A planner leaves its path if its value elsewhere is below this fraction.
+LOST = 0.6
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +121,14 @@ class Nodes:
         for _ in range(horizon):
             rows.append(self.after[rows[-1]])
         return np.stack(rows[1:], axis=1)
+
+    def left(self, discount: float) -> Floats:
+        """Return the discounted number of steps (N,) until the demonstration ends."""
+        steps = np.full(len(self), np.inf)
+        for own in self.numbers():
+            if self.ended[own[-1]]:
+                steps[own] = own[-1] - own
+        return np.asarray((1.0 - discount**steps) / (1.0 - discount))
 
 
 def shifted(values: Floats, by: Integers) -> Floats:
@@ -251,29 +273,42 @@ class PlanTracker:
     ) -> None:
         self.nodes, self.model, self.horizon, self.shift = nodes, model, horizon, shift
         self.weights = discount ** np.arange(horizon)
+        self.ahead = nodes.ahead(np.arange(len(nodes)), horizon)
+        self.left = discount**horizon * nodes.left(discount)[self.ahead[:, -1]]
         self.rng, self.n = as_generator(rng), len(model.actions)
         self.reset(np.zeros(0))
 
     def reset(self, observation: Floats) -> None:
         self.node: int | None = None
+        self.plan = np.zeros((0, self.horizon), dtype=np.int64)  # the rest of the last plan, one row or none
         self.chances = np.full((self.horizon, self.n), 1.0 / self.n)  # action probabilities at each step of a plan
 
     def act(self, observation: Floats) -> int:
-        if self.node is None:
-            seen, ended = self._imagine(observation, self._draw(ELITE))
-            self.node = int(self._values(np.arange(len(self.nodes)), seen, ended).min(axis=0).argmin())
-        near = self.nodes.near(self.node, self.shift)
-        for _ in range(ROUNDS):
-            plans = self._draw(SEQUENCES)
+        for k in range(ROUNDS):
+            plans = np.vstack([self.plan, self._draw(SEQUENCES)])
             seen, ended = self._imagine(observation, plans)
-            values = shifted(self._values(near, seen, ended), near - self.node)
+            if k == 0:
+                node = self._match(seen, ended)
+                near = self.nodes.near(node, self.shift)
+            values = shifted(self._values(near, seen, ended), near - node)
             order = values.min(axis=1).argsort()[:ELITE]
             share = (plans[order][:, :, None] == np.arange(self.n)).mean(axis=0)
             self.chances = 0.1 / self.n + 0.9 * share
-        best = int(order[0])
-        self.node = int(self.nodes.after[near[values[best].argmin()]])
+            self.plan = plans[order[:1]]
+        self.node = int(self.nodes.after[near[values[order[0]].argmin()]])
+        action = int(self.plan[0, 0])
+        self.plan = np.append(self.plan[:, 1:], self.plan[:, -1:], axis=1)
         self.chances = np.vstack([self.chances[1:], np.full((1, self.n), 1.0 / self.n)])
-        return int(plans[best, 0])
+        return action
+
+    def _match(self, seen: Floats, ended: Any) -> int:
+        """Return the current node; another one at the start, by several sequences, or if the last plan is lost."""
+        few = ELITE if self.node is None else 1
+        everywhere = self._values(np.arange(len(self.nodes)), seen[:few], ended[:few]).min(axis=0)
+        best = int(everywhere.argmin())
+        if self.node is None or everywhere[best] < LOST * everywhere[self.node]:
+            return best
+        return self.node
 
     def _draw(self, count: int) -> Integers:
         """Draw action sequences (count, horizon); while there is no preference, actions are held for a while."""
@@ -287,17 +322,21 @@ class PlanTracker:
 
     def _imagine(self, observation: Floats, plans: Integers) -> tuple[Floats, Any]:
         """Return the features (m, horizon, k) along simulated action sequences, and whether they have ended by then."""
-        states, over = np.repeat(observation[None], len(plans), axis=0), np.zeros(len(plans), dtype=bool)
-        rows, ends = [], []
+        m, states, rows = len(plans), np.repeat(observation[None], len(plans), axis=0), []
         for t in range(self.horizon):
-            step = self.model.step(states, plans[:, t])
-            states = np.where(over[:, None], states, step.states)
-            over = over | step.ended
+            states = self.model.move(states, plans[:, t])
             rows.append(states)
-            ends.append(over)
-        return self.nodes.seen(np.stack(rows, axis=1)), np.stack(ends, axis=1)
+        path = np.stack(rows, axis=1)
+        ended = np.logical_or.accumulate(self.model.terminal(path.reshape(-1, path.shape[2])).reshape(m, -1), axis=1)
+        last = np.where(ended[:, -1], ended.argmax(axis=1), self.horizon - 1)  # where those that have ended stay
+        stay = np.minimum(np.arange(self.horizon), last[:, None])
+        return self.nodes.seen(np.take_along_axis(path, stay[:, :, None], axis=1)), ended
 
     def _values(self, nodes: Integers, seen: Floats, ended: Any) -> Floats:
-        """Return the cost of each sequence from each node, (m, nodes)."""
-        ahead = self.nodes.ahead(nodes, self.horizon)
-        return np.asarray(self.nodes.cost(ahead[None], seen[:, None], ended[:, None]) @ self.weights)
+        """Return the cost of each sequence from each node on, (m, nodes)."""
+        ahead = self.ahead[nodes]
+        costs = self.nodes.cost(ahead[None], seen[:, None], ended[:, None])
+        costs = np.where(self.nodes.ended[ahead] & ended[:, None], 0.0, costs)
+        values = costs @ self.weights
+        later = np.where(ended[:, None, -1], costs[..., -1], values / self.weights.sum())
+        return np.asarray(values + self.left[nodes] * later)
