@@ -153,7 +153,7 @@ def test_lines_of_drn_files_are_named(tmp_path, old, new, line, why):
 
 
 def test_programs_that_storm_cannot_build(tmp_path):
-    with pytest.raises(InvalidData, match=r"Storm cannot build it \(.*pass constants as constants='N=16'"):
+    with pytest.raises(InvalidData, match=r'Storm cannot build it \(.*pass constants as constants="N=16"'):
         db.read_chain(FILES / "dtmc/brp.pm")
     with pytest.raises(FileNotFoundError):
         db.read_chain(tmp_path / "no.pm")

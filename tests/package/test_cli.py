@@ -483,7 +483,7 @@ def test_a_guess_that_matters_is_a_note(folder):
         rows = ["a,b", "b,a"] if name == "p.csv" else ["b,a", "a,b"]
         (folder / name).write_text("state,next_state\n" + "\n".join(rows) + "\n", encoding="utf-8")
     arguments = ("estimate", "p.csv", "q.csv", "--cost", "indicator", "--replicates", "20", "--json")
-    assert "pass --initial-a and --initial-b to say" in run(*arguments)[1]
+    assert "pass --initial-a and --initial-b" in run(*arguments)[1]
     out, err = run(*arguments, "--initial-a", "a", "--initial-b", "a")
     assert json.loads(out)["value"] == pytest.approx(0, abs=1e-12)
     assert err == ""
