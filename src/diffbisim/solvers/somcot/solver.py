@@ -236,7 +236,11 @@ class SomcotCoupling(Coupling):
         check_state(problem, arrays, meta)
         state = State.restore(arrays, meta)
         check_averages(state, problem.discount)
-        return cls(problem, state)
+        coupling = cls(problem, state)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not all(np.isfinite(part).all() for part in coupling._gauged):
+                raise InvalidData("the potentials of the averages overflow")
+        return coupling
 
     # --- averages in the centered gauge, for the unscaled cost ---------------------------------------------
 
