@@ -124,8 +124,8 @@ def read_transitions(
     path : str or Path
         A table of transitions or trajectories (.csv, .tsv), a table of events (also .gz of these, .parquet, .arrow,
         .feather), or an XES log (.xes, .xes.gz).
-    states : int or list of labels, default=None
-        The state space, as for :meth:`MarkovChain.from_transitions`.
+    states : int or list, default=None
+        The number of states, or their labels, as for :meth:`MarkovChain.from_transitions`.
     id, time, state, gap, group, missing : as for :meth:`Transitions.from_frame`
         For tables of events, which need ``state``; an XES log needs none of them.
 
