@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import xarray as xr
 
 import diffbisim as db
 from diffbisim.errors import InvalidChain, InvalidCost, InvalidData
 from diffbisim.planning import optimal_policy
+from later import Later
+
+xr = Later("xarray")
 
 P = np.array([[0.9, 0.1, 0.0], [0.3, 0.3, 0.4], [0.0, 0.5, 0.5]])
 NAMES = ["a", "b", "c"]

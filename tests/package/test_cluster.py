@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
 from typer.testing import CliRunner
 
 import diffbisim as db
@@ -23,6 +22,8 @@ from diffbisim.solvers.exact import cluster as on_cluster
 @pytest.fixture(scope="module")
 def client():
     """Two worker processes, which are replaced when they are killed."""
+    from distributed import Client, LocalCluster
+
     how = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "silence_logs": 50}
     with LocalCluster(n_workers=2, **how) as cluster, Client(cluster) as client:
         yield client
