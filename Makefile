@@ -30,6 +30,8 @@ PYTEST := -m pytest -n 2 --dist worksteal
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 # The processes take all cores already: threads of BLAS and torch beside them would only spin.
 test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
+# Workers and the processes that tests start load the same files: their bytecode is kept, whatever the environment says.
+setup test test-portable test-contract test-oldest: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-portable test-contract test-oldest lint docs bench clean
 
