@@ -374,7 +374,8 @@ def _operator(
     calls = []
     for b in range(next(v.shape[0] for v in given if v is not None)):
         own = (constant if v is None else v[b] for constant, v in zip(kept[:5], given, strict=True))
-        calls.append(_Call.of(_Given(*own, kept.rewards, kept.settings)))
+        X, Y, initial_x, initial, cost = own
+        calls.append(_Call.of(_Given(X, Y, initial_x, initial, cost, kept.rewards, kept.settings)))
     tasks(_solve_and_differentiate, calls)
     values = torch.tensor([call.solve.found.value for call in calls], dtype=torch.float64)
     return [values] + [
