@@ -30,6 +30,8 @@ PYTEST := -m pytest -n 2 --dist worksteal
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 # The processes take all cores already: threads of BLAS and torch beside them would only spin.
 test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
+# Workers and the processes that tests start load the same files: their bytecode is kept, whatever the environment says.
+setup test test-portable test-contract test-oldest: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-portable test-contract test-oldest lint docs bench clean
 
@@ -69,7 +71,7 @@ bench: $(VENV)/.ready-bench
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
+	rm -rf $(VENV) $(OLDEST) .cache .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -5,6 +5,7 @@ Where everything that the tests need is there, none may be skipped: with DIFFBIS
 (where this is not Linux) are skipped.
 """
 
+import gc
 import os
 import zlib
 from pathlib import Path
@@ -42,6 +43,12 @@ def nursery():
     made = Nursery()
     yield made
     made.close()
+
+
+def pytest_collection_finish():
+    """What was loaded stays: Python need not look through all packages again and again for what can be freed."""
+    gc.collect()
+    gc.freeze()
 
 
 # --- kernels: two workers that need the same one do not both compile it ---------------------------------------------

@@ -1,15 +1,19 @@
 """Compile the kernels that the tests need, once, in two processes: the last step of ``make setup``.
 
 numba compiles a kernel when it is first called, for the types of that call, and keeps it on disk. Here every kind of
-problem is solved at its smallest. Two processes take the calls in order; what one of them is compiling the other waits
-for, as the tests do (conftest.py). What is forgotten here costs the first test that needs it its time, nothing else.
+problem is solved at its smallest, and tests that call kernels by themselves are run. Two processes take the calls in
+order; what one of them is compiling the other waits for, as the tests do (conftest.py). What is forgotten here costs
+the first test that needs it its time, nothing else.
 """
 
 import tempfile
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
@@ -59,6 +63,24 @@ def many_pairs():
 def games():
     for actions in ("matched", "lax", "directed"):
         _ = db.distance(imitation_chain(3), imitation_chain(4), np.ones((3, 4)), actions=actions).gradient
+    one = imitation_chain(3)
+    for how in ({}, {"solver": Exact(reachable=True)}):
+        db.distance(one, one, 1 - np.eye(3), **how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffbisim.solvers.exact.games.MANY", 0)
+        _ = db.distance(one, imitation_chain(4), np.ones((3, 4))).gradient
+
+
+#: They call kernels with types of their own.
+BY_THEMSELVES = (
+    "unit/test_actions.py::test_common_mass_stays_in_a_first_basis",
+    "unit/test_sinkhorn_kernels.py",
+    "agreement/test_transport.py",
+)
+
+
+def by_themselves(test):
+    pytest.main(["--quiet", "--no-header", "--no-summary", str(Path(__file__).parent / test)])
 
 
 CALLS = [
@@ -68,6 +90,9 @@ CALLS = [
     lambda: all_of(dense(3), dense(2), Somcot(50)),
     lambda: all_of(star(130), star(2)),
     lambda: all_of(sparse(4), sparse(3), SinkhornValue(epsilon=0.5)),
+    *(partial(by_themselves, test) for test in BY_THEMSELVES),
+    lambda: all_of(sparse(4), sparse(3), SinkhornPolicy(schedule="sqrt")),
+    lambda: all_of(sparse(4), sparse(3), Somcot(50)),
     many_pairs,
     games,
     lambda: db.pairwise([dense(3), dense(2)]),

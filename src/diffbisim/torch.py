@@ -89,11 +89,24 @@ def distance_and_result(
     return evaluate(X, Y, cost, settings, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
+class _Given(NamedTuple):
+    """The arguments of one distance. Those of a call of ``torch.compile`` are None where the graph has a tensor."""
+
+    X: Any
+    Y: Any
+    initial_x: Any
+    initial: Any
+    cost: Any
+    rewards: Any
+    settings: Settings
+
+
 def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call":
     """Prepare one distance of a batch; options as for :func:`distance_and_result`."""
-    given = {name: options.pop(name, None) for name in ("initial", "initial_x", "rewards")}
+    initial_x, initial, rewards = (options.pop(name, None) for name in ("initial_x", "initial", "rewards"))
     how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
-    return _Call.of(X, Y, cost, Settings(discount, **how, question=Question(**options)), **given)
+    settings = Settings(discount, **how, question=Question(**options))
+    return _Call.of(_Given(X, Y, initial_x, initial, cost, rewards, settings))
 
 
 def _solve_ahead(_: None, call: "_Call") -> None:
@@ -109,7 +122,7 @@ def evaluate(
     X: Any, Y: Any, cost: Any, settings: Settings, *, initial: Any = None, initial_x: Any = None, rewards: Any = None
 ) -> tuple[torch.Tensor, DistanceResult]:
     """Compute the value and the result; like :func:`distance_and_result`, but X may be a stream."""
-    call = _Call.of(X, Y, cost, settings, initial, initial_x, rewards)
+    call = _Call.of(_Given(X, Y, initial_x, initial, cost, rewards, settings))
     return call.value(), call.solve.found
 
 
@@ -194,7 +207,8 @@ class _Call(NamedTuple):
     like: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, X: Any, Y: Any, cost: Any, settings: Settings, initial: Any, initial_x: Any, rewards: Any) -> "_Call":
+    def of(cls, given: _Given) -> "_Call":
+        X, Y, initial_x, initial, cost, rewards, settings = given
         like = next((v for v in _flat(Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
         if like is None:
             raise InvalidArgument("no argument is a floating-point tensor; use diffbisim.distance")
@@ -291,19 +305,7 @@ def _entries(info: Any, dims: Any, parts: Any) -> Iterator[tuple[torch.Tensor | 
 # --- torch.compile ---------------------------------------------------------------------------------------------
 
 
-class _Constants(NamedTuple):
-    """The arguments of a compiled call that are not tensors; None for those that are."""
-
-    X: Any
-    Y: Any
-    initial_x: Any
-    initial: Any
-    cost: Any
-    rewards: Any
-    settings: Settings
-
-
-_kept: list[_Constants] = []  # one per compiled call; a graph can only hold its index
+_kept: list[_Given] = []  # one per compiled call; a graph can only hold its index
 
 
 def _compiled(
@@ -347,7 +349,7 @@ def _keep(X: Any, Y: Any, initial_x: Any, initial: Any, cost: Any, rewards: Any,
         kind, given = solver
         solver = kind(**{field.name: given[field.name] for field in fields(kind) if field.init})
     settings = Settings(discount, solver, tol, warm, Question(**question))
-    _kept.append(_Constants(X, Y, initial_x, initial, cost, rewards, settings))
+    _kept.append(_Given(X, Y, initial_x, initial, cost, rewards, settings))
     return len(_kept) - 1
 
 
@@ -373,7 +375,7 @@ def _operator(
     for b in range(next(v.shape[0] for v in given if v is not None)):
         own = (constant if v is None else v[b] for constant, v in zip(kept[:5], given, strict=True))
         X, Y, initial_x, initial, cost = own
-        calls.append(_Call.of(X, Y, cost, kept.settings, initial, initial_x, kept.rewards))
+        calls.append(_Call.of(_Given(X, Y, initial_x, initial, cost, kept.rewards, kept.settings)))
     tasks(_solve_and_differentiate, calls)
     values = torch.tensor([call.solve.found.value for call in calls], dtype=torch.float64)
     return [values] + [

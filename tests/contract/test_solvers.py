@@ -3,7 +3,7 @@
     solver × what it starts from × how that came here × option × end × threads × kind of problem
 
 A new solver, source, passage, option or end joins by one line in a table below. The product has some eighty thousand
-combinations, of which about eight hundred are tried: enough for every *pair* of values of any two factors, every triple
+combinations, of which about a thousand are tried: enough for every *pair* of values of any two factors, every triple
 (solver, source, end), and for cold starts every (solver, option, end, threads) to occur. `make test-contract` tries all
 combinations of the others, while the kinds of problems take turns: six thousand. (benchmarks/long/bounds.py draws from
 the rest, as many as wanted.) The oracles are exact integers (oracles/enclosure.py) and, for the entropic
@@ -17,6 +17,7 @@ import pickle
 import random
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -503,7 +504,10 @@ def covered(case):
 
 
 def sample():
-    """Cases of the product, in random but fixed order, that try something new."""
+    """Cases of the product, in random but fixed order, that try something new; less those that others have made up for.
+
+    A later case often tries all that was new in an earlier one.
+    """
     every, seen, cases = list(possible()), set(), []
     random.Random(1).shuffle(every)
     for case in every:
@@ -511,7 +515,13 @@ def sample():
         if new:
             seen |= new
             cases.append(case)
-    return sorted(cases, key=str)
+    times, kept = Counter(what for case in cases for what in covered(case)), []
+    for case in cases:
+        if min(times[what] for what in covered(case)) > 1:
+            times.subtract(covered(case))
+        else:
+            kept.append(case)
+    return sorted(kept, key=str)
 
 
 @cache

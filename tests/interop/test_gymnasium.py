@@ -1,8 +1,5 @@
 """Gymnasium: tables, walks, the reward as a wrapper, and imitation in environments that are only sampled."""
 
-import subprocess
-import sys
-
 import gymnasium
 import numpy as np
 import pytest
@@ -224,19 +221,3 @@ def test_reward_as_array_and_picture():
     ax = found.reward.plot()
     np.testing.assert_array_equal(ax.images[0].get_array(), found.reward.table)
     assert found.reward.plot(ax) is ax
-
-
-def test_tables_and_compression_need_no_torch():
-    """In a process where torch and Stable-Baselines3 cannot be imported."""
-    code = (
-        "import sys; sys.modules['torch'] = sys.modules['stable_baselines3'] = None\n"
-        "import diffbisim as db\n"
-        "from diffbisim.data.gymnasium import as_env\n"
-        "from diffbisim.imitate.environment import Sampling\n"
-        "mdp = db.examples.imitation_chain()\n"
-        "how = Sampling(steps=60, rounds=1, resets=1, iterations=1)\n"
-        "found = db.imitate(as_env(mdp), [[0, 1, 2, 3, 4]], discount=0.9, sampling=how, max_iterations=1)\n"
-        "print(found.policy.shape, db.compress(db.examples.block_chain(2, 2), 2).chain.n_states)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("(5, 4) 2\n", 0), done.stderr

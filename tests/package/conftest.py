@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HINT = "the page is not opened in a browser: apt-get install chromium"
@@ -14,6 +13,8 @@ QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-ne
 def browser():
     if CHROMIUM is None:
         pytest.skip(HINT)
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield started

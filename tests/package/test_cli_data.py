@@ -103,7 +103,8 @@ def test_completion_is_offered():
 @pytest.mark.parametrize("solver", ["exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot"])
 def test_bounds_of_every_solver_hold_the_exact_value(folder, solver):
     exact = db.distance(db.read_chain("a.npz"), db.read_chain("b.npz")).value
-    out, err = run("distance", "a.npz", "b.npz", "--solver", solver, "--seed", 3, "--json")
+    few = ("--max-iterations", 2000) if solver == "somcot" else ()  # its bounds are true after any number of steps
+    out, err = run("distance", "a.npz", "b.npz", "--solver", solver, "--seed", 3, "--json", *few)
     report = json.loads(out)
     assert err == ""
     assert report["lower"] - 1e-8 <= exact <= report["upper"] + 1e-8
@@ -284,17 +285,17 @@ def test_compress_finds_the_blocks_and_draws_them(folder):
     assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("kernel", ["full", "masked"])
-def test_fit_finds_the_chain(folder, kernel):
-    out, _ = run("fit", "b.npz", "--kernel", kernel, "--tol", 1e-3, "--json", "--output", "fitted.npz")
+@pytest.mark.parametrize(("kernel", "tol"), [("full", 1e-2), ("masked", 1e-3)])
+def test_fit_finds_the_chain(folder, kernel, tol):
+    """A softmax has no zeros, and takes long to come near them."""
+    out, _ = run("fit", "b.npz", "--kernel", kernel, "--tol", tol, "--json", "--output", "fitted.npz")
     report = json.loads(out)
     fitted = db.distance(db.read_chain("b.npz"), db.read_chain("fitted.npz"))
     assert fitted.value == pytest.approx(report["distance"], abs=1e-6)
-    if kernel == "masked":
-        assert report["upper"] <= 3e-3 + 1e-9  # tol times the largest cost
-    else:  # a softmax has no zeros, and takes long to come near them: what the library finds, to the last digit
+    assert report["upper"] <= 3 * tol + 1e-9  # tol times the largest cost
+    if kernel == "full":  # what the library finds, to the last digit
         chain = db.read_chain("b.npz")
-        same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=1e-3, steps=200)
+        same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=tol, steps=200)
         assert report["upper"] == pytest.approx(same.distance.upper, abs=1e-12)
 
 

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
 from typer.testing import CliRunner
 
 import diffbisim as db
@@ -22,10 +21,16 @@ from diffbisim.solvers.exact import cluster as on_cluster
 
 @pytest.fixture(scope="module")
 def client():
-    """Two worker processes, which are replaced when they are killed."""
+    """Two worker processes, which are replaced when they are killed: forks of one that has loaded what they need."""
+    import dask
+    from distributed import Client, LocalCluster
+    from distributed.utils import get_mp_context
+
     how = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "silence_logs": 50}
-    with LocalCluster(n_workers=2, **how) as cluster, Client(cluster) as client:
-        yield client
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload(["distributed", "diffbisim.solvers.exact.cluster"])
+        with LocalCluster(n_workers=2, **how) as cluster, Client(cluster) as client:
+            yield client
 
 
 def sparse_chain(seed, n, k=4):

@@ -5,6 +5,7 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -52,8 +53,14 @@ def alone(monkeypatch):
     monkeypatch.setattr(average_cost, "_peer", lambda: None)
 
 
+@cache
+def ran(module, settings):
+    """What an experiment finds: computed once, also for the files that it leaves."""
+    return module.run(settings)
+
+
 def test_landscape_against_closed_form_and_differences():
-    outcome = landscape.run(landscape.Settings(points=9, n_states=7))
+    outcome = ran(*SMALL["landscape"])
     found = landscape.summary(outcome)
     assert found["largest_error_of_distance"] <= 1e-10
     assert found["largest_error_of_derivative"] <= 1e-6
@@ -63,7 +70,7 @@ def test_landscape_against_closed_form_and_differences():
 
 
 def test_adapted_distances_meet_the_closed_form():
-    outcome = adapted_paths.run(adapted_paths.Settings(grids=(11, 21), paths=(100, 3_000), seeds=2))
+    outcome = ran(*SMALL["adapted_paths"])
     found = adapted_paths.summary(outcome)
     assert found["known"] == pytest.approx(1.58015, abs=1e-5)
     assert found["error_of_richardson"] <= 0.02 < found["error_of_finest_grid"]  # order n^-4 and n^-2
@@ -72,7 +79,7 @@ def test_adapted_distances_meet_the_closed_form():
 
 
 def test_average_cost_lies_between_its_bounds():
-    outcome = average_cost.run(average_cost.Settings(nodes=(12, 16), seeds=2))
+    outcome = ran(*SMALL["average_cost"])
     coupled, by_node, independent = np.moveaxis(outcome.costs, -1, 0)
     assert (by_node <= coupled * (1 + 1e-9)).all()
     assert (coupled <= independent).all()
@@ -98,7 +105,7 @@ def test_average_cost_beside_pyotc(monkeypatch):
 
 
 def test_blocks_are_found():
-    outcome = blocks.run(blocks.Settings(n_blocks=3, block_size=2))
+    outcome = ran(*SMALL["blocks"])
     assert outcome.lower == 0
     assert outcome.upper <= 1e-8
     assert outcome.classes.tolist() == [0, 0, 1, 1, 2, 2]
@@ -106,7 +113,7 @@ def test_blocks_are_found():
 
 
 def test_solvers_agree():
-    outcome = agreement.run(agreement.Settings(sizes=((2, 3), (3, 3)), repeats=1))
+    outcome = ran(*SMALL["agreement"])
     found = agreement.summary(outcome)
     assert found["largest_difference"] <= 1e-8
     assert max(found["largest_gap_exact"], found["largest_gap_lp"]) <= 1e-9
@@ -114,7 +121,7 @@ def test_solvers_agree():
 
 
 def test_drift_is_found_from_kernel_and_samples():
-    outcome = drift.run(drift.Settings(starts=(-2.0,), n_samples=2_000, seeds=1, replicates=4))
+    outcome = ran(*SMALL["drift"])
     found = drift.summary(outcome)
     assert found["error"]["from -2"] <= 1e-6
     assert found["error"]["constant steps"] > 1e-6
@@ -162,31 +169,30 @@ def test_formulas_of_experts_solve_their_tasks():
 
 
 def test_the_step_rule_needs_no_rate():
-    outcome = learning_rate.run(learning_rate.Settings(rates=(0.1,), steps=60))
+    outcome = ran(*SMALL["learning_rate"])
     assert outcome.curves["step rule"][-1] <= 1e-7 < outcome.curves["Adam 0.1"][-1]
 
 
 def test_the_gradient_becomes_exact_with_the_inner_solve():
-    outcome = inner_iterations.run(inner_iterations.Settings(inner=(1, 12), n_states=6))
+    outcome = ran(*SMALL["inner_iterations"])
     assert outcome.bias[-1] <= 1e-9 < outcome.bias[0]
 
 
 def test_warm_starts_and_a_single_loop_save_work():
-    outcome = warm_start.run(warm_start.Settings(steps=60, sizes=((6, 3),)))
+    outcome = ran(*SMALL["warm_start"])
     work = warm_start.summary(outcome)["inner_work"]
     assert work["single loop"] < work["double loop, warm"] < work["double loop, cold"]
 
 
 def test_drift_is_found_by_either_inner_solver():
-    settings = inner_solvers.Settings(true_drift=1.0, start=-1.0, n_states=6, double=2000, single=2000, seeds=1)
-    found = inner_solvers.summary(inner_solvers.run(settings))
+    found = inner_solvers.summary(ran(*SMALL["inner_solvers"]))
     assert found["median_error"]["exact"] <= 1e-6
     assert max(found["largest_error"].values()) <= 0.1
     assert 2 * found["iterations"]["SOMCOT, single loop"] <= found["iterations"]["SOMCOT, double loop"]
 
 
 def test_marginals_cannot_tell_but_the_distance_can():
-    outcome = imitation_marginals.run(imitation_marginals.Settings(points=5))
+    outcome = ran(*SMALL["imitation_marginals"])
     found = imitation_marginals.summary(outcome)
     assert found["largest_difference_of_marginals"] <= 1e-14
     assert found["largest_error_of_distance"] <= 1e-10
@@ -222,7 +228,7 @@ def test_likelihood_leads_on_the_chain_and_errors_shrink_with_the_data():
 
 def test_the_metric_is_ahead_where_likelihood_is_not_enough():
     """Known: in the abstract chain a mixture of the actions reproduces the expert, in the rest no policy does."""
-    outcome = imitation_needs_metric.run(imitation_needs_metric.Settings(size=5, seeds=2, iterations=60))
+    outcome = ran(*SMALL["imitation_needs_metric"])
     found = imitation_needs_metric.summary(outcome)
     assert len(found) == 6
     assert found["abstract chain"]["D-BOT"]["distance"] <= 1e-3
@@ -253,7 +259,7 @@ def test_period():
 
 
 def test_error_falls_with_the_root_of_the_data_unless_biased():
-    outcome = imitation_data.run(imitation_data.Settings(numbers=(500, 50_000), seeds=3))
+    outcome = ran(*SMALL["imitation_data"])
     ours, biased = (imitation_data.medians(outcome, name) for name in ("D-BOT", "PW-DICE"))
     assert ours[1] == pytest.approx(0.1 * ours[0], rel=0.6)  # chance: three seeds
     assert biased[1] >= 0.9 * biased[0]
@@ -261,11 +267,10 @@ def test_error_falls_with_the_root_of_the_data_unless_biased():
 
 def test_gymnasium_returns_come_close():
     """Known: CliffWalking's best return is -13, its expert deterministic: every state that matters is seen."""
-    settings = imitation_gymnasium.Settings(("CliffWalking-v1", "FrozenLake-v1"), iterations=30)
-    outcome = imitation_gymnasium.run(settings)
+    outcome = ran(*SMALL["imitation_gymnasium"])
     found = imitation_gymnasium.summary(outcome)
     assert outcome.expert_return["CliffWalking-v1"] == pytest.approx(-13)
-    for name in settings.environments:
+    for name in outcome.expert_return:
         assert found[f"{name}, D-BOT"]["share_of_return"] >= 0.99
         assert found[f"{name}, D-BOT"]["distance"] <= 0.01
         assert found[f"{name}, D-BOT, simplest"]["distance"] <= 1e-3  # the expert is deterministic
@@ -292,7 +297,7 @@ def test_without_cvxpy_the_other_methods_run(monkeypatch):
 
 
 def test_compression_stops_at_the_blocks():
-    outcome = compression.run(compression.Settings(sizes=(2, 3, 4), n_blocks=3, block_size=2, restarts=1, seeds=2))
+    outcome = ran(*SMALL["compression"])
     found = compression.summary(outcome)
     assert found["recommended"] == 3
     assert max(found["learned"]["3"], found["given"]["4"]) <= 1e-6 < found["given"]["2"]
@@ -300,8 +305,7 @@ def test_compression_stops_at_the_blocks():
 
 
 def test_noisy_blocks_are_found_and_nearer_than_the_averages_tried():
-    settings = noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=3, block_size=3, restarts=1)
-    outcome = noisy_blocks.run(settings)
+    outcome = ran(*SMALL["noisy_blocks"])
     found = noisy_blocks.summary(outcome)
     assert found["worst_ratio_to_a_competitor"] <= 1
     assert found["runs_with_blocks_recovered"] == 1
@@ -311,7 +315,7 @@ def test_noisy_blocks_are_found_and_nearer_than_the_averages_tried():
 
 
 def test_metrics_of_worlds_are_in_order_and_bound_values():
-    outcome = mdp_metrics.run(mdp_metrics.Settings(worlds=("four rooms", "FrozenLake 8x8")))
+    outcome = ran(*SMALL["mdp_metrics"])
     for found in mdp_metrics.summary(outcome).values():
         assert found["lax_above_matched"] <= 1e-5
         assert max(found["largest_share"][name] for name in ("Ferns (matched)", "lax")) <= 1 + 1e-3
@@ -321,13 +325,13 @@ def test_metrics_of_worlds_are_in_order_and_bound_values():
 
 
 def test_value_bounds_are_never_violated():
-    found = mdp_values.summary(mdp_values.run(mdp_values.Settings(n_states=5, mdps=4, rooms=False)))
+    found = mdp_values.summary(ran(*SMALL["mdp_values"]))
     assert found["violations"] == 0
     assert found["pairs"] == 3 * 3 * 4 * 20
 
 
 def test_the_best_of_many_candidates_loses_least():
-    outcome = mdp_abstraction.run(mdp_abstraction.Settings(sizes=(10, 40), restarts=4, influences=(1e-2,)))
+    outcome = ran(*SMALL["mdp_abstraction"])
     loss = mdp_abstraction.summary(outcome)["loss"]
     for size in ("10", "40"):
         assert loss["abstract"][size] <= min(own[size] for own in loss.values())
@@ -356,56 +360,58 @@ def test_ties_are_called_ties():
     assert standing(np.array([1e-12]), {"zero too": np.array([3e-9])}) == ([], ["zero too"])
 
 
+#: Small versions: mostly those that the tests above look into.
 SMALL = {
-    "drift": (drift, drift.Settings(starts=(1.0,), n_samples=500, seeds=1, replicates=2, constant_steps=3)),
-    "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), steps=3)),
-    "inner_iterations": (inner_iterations, inner_iterations.Settings(inner=(1, 2), n_states=4)),
-    "warm_start": (warm_start, warm_start.Settings(steps=3, sizes=((4, 2),))),
-    "inner_solvers": (inner_solvers, inner_solvers.Settings(n_states=4, steps=3, double=100, single=200, seeds=2)),
-    "landscape": (landscape, landscape.Settings(points=5, n_states=5)),
-    "blocks": (blocks, blocks.Settings(n_blocks=2, block_size=2)),
-    "agreement": (agreement, agreement.Settings(sizes=((2, 2), (2, 3)), repeats=1)),
-    "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(n_states=3, points=3)),
-    "adapted_paths": (adapted_paths, adapted_paths.Settings(grids=(5, 9), paths=(30, 60), seeds=2)),
-    "average_cost": (average_cost, average_cost.Settings(nodes=(10, 12), seeds=2)),
-    "compression": (
-        compression,
-        compression.Settings(sizes=(1, 2), n_blocks=2, block_size=2, restarts=1, seeds=1),
+    "drift": (drift, drift.Settings(starts=(-2.0,), n_samples=2_000, seeds=1, replicates=4)),
+    "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), steps=60)),
+    "inner_iterations": (inner_iterations, inner_iterations.Settings(inner=(1, 12), n_states=6)),
+    "warm_start": (warm_start, warm_start.Settings(steps=60, sizes=((6, 3),))),
+    "inner_solvers": (
+        inner_solvers,
+        inner_solvers.Settings(true_drift=1.0, start=-1.0, n_states=6, double=2000, single=2000, seeds=1),
     ),
+    "landscape": (landscape, landscape.Settings(points=9, n_states=7)),
+    "blocks": (blocks, blocks.Settings(n_blocks=3, block_size=2)),
+    "agreement": (agreement, agreement.Settings(sizes=((2, 3), (3, 3)), repeats=1)),
+    "imitation_marginals": (imitation_marginals, imitation_marginals.Settings(points=5)),
+    "adapted_paths": (adapted_paths, adapted_paths.Settings(grids=(11, 21), paths=(100, 3_000), seeds=2)),
+    "average_cost": (average_cost, average_cost.Settings(nodes=(12, 16), seeds=2)),
+    "compression": (compression, compression.Settings(sizes=(2, 3, 4), n_blocks=3, block_size=2, restarts=1, seeds=2)),
     "noisy_blocks": (
         noisy_blocks,
-        noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=2, block_size=2, restarts=1),
+        noisy_blocks.Settings(noise=(0.05,), seeds=(0,), n_blocks=3, block_size=3, restarts=1),
     ),
-    "imitation_chain": (imitation_chain, imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5))),
-    "imitation_data": (imitation_data, imitation_data.Settings(numbers=(50, 100), seeds=1)),
-    "imitation_literal": (imitation_literal, imitation_literal.Settings(n_states=3, starts=2, iterations=12)),
+    "imitation_chain": (
+        imitation_chain,
+        imitation_chain.Settings(seeds=1, expert_transitions=50, iterations=(1, 5)),
+    ),
+    "imitation_data": (imitation_data, imitation_data.Settings(numbers=(500, 50_000), seeds=3)),
+    "imitation_literal": (
+        imitation_literal,
+        imitation_literal.Settings(n_states=3, starts=2, iterations=12),
+    ),
     "imitation_gymnasium": (
         imitation_gymnasium,
-        imitation_gymnasium.Settings(("FrozenLake-v1",), transitions=500, iterations=3),
+        imitation_gymnasium.Settings(("CliffWalking-v1", "FrozenLake-v1"), iterations=30),
     ),
     "control": (
         control,
         control.Settings(methods=(control.OURS,), options=Control(300, 2, demonstrations=1, cells=50)),
     ),
-    "mdp_metrics": (mdp_metrics, mdp_metrics.Settings(worlds=("four rooms",))),
-    "mdp_values": (mdp_values, mdp_values.Settings(n_states=4, mdps=1, rooms=False)),
-    "mdp_abstraction": (
-        mdp_abstraction,
-        mdp_abstraction.Settings(sizes=(10, 40), restarts=1, influences=(1e-2,)),
-    ),
-    "imitation_needs_metric": (
-        imitation_needs_metric,
-        imitation_needs_metric.Settings(size=5, seeds=1, iterations=3),
-    ),
+    "mdp_metrics": (mdp_metrics, mdp_metrics.Settings(worlds=("four rooms", "FrozenLake 8x8"))),
+    "mdp_values": (mdp_values, mdp_values.Settings(n_states=5, mdps=4, rooms=False)),
+    "mdp_abstraction": (mdp_abstraction, mdp_abstraction.Settings(sizes=(10, 40), restarts=4, influences=(1e-2,))),
+    "imitation_needs_metric": (imitation_needs_metric, imitation_needs_metric.Settings(size=5, seeds=2, iterations=60)),
 }
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_leaves_its_files(name, tmp_path, monkeypatch):
-    (module, settings), outcomes = SMALL[name], []
-    monkeypatch.setattr(module, "run", lambda settings, run=module.run: outcomes.append(run(settings)) or outcomes[-1])
+    module, settings = SMALL[name]
+    outcome, asked = ran(module, settings), []
+    monkeypatch.setattr(module, "run", lambda given: asked.append(given) or outcome)
     finished = finish(module, name, settings, tmp_path)
-    (outcome,) = outcomes
+    assert asked == [settings]
     figure, rows, numbers = finished.files
     assert figure.read_bytes().startswith(b"\x89PNG")
     with rows.open(encoding="utf-8") as file:
@@ -446,7 +452,7 @@ def test_all_are_run_in_their_order_and_unknown_names_refused(tmp_path, monkeypa
 
 def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
     """The second experiment is interrupted; the next run takes the first from its files and runs only the second."""
-    began, small = [], agreement.run(SMALL["agreement"][1])
+    began, small = [], ran(*SMALL["agreement"])
 
     def watched(settings, run=blocks.run):
         began.append("blocks")

@@ -12,11 +12,13 @@ import diffbisim as db
 STEPS = {
     "import diffbisim as db": set(),
     "X, Y = db.examples.random_chain(8, 0), db.examples.random_chain(8, 1)": {"numpy", "scipy", "scipy.sparse"},
-    "db.distance(X, Y)": {"numba", "scipy.optimize"},
+    "import diffbisim.mdp, diffbisim.cost, diffbisim.data, diffbisim.lumping; db.plot": set(),
+    "db.distance(X, Y)": {"numba", "scipy.optimize", "scipy.spatial"},
+    "db.plot.elbow([1], [0.0])": {"matplotlib"},  # and not pyplot: no window opens
 }
 HEAVY = (
-    "numpy", "scipy", "scipy.sparse", "scipy.optimize", "scipy.stats", "numba", "torch", "jax", "matplotlib", "rich",
-    "typer", "gymnasium", "cvxpy", "pandas",
+    "numpy", "scipy", "scipy.sparse", "scipy.optimize", "scipy.spatial", "scipy.stats", "numba", "torch", "jax",
+    "matplotlib", "matplotlib.pyplot", "rich", "typer", "gymnasium", "cvxpy", "pandas", "polars", "xarray",
 )  # fmt: skip
 
 

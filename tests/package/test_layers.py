@@ -1,14 +1,14 @@
 """Imports run one way: every import of every module, also those inside functions, goes down the list or stays level.
 
-What stays level runs one way, too: there are no cycles.
+What stays level runs one way, too: there are no cycles. And no function is too long to read, or takes too much.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
-import pytest
-
 import diffbisim
+from cases import each
 
 ROOT = Path(diffbisim.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -50,6 +50,11 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def for_annotations(tree):
     """What stands under ``if TYPE_CHECKING:`` and is never imported by a program that runs."""
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
@@ -58,7 +63,7 @@ def for_annotations(tree):
 
 def imported(path, annotations=True):
     """(line, dotted name below diffbisim) of every import of our own in a file, wherever it stands."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     skipped = set() if annotations else for_annotations(tree)
     for node in ast.walk(tree):
         if node in skipped:
@@ -83,7 +88,7 @@ def home(name):
     return diffbisim._HOME.get(first, {"examples": "data"}.get(first, ""))  # "": __version__
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: name_of(path) or "diffbisim")
+@each(path=MODULES)
 def test_imports_run_one_way(path):
     own = name_of(path)
     if not own:
@@ -142,7 +147,52 @@ def test_the_walk_sees_lazy_imports(tmp_path):
         "def f():\n    from diffbisim.cli import main\n    import diffbisim.solvers.exact\n", encoding="utf-8"
     )
     assert list(imported(path)) == list(imported(path, False)) == [(2, "cli.main"), (3, "solvers.exact")]
+    path = tmp_path / "another.py"  # files are read once
     path.write_text("if TYPE_CHECKING:\n    from diffbisim.cli import main\n", encoding="utf-8")
     assert list(imported(path)) == [(2, "cli.main")]
     assert not list(imported(path, False))
     assert home("lump") == "lumping"
+
+
+# --- the size of functions --------------------------------------------------------------------------------------------
+
+LINES, PARAMETERS = 60, 7
+
+
+def too_large(tree, parameters=PARAMETERS):
+    """What a module says of its functions that are too long (without the docstring), or take too much by position.
+
+    Options that are given by name do not count, nor does what a method belongs to. Kernels take what a tuple would
+    cost them.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        body = node.body[ast.get_docstring(node) is not None :]
+        lines = node.end_lineno - body[0].lineno + 1 if body else 0
+        if lines > LINES:
+            yield f"{node.name} has {lines} lines; at most {LINES} can be taken in at once"
+        taken = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        taken = taken[taken[:1] in (["self"], ["cls"]) :]
+        compiled = any("njit" in ast.unparse(decorator) for decorator in node.decorator_list)
+        if len(taken) > parameters and not compiled:
+            yield f"{node.name} takes {len(taken)} arguments by position; hand over together what belongs together"
+
+
+def test_functions_can_be_taken_in_at_once():
+    """In commands of the command line, the parameters are its options."""
+    found = {
+        name_of(path): list(too_large(parsed(path), 99 if "cli" in path.parts else PARAMETERS)) for path in MODULES
+    }
+    assert not {name: told for name, told in found.items() if told}
+
+
+def test_what_is_too_large_is_told():
+    """The test tests: one line and one parameter too many, and neither for a docstring, an option, self or a kernel."""
+    many, few = (", ".join(f"a{k}" for k in range(n)) for n in (PARAMETERS + 1, PARAMETERS))
+    long = "    x = 1\n" * LINES
+    fine = f'def f({few}, *, b):\n    """A\n    B"""\n{long}\nclass C:\n    def g(self, {few}): pass\n'
+    kernel = f"@njit(cache=True)\ndef h({many}): pass\n"
+    assert not list(too_large(ast.parse(fine + kernel)))
+    told = list(too_large(ast.parse(f"def f({many}):\n{long}    x = 1\n")))
+    assert [" ".join(line.split()[:3]) for line in told] == [f"f has {LINES + 1}", f"f takes {PARAMETERS + 1}"]

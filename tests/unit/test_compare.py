@@ -139,7 +139,7 @@ def test_steps_of_few_episodes_are_drawn_as_a_markov_chain_draws_them(lag):
 
 def test_one_trajectory_in_each_group_has_an_honest_standard_error():
     """The bootstrap of one episode would find none at all; the truth is how new data scatter."""
-    how = {"rewards": REWARDS, "initial": 2, "discount": 0.9, "replicates": 40, "permutations": 19}
+    how = {"rewards": REWARDS, "initial": 2, "discount": 0.9, "replicates": 20, "permutations": 19}
 
     def one(seed):
         sides = [data(drift, [seed, k], episodes=1, length=400) for k, drift in enumerate((0.0, 1.5))]

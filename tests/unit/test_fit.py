@@ -1,8 +1,6 @@
 """Fitting: known answers, work counted, runs resumed to the bit."""
 
 import runpy
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,15 +258,6 @@ def test_example_of_a_neural_kernel_runs_and_fits():
     result = runpy.run_path(str(path))["result"]
     assert result.value <= 0.1 * result.curve()[0]
     assert result.chain.n_states == 50
-
-
-def test_without_torch_the_remedy_is_named():
-    code = (
-        "import sys; sys.modules['torch'] = None\nimport diffbisim as db\nX = db.examples.cycle(2)\n"
-        "try:\n    db.fit(X, object())\nexcept db.MissingExtra as error:\n    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'diffbisim[torch]'" in done.stdout
 
 
 def test_a_name_of_a_solver_is_its_object_and_the_default_may_be_another():

@@ -1,8 +1,5 @@
 """Lumping against brute force in exact rationals, against all partitions, and against its own promises."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -268,8 +265,3 @@ def test_a_hundred_thousand_states_in_linear_ish_work(n_classes):
     assert len(np.unique(result.labels * n_classes + cls)) == n_classes
     assert result.residual <= 1e-14
     assert result.edges_scanned <= P.nnz * (2 + np.log2(n))
-
-
-def test_importing_lumping_does_not_load_numba():
-    code = "import sys, diffbisim.lumping; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

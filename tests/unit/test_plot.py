@@ -1,8 +1,5 @@
 """Pictures: what is drawn is the data, on the axes given, and nothing global is touched."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -214,12 +211,3 @@ def test_smoke_every_picture_is_drawn(result, tmp_path):
     for k, ax in enumerate(drawn):
         assert isinstance(ax.figure, Figure)
         ax.figure.savefig(tmp_path / f"{k}.png")
-
-
-def test_no_window_and_no_import_until_something_is_drawn():
-    code = (
-        "import sys, diffbisim as db; db.plot; print('matplotlib' in sys.modules); "
-        "db.plot.elbow([1], [0.0]); print('matplotlib.pyplot' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]

@@ -152,6 +152,17 @@ def class_kernels(mdp: MDP, labels: Integers, weight: Floats | None = None) -> F
     return np.asarray(P / P.sum(axis=2, keepdims=True))
 
 
+def class_mdp(mdp: MDP, labels: Integers) -> MDP:
+    """Return the abstract MDP of a partition: kernels and rewards are means over the classes, initial ones sums."""
+    assert mdp.rewards is not None  # checked by the caller
+    return MDP(
+        class_kernels(mdp, labels),
+        initial=np.bincount(labels, weights=mdp.initial),
+        rewards=class_means(labels, mdp.rewards),
+        actions=mdp.actions,
+    )
+
+
 def pushed(mdp: MDP, labels: Integers) -> Floats:
     """Return φ#P_a(s), the probabilities of the classes, with rows a n + s: (n_actions n, k)."""
     s, k = mdp._stacked, int(labels.max()) + 1

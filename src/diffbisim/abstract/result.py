@@ -15,7 +15,7 @@ from diffbisim.abstract.model import (
     Family,
     Ground,
     certified_losses,
-    class_kernels,
+    class_mdp,
     class_means,
     encoder_errors,
     policy_errors,
@@ -104,24 +104,6 @@ class AbstractionResult:
     features: Floats
     complete: bool = True
 
-    @classmethod
-    def of(
-        cls, ground: MDP, labels: Integers, discount: float, method: str, candidates: tuple[Candidate, ...],
-        features: Floats, complete: bool = True,
-    ) -> "AbstractionResult":  # fmt: skip
-        """Build the abstraction of a partition, with means over its classes.
-
-        Parameters are the attributes of the same names; `labels` (n,) are numbered by first appearance.
-        """
-        assert ground.rewards is not None  # checked by the caller
-        small = MDP(
-            class_kernels(ground, labels),
-            initial=np.bincount(labels, weights=ground.initial),
-            rewards=class_means(labels, ground.rewards),
-            actions=ground.actions,
-        )
-        return cls(ground, small, labels, discount, method, candidates, features, complete)
-
     @property
     def n_states(self) -> int:
         """Number of abstract states, at most as many as requested."""
@@ -182,11 +164,12 @@ class AbstractionResult:
             raise InvalidData("the first feature is not the reward of the MDP; the file is damaged")
         rows = entry(meta, "candidates", lambda rows: isinstance(rows, list), "a list of what was tried")
         tried = numbers(arrays, "candidates", (len(rows), n), np.int64, least=0, most=n - 1)
-        return cls.of(
-            ground, _partition(numbers(arrays, "labels", (n,), np.int64, least=0, most=n - 1)),
+        labels = _partition(numbers(arrays, "labels", (n,), np.int64, least=0, most=n - 1))
+        return cls(
+            ground, class_mdp(ground, labels), labels,
             check_discount(entry(meta, "discount", is_number, "a number")),
             entry(meta, "method", _is_name, "a name"),
-            tuple(_candidate(row, labels) for row, labels in zip(rows, tried, strict=True)), features,
+            tuple(_candidate(row, classes) for row, classes in zip(rows, tried, strict=True)), features,
             entry(meta, "complete", lambda value: isinstance(value, bool), "true or false"),
         )  # fmt: skip
 

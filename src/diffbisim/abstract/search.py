@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.abstract.model import Ground, best_actions
+from diffbisim.abstract.model import Ground, best_actions, class_mdp
 from diffbisim.abstract.partitions import Metric, balls, medians, numbered, pairs
 from diffbisim.abstract.result import AbstractionResult, Candidate
 from diffbisim.chain import Transitions
@@ -119,40 +119,41 @@ def abstract(
         raise InvalidArgument(f"method is {method!r}; use one of {', '.join(map(repr, METHODS))}")
     k = _positive(n_states, "n_states")
     deadline = time.monotonic() + _seconds(time_limit)
-    search = Search(given, γ, ψ, k, method, _positive(restarts, "restarts"), deadline)
-    tried, complete = search.run(as_generator(rng), progress)
+    search = Search(given, γ, ψ, k, deadline)
+    tried, complete = search.run(method, _positive(restarts, "restarts"), as_generator(rng), progress)
     best = min(tried, key=lambda row: getattr(row, score))
-    return AbstractionResult.of(given, best.labels, γ, best.method, tuple(tried), ψ, complete)
+    small = class_mdp(given, best.labels)
+    return AbstractionResult(given, small, best.labels, γ, best.method, tuple(tried), ψ, complete)
 
 
 class Search:
     """The candidates of one call, on the quotient by exact equivalence."""
 
-    def __init__(
-        self, mdp: MDP, discount: float, features: Floats, k: int, method: str, restarts: int, deadline: float
-    ) -> None:
+    def __init__(self, mdp: MDP, discount: float, features: Floats, k: int, deadline: float) -> None:
         rows = np.ascontiguousarray(features.reshape(mdp.n_states, -1)) + 0.0  # turns -0.0 into 0.0
         self.merged = lump(mdp) if features.shape[2] == 1 else lump(mdp, key=[row.tobytes() for row in rows])
         first = np.unique(self.merged.labels, return_index=True)[1]
         weight = np.bincount(self.merged.labels).astype(np.float64)
         self.ground, self.features = Ground.of(self.merged.mdp, discount, weight), features[first]
-        self.k, self.method, self.restarts, self.deadline = k, method, restarts, deadline
+        self.k, self.deadline = k, deadline
 
-    def run(self, rng: np.random.Generator, progress: Progress) -> tuple[list[Candidate], bool]:
+    def run(
+        self, method: str, restarts: int, rng: np.random.Generator, progress: Progress
+    ) -> tuple[list[Candidate], bool]:
         """Try candidates, at least one, until the deadline; return them, and whether they are complete."""
         if self.merged.n_states <= self.k:
             return [self._candidate("lump", -1, np.arange(self.merged.n_states))], True
         tried: list[Candidate] = []
-        kinds = self._kinds()
-        with tracking(progress, len(kinds) * self.restarts, "candidates") as advance:
-            for seed, (method, make, child) in enumerate(self._all(kinds, rng)):
+        kinds = self._kinds(method)
+        with tracking(progress, len(kinds) * restarts, "candidates") as advance:
+            for seed, (kind, make, child) in enumerate(self._all(kinds, restarts, rng)):
                 if tried and time.monotonic() > self.deadline:
                     return tried, False
-                tried.append(self._candidate(method, seed // len(kinds), make(child)))
+                tried.append(self._candidate(kind, seed // len(kinds), make(child)))
                 advance(1)
         return tried, True
 
-    def _kinds(self) -> dict[str, Callable[[np.random.Generator], Integers]]:
+    def _kinds(self, method: str) -> dict[str, Callable[[np.random.Generator], Integers]]:
         """Return the generators of candidates of the method, by name, cheap ones first."""
         k, weight = self.k, self.ground.weight
 
@@ -167,16 +168,16 @@ class Search:
             "balls": lambda rng: balls(self.bisimulation.table, k, rng),
             "greedy": lambda rng: pairs(self.bisimulation.table, k, rng),
         }
-        if self.method != "best":
-            return {self.method: makers[self.method]}
+        if method != "best":
+            return {method: makers[method]}
         cells = sum(_transitions(P) ** 2 for P in self.merged.mdp.transition)
         return makers if cells <= AFFORDABLE else {name: makers[name] for name in ("q", "action")}
 
     def _all(
-        self, kinds: dict[str, Callable[[np.random.Generator], Integers]], rng: np.random.Generator
+        self, kinds: dict[str, Callable[[np.random.Generator], Integers]], restarts: int, rng: np.random.Generator
     ) -> Iterator[tuple[str, Callable[[np.random.Generator], Integers], np.random.Generator]]:
         """Alternate between the kinds of candidates, so that a run that is cut short has tried some of each."""
-        for children in [rng.spawn(len(kinds)) for _ in range(self.restarts)]:
+        for children in [rng.spawn(len(kinds)) for _ in range(restarts)]:
             yield from ((name, make, child) for (name, make), child in zip(kinds.items(), children, strict=True))
 
     def _candidate(self, method: str, seed: int, labels: Integers) -> Candidate:
@@ -254,7 +255,7 @@ def _partitioned(
         raise InvalidArgument(f"labels has {count} classes, more than n_states = {n_states}; leave n_states out")
     losses = Ground.of(mdp, discount).losses(classes)
     tried = (Candidate("labels", -1, count, *losses, classes),)
-    return AbstractionResult.of(mdp, classes, discount, "labels", tried, features)
+    return AbstractionResult(mdp, class_mdp(mdp, classes), classes, discount, "labels", tried, features)
 
 
 def _positive(value: Any, name: str) -> int:

@@ -70,7 +70,7 @@ def chain(
     edges = sorted(edges, key=lambda edge: -P[*edge])[:ARROWS]
     proper = sum(i != j for i, j in edges)
     for i, j in edges:
-        _arrow(ax, place, radius, i, j, P[i, j], bool(P[j, i] > 0), proper <= NUMBERED)
+        _arrow(ax, P, place, radius, (i, j), proper <= NUMBERED)
     hidden = int((P > 0).sum()) - len(edges)
     if hidden:
         limit = least if len(edges) < ARROWS else P[*edges[-1]]
@@ -171,10 +171,12 @@ def _clearance(ax: Axes, spot: Floats) -> float:
     return min((float(np.hypot(*(spot - text.get_position()))) for text in ax.texts), default=np.inf)
 
 
-def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, both: bool, numbered: bool) -> None:
+def _arrow(ax: Axes, P: Floats, place: Floats, radius: Floats, edge: tuple[int, int], numbered: bool) -> None:
     """Draw an arrow from i to j, bent if there is one back; for i = j, a loop away from the center."""
     from matplotlib.patches import FancyArrowPatch
 
+    i, j = edge
+    p = float(P[i, j])
     head = (8.0 + 5.0 * p) * (1.0 if len(place) <= NAMED else 0.5)
     look: dict[str, Any] = {
         "arrowstyle": "-|>", "mutation_scale": head, "linewidth": 0.5 + 2.0 * p, "color": "#333333", "zorder": 2,
@@ -192,7 +194,7 @@ def _arrow(ax: Axes, place: Floats, radius: Floats, i: int, j: int, p: float, bo
         line = place[j] - place[i]
         length = float(np.linalg.norm(line))
         side = np.array([line[1], -line[0]]) / length
-        bend = 0.08 if not both else 0.22 if np.ptp(place[:, 1]) > 0 else 0.5
+        bend = 0.08 if P[j, i] == 0 else 0.22 if np.ptp(place[:, 1]) > 0 else 0.5
         towards = line / length * 0.92 + side * bend
         back = line / length * 0.92 - side * bend
         start, end = place[i] + 1.2 * radius[i] * towards, place[j] - 1.2 * radius[j] * back
