@@ -71,7 +71,7 @@ bench: $(VENV)/.ready-bench
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .cache .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
+	rm -rf $(VENV) $(OLDEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.ready: pyproject.toml constraints.txt

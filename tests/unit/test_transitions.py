@@ -5,8 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cases import each
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidChain, InvalidData
@@ -27,11 +28,12 @@ def test_shares_counted_by_hand():
     assert not chain.is_sparse
 
 
-@each(seed=range(15), kind=["numbers", "strings", "tuples", "array"])
-def test_any_labels_any_weights_as_counted_in_dictionaries(seed, kind):
-    rng = np.random.default_rng(seed)
-    m = int(rng.integers(1, 41))
-    data = list(zip(*rng.integers(5, size=(2, m)).tolist(), rng.uniform(0.1, 10, m).tolist(), strict=True))
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.floats(0.1, 10)), min_size=1, max_size=40),
+    kind=st.sampled_from(["numbers", "strings", "tuples", "array"]),
+)
+def test_any_labels_any_weights_as_counted_in_dictionaries(data, kind):
     s, s_next, w = map(list, zip(*(data + [(k, (k + 1) % 5, 1.0) for k in range(5)]), strict=True))
     name = {"strings": lambda k: f"s{k}", "tuples": lambda k: (k // 2, k % 2)}.get(kind, lambda k: k)
     a, b = [name(k) for k in s], [name(k) for k in s_next]
@@ -297,10 +299,14 @@ def test_a_dataset_keeps_episodes_and_starts():
     assert np.array_equal(data.starts, [0, 2, 1])
 
 
-@each(seed=range(5), count=range(1, 7), weighted=[False, True])
-def test_taking_episodes_is_building_from_them(seed, count, weighted):
-    rng = np.random.default_rng([count, seed])
-    lengths = rng.integers(1, 6, count) if seed else np.ones(count, dtype=int)
+@settings(max_examples=50, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    seed=st.integers(0, 1000),
+    weighted=st.booleans(),
+)
+def test_taking_episodes_is_building_from_them(lengths, seed, weighted):
+    rng = np.random.default_rng(seed)
     episodes = [rng.integers(0, 4, length).tolist() for length in lengths]
     weights = rng.random(len(episodes)) if weighted else None
     chosen = rng.integers(0, len(episodes), 5)

@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cases import each
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from oracles.kernels import counted, dense
@@ -60,9 +61,9 @@ def peeled(s, s_next):
         edges = closed
 
 
-@each(seed=range(4), m=range(1, 26))
-def test_drop_keeps_what_peeling_keeps(seed, m):
-    edges = np.random.default_rng([m, seed]).integers(10, size=(m, 2)).tolist()
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25))
+def test_drop_keeps_what_peeling_keeps(edges):
     s, s_next = map(list, zip(*edges, strict=True))
     kept = peeled(s, s_next)
     if not kept:
