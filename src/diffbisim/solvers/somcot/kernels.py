@@ -44,8 +44,8 @@ DROP = -40.0
 SAFE, FLUSH = 270.0, -320.0
 #: Number of pairs per matrix product: large enough to be efficient, small enough for the cache.
 ROWS = 256
-#: Entries are listed down to e^(DROP - FAR) and e^(DROP - NEAR), and a list is renewed before any other entry could rise
-#: by that much, up to MARGIN, which is far more than the rounding errors.
+#: Entries are listed down to e^(DROP - FAR) and e^(DROP - NEAR), and a list is renewed before any other entry could
+#: rise by that much, up to MARGIN, which is far more than the rounding errors.
 FAR, NEAR, MARGIN = 20.0, 4.0, 0.1
 #: Largest number of entries (20 bytes each, on both lists) in all; beyond it, every entry is visited.
 ROOM = 1 << 23
@@ -163,7 +163,7 @@ class Live(NamedTuple):
     def empty(cls, x_at: Index, y_at: Index) -> "Live":
         """Allocate lists for a few times the support of an optimal coupling (untouched memory costs nothing)."""
         n_x, n_y, a, b = x_at.size - 1, y_at.size - 1, int(np.diff(x_at).max()), int(np.diff(y_at).max())
-        shape = n_x, min(n_y * min(a * b, 4 * (a + b)), ROOM // n_x)
+        shape = n_x, min(n_y * min(a * b, 4 * (a + b)) + 1, ROOM // n_x)  # one more: see _list
         far, near = (
             Lists(np.empty(shape, np.int32), np.empty(shape, np.int32), np.full(n_x, NONE), np.zeros((n_x, n_y)))
             for _ in range(2)
@@ -336,8 +336,8 @@ def _logarithms(row, y, out):
 def _list(row, u, k):
     """List the entries of one x above e^(DROP - FAR); return their number, or NONE if they do not fit.
 
-    Most rows contain none, and there are no branches inside a row. Rows of L are compared as a whole, unless y has few
-    successors.
+    Most rows contain none, and there are no branches inside a row, so that one place after the last entry is written
+    to. Rows of L are compared as a whole, unless y has few successors.
     """
     SU, at, W, L, to, n_y, n = row.SU, row.at, row.W, row.L, row.to, row.y_at.size - 1, 0
     w, edge, v, a = np.empty(n_y), np.empty(n_y, np.int64), np.empty(n_y), SU.size // n_y
