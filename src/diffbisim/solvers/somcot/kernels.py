@@ -425,15 +425,6 @@ def _add_listed(row, entries, z, sums):
         N[np.uintp(t[j])] += z[j]
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
-def _sum(v, first, n):
-    """Sum n entries of v."""
-    total = 0.0
-    for i in range(n):
-        total += v[np.uintp(first + i)]
-    return total
-
-
 @njit(**PLAIN)
 def _add_all(row, z, sums):
     """Add all entries of one x to the marginals ``sums`` = (MA, MB, N), in the order of the lists."""
@@ -478,7 +469,10 @@ def by_entries(xs, ys, it, live, marginals):
         else:
             _add_listed(row, (near.u[x, :n], near.k[x, :n], live.target[x, :n]), z, (MA, MB, N_flat))
         for y in range(n_y):
-            m[x, y] = _sum(MA, u0 + y * a, a)
+            total = 0.0
+            for i in range(a):
+                total += MA[np.uintp(u0 + y * a + i)]
+            m[x, y] = total
 
 
 @njit(**PLAIN)
