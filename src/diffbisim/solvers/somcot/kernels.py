@@ -16,8 +16,10 @@ x, y, x') exceeds e^base, where base = S + U + max W + max L. This gives two met
 
     products   while every base is below SAFE: factors below e^FLUSH count as zero, which loses less than
                e^(SAFE + FLUSH) of μ, and everything else is a matrix product with the shared kernel exp(L);
-    entries    later: only the few entries above e^DROP. Finding them is the expensive part, so they are listed with
-               some SLACK, and the list of a pair is valid until a log μ outside of it could have risen by that much.
+    entries    later: only the few entries above e^DROP. Finding them is the expensive part, so the entries of every x
+               are listed down to e^(DROP - FAR), and of this list those down to e^(DROP - NEAR). A list is valid until
+               a log μ outside of it could have risen by FAR or NEAR. Every iteration visits the short list; the long
+               one, from which it is renewed, saves searching all entries.
 
 The method depends only on the iterates, and the lists do not affect the result: sums have a fixed order, and entries
 below e^DROP add zero. A resumed run therefore reproduces every bit. The rounding error of the logarithms, 1e-16 η k V
@@ -42,12 +44,13 @@ DROP = -40.0
 SAFE, FLUSH = 270.0, -320.0
 #: Number of pairs per matrix product: large enough to be efficient, small enough for the cache.
 ROWS = 256
-#: Entries are listed down to e^(DROP - SLACK), and the list is renewed before any other entry could rise by SLACK.
-SLACK = 20.0
-#: Largest number of entries (eight bytes each) on all lists together; beyond it, every entry is visited.
-ROOM = 1 << 24
-#: Number of entries that are compared at a time.
-BLOCK = 32
+#: Entries are listed down to e^(DROP - FAR) and e^(DROP - NEAR), and a list is renewed before any other entry could
+#: rise by that much, up to MARGIN, which is far more than the rounding errors.
+FAR, NEAR, MARGIN = 20.0, 4.0, 0.1
+#: Largest number of entries (20 bytes each, on both lists) in all; beyond it, every entry is visited.
+ROOM = 1 << 23
+#: Whole rows of L are compared if at least one in WHOLE of its entries belongs to a transition.
+WHOLE = 4
 #: Marks a state without a list.
 NONE = -1
 #: Matrix products are used at first if the supports have at least this fraction of all entries.
@@ -139,21 +142,33 @@ class Marginals(NamedTuple):
         return cls(np.empty_like(it.U), np.empty_like(it.W), np.empty_like(it.V), np.empty_like(it.V))
 
 
-class Live(NamedTuple):
-    """For every x, a list of the entries of μ that may exceed e^DROP, valid until another entry may exceed it."""
+class Lists(NamedTuple):
+    """For every x, a list of the entries of μ above some level."""
 
     u: NDArray[np.int32]  # (n_X, room): positions of the entries within the part of U that belongs to x …
     k: NDArray[np.int32]  # (n_X, room): … and within that of W, ordered by y, x', y'
-    listed: Index  # (n_X,): number of entries; NONE if there is no list
-    rise: Array  # (n_X, n_Y): bound on the increase of log μ since x was listed
+    size: Index  # (n_X,): number of entries; NONE if there is no list
+    since: Array  # (n_X, n_Y): ``rise`` when x was listed
+
+
+class Live(NamedTuple):
+    """Lists of the entries of μ that may exceed e^DROP, and what tells how long they are valid."""
+
+    far: Lists
+    near: Lists
+    target: NDArray[np.int32]  # (n_X, room): positions of the entries of ``near`` in L
+    rise: Array  # (n_X, n_Y): bound on the increase of log μ so far
 
     @classmethod
     def empty(cls, x_at: Index, y_at: Index) -> "Live":
         """Allocate lists for a few times the support of an optimal coupling (untouched memory costs nothing)."""
         n_x, n_y, a, b = x_at.size - 1, y_at.size - 1, int(np.diff(x_at).max()), int(np.diff(y_at).max())
-        room = min(n_y * min(a * b, 4 * (a + b)), ROOM // n_x)
-        u, k = np.empty((n_x, room), np.int32), np.empty((n_x, room), np.int32)
-        return cls(u, k, np.full(n_x, NONE), np.zeros((n_x, n_y)))
+        shape = n_x, min(n_y * min(a * b, 4 * (a + b)) + 1, ROOM // n_x)  # one more: see _list
+        far, near = (
+            Lists(np.empty(shape, np.int32), np.empty(shape, np.int32), np.full(n_x, NONE), np.zeros((n_x, n_y)))
+            for _ in range(2)
+        )
+        return cls(far, near, np.empty(shape, np.int32), np.zeros((n_x, n_y)))
 
 
 class Buffers(NamedTuple):
@@ -178,6 +193,7 @@ def softmax(logits, out):
         total = 0.0
         for j in range(logits.shape[1]):
             out[i, j] = exp(max(logits[i, j] - top, FLUSH))
+        for j in range(logits.shape[1]):
             total += out[i, j]
         for j in range(logits.shape[1]):
             out[i, j] /= total
@@ -317,58 +333,96 @@ def _logarithms(row, y, out):
 
 
 @njit(**PLAIN)
-def _find(v, low, found):
-    """Find the positions of the entries above ``low`` and return their number.
+def _list(row, u, k):
+    """List the entries of one x above e^(DROP - FAR); return their number, or NONE if they do not fit.
 
-    Most blocks contain none, and there are no branches inside a block.
+    Most rows contain none, and there are no branches inside a row, so that one place after the last entry is written
+    to. Rows of L are compared as a whole, unless y has few successors.
     """
-    n = 0
-    for first in range(0, v.size, BLOCK):
-        last, hits = min(first + BLOCK, v.size), 0
-        for j in range(first, last):
-            hits += v[np.uintp(j)] > low
-        if hits > 0:
-            for j in range(first, last):
-                found[np.uintp(n)] = j
-                n += v[np.uintp(j)] > low
-    return n
-
-
-@njit(**PLAIN)
-def _list(row, u, k, log_mu, found):
-    """List the entries of one x above e^(DROP - SLACK); return their number, or NONE if they do not fit."""
-    n_y, n = row.y_at.size - 1, 0
-    a = row.SU.size // n_y
+    SU, at, W, L, to, n_y, n = row.SU, row.at, row.W, row.L, row.to, row.y_at.size - 1, 0
+    w, edge, v, a = np.empty(n_y), np.empty(n_y, np.int64), np.empty(n_y), SU.size // n_y
     for y in range(n_y):
-        first, b = row.y_at[y], row.y_at[y + 1] - row.y_at[y]
-        _logarithms(row, y, log_mu)
-        hits = _find(log_mu[: a * b], DROP - SLACK, found)
-        if n + hits > u.size:
-            return NONE
-        i, end = 0, b
-        for j in range(hits):
-            while found[j] >= end:
-                i, end = i + 1, end + b
-            u[np.uintp(n)] = y * a + i
-            k[np.uintp(n)] = first + found[j] - (end - b)
-            n += 1
+        first, last = row.y_at[y], row.y_at[y + 1]
+        whole = WHOLE * (last - first) >= n_y
+        size = n_y if whole else last - first
+        for j in range(size):
+            w[j] = -1e300
+        for f in range(first, last):
+            j = to[f] if whole else f - first
+            w[j], edge[j] = W[row.w0 + f], f
+        for e in range(y * a, (y + 1) * a):
+            low, l0, hits = DROP - FAR - SU[e], at[e], 0
+            if whole:
+                for j in range(size):
+                    v[j] = w[j] + L[np.uintp(l0 + j)]
+            else:
+                for j in range(size):
+                    v[j] = w[j] + L[np.uintp(l0 + to[np.uintp(first + j)])]
+            for j in range(size):
+                hits += v[j] > low
+            if n + hits >= u.size:
+                return NONE
+            for j in range(size if hits > 0 else 0):
+                u[np.uintp(n)], k[np.uintp(n)] = e, edge[j]
+                n += v[j] > low
     return n
 
 
 @njit(**PLAIN)
-def _add_listed(row, u, k, z, target, sums):
-    """Add the listed entries of one x to the marginals ``sums`` = (MA, MB, N)."""
-    SU, at, W, L, to, u0, w0 = row.SU, row.at, row.W, row.L, row.to, row.u0, row.w0
-    MA, MB, N = sums
+def _select(row, far, near, z):
+    """Copy the entries (u, k) of one x above e^(DROP - NEAR) from ``far`` to ``near`` and return their number."""
+    (u, k), (near_u, near_k, near_t), n = far, near, 0
+    SU, at, W, L, to, w0 = row.SU, row.at, row.W, row.L, row.to, row.w0
     for j in range(u.size):
         e, f = np.uintp(u[j]), np.uintp(k[j])
-        target[j] = at[e] + to[f]
-        z[j] = SU[e] + (W[np.uintp(w0) + f] + L[np.uintp(target[j])])
-    _exponentials(z, DROP)
+        z[j] = SU[e] + (W[np.uintp(w0) + f] + L[np.uintp(at[e] + to[f])])
+    for j in range(u.size):  # without branches
+        near_u[np.uintp(n)], near_k[np.uintp(n)] = u[j], k[j]
+        n += z[j] > DROP - NEAR
+    for j in range(n):
+        near_t[j] = at[np.uintp(near_u[j])] + to[np.uintp(near_k[j])]
+    return n
+
+
+@njit(**PLAIN)
+def _expired(lists, x, rise, slack):
+    """Whether a log μ outside of the list of x may have risen by ``slack``; if so, a new list is valid from now on."""
+    largest = -np.inf if lists.size[x] != NONE else np.inf
+    for y in range(rise.shape[1]):
+        largest = max(largest, rise[x, y] - lists.since[x, y])
+    if largest <= slack - MARGIN:
+        return False
+    for y in range(rise.shape[1]):
+        lists.since[x, y] = rise[x, y]
+    return True
+
+
+@njit(**PLAIN)
+def _renew(x, row, live, z):
+    """Renew the lists of x if they have expired; return the number of entries to visit, or NONE for all."""
+    far, near, rise = live.far, live.near, live.rise
+    if _expired(far, x, rise, FAR):
+        far.size[x] = _list(row, far.u[x], far.k[x])
+        near.size[x] = NONE
+    n = far.size[x]
+    if n == NONE:
+        return n
+    if _expired(near, x, rise, NEAR):
+        near.size[x] = _select(row, (far.u[x, :n], far.k[x, :n]), (near.u[x], near.k[x], live.target[x]), z)
+    return near.size[x]
+
+
+@njit(**PLAIN)
+def _add_listed(row, entries, z, sums):
+    """Add the listed entries (u, k, target) of one x to the marginals ``sums`` = (MA, MB, N)."""
+    (u, k, t), (MA, MB, N), SU, W, L, u0, w0 = entries, sums, row.SU, row.W, row.L, row.u0, row.w0
+    for j in range(u.size):
+        z[j] = SU[np.uintp(u[j])] + (W[np.uintp(w0 + k[j])] + L[np.uintp(t[j])])
+    _exponentials(z[: u.size], DROP)
     for j in range(u.size):
         MA[np.uintp(u0 + u[j])] += z[j]
         MB[np.uintp(w0 + k[j])] += z[j]
-        N[np.uintp(target[j])] += z[j]
+        N[np.uintp(t[j])] += z[j]
 
 
 @njit(**PLAIN)
@@ -394,10 +448,8 @@ def _add_all(row, z, sums):
 def by_entries(xs, ys, it, live, marginals):
     """Compute all marginals of μ from the entries above e^DROP."""
     MA, MB, N, m = marginals
-    (n_x, n_y), E, room = m.shape, ys.to.size, live.u.shape[1]
-    z, target = np.empty(room), np.empty(room, np.int64)
-    largest = np.diff(xs.at).max() * np.diff(ys.at).max()
-    log_mu, found = np.empty(largest), np.empty(largest + 1, np.int64)
+    (n_x, n_y), E, near = m.shape, ys.to.size, live.near
+    z = np.empty(max(near.u.shape[1], np.diff(xs.at).max() * np.diff(ys.at).max()))
     L, N_flat = it.L.ravel(), N.ravel()
     MA[:] = 0.0
     MB[:] = 0.0
@@ -411,14 +463,11 @@ def by_entries(xs, ys, it, live, marginals):
                 SU[np.uintp(y * a + i)] = it.S[x, y] + it.U[np.uintp(u0 + y * a + i)]
                 at[np.uintp(y * a + i)] = n_y * xs.to[np.uintp(lo + i)]
         row = Row(SU, at, u0, x * E, it.W, L, ys.at, ys.to)
-        if live.listed[x] == NONE or live.rise[x].max() > SLACK - 1.0:
-            live.listed[x] = _list(row, live.u[x], live.k[x], log_mu, found)
-            live.rise[x] = 0.0
-        n = live.listed[x]
+        n = _renew(x, row, live, z)
         if n == NONE:
-            _add_all(row, log_mu, (MA, MB, N_flat))
+            _add_all(row, z, (MA, MB, N_flat))
         else:
-            _add_listed(row, live.u[x, :n], live.k[x, :n], z[:n], target, (MA, MB, N_flat))
+            _add_listed(row, (near.u[x, :n], near.k[x, :n], live.target[x, :n]), z, (MA, MB, N_flat))
         for y in range(n_y):
             total = 0.0
             for i in range(a):
@@ -494,7 +543,7 @@ class Duals(NamedTuple):
     M: Any  # the marginal of μ
     step: Any  # (E,) step sizes
     q: Any  # (E,)
-    then: Any  # (E,) γ times the least V after the edge, or zero
+    then: Any  # (E,) γ times the part of a lower bound on V that belongs to the edge (see _ascend_v)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
@@ -519,15 +568,15 @@ def _ascend(duals, at, first, n, lam, step, rules):
 
 
 @njit(**PLAIN)
-def _ascend_alpha(seen, it, low_v, buffers, lam, step, rules):
+def _ascend_alpha(seen, it, least, buffers, lam, step, rules):
     """Step α_X and α_Y; update log μ, the bound on its increase (γ V included) and the logits of λ_X and λ_Y."""
     (xs, ys), (live, marginals), (n_x, n_y) = seen, buffers, it.V.shape
     step_x, step_y = np.full(xs.q.size, step.beta), np.full(ys.q.size, step.beta)
     if rules.memory:
         step_x /= np.maximum(xs.q, FLOOR / xs.q.size)
         step_y /= np.maximum(ys.q, FLOOR / ys.q.size)
-    of_x = Duals(it.A, it.U, marginals.MA, step_x, xs.q, rules.discount * low_v[xs.to])
-    of_y = Duals(it.B, it.W, marginals.MB, step_y, ys.q, np.zeros(ys.q.size))
+    of_x = Duals(it.A, it.U, marginals.MA, step_x, xs.q, rules.discount * least.x[xs.to])
+    of_y = Duals(it.B, it.W, marginals.MB, step_y, ys.q, rules.discount * least.y[ys.to])
     for x in range(n_x):
         e, a = xs.at[x], xs.at[x + 1] - xs.at[x]
         for y in range(n_y):
@@ -536,16 +585,23 @@ def _ascend_alpha(seen, it, low_v, buffers, lam, step, rules):
             it.logit_x[x, y] += step.eta * tilt
             tilt, low_y = _ascend(of_y, x * ys.q.size + k, k, b, lam.y[y, x], step, rules)
             it.logit_y[y, x] += step.eta * tilt
-            live.rise[x, y] -= step.eta * (low_x + low_y)
+            if a > 0 and b > 0:
+                live.rise[x, y] -= step.eta * (low_x + low_y)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _ascend_v(seen, it, c, buffers, step, rules):
-    """Step V, update log μ and the bound on its increase, and normalize μ; return min V̂ over the y' of every x'."""
+    """Step V, update log μ and the bound on its increase, and normalize μ.
+
+    Returns two vectors with V̂(x',y') ≥ x(x') + y(y'). Any y would do; with the mean of V over x' the bound is good.
+    """
     (xs, ys), (live, marginals) = seen, buffers
     γ, a, D, eta, log_mass = rules.discount, rules.anticipation, rules.bound, step.eta, step.log_mass
     (n_x, n_y), m, N, rise = c.shape, marginals.m, marginals.N, live.rise
-    size, low = np.full(n_y, step.beta), np.full(n_x, 1e300)
+    size, least = np.full(n_y, step.beta), Both(np.full(n_x, 1e300), np.zeros(n_y))
+    for x in range(n_x):
+        for y in range(n_y):
+            least.y[y] += it.V[x, y] / n_x
     for x in range(n_x):
         if rules.memory:
             for y in range(n_y):
@@ -560,8 +616,8 @@ def _ascend_v(seen, it, c, buffers, step, rules):
             it.S[x, y] += eta * (ahead - c[x, y]) - log_mass
             it.log_start[x, y] -= eta * (1 - γ) * ahead
             rise[x, y] += eta * (ahead - c[x, y]) - log_mass
-            low[x] = min(low[x], ahead)
-    return low
+            least.x[x] = min(least.x[x], ahead - least.y[y])
+    return least
 
 
 @njit(**PLAIN)
@@ -632,15 +688,15 @@ def iterate(progress, draws, c, seen, it, buffers, rules):
             for x in range(n_x):
                 for y in range(n_y):
                     it.S[x, y] -= top
-            live.listed[:] = NONE
+            live.far.size[:] = NONE
             by_entries(xs, ys, it, live, marginals)
             mass = m.sum()
         m /= mass
         N /= mass
         _add_up(it, m, lam, eta)
         step = Step(eta, rules.beta * fade, 1.0 / mass, np.log(mass))
-        low_v = _ascend_v(seen, it, c, buffers, step, rules)
-        _ascend_alpha(seen, it, low_v, buffers, lam, step, rules)
+        least = _ascend_v(seen, it, c, buffers, step, rules)
+        _ascend_alpha(seen, it, least, buffers, lam, step, rules)
         progress.weight[0] += eta
         progress.done[0] += 1
     return (m * c).sum()
