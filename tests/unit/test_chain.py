@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -249,13 +247,6 @@ def test_chains_are_compared_by_identity():
     a, b = MarkovChain(P2), MarkovChain(P2)
     assert a != b
     assert len({a, b, a}) == 2
-
-
-def test_importing_chains_is_light():
-    code = "import sys, diffbisim.chain, diffbisim.mdp, diffbisim.cost, diffbisim.data; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = ("numba", "torch", "matplotlib", "jax", "gymnasium", "pandas", "scipy.optimize", "scipy.spatial")
-    assert not set(heavy) & set(loaded)
 
 
 # --- laws ---------------------------------------------------------------------------------------------------
