@@ -7,7 +7,8 @@ sparse  a random sparse chain of 1,000 states to 20 states
 models  walks in potentials to 4 states: distances, timescales and agreement with PCCA+ (deeptime) of all models
 wells   20 random potentials with as many wells as states: errors of the timescales, kinetic and averaged
 scale   chains of 200 and 1,000 states of several kinds: processor time and distance; with the sources of another
-        version (``--before ../old/src``), both versions, chain by chain; ``--seeds 301,302`` chooses other chains
+        version (``--before ../old/src``), both versions, chain by chain; ``--seeds 301,302`` chooses other chains, and
+        ``--kinds "grid 200,blocks 200"`` some kinds only
 large   a random sparse chain of 100,000 states to 20: time and memory
 """
 
@@ -221,14 +222,14 @@ def work():
         print(time.process_time() - began, found, flush=True)
 
 
-def scale(before=None, seeds=(201, 202)):
+def scale(before=None, seeds=(201, 202), kinds=tuple(SCALE)):
     versions = [None] if before is None else [before, None]
     command = [sys.executable, __file__, "work"]
     workers = []
     for path in versions:
         paths = {} if path is None else {"PYTHONPATH": path}
         workers.append(Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=os.environ | paths))
-    for name, seed in itertools.product(SCALE, seeds):
+    for name, seed in itertools.product(kinds, seeds):
         row = []
         for worker in workers:
             print(name, seed, file=worker.stdin, flush=True)
@@ -256,7 +257,9 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", default=["enough", "small", "rooms", "sparse", "models", "wells"])
     parser.add_argument("--before", help="sources of another version, for scale")
     parser.add_argument("--seeds", default="201,202", help="of the chains of scale")
+    parser.add_argument("--kinds", default=",".join(SCALE), help="kinds of chains of scale")
     options = parser.parse_args()
+    seeds, kinds = [int(seed) for seed in options.seeds.split(",")], options.kinds.split(",")
     parts = {
         "enough": enough,
         "small": small,
@@ -264,7 +267,7 @@ if __name__ == "__main__":
         "sparse": lambda: large(db.examples.random_sparse_chain(1000), "sparse", restarts=4),
         "models": models,
         "wells": wells,
-        "scale": lambda: scale(options.before, [int(seed) for seed in options.seeds.split(",")]),
+        "scale": lambda: scale(options.before, seeds, kinds),
         "large": huge,
         "work": work,
     }

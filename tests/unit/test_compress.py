@@ -275,6 +275,19 @@ def test_barycenters_of_the_heavy_pairs_come_near_those_of_all():
         assert exact - 1e-9 <= spent(X, U, m, Barycenters(X, U, m, P, care).within()) <= 1.05 * exact
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_barycenters_merge_successors_of_similar_cost(noise):
+    """Costs within ``noise`` of those of four classes: every entry moves by at most 4 noise, an optimum by 8 noise."""
+    X, rng = db.examples.random_chain(12, 2), np.random.default_rng(0)
+    U = rng.random((4, 3))[np.arange(12) % 4] + rng.uniform(-noise, noise, (12, 3))
+    m, P = rng.dirichlet(np.ones(36)).reshape(12, 3), np.full((3, 3), 1 / 3)
+    merged = Barycenters(X, U, m, P, descent.EXACTLY._replace(successors=4))
+    rows, costs = merged._successors
+    assert (rows.longest, costs.shape) == (4, (4, 3))
+    exact = spent(X, U, m, Barycenters(X, U, m, P).within())
+    assert exact - 1e-7 <= spent(X, U, m, merged.within()) <= exact + 8 * noise + 1e-7
+
+
 def test_weighted_median_minimizes():
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -21,7 +21,8 @@ m(x,y). Unlike a gradient, this model includes the kinks of every transport, so 
 the distance.
 
 Each barycenter is a linear program, solved by an interior-point method (barycenter.py) over the pairs (x,y) that carry
-most of the occupancy. Encoders are almost deterministic, so these are few.
+most of the occupancy. Encoders are almost deterministic, so these are few. If the rows of the large chain are long,
+successors x' with similar rows U(x',·) are merged: the transport costs hardly tell them apart.
 """
 
 import time
@@ -31,12 +32,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
 from diffbisim.compress.starts import Model, Target, averaged, weighted_median
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
+from diffbisim.stochastic import Successors
 
 #: Largest and smallest radius of a step of the kernel. Above one, a step goes beyond an approximate barycenter.
 FARTHEST, NEAREST = 4.0, 1e-4
@@ -60,14 +63,15 @@ class Care(NamedTuple):
     share: float  # fraction of the occupancy of a row to cover, states of largest weight first
     pairs: float  # maximum number of pairs in all rows together, per state of the large chain
     tol: float  # relative accuracy of the cost
+    successors: float  # maximum average number of successors of a state; beyond it, similar ones are merged
 
 
 #: Accuracy for distances with a certified gap of at least ROUGH, and for smaller gaps.
 ROUGH = 3e-4
-COARSELY, FINELY = Care(0.95, 2.0, 1e-2), Care(0.99, 4.0, 1e-3)
+COARSELY, FINELY = Care(0.95, 2.0, 1e-2, 64), Care(0.99, 4.0, 1e-3, 64)
 
 #: For chains of up to SMALL states, barycenters use all pairs and are exact.
-SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8)
+SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
 
 #: Maximum work of an iteration, k² for every successor of a state, in all rows together: barycenters should not take
 #: much longer than a distance. States of least weight are left out, and the weights of the others are scaled up.
@@ -335,6 +339,7 @@ class Barycenters:
         visited = np.flatnonzero(self.m.sum(axis=0) > NEGLIGIBLE)
         pairs = len(self.m) * min(self.care.pairs, MOST_WORK / (k**2 * self.chain.n_transitions))
         most = int(min(pairs / max(visited.size, 1), len(self.m))) + 1
+        rows, costs = self._successors
         for y in visited:
             if time.monotonic() > self.deadline:
                 break
@@ -342,8 +347,34 @@ class Barycenters:
             states = _carrying(w, self.care.share, most)
             start = PRESENT * self.P[y] + (1 - PRESENT) / k
             w = w[states] / w[states].sum()
-            Q[y] = barycenter(self.chain.successors, self.U, states, w, start, self.care.tol)
+            Q[y] = barycenter(rows, costs, states, w, start, self.care.tol)
         return Q
+
+    @property
+    def _successors(self) -> tuple[Successors, Array]:
+        """The rows of the chain and their transport costs; if rows are long, similar successors are merged."""
+        n, groups = len(self.U), self.care.successors
+        if self.chain.n_transitions <= groups * n:
+            return self.chain.successors, self.U
+        V = self.U - self.U.min(axis=1, keepdims=True)
+        labels = _alike(V, int(groups))
+        into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)))
+        weight = self.m.sum(axis=1) + NEGLIGIBLE
+        costs = into.T @ (weight[:, None] * V) / (into.T @ weight)[:, None]
+        return Successors.of(sparse.csr_array(self.chain.successors.matrix @ into)), np.asarray(costs)
+
+
+def _alike(vectors: Array, groups: int) -> Integers:
+    """Return groups of vectors that are near each other in the sup norm: those nearest to one of several far apart."""
+    labels, nearest, last = np.zeros(len(vectors), np.int64), np.full(len(vectors), np.inf), 0
+    for group in range(groups):
+        away = np.abs(vectors - vectors[last]).max(axis=1)
+        labels[away < nearest] = group
+        nearest = np.minimum(nearest, away)
+        last = int(nearest.argmax())
+        if not nearest[last] > 0:
+            break
+    return labels
 
 
 def _carrying(w: Array, share: float, most: int) -> Integers:
