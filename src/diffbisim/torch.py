@@ -85,7 +85,7 @@ def distance_and_result(
     value : scalar tensor
     result : DistanceResult
     """
-    settings = Settings(discount, solver, tol, warm, Question(**asked))
+    settings = Settings(discount, solver, tol, warm, _bridge.question(asked))
     return evaluate(X, Y, cost, settings, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
@@ -93,7 +93,7 @@ def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call"
     """Prepare one distance of a batch; options as for :func:`distance_and_result`."""
     given = {name: options.pop(name, None) for name in ("initial", "initial_x", "rewards")}
     how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
-    return _Call.of(X, Y, cost, Settings(discount, **how, question=Question(**options)), **given)
+    return _Call.of(X, Y, cost, Settings(discount, **how, question=_bridge.question(options)), **given)
 
 
 def _solve_ahead(_: None, call: "_Call") -> None:
