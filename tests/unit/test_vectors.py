@@ -53,6 +53,14 @@ def test_compression_finds_the_states_that_look_and_move_alike(model):
     assert np.allclose(again.chain.rewards, small.rewards)
 
 
+def test_sizes_of_a_sweep_start_from_smaller_ones():
+    """Two copies of each of four states: four small states are enough, and no fewer."""
+    small = chains()[1]
+    X = db.MarkovChain(np.kron(small.transition, np.full((2, 2), 0.5)), rewards=np.repeat(small.rewards, 2, axis=0))
+    found = db.compress_sweep(X, [2, 3, 4], rng=0, restarts=1)
+    assert [result.distance.upper <= 1e-6 for result in found.results] == [False, False, True]
+
+
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_compression_to_other_rates_tells_so(d):
     """Four states in a row, two small ones: the remark on the rates averages rows over classes, by occupancy."""
