@@ -11,7 +11,7 @@ all steps of a timed chain, and costs per time, are passed through the graph as 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
 
@@ -183,6 +183,18 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
         P = sparse.csr_array((data, (kernel.rows, kernel.columns)), shape=(kernel.n, kernel.n))
         return MarkovChain(P, initial=initial)
     return MarkovChain(kernel / sums[:, None], initial=initial)
+
+
+def question(asked: dict[str, Any]) -> Question:
+    """Return the question that the remaining arguments ask."""
+    known = [option.name for option in fields(Question) if option.name != "actions"]
+    for name in asked:
+        if name not in known:
+            raise InvalidArgument(
+                f"a differentiable distance has no option {name!r}; besides X, Y, cost, discount, initial, initial_x, "
+                f"rewards, solver, tol and warm it has {', '.join(known)}"
+            )
+    return Question(**asked)
 
 
 class Settings(NamedTuple):

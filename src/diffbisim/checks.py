@@ -34,7 +34,7 @@ def as_number(value: Any) -> float:
         return float("nan")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
 
 
@@ -285,7 +285,7 @@ def state_rewards(value: Any, n: int, labels: Labels | None, vectors: bool = Fal
     value = in_order(value, [range(n) if labels is None else labels], "rewards")
     if vectors and isinstance(value, np.ndarray) and value.dtype == object:  # values of a mapping to vectors
         value = value.tolist()
-    if vectors and _is_table(value):
+    if vectors and _is_table(value) and len(value[0]):
         shape = (n, len(value[0]))
         return freeze(finite_numbers(value, shape, name="rewards", per="state and feature"))
     return freeze(finite_numbers(value, (n,), name="rewards", per="state"))

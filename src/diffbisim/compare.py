@@ -8,7 +8,7 @@ for the number of pairs (standardized max-T, evidence.py).
 detected. With n datasets the standard error of an estimated power p is √(p(1-p)/n).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -162,6 +162,11 @@ def compare(
 
 def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
     """Return the groups as Transitions on one state space; lists of trajectories are encoded together."""
+    for name, one in groups.items():
+        if isinstance(one, (str, bytes)) or not isinstance(one, (Transitions, Iterable)):
+            raise InvalidArgument(
+                f"groups[{name!r}] is a {type(one).__name__}; give Transitions or a list of trajectories"
+            )
     lists = {name: list(one) for name, one in groups.items() if not isinstance(one, Transitions)}
     data = {name: one for name, one in groups.items() if isinstance(one, Transitions)}
     if lists and data:
@@ -279,7 +284,8 @@ def power(
     >>> bool(found.power[1] > 0.9)
     True
     """
-    sizes = tuple(sorted(check_count(n, "episodes") for n in episodes))
+    numbers = [episodes] if isinstance(episodes, (int, np.integer)) else episodes
+    sizes = tuple(sorted(check_count(n, "episodes") for n in numbers))
     if not sizes or sizes[0] < 4:
         raise InvalidArgument(
             f"episodes is {episodes!r}; give numbers of at least 4, the minimum for a permutation test"

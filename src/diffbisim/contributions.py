@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from diffbisim.checks import Floats, freeze
+from diffbisim.checks import Floats, check_count, freeze
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import lazy
 
@@ -138,7 +138,7 @@ class Contributions:
         }
         if what not in kinds:
             raise InvalidArgument(f"what is {what!r}; choose one of {', '.join(map(repr, kinds))}")
-        return kinds[what]()[:most]
+        return kinds[what]()[: None if most is None else check_count(most, "most")]
 
     def _row_records(self) -> list[Record]:
         rows = self.rows

@@ -101,6 +101,8 @@ def distance(
     0.166667
     """
     (X, Y), chosen = as_processes((X, Y)), make_solver(solver, tol)
+    if callback is not None and not callable(callback):
+        raise InvalidArgument(f"callback is a {type(callback).__name__}; give a function of a row of the history")
     if lump:
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):
@@ -125,9 +127,10 @@ def solve(
 ) -> DistanceResult:
     """Solve a problem after checking that the solver supports its criterion."""
     if problem.criterion not in solver.criteria:
-        raise InvalidArgument(
-            f"solver {solver.name!r} does not support {problem.criterion!r} problems; use solver='exact'"
-        )
+        what, remedy = f"solver {solver.name!r}", "use solver='exact'"
+        if solver.name == "lumped":
+            what, remedy = "lump=True", "omit it, or compare the quotients (diffbisim.lump)"
+        raise InvalidArgument(f"{what} does not support {problem.criterion!r} problems; {remedy}")
     result: DistanceResult = solver.solve(problem, warm=warm, callback=callback)
     return result
 

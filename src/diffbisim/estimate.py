@@ -27,7 +27,7 @@ side is estimated by the bootstrap. This test is conservative.
 :func:`estimate`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,6 +41,7 @@ from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver
 from diffbisim.errors import InvalidArgument, warn
+from diffbisim.events import CodeBook, coded
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
@@ -344,7 +345,8 @@ def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
         return ()
     if callable(terminal):
         raise InvalidArgument("terminal is a function, which is for trajectories in R^d; give the terminal states")
-    names = (terminal,) if known(terminal) or isinstance(terminal, str) else tuple(terminal)
+    one = isinstance(terminal, str) or not isinstance(terminal, Iterable) or known(terminal)
+    names = (terminal,) if one else tuple(terminal)
     for name in names:
         if not known(name):
             raise InvalidArgument(f"terminal: {name!r} is not a state of the data; name states by label or index")
@@ -575,15 +577,24 @@ def recoded(data: Transitions, space: Space, code: Any) -> Transitions:
 
 def stratum_numbers(strata: Any, data: Sequence[Transitions]) -> list[Any]:
     """Encode the strata of the episodes of each group as integers."""
-    given = [np.asarray(one) for one in strata]
     sizes = [one.n_episodes for one in data]
-    if [one.shape for one in given] != [(size,) for size in sizes]:
+    try:
+        given = [coded(list(one)) for one in strata]
+        found = [one.codes.size for one in given]
+    except TypeError:  # not sequences, or entries that cannot be names
+        found = [-1]
+    if found != sizes:
         raise InvalidArgument(
-            f"strata has entries of shapes {[one.shape for one in given]}; give one sequence per group, with one entry "
-            f"for each of its {' and '.join(map(str, sizes))} episodes"
+            "strata must have one sequence per group, with a label (a string, a number or a tuple) for each of its "
+            f"{' and '.join(map(str, sizes))} episodes{'' if -1 in found else f'; found {found}'}"
         )
-    _, numbers = np.unique(np.concatenate(given), return_inverse=True)
-    return np.split(numbers.ravel(), np.cumsum(sizes)[:-1])
+    numbers = CodeBook()
+    for g, one in enumerate(given):
+        if (one.codes < 0).any():
+            raise InvalidArgument(
+                f"strata[{g}][{int((one.codes < 0).argmax())}] is missing; name the stratum, or leave out the episode"
+            )
+    return [np.array([numbers[name] for name in one.names])[one.codes] for one in given]
 
 
 # --- resampling in workers ----------------------------------------------------------------------------------------

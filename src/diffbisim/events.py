@@ -36,10 +36,12 @@ from numpy.typing import NDArray
 
 from diffbisim.checks import Integers, as_number
 from diffbisim.errors import InvalidArgument, InvalidData, warn
-from diffbisim.names import few, is_missing, library
+from diffbisim.names import few, is_frame, is_missing, library
 
 POLICIES = ("error", "split", "drop")
 UNITS = {
+    "ns": 1e-3,
+    "us": 1,
     "ms": 1_000,
     "s": 10**6,
     "sec": 10**6,
@@ -74,14 +76,17 @@ def sequences(
     if missing not in POLICIES:
         raise InvalidArgument(f"missing is {missing!r}; use one of {', '.join(map(repr, POLICIES))}")
     table = _with_columns(table)
-    states = coded(_column(table, state, "state"))
+    states = _coded(table, state, "state")
     m = len(states.codes)
     if m == 0:
         raise InvalidData("the table has no rows; it needs at least one event")
-    keys = {
-        what: coded(_column(table, name, what)) for what, name in (("id", id), ("group", group)) if name is not None
-    }
+    keys = {what: _coded(table, name, what) for what, name in (("id", id), ("group", group)) if name is not None}
     moments = None if time is None else as_times(_column(table, time, "time"))
+    lengths = {"state": m, **{what: len(column.codes) for what, column in keys.items()}}
+    if moments is not None:
+        lengths["time"] = moments.values.size
+    if len(set(lengths.values())) > 1:
+        raise InvalidData(f"the columns have different lengths: {', '.join(f'{k} {v}' for k, v in lengths.items())}")
     if gap is not None and moments is None:
         raise InvalidArgument("gap is given without time; name the column with the times")
     absent = {what: column.codes < 0 for what, column in keys.items()}
@@ -122,13 +127,20 @@ def _with_columns(table: Any) -> Any:
     """Return the table with all its columns: lazy polars frames are collected, a named pandas index is reset."""
     if library(table) == "polars" and hasattr(table, "collect"):
         return table.collect()
-    if library(table) == "pandas" and any(name is not None and name not in table.columns for name in table.index.names):
-        return table.reset_index()
+    if library(table) == "pandas" and is_frame(table):
+        named = [name for name in table.index.names if name is not None]
+        return table.reset_index() if any(name not in table.columns for name in named) else table
+    if not isinstance(table, Mapping) and not hasattr(table, "columns"):
+        raise InvalidData(
+            f"the table is a {type(table).__name__}; give a DataFrame, a pyarrow Table or a mapping of columns"
+        )
     return table
 
 
 def _column(table: Any, name: Any, what: str) -> Any:
     """Return a column of a DataFrame, Table or mapping by name."""
+    if hasattr(name, "__array__"):
+        raise InvalidData(f"{what} is a {type(name).__name__}; give the name of a column of the table instead")
     columns = getattr(table, "column_names", None) or (list(table) if isinstance(table, Mapping) else None)
     columns = list(getattr(table, "columns", ())) if columns is None else list(columns)
     if name not in columns:
@@ -138,6 +150,19 @@ def _column(table: Any, name: Any, what: str) -> Any:
             f"{what} is {name!r}, but the table has {columns.count(name)} columns of this name; rename them"
         )
     return table[name]
+
+
+def _coded(table: Any, name: Any, what: str) -> Coded:
+    """Encode the column called ``name``."""
+    column = _column(table, name, what)
+    try:
+        if getattr(column, "ndim", 1) == 1:
+            return coded(column)
+    except (TypeError, ValueError):  # unhashable entries, or rows of different lengths
+        pass
+    raise InvalidData(
+        f"{what} ({name!r}) is not a column of single values, such as strings, numbers or tuples; convert its entries"
+    )
 
 
 def coded(values: Any) -> Coded:
@@ -182,11 +207,19 @@ def _without_missing(column: Coded) -> Coded:
 
 
 class Times(NamedTuple):
-    """Times as numbers, (m,)."""
+    """Times as numbers, (m,); dates and durations are counted from 1970, UTC, and from zero.
+
+    Dates that are given in nanoseconds keep them, because events can follow each other faster than in a microsecond;
+    other dates are counted in microseconds, which reach beyond the years 1677 to 2262.
+    """
 
     values: NDArray[Any]
     missing: Any  # (m,) booleans
-    dates: bool  # whether values are microseconds since 1970, UTC
+    ticks: int  # units of the values per microsecond, 1 or 1,000; 0 if the times are plain numbers
+
+    @property
+    def dates(self) -> bool:
+        return self.ticks > 0
 
     def length(self, gap: Any) -> float:
         """Return the duration ``gap`` in the units of ``values``."""
@@ -194,14 +227,44 @@ class Times(NamedTuple):
             if not (number := as_number(gap)) >= 0:
                 raise InvalidArgument(f"gap is {gap!r}; the times are numbers, so give a non-negative number")
             return number
-        if isinstance(gap, (timedelta, np.timedelta64)):
-            return float(np.timedelta64(gap, "us").astype(np.int64))
-        words = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(gap).lower())
-        if words is None or not _float_or_nan(words[1]) >= 0 or (words[2] or "s") not in UNITS:
+        microseconds = _microseconds(gap)
+        if not microseconds >= 0:
             raise InvalidArgument(
-                f"gap is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h' or '1d'"
+                f"gap is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h' or '1d', not negative"
             )
-        return float(words[1]) * UNITS[words[2] or "s"]
+        return microseconds * self.ticks
+
+
+def _microseconds(gap: Any) -> float:
+    """Return a duration in microseconds, NaN if it is none."""
+    if isinstance(gap, (timedelta, np.timedelta64)):
+        exact = gap.to_timedelta64() if hasattr(gap, "to_timedelta64") else np.timedelta64(gap)  # type: ignore[attr-defined]
+        found = _times_of_dates(np.array([exact]))
+        return float("nan") if found.missing[0] else float(found.values[0]) / found.ticks
+    words = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(gap))
+    unit = "" if words is None else words[2] if words[2] == "M" else words[2].lower()  # "1M" is a month, not a minute
+    if words is None or (unit or "s") not in UNITS:
+        return float("nan")
+    return _float_or_nan(words[1]) * UNITS[unit or "s"]
+
+
+def join_times(parts: Sequence[Times]) -> Times:
+    """Concatenate the parts of one column, in nanoseconds if a part has them and all others can be counted so."""
+    ticks = {part.ticks for part in parts if not part.missing.all()} or {0}
+    values = [part.values for part in parts]
+    if ticks == {1, 1_000}:
+        coarse = [part.values for part in parts if part.ticks == 1]
+        if all(map(_fits_nanoseconds, coarse)):
+            values = [part.values * 1_000 if part.ticks == 1 else part.values for part in parts]
+        else:
+            ticks, values = {1}, [part.values // 1_000 if part.ticks == 1_000 else part.values for part in parts]
+    return Times(np.concatenate(values), np.concatenate([part.missing for part in parts]), max(ticks))
+
+
+def _fits_nanoseconds(microseconds: NDArray[np.int64]) -> bool:
+    """Return whether these counts of microseconds are dates that 64 bits can count in nanoseconds."""
+    most = np.iinfo(np.int64).max // 1_000
+    return bool((microseconds > -most).all() and (microseconds < most).all())
 
 
 def _float_or_nan(text: str) -> float:
@@ -224,17 +287,30 @@ def as_times(values: Any) -> Times:
         values = values.to_numpy()
     elif kind == "polars":
         values = values.to_numpy()
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array = values if isinstance(values, np.ndarray) else _array_of(values)
+    if array.ndim != 1:
+        raise InvalidData(f"the times have the shape {array.shape}; give a column with one time per row")
     if array.dtype.kind in "mM":
         return _times_of_dates(array)
     if array.dtype.kind in "iuf":
-        return Times(array, np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.size, dtype=bool), False)
+        if np.isinf(array).any():
+            raise InvalidData(f"row {int(np.isinf(array).argmax())}: the time is infinite; give finite times")
+        return Times(array, np.isnan(array), 0)
     return _times_of_objects(array.tolist())
 
 
+def _array_of(values: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise InvalidData("the times are not a column of single values; give one time per row") from None
+
+
 def _times_of_dates(array: NDArray[Any]) -> Times:
-    unit = "timedelta64[us]" if array.dtype.kind == "m" else "datetime64[us]"
-    return Times(array.astype(unit).astype(np.int64), np.isnat(array), True)
+    fine = np.datetime_data(array.dtype)[0] in ("ns", "ps", "fs", "as")
+    kind = "timedelta64" if array.dtype.kind == "m" else "datetime64"
+    counts = array.astype(f"{kind}[{'ns' if fine else 'us'}]").astype(np.int64)
+    return Times(counts, np.isnat(array), 1_000 if fine else 1)
 
 
 def _times_of_objects(items: list[Any]) -> Times:
@@ -249,7 +325,7 @@ def _times_of_objects(items: list[Any]) -> Times:
         )
     full = np.zeros(len(items), dtype=values.values.dtype)
     full[~gone] = values.values
-    return Times(full, gone, values.dates)
+    return Times(full, gone, values.ticks)
 
 
 def parse_times(texts: Sequence[str]) -> Times | int:
@@ -261,27 +337,36 @@ def parse_times(texts: Sequence[str]) -> Times | int:
             numbers = array.astype(kind)
         except (ValueError, OverflowError):
             continue
-        return Times(numbers, none, False) if np.isfinite(numbers).all() else int((~np.isfinite(numbers)).argmax())
+        return Times(numbers, none, 0) if np.isfinite(numbers).all() else int((~np.isfinite(numbers)).argmax())
     try:
-        return Times(_iso(array).astype(np.int64), none, True)
+        return _times_of_dates(_iso(array))
     except ValueError:  # find the first string that is not of the same kind as texts[0]
         fits = _is_date if _is_date(texts[0]) else lambda text: bool(np.isfinite(_float_or_nan(text)))
         return next((k for k, text in enumerate(texts) if not fits(text)), 0)
 
 
 def _iso(array: NDArray[Any]) -> NDArray[Any]:
-    """Parse ISO 8601 strings as microseconds in UTC; numpy does not support time zones, so subtract their offsets."""
+    """Parse ISO 8601 strings in UTC; numpy does not support time zones, so subtract their offsets."""
     if not all(text[4:5] == "-" for text in array.tolist()):
         raise ValueError("numpy would read the number 7 as the year 7")
     if array.size == 0 or ZONE.search(str(array[0]), 10) is None:
-        return array.astype("datetime64[us]")
+        return _without_zone(array)
     texts = array.tolist()
     zones = [ZONE.search(text, 10) for text in texts]
     if None in zones:
         raise ValueError(texts[zones.index(None)])
     bare = np.array([zone.string[: zone.start()] for zone in zones if zone], dtype=np.str_)
     ahead = np.array([_minutes_ahead(zone[1]) for zone in zones if zone], dtype="timedelta64[m]")
-    return np.asarray(bare.astype("datetime64[us]") - ahead)
+    return np.asarray(_without_zone(bare) - ahead)
+
+
+def _without_zone(array: NDArray[Any]) -> NDArray[Any]:
+    """Parse dates in microseconds, or in nanoseconds if a string has more than six decimals and all dates fit."""
+    dates = array.astype("datetime64[us]")
+    longest = array.dtype.itemsize // np.dtype("U1").itemsize
+    if longest > len("2026-11-16T15:30:00.123456") and _fits_nanoseconds(dates.astype(np.int64)):
+        return array.astype("datetime64[ns]")
+    return dates
 
 
 def _minutes_ahead(zone: str) -> int:

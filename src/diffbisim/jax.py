@@ -21,8 +21,7 @@ import numpy as np
 from diffbisim import _bridge
 from diffbisim._bridge import Entries, Kernel, Settings, Steps
 from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.questions import Question
+from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidChain, MissingExtra
 from diffbisim.results import DistanceResult
 from diffbisim.timed import TimedChain
 
@@ -83,7 +82,7 @@ def distance(
         cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, Settings(discount, solver, tol, warm, Question(**asked)), shapes)
+    run = partial(_run, X, Y, Settings(discount, solver, tol, warm, _bridge.question(asked)), shapes)
     return _differentiable(run, partial(_derivatives, shapes), dtype)(parts)
 
 
@@ -92,7 +91,10 @@ def _process(chain: Any) -> Any:
     if isinstance(chain, (MarkovChain, TimedChain, BCOO)):
         return chain
     by_step = isinstance(chain, (list, tuple)) and bool(chain) and np.ndim(chain[0]) == 2
-    return list(map(jnp.asarray, chain)) if by_step else jnp.asarray(chain)
+    try:
+        return list(map(jnp.asarray, chain)) if by_step else jnp.asarray(chain)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"a {type(chain).__name__} is not a kernel; give an array or a chain") from None
 
 
 def _joined(tables: Any) -> jax.Array:
@@ -106,11 +108,20 @@ def _differentiable(
     shaped: Any = jax.ShapeDtypeStruct
     scalar = shaped((), dtype)
 
+    faults: list[DiffbisimError] = []
+
+    def solution(parts: Parts) -> DistanceResult:
+        try:
+            return run(parts)
+        except DiffbisimError as fault:
+            faults.append(fault)
+            raise
+
     def value(parts: Parts) -> Any:
-        return np.asarray(run(parts).value, dtype=dtype)
+        return np.asarray(solution(parts).value, dtype=dtype)
 
     def value_and_derivative(parts: Parts) -> Any:
-        result = run(parts)
+        result = solution(parts)
         return np.asarray(result.value, dtype=dtype), derivatives(result, parts)
 
     @jax.custom_vjp
@@ -135,7 +146,12 @@ def _differentiable(
 
     def call(parts: Parts) -> jax.Array:
         names[:] = list(parts)
-        out: jax.Array = d(parts)
+        try:
+            out: jax.Array = d(parts)
+        except Exception:  # outside of jit, JAX wraps the errors of a callback in one of its own
+            if faults:
+                raise faults.pop() from None
+            raise
         return out
 
     d.defvjp(with_derivative, backward)
@@ -184,8 +200,12 @@ def _add_side(parts: Parts, side: str, chain: Any, initial: Any, other: Any) -> 
         if chain.n_batch or chain.n_dense:
             raise InvalidArgument(f"{name} is a BCOO array with batch or dense dimensions; use n_batch=n_dense=0")
         parts[side], parts[f"places_{side}"] = chain.data, chain.indices
+    elif isinstance(chain, list):
+        parts[side] = _joined(chain)
+    elif chain.ndim != 2 or chain.shape[0] != chain.shape[1] or chain.size == 0:
+        raise InvalidChain(f"{name} has shape {chain.shape}; it must be square, (n_states, n_states), and not empty")
     else:
-        parts[side] = _joined(chain) if isinstance(chain, list) else chain
+        parts[side] = chain
     n = chain[0].shape[0] if isinstance(chain, list) else chain.shape[0]
     start = _bridge.default_start(other, n) if initial is None else initial
     if np.ndim(start) == 0:

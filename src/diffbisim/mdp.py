@@ -156,7 +156,10 @@ class MDP:
         """
         found = recognize(value, rewards)
         if not isinstance(found, ExplicitModel):
-            raise InvalidChain(f"a {type(value).__name__} cannot be converted to an MDP; give a model of stormpy")
+            raise InvalidChain(
+                f"a {type(value).__name__} cannot be converted to an MDP; give a model of stormpy, or read a Gymnasium "
+                "environment with diffbisim.data.gymnasium.from_env(env)"
+            )
         parts = found.arguments(rewards, unseen)
         if found.is_chain:
             parts["transition"] = [parts["transition"]]

@@ -409,8 +409,11 @@ def _on_the_line(x: Floats, k: int, width: float) -> Integers:
 
 def _cubes(x: Floats, width: float) -> Integers:
     """Return the cell of each of N points (N, d); cells are centered at multiples of their width."""
-    places = np.floor(x / width + 0.5)
-    if x.shape[1] == 1:
+    with np.errstate(over="ignore"):
+        places = np.floor(x / width + 0.5)
+    if not np.isfinite(places).all():
+        raise InvalidArgument(f"width is {width:g}, too small for values as large as {np.abs(x).max():g}; raise it")
+    if x.shape[1] == 1 and np.abs(places).max() < 2.0**63:
         return places[:, 0].astype(np.int64)
     return np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
 

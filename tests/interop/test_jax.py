@@ -114,8 +114,19 @@ def test_errors_name_the_argument_and_the_remedy():
     X = db.examples.random_chain(3, 0)
     with pytest.raises(db.DiffbisimError, match="rewards of the 2 states"):
         ours.distance(X, jnp.eye(2))
-    with pytest.raises(Exception, match="row 0 of Y sums to 2"):
-        ours.distance(X, 2 * jnp.eye(3))
+    with pytest.raises(Exception, match="row 0 of Y sums to 2"):  # compiled: JAX wraps the error
+        jax.jit(lambda P: ours.distance(X, P))(2 * jnp.eye(3)).block_until_ready()
+    wrong = [
+        (lambda: ours.distance(X, 2 * jnp.eye(3)), "row 0 of Y sums to 2"),
+        (lambda: jax.grad(lambda P: ours.distance(X, P))(2 * jnp.eye(3)), "row 0 of Y sums to 2"),
+        (lambda: ours.distance(X, jnp.eye(3), jnp.ones((2, 3))), r"cost has shape \(2, 3\)"),
+        (lambda: ours.distance(X, jnp.zeros((0, 0)), jnp.ones((3, 0))), r"Y has shape \(0, 0\); it must be square"),
+        (lambda: ours.distance(X, None), "a NoneType is not a kernel"),
+        (lambda: ours.distance(X, jnp.eye(3), lump=True), "has no option 'lump'"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(db.DiffbisimError, match=message):
+            call()
 
 
 def test_nested_lists_are_kernels():

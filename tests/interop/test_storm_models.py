@@ -127,7 +127,7 @@ def test_what_a_drn_file_says(tmp_path):
         db.read_mdp(path, rewards="goal")
     with pytest.raises(InvalidData, match="has 2 reward structures; choose one by name"):
         db.read_mdp(path, unseen="repeat")
-    with pytest.raises(db.InvalidChain, match="holds an MDP"):
+    with pytest.raises(InvalidData, match=r"holds an MDP .*; read it with read_mdp"):
         db.read_chain(path, rewards="goal")
 
 
@@ -135,6 +135,7 @@ def test_what_a_drn_file_says(tmp_path):
     ("old", "new", "line", "why"),
     [
         ("@type: MDP", "@type: CTMC", 2, "only DTMC and MDP"),
+        ("@type: MDP", "@type: DTMC", 16, "state 0 has a second choice, but the header says DTMC"),
         ("@parameters\n", "@parameters\np", 4, "the model has parameters"),
         ("1/4", "0.3", 13, "sum to 1.05"),
         ("1/4", "p", 14, "'p' is not a number"),

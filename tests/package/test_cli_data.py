@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import diffbisim as db
 from diffbisim.cli import app
-from diffbisim.cli.common import interval_note
+from diffbisim.cli.common import interval_note, with_option_names
 from diffbisim.data.gymnasium import from_env, rollouts
 from diffbisim.planning import optimal_policy
 
@@ -199,6 +199,20 @@ def test_estimate_refuses_in_one_line(folder, arguments, part):
     out, err = run("estimate", *arguments, code=2)
     assert (out, err.count("\n")) == ("", 1)
     assert part in err
+
+
+def test_a_group_that_is_given_twice_is_refused(folder):
+    """Groups are called by their files: the second would replace the first without a word."""
+    _, err = run("compare", "before.csv", "after.csv", "before.csv", "--cost", "indicator", code=2)
+    assert err == "diffbisim: before.csv is given twice; give every group once\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [("use criterion='average'", "use --criterion average"), ('use criterion="average"', "use --criterion average")],
+)
+def test_quotes_of_an_argument_are_left_out(there, here):
+    assert with_option_names(there, {"criterion": "--criterion"}) == here
 
 
 def test_read_transitions(folder, walks):

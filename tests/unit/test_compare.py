@@ -53,6 +53,8 @@ def test_strata_of_several_groups():
 @pytest.mark.parametrize(("groups", "how", "message"), [
     ({"a": walks(0, 1)}, {}, "at least two groups"),
     ([1, 2], {}, "groups must be a mapping"),
+    ({"a": walks(0, 1), "b": None}, {}, r"groups\['b'\] is a NoneType; give Transitions"),
+    ({"a": walks(0, 1), "b": db.examples.drift_walk(0.0, 5)}, {}, r"groups\['b'\] is a MarkovChain; give Transitions"),
     ({"a": data(0, 1), "b": db.Transitions.from_trajectories([[0, 1]] * 5)}, {}, "have different states"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"permutations": 5}, "permutations is 5"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"confidence": 3}, "confidence is 3"),
@@ -236,6 +238,7 @@ def test_needed_is_interpolated():
     ({"length": 0}, "length is 0"),
     ({"length": 5, "episodes": [2]}, "at least 4"),
     ({"length": 5, "target": 2}, "target is 2"),
+    ({"length": 5, "episodes": 3}, "at least 4"),
 ])  # fmt: skip
 def test_power_names_what_is_wrong(how, message):
     X = db.examples.drift_walk(0.0, 5)

@@ -48,6 +48,9 @@ def test_chains_of_other_sizes_are_paid_for_too_and_have_no_rows():
         parts.records("rows")
     with pytest.raises(db.InvalidArgument, match="what is 'cells'"):
         parts.records("cells")
+    for most in (-1, 1.5):
+        with pytest.raises(db.InvalidArgument, match=r"most is .*; it must be a non-negative integer"):
+            parts.records("pairs", most)
     with pytest.raises(db.InvalidArgument, match="not a metric"):
         db.distance(X, X, np.ones((4, 4)) + np.eye(4)).contributions().records()
     with pytest.raises(db.InvalidArgument, match="contributions are not available"):

@@ -190,7 +190,7 @@ def test_terminal_states_stay_whatever_follows_them(unseen):
 @pytest.mark.parametrize(
     ("terminal", "message"),
     [("sold", "'sold' is not a state"), (["gone", 7], "7 is not a state"), (lambda s: s, "give the terminal states"),
-     (["shop", "gone", "bought"], "every transition starts in a terminal state")],
+     (7, "7 is not a state"), (["shop", "gone", "bought"], "every transition starts in a terminal state")],
 )  # fmt: skip
 def test_bad_terminal_states_are_named(terminal, message):
     data = [db.Transitions.from_trajectories(streams(0.3, k), states=("shop", "bought", "gone")) for k in (1, 2)]

@@ -94,7 +94,7 @@ def test_sessions_end_after_a_pause():
     dated = frame.assign(at=pd.Timestamp("2026-01-01") + pd.to_timedelta(frame["at"], unit="min"))
     for gap in ("30min", "0.5h", 1800, "1800", pd.Timedelta("30min"), np.timedelta64(30, "m")):
         same(db.Transitions.from_frame(dated, gap=gap, **NAMES), [["a", "b"], ["c", "a"], ["b"]])
-    for bad in ("soon", "-1min", "3 weeks"):
+    for bad in ("soon", "-1min", "3 weeks", "1M", pd.Timedelta(-5, "min"), np.timedelta64("NaT")):
         with pytest.raises(InvalidArgument, match=re.escape(f"gap is {bad!r}; give seconds, a timedelta")):
             db.Transitions.from_frame(dated, gap=bad, **NAMES)
     with pytest.raises(InvalidArgument, match="the times are numbers, so give a non-negative number"):
@@ -205,6 +205,53 @@ def test_zones_are_compared_in_utc():
     same(db.Transitions.from_frame(rows, **NAMES), [list("abc")])
     oracle = pd.to_datetime(pd.Series(at), utc=True, format="ISO8601")
     same(db.Transitions.from_frame(rows | {"at": oracle}, **NAMES), [list("abc")])
+
+
+def test_events_within_a_microsecond_keep_their_order(tmp_path, monkeypatch):
+    at = pd.Timestamp("2026-01-01") + pd.to_timedelta([900, 300, 600, 500_000], unit="ns")
+    rows = {"user": [1] * 4, "at": at, "page": list("cabd")}
+    kinds = [
+        pd.DataFrame(rows),
+        pa.table(pd.DataFrame(rows)),
+        rows | {"at": [f"{t.isoformat(timespec='nanoseconds')}" for t in at]},
+        rows | {"at": [f"{t.isoformat(timespec='nanoseconds')}Z" for t in at]},
+        rows | {"at": at - at[0]},
+    ]
+    for kind in kinds:
+        same(db.Transitions.from_frame(kind, **NAMES), [list("abcd")])
+        for gap in ("400ns", pd.Timedelta(400, "ns"), "0.4us"):
+            same(db.Transitions.from_frame(kind, gap=gap, **NAMES), [list("abc"), ["d"]])
+    monkeypatch.setattr("diffbisim.io.logs.BATCH", 1)  # every row is a batch, and only some have nanoseconds
+    for last, gap in (("2026-01-01T00:00:01", "500ms"), ("9999-12-31", "1d")):  # the latter does not fit nanoseconds
+        stamps = ["2026-01-01T00:00:00.000002300", last, "2026-01-01T00:00:00.000001"]
+        path = file(
+            tmp_path,
+            f"{last[:4]}.csv",
+            "user,at,page\n" + "".join(f"1,{t},{p}\n" for t, p in zip(stamps, "bca", strict=True)),
+        )
+        same(db.read_transitions(path, gap=gap, **NAMES), [list("ab"), ["c"]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "names", "message"),
+    [
+        ({"page": [[1], [2]]}, {}, r"state \('page'\) is not a column of single values"),
+        (pd.DataFrame({"page": [[1], [2]]}), {}, r"state \('page'\) is not a column of single values"),
+        ({"page": 3}, {}, r"state \('page'\) is not a column of single values"),
+        ({"page": np.zeros((2, 2))}, {}, r"state \('page'\) is not a column of single values"),
+        ({"page": [0, 1], "at": np.zeros((2, 2))}, {"time": "at"}, r"the times have the shape \(2, 2\)"),
+        ({"page": [0, 1], "at": [[1], [2, 3]]}, {"time": "at"}, "the times are not a column of single values"),
+        ({"page": [0, 1], "at": [0.0, np.inf]}, {"time": "at"}, "row 1: the time is infinite"),
+        ({"page": [0, 1], "at": [1]}, {"time": "at"}, "different lengths: state 2, time 1"),
+        ({"page": [0, 1], "user": [1]}, {"id": "user"}, "different lengths: state 2, id 1"),
+        (pd.DataFrame({"page": [0, 1]}), {"id": pd.Series([1, 2])}, "id is a Series; give the name of a column"),
+        (pd.DataFrame({"page": [0, 1]}).groupby("page"), {}, "the table is a DataFrameGroupBy; give a DataFrame"),
+        (np.zeros((2, 2)), {}, "the table is a ndarray; give a DataFrame"),
+    ],
+)
+def test_what_is_not_a_column_is_named(rows, names, message):
+    with pytest.raises(InvalidData, match=message):
+        db.Transitions.from_frame(rows, state="page", **names)
 
 
 # --- files --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import chi2_contingency
 
 import diffbisim as db
+from diffbisim.estimate import stratum_numbers
 from diffbisim.evidence import (
     Design,
     compare_two,
@@ -171,8 +172,21 @@ def test_strata_are_standardized():
     how = {"rewards": REWARDS, "discount": 0.9, "replicates": 20, "permutations": 199, "initial": "pooled"}
     assert db.estimate(A, B, **how).p_value <= 0.01
     assert db.estimate(A, B, strata=strata, **how).p_value > 0.05
-    with pytest.raises(db.InvalidArgument, match="strata has entries of shapes"):
-        db.estimate(A, B, strata=[strata[0], strata[1][:5]], **how)
+    for bad, message in (
+        ([strata[0], strata[1][:5]], r"for each of its 50 and 50 episodes; found \[50, 5\]"),
+        (1, "strata must have one sequence per group"),
+        ([[[1]] * 50] * 2, "strata must have one sequence per group"),
+        ([["slow", None] * 25, strata[1]], r"strata\[0\]\[1\] is missing"),
+    ):
+        with pytest.raises(db.InvalidArgument, match=message):
+            db.estimate(A, B, strata=bad, **how)
+
+
+def test_strata_of_another_type_are_other_strata():
+    """1 and "1" name two strata, so that no episode can be exchanged."""
+    numbers = stratum_numbers([[1, 2], ["1", 2]], [db.Transitions.from_trajectories([[0, 1], [1, 0]])] * 2)
+    assert numbers[0][1] == numbers[1][1]
+    assert len(set(np.concatenate(numbers).tolist())) == 3
 
 
 def test_rejects_as_often_as_it_says():

@@ -399,3 +399,12 @@ def test_broken_files_of_storm(tmp_path, name, text, message):
     file(tmp_path, name, text)
     with pytest.raises(InvalidData, match=re.escape(message)):
         read_chain(tmp_path / "m.tra")
+
+
+def test_an_example_is_a_name(tmp_path):
+    """A single reward structure has neither a name nor a number, so a proposition is the example."""
+    file(tmp_path, "m.tra", "1 1\n0 0 1\n")
+    file(tmp_path, "m.lab", '0="init"\n0: 0\n')
+    file(tmp_path, "m.srew", "1 1\n0 1\n")
+    with pytest.raises(InvalidData, match=r'no rewards called 2; .* such as rewards="init"'):
+        read_chain(tmp_path / "m.tra", rewards=2)

@@ -1,5 +1,7 @@
 """What people hand over by mistake, at every public door: the message names the argument and the remedy."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,8 @@ MDP = db.examples.imitation_chain()
         (lambda: db.distance(X, SEEN, solver="somcot", lump=True), "Y is a Transitions.*without lump"),
         (lambda: db.distance(X, Y, solver=db.solvers.Exact), "solver is the class Exact; give a name"),
         (lambda: db.distance(X, Y, warm=0.3), "warm is a float; give a previous result of distance"),
+        (lambda: db.distance(MDP, MDP, "indicator", lump=True), "lump=True does not support 'actions'.*; omit it"),
+        (lambda: db.distance(X, Y, callback=3), "callback is a int; give a function"),
         (lambda: db.distance(X, Y).plan("home", 0), "x = 'home' is not a state: give an index"),
         (lambda: db.solvers.Exact(threads="all"), "threads is 'all'"),
         (lambda: db.solvers.SinkhornPolicy(epsilon="warm"), "epsilon is 'warm'"),
@@ -59,6 +63,7 @@ def test_arguments_are_refused_by_name(call, part):
     [
         (db.InvalidChain, lambda: db.MDP(None), "one .* matrix per action"),
         (db.InvalidChain, lambda: X.label("home"), "'home' is not a state"),
+        (db.InvalidChain, lambda: db.MarkovChain(np.eye(2), rewards=np.ones((2, 0))), r"rewards has shape \(2, 0\)"),
         (db.InvalidCost, lambda: db.feature_cost([["a"]], [["b"]]), "features_x is not an array of numbers"),
         (db.InvalidCost, lambda: db.feature_cost([[1.0]], [[2.0]], metric=3), "metric 3"),
         (db.InvalidData, lambda: db.Transitions.from_trajectories(None), "trajectories is None; pass a list"),
@@ -67,6 +72,15 @@ def test_arguments_are_refused_by_name(call, part):
 def test_data_are_refused_by_name(error, call, part):
     with pytest.raises(error, match=part):
         call()
+
+
+@pytest.mark.parametrize("where", ["", "missing/result.npz"])
+def test_a_place_that_cannot_be_written_is_named_and_not_a_temporary_file(tmp_path, where):
+    path = tmp_path / where
+    with pytest.raises(OSError, match=re.escape(str(path)) + "'$") as fault:
+        db.distance(X, Y).save(path)
+    assert ("does not exist; create it first" in str(fault.value)) == bool(where)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_array_file_is_no_result(tmp_path):

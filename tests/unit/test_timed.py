@@ -155,3 +155,12 @@ def test_many_paths_come_near_the_distance_of_their_laws():
 def test_paths_that_are_refused(paths, options, words):
     with pytest.raises(db.DiffbisimError, match=words):
         db.TimedChain.from_paths(paths, **options)
+
+
+def test_cells_that_64_bits_cannot_number():
+    """A width below the spacing of the values keeps all of them apart; without the check all would share one cell."""
+    paths = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    fine = db.TimedChain.from_paths(paths, width=1e-300)
+    assert [len(law) for law in fine.marginals()] == [3, 3]
+    with pytest.raises(db.InvalidArgument, match=r"width is 1e-300, too small for values as large as 5e\+10"):
+        db.TimedChain.from_paths(paths * 1e10, width=1e-300)

@@ -53,6 +53,28 @@ def test_compression_finds_the_states_that_look_and_move_alike(model):
     assert np.allclose(again.chain.rewards, small.rewards)
 
 
+def test_sizes_of_a_sweep_start_from_smaller_ones():
+    """Two copies of each of four states: four small states are enough, and no fewer."""
+    small = chains()[1]
+    X = db.MarkovChain(np.kron(small.transition, np.full((2, 2), 0.5)), rewards=np.repeat(small.rewards, 2, axis=0))
+    found = db.compress_sweep(X, [2, 3, 4], rng=0, restarts=1)
+    assert [result.distance.upper <= 1e-6 for result in found.results] == [False, False, True]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_compression_to_other_rates_tells_so(d):
+    """Four states in a row, two small ones: the remark on the rates averages rows over classes, by occupancy."""
+    P = np.array([[0.97, 0.03, 0, 0], [0.03, 0.95, 0.02, 0], [0, 0.02, 0.95, 0.03], [0, 0, 0.03, 0.97]])
+    X = db.MarkovChain(P, initial=[0.25] * 4, rewards=np.outer(range(4), np.ones(d)))
+    with pytest.warns(UserWarning, match="The slowest timescale of the small chain"):
+        found = db.compress(X, n_states=2, rng=0, restarts=1)
+    classes = np.eye(2)[found.labels]
+    share = classes * X.occupancy(0.95)[:, None]
+    assert np.allclose(found.averaged.transition, (share.T @ P @ classes) / share.sum(axis=0)[:, None], atol=1e-9)
+    assert np.array_equal(found.averaged.rewards, found.chain.rewards)
+    assert db.distance(X, found.chain).value == pytest.approx(found.distance.value, abs=1e-6)
+
+
 def test_files_hold_them(tmp_path):
     X, _ = chains()
     db.write_chain(X, tmp_path / "x.npz")

@@ -203,7 +203,7 @@ def with_option_names(message: str, options: Mapping[str, str]) -> str:
     for name, option in options.items():
         alone = rf"(?<![\w.\-\"'/]){name}"
         message = re.sub(rf"{alone}=True\b", option, message)
-        message = re.sub(rf'{alone}="([^"]*)"', rf"{option} \1", message)
+        message = re.sub(rf"{alone}=([\"'])(.*?)\1", rf"{option} \2", message)
         message = re.sub(rf"{alone}=(?=[\w.\[{{])|{alone} = ", f"{option} ", message)
         message = re.sub(rf"{alone}=|{alone}(?=$|[:\[]| (?:is|has|names|sums|must)\b| ['\"])", option, message)
         message = re.sub(rf"\b((?:raise|omit) (?:\S+ or )?){name}\b", rf"\1{option}", message)

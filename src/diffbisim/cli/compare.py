@@ -124,6 +124,9 @@ def _read_groups(files: Sequence[Path], events: cli.Events) -> dict[Any, Any] | 
     names = [path.stem for path in files]
     if len(set(names)) < len(names):
         names = [str(path) for path in files]
+    twice = [name for k, name in enumerate(names) if name in names[:k]]
+    if twice:
+        raise InvalidArgument(f"{twice[0]} is given twice; give every group once")
     return dict(zip(names, on_the_same_states(read), strict=True))
 
 

@@ -762,7 +762,7 @@ def _padded(chain: MarkovChain, k: int) -> MarkovChain:
     P[:n, :n] = chain.transition  # type: ignore[assignment]  # dense: compress made it
     P[n:] = P[0]
     initial = np.concatenate([chain.initial, np.zeros(k - n)])
-    return MarkovChain(P, initial=initial, rewards=np.concatenate([rewards, np.full(k - n, rewards[0])]))
+    return MarkovChain(P, initial=initial, rewards=np.concatenate([rewards, np.repeat(rewards[:1], k - n, axis=0)]))
 
 
 def _elbow(sizes: list[int], values: list[float], zero: float) -> int:

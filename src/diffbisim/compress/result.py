@@ -116,9 +116,8 @@ class CompressResult:
 
         As a rule it is farther from the target than :attr:`chain`, but it moves between classes at the target's rates.
         """
-        X, cost = self.distance.problem.x, self.distance.problem.cost
-        learned = self.chain.rewards is not None
-        target = Target(X, self.distance.discount, X.rewards if learned else None, None if learned else cost)
+        problem = self.distance.problem
+        target = Target(problem.x, problem.discount, cost=problem.cost)  # the rewards, numbers or vectors, are known
         model = averaged(target, self.labels, self.chain.n_states)
         return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards)
 

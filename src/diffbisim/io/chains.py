@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from diffbisim.chain import MarkovChain, Unseen
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.files import extension, within_memory
 from diffbisim.io.logs import LOGS, read_events
 from diffbisim.io.npz import read_npz, write_npz
@@ -64,7 +64,10 @@ def read_chain(
     """
     kind = _format(path, format)
     if kind == "storm":
-        return MarkovChain.of(read_storm(path, constants), initial=initial, rewards=rewards, unseen=unseen)
+        model = read_storm(path, constants)
+        if not model.is_chain:
+            raise InvalidData(f"{path} holds an MDP (states have several choices); read it with read_mdp")
+        return MarkovChain.of(model, initial=initial, rewards=rewards, unseen=unseen)
     if kind == "log":
         return read_events(path, states=None).chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[no-any-return]
     read: Callable[..., MarkovChain] = {"npz": read_npz, "prism": read_prism, "csv": read_csv}[kind]

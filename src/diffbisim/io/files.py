@@ -7,6 +7,7 @@ completely or not at all.
 
 from __future__ import annotations
 
+import errno
 import glob
 import gzip
 import io
@@ -191,6 +192,10 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     It is locked while it is being written, so that :func:`remove_abandoned` can recognize leftovers of killed
     processes.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"the folder {path.parent} does not exist; create it first", str(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary, file = _temporary(path, binary)
     try:
         with file:

@@ -20,7 +20,7 @@ import numpy as np
 
 from diffbisim.chain import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
-from diffbisim.events import CodeBook, Coded, Times, parse_times
+from diffbisim.events import CodeBook, Coded, Times, join_times, parse_times
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
 from diffbisim.io.tables import Rows, csv_line, csv_rows
@@ -126,9 +126,7 @@ class _Times:
 
     def done(self) -> Times:
         self._convert()
-        kinds = {part.dates for part in self.parts if not part.missing.all()}
-        values = np.concatenate([part.values for part in self.parts])
-        return Times(values, np.concatenate([part.missing for part in self.parts]), kinds == {True})
+        return join_times(self.parts)
 
     def _convert(self) -> None:
         there = np.array([bool(text and not text.isspace()) for text in self.texts], dtype=bool)
@@ -142,7 +140,7 @@ class _Times:
             raise broken(self.path, csv_line(self.path, self.rows + k), self.texts[k], why)
         values = np.zeros(len(self.texts), dtype=found.values.dtype)
         values[there] = found.values
-        self.parts.append(Times(values, ~there, found.dates))
+        self.parts.append(Times(values, ~there, found.ticks))
         self.rows += len(self.texts)
         self.texts = []
 

@@ -327,7 +327,8 @@ def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> A
         listed = "; ".join(map(str, structures)) or "none"
         also = ", ".join(propositions)
         what = f"it has no rewards called {rewards!r}" if chosen else f"it has {len(fitting)} reward structures"
-        example = next((s.name or s.key for s in structures), next(iter(propositions), "name"))
+        named = [name for s in structures if (name := s.name or s.key)]
+        example = next(iter((*named, *propositions)), "name")
         raise InvalidData(
             f'{path}: {what}; choose by name or number, such as rewards="{example}", from {listed}'
             + (f"; or a proposition: {also}" if also else "")

@@ -85,6 +85,7 @@ class _Drn:
     values: dict[str, float] = field(default_factory=dict)  # values of placeholders
     n_states: int = -1
     owner: list[int] = field(default_factory=list)
+    kind: str = ""  # "DTMC" or "MDP"; "" if the header does not say
     lines: list[int] = field(default_factory=list)  # line numbers of choices
     actions: list[str] = field(default_factory=list)
     paid: list[list[float]] = field(default_factory=list)  # rewards of choices
@@ -132,8 +133,10 @@ class _Drn:
         for text in lines:
             if text.startswith("//"):
                 continue
-            if text.startswith("@type:") and text[6:].strip().upper() not in ("DTMC", "MDP"):
-                raise self._broken("only DTMC and MDP are supported")
+            if text.startswith("@type:"):
+                self.kind = text[6:].strip().upper()
+                if self.kind not in ("DTMC", "MDP"):
+                    raise self._broken("only DTMC and MDP are supported")
             if text == "@model":
                 break
             if text.startswith("@"):
@@ -166,6 +169,8 @@ class _Drn:
         found = ACTION.fullmatch(text)
         if found is None or state < 0:
             raise self._broken('expected "action name [rewards]" below a state')
+        if self.kind == "DTMC" and self.owner and self.owner[-1] == state:
+            raise self._broken(f"state {state} has a second choice, but the header says DTMC; is it an MDP?")
         own = self._rewards(found[2])
         self.owner.append(state)
         self.lines.append(self.number)
