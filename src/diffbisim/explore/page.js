@@ -128,10 +128,10 @@ function graph(side, ink) {
 function graphNote(side) {
   const { kept, total, share } = strongest(side);
   const groups = side.sizes.length < side.n
-    ? `${many(side.n, "state")} are shown as ${side.sizes.length} groups of states that behave alike; probabilities of a group are averages, visits and costs sums. ` : "";
+    ? `${many(side.n, "state")} are shown as ${side.sizes.length} groups of similar states. Probabilities of a group are averages; visits and costs are sums. ` : "";
   const edges = kept.length < total
-    ? `Drawn are the ${kept.length} strongest of ${total.toLocaleString("en")} transitions, ${percent(share)} of the flow; the table of transitions has all, and pointing at a disk draws its own. ` : "";
-  return groups + edges + "Area: how often visited. Ring: start. Dotted: probability below 0.01.";
+    ? `Only the ${kept.length} strongest of ${total.toLocaleString("en")} transitions are drawn (${percent(share)} of the flow). The heat map of transitions shows all of them, and pointing at a disk draws those that leave it. ` : "";
+  return groups + edges + "Area of a disk: visits. Thick ring: initial state. Dotted arrow: probability below 0.01.";
 }
 
 // --- heat maps ------------------------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ function heat(M, rows, columns, { decades = 0, unit }) {  // decades: of a logar
 }
 
 const TABLES = {
-  visits: { decades: 6, unit: "visits", note: "How often the optimal coupling is in each pair; blank: never. Logarithmic, so that rare pairs are seen." },
-  encoder: { decades: 4, unit: "share", note: "Each row sums to one: which state of the other chain stands for this one; blank: zero." },
-  paid: { decades: 6, unit: "cost", note: "Visits times cost; all cells together are the distance." },
+  visits: { decades: 6, unit: "visits", note: "How often the optimal coupling visits each pair, on a logarithmic scale; blank: never." },
+  encoder: { decades: 4, unit: "share", note: "Each row sums to one: which states of the other chain represent this state; blank: zero." },
+  paid: { decades: 6, unit: "cost", note: "Visits times cost, on a logarithmic scale; the cells add up to the distance." },
   metric: { decades: 0, unit: "distance", note: "The distance of the two chains if they started in this pair." },
 };
 
@@ -221,7 +221,7 @@ function tip(pointer) {
   const lines = [];
   if (x !== null) lines.push(`${data.names[0]}: ${groupName(X, x)}`);
   if (y !== null) lines.push(`${data.names[1]}: ${groupName(Y, y)}`);
-  if (x !== null && y !== null) lines.push(`visits ${number(entry(view.visits, x, y))}, encoder ${percent(entry(view.encoder, x, y))}, cost paid ${number(entry(view.paid, x, y))}, distance from there on ${number(entry(view.metric, x, y))}`);
+  if (x !== null && y !== null) lines.push(`visits ${number(entry(view.visits, x, y))}, encoder ${percent(entry(view.encoder, x, y))}, cost paid ${number(entry(view.paid, x, y))}, distance from this pair on ${number(entry(view.metric, x, y))}`);
   box.textContent = lines.join("\n");
   box.style.left = Math.min(pointer.clientX + 14, innerWidth - box.offsetWidth - 8) + "px";
   box.style.top = Math.min(pointer.clientY + 14, innerHeight - box.offsetHeight - 8) + "px";
@@ -229,10 +229,10 @@ function tip(pointer) {
 
 function describe() {
   const { x, y } = focus, parts = [];
-  if (x !== null) parts.push(["x", about(X, x, data.names[0], y === null && ["stands for it in " + data.names[1], Y, partners("x", x)])]);
-  if (y !== null) parts.push(["y", about(Y, y, data.names[1], x === null && ["stands for it in " + data.names[0], X, partners("y", y)])]);
+  if (x !== null) parts.push(["x", about(X, x, data.names[0], y === null && ["represented in " + data.names[1] + " by", Y, partners("x", x)])]);
+  if (y !== null) parts.push(["y", about(Y, y, data.names[1], x === null && ["represented in " + data.names[0] + " by", X, partners("y", y)])]);
   if (x !== null && y !== null) parts.push(["both", together(x, y)]);
-  if (!parts.length) parts.push(["both", [["", "Point at a disk, a cell or a bar: it is shown here, and marked in all figures."]]]);
+  if (!parts.length) parts.push(["both", [["", "Point at a disk, a cell or a bar to see its details here and highlight it in all figures."]]]);
   $("chosen").replaceChildren(...parts.map(([kind, lines]) => {
     const box = document.createElement("div");
     box.className = kind;
@@ -258,9 +258,9 @@ function about(side, k, name, match) {
 }
 function together(x, y) {
   const lines = [["together", `visits ${number(entry(view.visits, x, y))}; cost paid ${number(entry(view.paid, x, y))}, ${percent(entry(view.paid, x, y) / (view.value || 1))} of the distance`],
-    ["encoder", `${percent(entry(view.encoder, x, y))} of the time here, ${data.names[1]} is there`], ["distance from there on", number(entry(view.metric, x, y))]];
+    ["encoder", `when ${data.names[0]} is here, ${data.names[1]} is there ${percent(entry(view.encoder, x, y))} of the time`], ["distance from this pair on", number(entry(view.metric, x, y))]];
   const pair = view.pairs.find(p => p.i === x && p.j === y && p.next);
-  if (pair) lines.push([`next of ${pair.x} and ${pair.y}, coupled`, pair.next.map(([a, b, p]) => `${a} with ${b} ${number(p)}`).join(", ") + (pair.others ? ` and ${pair.others} more` : "")]);
+  if (pair) lines.push([`coupled successors of ${pair.x} and ${pair.y}`, pair.next.map(([a, b, p]) => `${a} with ${b} ${number(p)}`).join(", ") + (pair.others ? ` and ${pair.others} more` : "")]);
   return lines;
 }
 
@@ -283,13 +283,13 @@ function bars() {
   };
   draw("bars", made, point => point.customdata);
   const shown = list.reduce((sum, c) => sum + c.paid, 0);
-  $("note-bars").textContent = all.length ? `Occupancy times cost. Shown: ${percent(shown / total)} of the distance; all together are the distance.` : "Nothing is paid: the distance is zero.";
+  $("note-bars").textContent = all.length ? `Visits times cost. The bars shown add up to ${percent(shown / total)} of the distance.` : "No cost is paid: the distance is zero.";
 }
 
 function pairsTable() {
   const what = $("table-of").value;
   draw("pairs", heat(view[what], X, Y, TABLES[what]), point => ({ x: point.y, y: point.x }));
-  $("note-pairs").textContent = TABLES[what].note + ` Rows: ${data.names[0]}, columns: ${data.names[1]}, both sorted so that what behaves alike stands together.`;
+  $("note-pairs").textContent = TABLES[what].note + ` Rows: ${data.names[0]}; columns: ${data.names[1]}. Both are sorted so that similar states are adjacent.`;
 }
 
 function elbow(chosen) {
