@@ -11,7 +11,7 @@ let view, X, Y, kept = NONE, focus = NONE, drawn = new Set();
 // --- numbers, names, matrices ---------------------------------------------------------------------------------------
 
 const number = v => String(+v.toPrecision(4));
-const percent = v => v > 0 && v < 0.001 ? "< 0.1 %" : (100 * v).toFixed(1) + " %";
+const percent = v => v > 0 && v < 0.001 ? "< 0.1\u00a0%" : (100 * v).toFixed(1) + "\u00a0%";
 const many = (k, what) => `${k.toLocaleString("en")} ${what}${k === 1 ? "" : "s"}`;
 const short = (text, most = 26) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 const safe = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");  // plotly reads tags
@@ -92,6 +92,7 @@ function graph(side, ink) {
   const { kept } = strongest(side), traces = [];
   const bins = [0, 0.01, 0.1, 0.3, 0.7], heads = { x: [], y: [], angle: [], size: [] };
   const n = side.sizes.length, end = n <= 12 ? 0.85 : n <= 40 ? 0.9 : 0.94;  // where the disk of the next state begins
+  const thin = Math.min(1, 10 / Math.sqrt(kept.length));  // many arrows must not hide the disks
   bins.forEach((least, k) => {
     const x = [], y = [];
     for (const [i, j, p] of kept) {
@@ -100,19 +101,20 @@ function graph(side, ink) {
       for (const [a, b] of points) { x.push(a); y.push(b); }
       x.push(null); y.push(null);
       const [[a, b], [c, d]] = points.slice(-2);
-      heads.x.push(c); heads.y.push(d); heads.size.push((n <= 40 ? 8 : 5) + k);
+      heads.x.push(c); heads.y.push(d); heads.size.push(thin * ((n <= 40 ? 8 : 6) + k));
       heads.angle.push(Math.atan2(c - a, d - b) * 180 / Math.PI);  // clockwise from above; both axes have one scale
     }
-    const line = { width: 0.5 + 0.7 * k, color: color("edge"), dash: k === 0 ? "dot" : "solid" };
-    if (x.length) traces.push({ x, y, mode: "lines", hoverinfo: "skip", opacity: 0.45 + 0.12 * k, line });
+    const line = { width: thin * (0.5 + 0.7 * k), color: color("edge"), dash: k === 0 ? "dot" : "solid" };
+    if (x.length) traces.push({ x, y, mode: "lines", hoverinfo: "skip", opacity: Math.sqrt(thin) * (0.45 + 0.12 * k), line });
   });
   const { x, y, ...marker } = heads;
   traces.push({ x, y, mode: "markers", hoverinfo: "skip", marker: { ...marker, symbol: "arrow", color: color("edge"), line: { width: 0 } } });
   const most = Math.max(...side.visits) || 1, whole = n <= 12 ? 34 : n <= 40 ? 24 : n <= 100 ? 17 : 13;
   const shade = side.rewards ?? side.paid;
+  const [xs, ys] = [0, 1].map(k => side.place.map(p => p[k])), span = values => Math.max(...values) - Math.min(...values);
   traces.push({
-    x: side.place.map(p => p[0]), y: side.place.map(p => p[1]), mode: n <= NAMED ? "markers+text" : "markers",
-    hoverinfo: "none", text: side.members.map(names => safe(short(names[0], 14))), textposition: "top center",
+    x: xs, y: ys, mode: n <= NAMED ? "markers+text" : "markers",
+    hoverinfo: "none", text: side.members.map(names => safe(short(names[0], 14))), textposition: span(ys) > 2 * span(xs) ? "middle right" : "top center",
     marker: {
       size: side.visits.map(v => whole * Math.max(Math.sqrt(v / most), 0.4)), color: shade, colorscale: "Cividis", opacity: 1,
       line: { color: side.start.map(v => v > 0 ? ink : color("edge")), width: side.start.map(v => v > 0 ? 3 : 1) },
@@ -120,8 +122,7 @@ function graph(side, ink) {
     },
   });
   const hidden = { visible: false, fixedrange: touch };
-  const [xs, ys] = [0, 1].map(k => side.place.map(p => p[k]));
-  const room = values => { const low = Math.min(...values), high = Math.max(...values), m = 0.14 * (high - low) + 0.12; return [low - m, high + m]; };
+  const room = values => { const low = Math.min(...values), high = Math.max(...values), m = 0.14 * span(values) + 0.12; return [low - m, high + m]; };
   return { data: traces, layout: layout({ xaxis: { ...hidden, range: room(xs) }, yaxis: { ...hidden, range: room(ys), scaleanchor: "x" } }) };
 }
 
@@ -246,7 +247,7 @@ function describe() {
   }));
 }
 function listed(side, list, most = 5) {
-  const shown = largest(list, most).map(([k, p]) => `${groupName(side, k)} ${number(p)}`);
+  const shown = largest(list, most).map(([k, p]) => `${groupName(side, k)} (${number(p)})`);
   return shown.join(", ") + (list.length > most ? ` and ${list.length - most} more` : "");
 }
 function about(side, k, name, match) {
@@ -260,7 +261,7 @@ function together(x, y) {
   const lines = [["together", `visits ${number(entry(view.visits, x, y))}; cost paid ${number(entry(view.paid, x, y))}, ${percent(entry(view.paid, x, y) / (view.value || 1))} of the distance`],
     ["encoder", `when ${data.names[0]} is here, ${data.names[1]} is there ${percent(entry(view.encoder, x, y))} of the time`], ["distance from this pair on", number(entry(view.metric, x, y))]];
   const pair = view.pairs.find(p => p.i === x && p.j === y && p.next);
-  if (pair) lines.push([`coupled successors of ${pair.x} and ${pair.y}`, pair.next.map(([a, b, p]) => `${a} with ${b} ${number(p)}`).join(", ") + (pair.others ? ` and ${pair.others} more` : "")]);
+  if (pair) lines.push([`coupled successors of ${pair.x} and ${pair.y}`, pair.next.map(([a, b, p]) => `${a} with ${b} (${number(p)})`).join(", ") + (pair.others ? ` and ${pair.others} more` : "")]);
   return lines;
 }
 
@@ -277,8 +278,8 @@ function bars() {
   const all = costs(), list = all.slice(0, BARS), total = view.value || 1;
   const made = {
     data: [{ type: "bar", orientation: "h", x: list.map(c => c.paid), y: list.map((_, k) => k), customdata: list.map(c => c.at), hoverinfo: "none",
-      marker: { color: color("x") }, text: list.map(c => percent(c.paid / total)), textposition: "auto", textangle: 0, insidetextfont: { color: color("back") }, cliponaxis: false }],
-    layout: layout({ dragmode: false, margin: { l: 8, r: 40, t: 8, b: 40 }, xaxis: axis({ title: { text: "cost paid" }, rangemode: "tozero" }),
+      marker: { color: color("x") }, text: list.map(c => percent(c.paid / total)), textposition: "outside", textangle: 0, cliponaxis: false }],
+    layout: layout({ dragmode: false, margin: { l: 8, r: 8, t: 8, b: 40 }, xaxis: axis({ title: { text: "cost paid" }, range: [0, 1.2 * Math.max(...list.map(c => c.paid), 0) || 1] }),
       yaxis: axis({ autorange: "reversed", tickvals: list.map((_, k) => k), ticktext: list.map(c => safe(c.name)), showgrid: false }) }),
   };
   draw("bars", made, point => point.customdata);
