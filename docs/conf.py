@@ -109,10 +109,11 @@ def escape_bars(app: Sphinx, what: str, name: str, obj: object, options: object,
 def mathml(node: nodes.Node, block: bool = False) -> str:
     """Sizes are left to the browser; the number of an equation stands behind it, and functions stand apart."""
     tex = re.sub(r"\\([bB]igg?[lr]?|textstyle)(?![a-zA-Z])", "", node.astext())
-    tex = tex.replace(r"\|", r"\parallel ")  # a relation: a fence would be stretched over its neighbors
+    tex = tex.replace(r"\|", r"\parallel ")  # a relation, with room on both sides
     tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
     tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\1)", tex)
-    return latex2mathml.tex2mathml(tex, as_block=block)
+    # Fences without \left and \right keep their size, next to a sum too.
+    return re.sub(r"<mo>(?=[⟨⟩‖|]</mo>)", '<mo stretchy="false">', latex2mathml.tex2mathml(tex, as_block=block))
 
 
 def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
