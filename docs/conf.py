@@ -107,10 +107,13 @@ def escape_bars(app: Sphinx, what: str, name: str, obj: object, options: object,
 
 
 def mathml(node: nodes.Node, block: bool = False) -> str:
-    """Sizes are left to the browser; the number of an equation stands behind it."""
+    """Sizes are left to the browser; the number of an equation stands behind it, and functions stand apart."""
     tex = re.sub(r"\\([bB]igg?[lr]?|textstyle)(?![a-zA-Z])", "", node.astext())
+    tex = tex.replace(r"\|", r"\parallel ")  # a relation, with room on both sides
+    tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
     tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\1)", tex)
-    return latex2mathml.tex2mathml(tex, as_block=block)
+    # Fences without \left and \right keep their size, next to a sum too.
+    return re.sub(r"<mo>(?=[⟨⟩‖|]</mo>)", '<mo stretchy="false">', latex2mathml.tex2mathml(tex, as_block=block))
 
 
 def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
@@ -121,6 +124,11 @@ def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
 def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
     writer.body.append(f'<div class="math">{mathml(node, block=True)}</div>')
     raise nodes.SkipNode
+
+
+def name_files(app: Sphinx, docname: str, source: list[str]) -> None:
+    """A block of code that is a file (``title=model.csv``) has the name of the file as its caption."""
+    source[0] = re.sub(r"^```(\w+) title=(\S+)$", r"```{code-block} \1\n:caption: \2", source[0], flags=re.MULTILINE)
 
 
 def say_what_was_left_out(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -137,6 +145,7 @@ def say_what_was_left_out(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", say_what_was_left_out)
+    app.connect("source-read", name_files)
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)

@@ -45,7 +45,7 @@ for y, (e, true) in enumerate(((different, truth[0]), (same, truth[1]))):
     ax.plot(e.value, y, "o", color="#0072B2", label="estimate and interval" if y == 0 else None)
     ax.plot(true, y, "x", color="black", markersize=9, mew=2, label="truth" if y == 0 else None)
     ax.plot(np.quantile(e.null, 0.95), y, "|", color="#D55E00", markersize=22, mew=2,
-            label="95 % of what chance alone does" if y == 0 else None)  # fmt: skip
+            label="95 % quantile of chance alone" if y == 0 else None)  # fmt: skip
 ax.set(yticks=[0, 1], yticklabels=["different", "same"], ylim=(-0.6, 2.1), xlabel="distance (positions)")
 ax.legend(loc="upper right", frameon=False, fontsize=9)
 

@@ -74,7 +74,7 @@ for y, e in enumerate(list(found.values())[::-1]):
     ax.plot(e.plug_in, y, "o", color="#0072B2", fillstyle="none")
     ax.plot(np.quantile(e.null, 0.95), y, "|", color="#D55E00", markersize=16, mew=2)
 ax.set(yticks=range(len(found)), yticklabels=list(found)[::-1], xlim=(0, None))
-ax.set_xlabel("share of time apart\n(hollow: uncorrected; orange: 95 % of what chance alone does)")
+ax.set_xlabel("share of time apart\n(hollow: uncorrected; orange: 95 % quantile of chance alone)")
 
 # %%
 # **Where do the paths diverge?** For young people with an unemployed father, the figure shows which rows of the monthly

@@ -85,8 +85,8 @@ TERMS = """<dl class="terms">
 which anticipates the other's future</dd>
 <dt>certified</dt><dd>proved by the computation itself: the true value lies between the bounds, including rounding</dd>
 <dt>encoder</dt><dd>which state of one chain stands for which of the other, in the optimal coupling</dd>
-<dt>verdict</dt><dd>whether the results agree with the paper; filled: yes, half: in part, red: no, empty: not in the
-paper</dd>
+<dt>verdict</dt><dd>whether the results agree with the paper; green: yes, half green: in part, orange: no, empty: not
+in the paper</dd>
 </dl>"""
 
 

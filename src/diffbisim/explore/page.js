@@ -11,7 +11,7 @@ let view, X, Y, kept = NONE, focus = NONE, drawn = new Set();
 // --- numbers, names, matrices ---------------------------------------------------------------------------------------
 
 const number = v => String(+v.toPrecision(4));
-const percent = v => v > 0 && v < 0.001 ? "< 0.1 %" : (100 * v).toFixed(1) + " %";
+const percent = v => v > 0 && v < 0.001 ? "< 0.1\u00a0%" : (100 * v).toFixed(1) + "\u00a0%";
 const many = (k, what) => `${k.toLocaleString("en")} ${what}${k === 1 ? "" : "s"}`;
 const short = (text, most = 26) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 const safe = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");  // plotly reads tags
@@ -92,6 +92,7 @@ function graph(side, ink) {
   const { kept } = strongest(side), traces = [];
   const bins = [0, 0.01, 0.1, 0.3, 0.7], heads = { x: [], y: [], angle: [], size: [] };
   const n = side.sizes.length, end = n <= 12 ? 0.85 : n <= 40 ? 0.9 : 0.94;  // where the disk of the next state begins
+  const thin = Math.min(1, 10 / Math.sqrt(kept.length));  // many arrows must not hide the disks
   bins.forEach((least, k) => {
     const x = [], y = [];
     for (const [i, j, p] of kept) {
@@ -100,19 +101,20 @@ function graph(side, ink) {
       for (const [a, b] of points) { x.push(a); y.push(b); }
       x.push(null); y.push(null);
       const [[a, b], [c, d]] = points.slice(-2);
-      heads.x.push(c); heads.y.push(d); heads.size.push((n <= 40 ? 8 : 5) + k);
+      heads.x.push(c); heads.y.push(d); heads.size.push(thin * ((n <= 40 ? 8 : 6) + k));
       heads.angle.push(Math.atan2(c - a, d - b) * 180 / Math.PI);  // clockwise from above; both axes have one scale
     }
-    const line = { width: 0.5 + 0.7 * k, color: color("edge"), dash: k === 0 ? "dot" : "solid" };
-    if (x.length) traces.push({ x, y, mode: "lines", hoverinfo: "skip", opacity: 0.45 + 0.12 * k, line });
+    const line = { width: thin * (0.5 + 0.7 * k), color: color("edge"), dash: k === 0 ? "dot" : "solid" };
+    if (x.length) traces.push({ x, y, mode: "lines", hoverinfo: "skip", opacity: Math.sqrt(thin) * (0.45 + 0.12 * k), line });
   });
   const { x, y, ...marker } = heads;
   traces.push({ x, y, mode: "markers", hoverinfo: "skip", marker: { ...marker, symbol: "arrow", color: color("edge"), line: { width: 0 } } });
   const most = Math.max(...side.visits) || 1, whole = n <= 12 ? 34 : n <= 40 ? 24 : n <= 100 ? 17 : 13;
   const shade = side.rewards ?? side.paid;
+  const [xs, ys] = [0, 1].map(k => side.place.map(p => p[k])), span = values => Math.max(...values) - Math.min(...values);
   traces.push({
-    x: side.place.map(p => p[0]), y: side.place.map(p => p[1]), mode: n <= NAMED ? "markers+text" : "markers",
-    hoverinfo: "none", text: side.members.map(names => safe(short(names[0], 14))), textposition: "top center",
+    x: xs, y: ys, mode: n <= NAMED ? "markers+text" : "markers",
+    hoverinfo: "none", text: side.members.map(names => safe(short(names[0], 14))), textposition: span(ys) > 2 * span(xs) ? "middle right" : "top center",
     marker: {
       size: side.visits.map(v => whole * Math.max(Math.sqrt(v / most), 0.4)), color: shade, colorscale: "Cividis", opacity: 1,
       line: { color: side.start.map(v => v > 0 ? ink : color("edge")), width: side.start.map(v => v > 0 ? 3 : 1) },
@@ -120,18 +122,17 @@ function graph(side, ink) {
     },
   });
   const hidden = { visible: false, fixedrange: touch };
-  const [xs, ys] = [0, 1].map(k => side.place.map(p => p[k]));
-  const room = values => { const low = Math.min(...values), high = Math.max(...values), m = 0.14 * (high - low) + 0.12; return [low - m, high + m]; };
+  const room = values => { const low = Math.min(...values), high = Math.max(...values), m = 0.14 * span(values) + 0.12; return [low - m, high + m]; };
   return { data: traces, layout: layout({ xaxis: { ...hidden, range: room(xs) }, yaxis: { ...hidden, range: room(ys), scaleanchor: "x" } }) };
 }
 
 function graphNote(side) {
   const { kept, total, share } = strongest(side);
   const groups = side.sizes.length < side.n
-    ? `${many(side.n, "state")} are shown as ${side.sizes.length} groups of states that behave alike; probabilities of a group are averages, visits and costs sums. ` : "";
+    ? `${many(side.n, "state")} are shown as ${side.sizes.length} groups of similar states. Probabilities of a group are averages; visits and costs are sums. ` : "";
   const edges = kept.length < total
-    ? `Drawn are the ${kept.length} strongest of ${total.toLocaleString("en")} transitions, ${percent(share)} of the flow; the table of transitions has all, and pointing at a disk draws its own. ` : "";
-  return groups + edges + "Area: how often visited. Ring: start. Dotted: probability below 0.01.";
+    ? `Only the ${kept.length} strongest of ${total.toLocaleString("en")} transitions are drawn (${percent(share)} of the flow). The heat map of transitions shows all of them, and pointing at a disk draws those that leave it. ` : "";
+  return groups + edges + "Area of a disk: visits. Thick ring: initial state. Dotted arrow: probability below 0.01.";
 }
 
 // --- heat maps ------------------------------------------------------------------------------------------------------
@@ -160,9 +161,9 @@ function heat(M, rows, columns, { decades = 0, unit }) {  // decades: of a logar
 }
 
 const TABLES = {
-  visits: { decades: 6, unit: "visits", note: "How often the optimal coupling is in each pair; blank: never. Logarithmic, so that rare pairs are seen." },
-  encoder: { decades: 4, unit: "share", note: "Each row sums to one: which state of the other chain stands for this one; blank: zero." },
-  paid: { decades: 6, unit: "cost", note: "Visits times cost; all cells together are the distance." },
+  visits: { decades: 6, unit: "visits", note: "How often the optimal coupling visits each pair, on a logarithmic scale; blank: never." },
+  encoder: { decades: 4, unit: "share", note: "Each row sums to one: which states of the other chain represent this state; blank: zero." },
+  paid: { decades: 6, unit: "cost", note: "Visits times cost, on a logarithmic scale; the cells add up to the distance." },
   metric: { decades: 0, unit: "distance", note: "The distance of the two chains if they started in this pair." },
 };
 
@@ -221,7 +222,7 @@ function tip(pointer) {
   const lines = [];
   if (x !== null) lines.push(`${data.names[0]}: ${groupName(X, x)}`);
   if (y !== null) lines.push(`${data.names[1]}: ${groupName(Y, y)}`);
-  if (x !== null && y !== null) lines.push(`visits ${number(entry(view.visits, x, y))}, encoder ${percent(entry(view.encoder, x, y))}, cost paid ${number(entry(view.paid, x, y))}, distance from there on ${number(entry(view.metric, x, y))}`);
+  if (x !== null && y !== null) lines.push(`visits ${number(entry(view.visits, x, y))}, encoder ${percent(entry(view.encoder, x, y))}, cost paid ${number(entry(view.paid, x, y))}, distance from this pair on ${number(entry(view.metric, x, y))}`);
   box.textContent = lines.join("\n");
   box.style.left = Math.min(pointer.clientX + 14, innerWidth - box.offsetWidth - 8) + "px";
   box.style.top = Math.min(pointer.clientY + 14, innerHeight - box.offsetHeight - 8) + "px";
@@ -229,10 +230,10 @@ function tip(pointer) {
 
 function describe() {
   const { x, y } = focus, parts = [];
-  if (x !== null) parts.push(["x", about(X, x, data.names[0], y === null && ["stands for it in " + data.names[1], Y, partners("x", x)])]);
-  if (y !== null) parts.push(["y", about(Y, y, data.names[1], x === null && ["stands for it in " + data.names[0], X, partners("y", y)])]);
+  if (x !== null) parts.push(["x", about(X, x, data.names[0], y === null && ["represented in " + data.names[1] + " by", Y, partners("x", x)])]);
+  if (y !== null) parts.push(["y", about(Y, y, data.names[1], x === null && ["represented in " + data.names[0] + " by", X, partners("y", y)])]);
   if (x !== null && y !== null) parts.push(["both", together(x, y)]);
-  if (!parts.length) parts.push(["both", [["", "Point at a disk, a cell or a bar: it is shown here, and marked in all figures."]]]);
+  if (!parts.length) parts.push(["both", [["", "Point at a disk, a cell or a bar to see its details here and highlight it in all figures."]]]);
   $("chosen").replaceChildren(...parts.map(([kind, lines]) => {
     const box = document.createElement("div");
     box.className = kind;
@@ -246,7 +247,7 @@ function describe() {
   }));
 }
 function listed(side, list, most = 5) {
-  const shown = largest(list, most).map(([k, p]) => `${groupName(side, k)} ${number(p)}`);
+  const shown = largest(list, most).map(([k, p]) => `${groupName(side, k)} (${number(p)})`);
   return shown.join(", ") + (list.length > most ? ` and ${list.length - most} more` : "");
 }
 function about(side, k, name, match) {
@@ -258,9 +259,9 @@ function about(side, k, name, match) {
 }
 function together(x, y) {
   const lines = [["together", `visits ${number(entry(view.visits, x, y))}; cost paid ${number(entry(view.paid, x, y))}, ${percent(entry(view.paid, x, y) / (view.value || 1))} of the distance`],
-    ["encoder", `${percent(entry(view.encoder, x, y))} of the time here, ${data.names[1]} is there`], ["distance from there on", number(entry(view.metric, x, y))]];
+    ["encoder", `when ${data.names[0]} is here, ${data.names[1]} is there ${percent(entry(view.encoder, x, y))} of the time`], ["distance from this pair on", number(entry(view.metric, x, y))]];
   const pair = view.pairs.find(p => p.i === x && p.j === y && p.next);
-  if (pair) lines.push([`next of ${pair.x} and ${pair.y}, coupled`, pair.next.map(([a, b, p]) => `${a} with ${b} ${number(p)}`).join(", ") + (pair.others ? ` and ${pair.others} more` : "")]);
+  if (pair) lines.push([`coupled successors of ${pair.x} and ${pair.y}`, pair.next.map(([a, b, p]) => `${a} with ${b} (${number(p)})`).join(", ") + (pair.others ? ` and ${pair.others} more` : "")]);
   return lines;
 }
 
@@ -277,19 +278,19 @@ function bars() {
   const all = costs(), list = all.slice(0, BARS), total = view.value || 1;
   const made = {
     data: [{ type: "bar", orientation: "h", x: list.map(c => c.paid), y: list.map((_, k) => k), customdata: list.map(c => c.at), hoverinfo: "none",
-      marker: { color: color("x") }, text: list.map(c => percent(c.paid / total)), textposition: "auto", textangle: 0, insidetextfont: { color: color("back") }, cliponaxis: false }],
-    layout: layout({ dragmode: false, margin: { l: 8, r: 40, t: 8, b: 40 }, xaxis: axis({ title: { text: "cost paid" }, rangemode: "tozero" }),
+      marker: { color: color("x") }, text: list.map(c => percent(c.paid / total)), textposition: "outside", textangle: 0, cliponaxis: false }],
+    layout: layout({ dragmode: false, margin: { l: 8, r: 8, t: 8, b: 40 }, xaxis: axis({ title: { text: "cost paid" }, range: [0, 1.2 * Math.max(...list.map(c => c.paid), 0) || 1] }),
       yaxis: axis({ autorange: "reversed", tickvals: list.map((_, k) => k), ticktext: list.map(c => safe(c.name)), showgrid: false }) }),
   };
   draw("bars", made, point => point.customdata);
   const shown = list.reduce((sum, c) => sum + c.paid, 0);
-  $("note-bars").textContent = all.length ? `Occupancy times cost. Shown: ${percent(shown / total)} of the distance; all together are the distance.` : "Nothing is paid: the distance is zero.";
+  $("note-bars").textContent = all.length ? `Visits times cost. The bars shown add up to ${percent(shown / total)} of the distance.` : "No cost is paid: the distance is zero.";
 }
 
 function pairsTable() {
   const what = $("table-of").value;
   draw("pairs", heat(view[what], X, Y, TABLES[what]), point => ({ x: point.y, y: point.x }));
-  $("note-pairs").textContent = TABLES[what].note + ` Rows: ${data.names[0]}, columns: ${data.names[1]}, both sorted so that what behaves alike stands together.`;
+  $("note-pairs").textContent = TABLES[what].note + ` Rows: ${data.names[0]}; columns: ${data.names[1]}. Both are sorted so that similar states are adjacent.`;
 }
 
 function elbow(chosen) {
