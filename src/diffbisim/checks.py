@@ -52,6 +52,12 @@ def check_count(value: int, name: str) -> int:
     return int(value)
 
 
+def check_callback(callback: Any) -> None:
+    """Refuse a callback that cannot be called."""
+    if callback is not None and not callable(callback):
+        raise InvalidArgument(f"callback is a {type(callback).__name__}; give a function of a row of the history")
+
+
 def check_time(time: int, n_steps: int) -> int:
     """Return a time from 0 to ``n_steps`` as int."""
     if isinstance(time, bool) or not (isinstance(time, (int, np.integer)) and 0 <= time <= n_steps):

@@ -25,6 +25,7 @@ from typing import Any
 
 from diffbisim import solvers
 from diffbisim.chain import MarkovChain, Transitions
+from diffbisim.checks import check_callback
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.mdp import MDP
@@ -101,8 +102,7 @@ def distance(
     0.166667
     """
     (X, Y), chosen = as_processes((X, Y)), make_solver(solver, tol)
-    if callback is not None and not callable(callback):
-        raise InvalidArgument(f"callback is a {type(callback).__name__}; give a function of a row of the history")
+    check_callback(callback)
     if lump:
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):

@@ -64,6 +64,10 @@ def bisimulation(
     mdp = _as_mdp(mdp, "mdp")
     if policy is None:
         return distance(mdp, mdp, cost, discount, actions=actions, **options)
+    if actions != "matched":
+        raise InvalidArgument(
+            f"actions={actions!r} has no meaning if a policy chooses the actions; omit one of the two"
+        )
     chain = mdp.induced_chain(policy)
     return distance(chain, chain, cost, discount, **options)
 

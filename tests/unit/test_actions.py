@@ -114,6 +114,7 @@ def test_single_states():
         (lambda: db.distance(mdp(), mdp(), warm=db.bisimulation(mdp(n=2))), "warm is a result for"),
         (lambda: db.bisimulation(np.eye(2)), "not an MDP"),
         (lambda: db.bisimulation(mdp(rewards=[[1, 2, 3]])), "rewards has shape"),
+        (lambda: db.bisimulation(mdp(), actions="lax", policy=[0, 0, 0]), "omit one of the two"),
         (lambda: db.bisimulation(mdp()).plan(0, 3), "y = 3 is not a state"),
         (lambda: db.bisimulation(mdp(labels="abc")).plan("a", "d"), "y = 'd' is not a state: give a label"),
         (lambda: db.bisimulation(mdp()).plan(0, 1, 2), "action = 2 is not an action"),

@@ -26,6 +26,7 @@ MDP = db.examples.imitation_chain()
         (lambda: db.distance(X, Y, warm=0.3), "warm is a float; give a previous result of distance"),
         (lambda: db.distance(MDP, MDP, "indicator", lump=True), "lump=True does not support 'actions'.*; omit it"),
         (lambda: db.distance(X, Y, callback=3), "callback is a int; give a function"),
+        (lambda: db.compress(X, 1, callback=3), "callback is a int; give a function"),
         (lambda: db.distance(X, Y).plan("home", 0), "x = 'home' is not a state: give an index"),
         (lambda: db.solvers.Exact(threads="all"), "threads is 'all'"),
         (lambda: db.solvers.SinkhornPolicy(epsilon="warm"), "epsilon is 'warm'"),

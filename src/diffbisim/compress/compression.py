@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import as_number, check_count, check_discount, finite_numbers
+from diffbisim.checks import as_number, check_callback, check_count, check_discount, finite_numbers
 from diffbisim.compress.aggregation import How, check_lag, kinetic
 from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
 from diffbisim.compress.kinetics import lagged, metastable_sets
@@ -233,6 +233,7 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     check_discount(discount)
     if options.model not in MODELS:
         raise InvalidArgument(f"model is {options.model!r}; use one of {', '.join(map(repr, MODELS))}")
+    check_callback(options.callback)
     restarts, max_steps = _positive(options.restarts, "restarts"), check_count(options.max_steps, "max_steps")
     if options.time_limit is not None and not as_number(options.time_limit) >= 0:
         raise InvalidArgument(f"time_limit is {options.time_limit!r}; give seconds, or None for no limit")
