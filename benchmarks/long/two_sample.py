@@ -15,7 +15,7 @@ power   on chains that were not used in the design of the test: how often a plan
         to be planted, no score of the data finds more. If lengths differ, permutations do not keep the level of the
         usual tests (see "level"), so these scenes are excluded from the means
 located how often the planted row has the largest z if the change is barely detectable: on 5 states, one row or a rare
-        row, with the change scaled separately for each of five chains until max_x √(h_x/v_x) W_x alone has a given
+        row, with the change scaled separately for each of four chains until max_x √(h_x/v_x) W_x alone has a given
         power. The last columns also show the row with the largest √(h_x/v_x) W_x, and the power of that test
 
 Chains are random, or ordered (nearby states are likely successors, and rewards are positions). A planted change mixes
@@ -152,7 +152,7 @@ PLANTED = {
 
 #: Power of max_x √(h_x/v_x) W_x at which rows are located, for short and long episodes.
 BARELY = {("short", "one"): 0.68, ("long", "one"): 0.66, ("short", "rare"): 0.61, ("long", "rare"): 0.47}
-CHAINS_LOCATED, SIMULATED = 5, 100
+CHAINS_LOCATED, SIMULATED = 4, 50
 
 
 def group(chain, episodes, steps, mixed, rng):
@@ -277,7 +277,7 @@ def barely(cell, k):
     while power(law, 1.0)[1] < target:
         law = rng.dirichlet(np.ones(cell.states))
     low, high = 0.0, 1.0
-    for _ in range(6):
+    for _ in range(5):
         middle = (low + high) / 2
         low, high = (middle, high) if power(law, middle)[1] < target else (low, middle)
     return chain, where, high, power(law, high)[0]
