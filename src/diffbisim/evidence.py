@@ -398,7 +398,7 @@ def _deviation(terms: Floats, mean: Floats, deviation: Floats) -> Floats:
     """Return the deviation of a sum of independent terms (B, R) from its mean, in standard deviations."""
     noise, size = np.sqrt(np.square(deviation).sum(axis=1)), np.abs(mean).sum(axis=1)
     value = (terms - mean).sum(axis=1)
-    return np.divide(value, noise, out=np.zeros_like(value), where=noise > 1e-9 * size)
+    return np.asarray(np.divide(value, noise, out=np.zeros_like(value), where=noise > 1e-9 * size))
 
 
 def standardized(statistics: Floats, axis: int = 0) -> Floats:
