@@ -1,7 +1,7 @@
 """Evaluation of the two-sample test for episodes: level, power compared with the usual tests, and localization.
 
-    python benchmarks/long/two_sample.py [level] [groups] [few] [power] [--datasets 600] [--permutations 199]
-                                         [--states 5 20 50] [--kept two_sample.jsonl]
+    python benchmarks/long/two_sample.py [level] [groups] [few] [power] [located] [--datasets 600]
+                                         [--permutations 199] [--states 5 20 50] [--kept two_sample.jsonl]
 
 level   how often the test rejects at 5 % although there is no difference: short, long and unequal groups, episodes
         that differ among themselves, groups with different lengths of episodes; chains of 5, 20 and 50 states
@@ -14,6 +14,9 @@ power   on chains that were not used in the design of the test: how often a plan
         of change, but not the result, and takes the row with the largest Bayes factor. If all rows are equally likely
         to be planted, no score of the data finds more. If lengths differ, permutations do not keep the level of the
         usual tests (see "level"), so these scenes are excluded from the means
+located how often the planted row has the largest z if the change is barely detectable: on 5 states, one row or a rare
+        row, with the change scaled separately for each of four chains until max_x √(h_x/v_x) W_x alone has a given
+        power. The last columns also show the row with the largest √(h_x/v_x) W_x, and the power of that test
 
 Chains are random, or ordered (nearby states are likely successors, and rewards are positions). A planted change mixes
 in another distribution, or tilts toward high or low rewards. All tests of one dataset use the same permutations. The
@@ -26,6 +29,7 @@ all datasets so far. With ``--kept``, p-values are added to a file, and a run th
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +38,20 @@ import numpy as np
 
 import diffbisim as db
 from diffbisim.compare import simulate
-from diffbisim.evidence import Design, compare_pairs, compare_two, count_episodes, permuted_counts, tail_probabilities
+from diffbisim.evidence import (
+    Design,
+    compare_pairs,
+    compare_two,
+    count_episodes,
+    permuted_counts,
+    row_statistics,
+    tail_probabilities,
+)
 
 DISCOUNT, LEVEL, ROUND = 0.95, 0.05, 50
 FRESH = 1_000_000  # seeds of chains; those below were used in the design of the test
 TESTS = "ours", "T1", "T2", "T3", "chi2", "LR"
-TABLES = "level", "groups", "few", "power"
+TABLES = "level", "groups", "few", "power", "located"
 
 
 class Scene(NamedTuple):
@@ -138,6 +150,11 @@ PLANTED = {
 }
 
 
+#: Power of max_x √(h_x/v_x) W_x at which rows are located, for short and long episodes.
+BARELY = {("short", "one"): 0.68, ("long", "one"): 0.66, ("short", "rare"): 0.61, ("long", "rare"): 0.47}
+CHAINS_LOCATED, SIMULATED = 4, 50
+
+
 def group(chain, episodes, steps, mixed, rng):
     lengths = rng.integers(steps[0], steps[1] + 1, size=episodes)
     if not mixed:
@@ -229,7 +246,57 @@ def planted(cell, seed, permutations):
     return [*p, float(first == where[0]), float(best == where[0])]
 
 
-WORK = {"level": false_alarm, "few": false_alarm, "groups": any_pair, "power": planted}
+def shifts(design, permutations, rng):
+    """Return √(h_x/v_x) W_x of all rows (B, R), for the data and for permutations of them."""
+    cells, metric = design.counted.cells, design.metric
+    parts = design.draws(permutations, rng)
+    return np.concatenate([row_statistics(cells, metric, one[:, 0], one[:, 1]).shift for one in parts])
+
+
+def largest_shift(chain, other, scene, seed):
+    """Return the p-value of max_x √(h_x/v_x) W_x for one dataset."""
+    rng = np.random.default_rng([FRESH, seed])
+    found = shifts(design_of([chain, other], SCENES[scene], True, rng), 99, rng)
+    return float(tail_probabilities(found.max(axis=1))[0])
+
+
+@cache
+def barely(cell, k):
+    """Return a chain, the planted row, and the amount and the chain of a change of the given power."""
+    rng = np.random.default_rng([2 * FRESH, k, *map(ord, cell.name)])
+    chain, target = CHAINS[cell.chains](cell.states, rng), BARELY[cell.scene, cell.planted]
+    (where,), _ = PLANTED[cell.planted](cell.states, int(chain.stationary_distribution.argmax()))
+
+    def power(law, amount):
+        P = chain.transition.copy()
+        P[where] = (1 - amount) * P[where] + amount * law
+        other = db.MarkovChain(P, initial=chain.initial, rewards=chain.rewards)
+        return other, share([largest_shift(chain, other, cell.scene, s) for s in range(SIMULATED)])
+
+    law = rng.dirichlet(np.ones(cell.states))
+    while power(law, 1.0)[1] < target:
+        law = rng.dirichlet(np.ones(cell.states))
+    low, high = 0.0, 1.0
+    for _ in range(5):
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(law, middle)[1] < target else (low, middle)
+    return chain, where, high, power(law, high)[0]
+
+
+def located(cell, seed, permutations):
+    """Return what ``planted`` returns; 1 if √(h/v) W finds the row, and the p-value of its maximum."""
+    chain, where, amount, other = barely(cell, seed % CHAINS_LOCATED)
+    rng = np.random.default_rng([3 * FRESH + seed, *map(ord, cell.name)])
+    design = design_of([chain, other], SCENES[cell.scene], True, rng)
+    p, first = two_groups(design, permutations, rng)
+    best = oracle(design, chain, "mixed", amount, rng)
+    plain = shifts(design, permutations, rng)
+    named = int(design.counted.cells.states[plain[0].argmax()])
+    rank = [float(row == where) for row in (first, best, named)]
+    return [*p, *rank, tail_probabilities(plain.max(axis=1))[0]]
+
+
+WORK = {"level": false_alarm, "few": false_alarm, "groups": any_pair, "power": planted, "located": located}
 
 
 def work(job):
@@ -252,6 +319,7 @@ def cells_of(tables, states):
                 for chains, change, scene in product(CHAINS, CHANGES, ("short", "long", "lengths"))
                 for kind in PLANTED if kind != "starts" or scene == "short"
             ],
+            "located": [Cell("located", n, *one, chains) for one in BARELY for chains in CHAINS] if n == 5 else [],
         }  # fmt: skip
         for table in tables:
             yield from parts[table]
@@ -265,10 +333,12 @@ def row(cell, found):
     """Format the fractions of datasets that are rejected, and whose planted row comes first (all, rejected, oracle)."""
     table = np.array(found)
     shares = [share(column) for column in table.T[: len(TESTS)]]
-    if cell.table == "power" and cell.planted != "drift":
+    if cell.table in ("power", "located") and cell.planted != "drift":
         rejected = table[:, 0] <= LEVEL + 1e-12
-        first, best = table.T[-2:]
+        first, best = table.T[len(TESTS) : len(TESTS) + 2]
         shares += [first.mean(), first[rejected].mean() if rejected.any() else np.nan, best.mean()]
+    if cell.table == "located":
+        shares += [table[:, -2].mean(), share(table[:, -1])]
     return shares
 
 
@@ -322,7 +392,8 @@ def main() -> None:
     s = parser.parse_args()
     cells, kept = list(cells_of(s.tables, s.states)), Kept(s.kept, s.permutations)
     print(f"{s.permutations} permutations, level {LEVEL}; datasets, and shares rejected by {', '.join(TESTS)};")
-    print("planted row first by z: of all, of those that our test rejects, and of all by the oracle")
+    print("planted row first by z: of all, of those that our test rejects, and of all by the oracle;")
+    print("located: of all by √(h/v) W, and share rejected by its maximum")
     with ProcessPoolExecutor(s.workers) as pool:
         for end in range(min(ROUND, s.datasets), s.datasets + ROUND, ROUND):
             for cell in cells:

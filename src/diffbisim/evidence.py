@@ -11,18 +11,20 @@ N_A(x) and N_B(x) visits,
 which would happen if one group has many more steps than the other. Three statistics are sensitive to different kinds of
 differences:
 
-    T₁ = Σ_x ρ_x W_x / Σ_x ρ_x √(v_x/h_x)      the distance to first order: differences with a high cost
-    T₂ = max_x z_x                             a single row, even of a rare state, or the initial distributions
-    T₃ = Σ_x χ²_x                              small differences in many rows
+    T₁ = Σ_x ρ_x (W_x - E W_x) / √Σ_x ρ_x² Var W_x   the distance to first order: differences with a high cost
+    T₂ = max_x z_x                                   a single row, even of a rare state, or the initial distributions
+    T₃ = Σ_x (χ²_x - E χ²_x) / √Σ_x Var χ²_x         small differences in many rows
 
 where z_x is the larger of √(h_x/v_x) W_x and χ²_x, each standardized by its mean and standard deviation over the
 permutations: the first detects shifts that are large in the metric, the second all others. Differences between states
-at distance zero count in none of them.
+at distance zero count in none of them. E and Var are the moments if the N_A(x) + N_B(x) steps from x are divided at
+random into parts of these sizes, estimated by simulation. They matter if the episodes of one group are longer. Then
+N_A(x) and N_B(x) are very different in the data but similar after a permutation, and a row with few visits in one group
+has smaller W_x and χ²_x relative to √(v_x/h_x) and to ε than one with equally many in both.
 
 Whole episodes are reassigned to the groups, which preserves any dependence within an episode. The three p-values are
 combined by their harmonic mean, whose p-value is computed from the same permutations. The test solves one distance,
-and then R small transports per permutation. Without the normalization of T₁ it would reject for groups whose episodes
-differ only in length.
+and then R small transports per permutation or division.
 
 *Several groups.* The statistics of each pair are standardized over the permutations; the p-value of a pair is the
 fraction of permutations in which the largest statistic over all pairs is at least as large (*max-T*).
@@ -64,6 +66,9 @@ BATCH = 2_000_000
 
 #: ε; without it, the test falsely rejects in half of all cases if episodes have 5 and 40 steps (20 states).
 FLOOR = 0.25
+
+#: The scale of a row is estimated at this many numbers of visits, by this many random divisions of its steps each.
+SIZES, DIVISIONS = 5, 50
 
 #: Number of visits attributed to each row of a known chain.
 KNOWN_VISITS = 1e12
@@ -252,15 +257,9 @@ def sampled_counts(
 ) -> Iterator[Floats]:
     """Yield counts (1, G, B, K) with single steps permuted among those of the same state; the first are the data.
 
-    With ``known`` the kernel is one more group, and steps are drawn from it. Weighted steps are replaced by the number
-    of steps with the same variance.
+    With ``known`` the kernel is one more group, and steps are drawn from it.
     """
-    cells, totals = counted.cells, counted.totals
-    squares = counted._replace(counts=counted.counts.power(2)).totals
-    visits, squared = (np.add.reduceat(t, cells.first, axis=1) for t in (totals, squares))
-    whole = (counted.counts.data == np.round(counted.counts.data)).all()
-    steps = visits if whole else np.square(visits) / np.where(squared > 0, squared, 1.0)
-    truth = np.rint(_shares(totals, cells) * steps[:, cells.rows]).astype(np.int64)
+    cells, truth = counted.cells, whole_steps(counted)
     trials = np.add.reduceat(truth, cells.first, axis=1)
     K, G = truth.shape[1], len(truth) + known
     bounds = np.append(cells.first, K)
@@ -282,6 +281,16 @@ def sampled_counts(
         yield out
 
 
+def whole_steps(counted: Counted) -> Integers:
+    """Return the counts per group, (G, K); weighted steps are replaced by the number with the same variance."""
+    cells, totals = counted.cells, counted.totals
+    squares = counted._replace(counts=counted.counts.power(2)).totals
+    visits, squared = (np.add.reduceat(t, cells.first, axis=1) for t in (totals, squares))
+    whole = (counted.counts.data == np.round(counted.counts.data)).all()
+    steps = visits if whole else np.square(visits) / np.where(squared > 0, squared, 1.0)
+    return np.asarray(np.rint(_shares(totals, cells) * steps[:, cells.rows]).astype(np.int64))
+
+
 def _hypergeometric(left: Integers, taken: int, rng: np.random.Generator) -> Integers:
     """Draw ``taken`` balls without replacement from each of B urns with k colors, given as counts (B, k)."""
     out, missing, rest = np.empty_like(left), np.full(len(left), taken), left.sum(axis=1)
@@ -301,7 +310,7 @@ class RowStatistics(NamedTuple):
     apart: Floats  # (B, R) W_x
     shift: Floats  # (B, R) √(h_x/v_x) W_x
     squares: Floats  # (B, R) χ²_x
-    total: Floats  # (B,) T₁
+    h: Floats  # (B, R)
 
 
 def row_statistics(cells: Cells, metric: PooledMetric, one: Floats, two: Floats) -> RowStatistics:
@@ -312,10 +321,8 @@ def row_statistics(cells: Cells, metric: PooledMetric, one: Floats, two: Floats)
     shares = (np.where(h > 0, weight / np.where(h > 0, V, 1.0), 0.0)[..., cells.rows] for V in (N, M))
     p, q = ((share * counts).sum(axis=0) for share, counts in zip(shares, (one, two), strict=True))
     W = row_distances(metric.table, cells, p - q)
-    noise = np.sqrt(metric.spread / np.where(h.sum(axis=0) > 0, h.sum(axis=0), np.inf))
-    states = np.flatnonzero(cells.states < len(metric.table))
-    weights = metric.size[states]
-    total = _ratio(W[:, states] @ weights, noise[:, states] @ weights)
+    total = h.sum(axis=0)
+    noise = np.sqrt(metric.spread / np.where(total > 0, total, np.inf))
     return RowStatistics(W, _ratio(W, noise), _squares(metric.merged, (one, two), (N, M), h), total)
 
 
@@ -326,6 +333,72 @@ def _squares(merged: MergedCells, counts: tuple[Floats, Floats], visits: tuple[F
     pooled = (one + two) / (N + M) + FLOOR / np.where(h > 0, h, 1.0)[..., merged.rows]
     terms = np.square(one / N - two / M) / pooled
     return np.asarray((h * np.add.reduceat(terms, merged.first, axis=-1)).sum(axis=0))
+
+
+class RowScale(NamedTuple):
+    """Mean and standard deviation of √(h/v) W and of χ² of each row if its steps are divided at random.
+
+    They depend on how many steps each group gets, and are interpolated between a few values of log h.
+    """
+
+    at: Floats  # (SIZES, R) log h, ascending
+    moments: Floats  # (4, SIZES, R) mean and deviation of √(h/v) W, then of χ²
+
+    @classmethod
+    def of(cls, design: Design, h: Floats, rng: np.random.Generator) -> RowScale:
+        """Estimate the scale over the range of h (B, R)."""
+        cells, together = design.counted.cells, np.zeros_like(design.counted.groups)
+        (steps,) = whole_steps(design.counted._replace(groups=together))
+        number = np.add.reduceat(steps, cells.first)
+        weight = np.add.reduceat(design.counted.totals.sum(axis=0), cells.first) / np.maximum(number, 1)
+        at, moments = [], []
+        for taken in _sizes(number, h / np.where(weight > 0, weight, 1.0)):
+            one = np.empty((DIVISIONS, steps.size))
+            for (lo, hi), size in zip(pairwise([*cells.first.tolist(), steps.size]), taken.tolist(), strict=True):
+                one[:, lo:hi] = rng.multivariate_hypergeometric(steps[lo:hi], size, DIVISIONS, method="marginals")
+            parts = ((weight[cells.rows] * part)[None] for part in (one, steps - one))
+            found = row_statistics(cells, design.metric, *parts)
+            at.append(np.log(np.maximum(found.h[0], 1e-300)))
+            moments.append([f(part, axis=0) for part in (found.shift, found.squares) for f in (np.mean, np.std)])
+        return cls(np.array(at), np.moveaxis(np.array(moments), 1, 0))
+
+    def interpolated(self, h: Floats) -> Floats:
+        """Return the moments (4, B, R) at h (B, R); zero where a group has no visits."""
+        out, where = np.zeros((4, *h.shape)), np.log(np.maximum(h, 1e-300))
+        for r, at in enumerate(self.at.T):
+            for moment, values in zip(out, self.moments[:, :, r], strict=True):
+                moment[:, r] = np.interp(where[:, r], at, values)
+        return np.where(h > 0, out, 0.0)
+
+
+def _sizes(number: Integers, h: Floats) -> Integers:
+    """Return, for each row of ``number`` (R,) steps, parts (SIZES, R) that span the range of the positive h (B, R)."""
+    low, high = np.min(h, axis=0, where=h > 0, initial=np.inf), h.max(axis=0)
+    share = np.stack([np.minimum(low, high), high]) / np.maximum(number, 1)
+    ends = number * (1 - np.sqrt(1 - 4 * np.minimum(share, 0.25))) / 2  # h = N (number - N) / number
+    first, last = np.clip(ends, 1, np.maximum(number // 2, 1))
+    between = np.linspace(0.0, 1.0, SIZES)[:, None]
+    return np.asarray(np.minimum(np.rint(first * (last / first) ** between), number // 2).astype(np.int64))
+
+
+def summed(found: RowStatistics, metric: PooledMetric, cells: Cells, scale: RowScale | None) -> tuple[Floats, Floats]:
+    """Return T₁ and T₃ (B,); no scale is needed if the visits are the same in all draws."""
+    weights = np.where(cells.states < len(metric.table), metric.size, 0.0)
+    if scale is None:
+        return found.apart @ weights, found.squares.sum(axis=1)
+    mean, deviation, mean_square, deviation_square = scale.interpolated(found.h)
+    noise = weights * np.sqrt(metric.spread / np.where(found.h > 0, found.h, np.inf))
+    return (
+        _deviation(weights * found.apart, noise * mean, noise * deviation),
+        _deviation(found.squares, mean_square, deviation_square),
+    )
+
+
+def _deviation(terms: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Return the deviation of a sum of independent terms (B, R) from its mean, in standard deviations."""
+    noise, size = np.sqrt(np.square(deviation).sum(axis=1)), np.abs(mean).sum(axis=1)
+    value = (terms - mean).sum(axis=1)
+    return np.asarray(np.divide(value, noise, out=np.zeros_like(value), where=noise > 1e-9 * size))
 
 
 def standardized(statistics: Floats, axis: int = 0) -> Floats:
@@ -402,9 +475,10 @@ def compare_two(design: Design, draws: int, rng: np.random.Generator) -> Evidenc
     cells, metric = design.counted.cells, design.metric
     parts = [row_statistics(cells, metric, counts[:, 0], counts[:, 1]) for counts in design.draws(draws, rng)]
     found = RowStatistics(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    z = row_evidence(found)
+    scale = RowScale.of(design, found.h, rng) if design.permute else None
+    z, (distance, squares) = row_evidence(found), summed(found, metric, cells, scale)
     largest = z.max(axis=1)
-    p_value, each = harmonic(found.total, largest - largest.min(), found.squares.sum(axis=1))
+    p_value, each = harmonic(distance, largest - largest.min(), squares)
     W, own = found.apart[0].copy(), z[0].copy()
     adjusted = (largest[:, None] >= own - 1e-9).mean(axis=0)
     rows = Rows(design.names(), freeze(W), freeze(metric.size * W), freeze(own), freeze(adjusted))
@@ -420,11 +494,15 @@ def compare_pairs(design: Design, draws: int, rng: np.random.Generator) -> PairE
         [row_statistics(cells, metric, counts[:, g], counts[:, k]) for g, k in pairs]
         for counts in design.draws(draws, rng)
     ]
+    of_pairs = [
+        RowStatistics(*(np.concatenate(column) for column in zip(*of_one, strict=True)))
+        for of_one in zip(*parts, strict=True)
+    ]
+    scale = RowScale.of(design, np.concatenate([found.h for found in of_pairs]), rng) if design.permute else None
     z, of_pair = [], []
-    for of_one in zip(*parts, strict=True):
-        found = RowStatistics(*(np.concatenate(column) for column in zip(*of_one, strict=True)))
-        rows = row_evidence(found)
-        three = standardized(np.stack([found.total, rows.max(axis=1), found.squares.sum(axis=1)]), axis=1)
+    for found in of_pairs:
+        rows, (distance, squares) = row_evidence(found), summed(found, metric, cells, scale)
+        three = standardized(np.stack([distance, rows.max(axis=1), squares]), axis=1)
         z.append(rows[0])
         of_pair.append(three.max(axis=0))
     T = np.stack(of_pair)  # (pairs, B)

@@ -5,12 +5,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2_contingency
+from scipy.stats import chi2_contingency, multivariate_hypergeom
 
 import diffbisim as db
+from diffbisim import evidence
 from diffbisim.estimate import stratum_numbers
 from diffbisim.evidence import (
     Design,
+    RowScale,
     compare_two,
     count_episodes,
     harmonic,
@@ -18,6 +20,7 @@ from diffbisim.evidence import (
     permuted_counts,
     row_statistics,
     sampled_counts,
+    summed,
     tail_probabilities,
 )
 from diffbisim.solvers.causes import Cells, row_distances
@@ -51,7 +54,7 @@ def counts(episodes, n):
 
 
 def statistics(one, two, cost, discount):
-    """T₁ of two lists of episodes by its definition; W, √(h/v) W and χ² of every row, the start last."""
+    """The noise √(v/h), W, √(h/v) W and χ² of every row by their definitions, the start last, and the occupancy."""
     n = len(cost)
     N, first = counts([*one, *two], n)
     P = np.where(N.sum(axis=1, keepdims=True) > 0, N / np.maximum(N.sum(axis=1, keepdims=True), 1), np.eye(n))
@@ -73,7 +76,7 @@ def statistics(one, two, cost, discount):
             usual = chi2_contingency([group[x][law > 0] for group in rows], correction=False).statistic
             assert usual == pytest.approx(h * ((p - q)[law > 0] ** 2 / law[law > 0]).sum())
     shift = np.divide(W, noise, out=np.zeros(n + 1), where=noise > 0)
-    return occupancy @ W[:n] / (occupancy @ noise[:n]), W, shift, squares
+    return noise, W, shift, squares, occupancy
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def every_relabeling(tiny):
-    """All 70 ways to deal eight episodes, the truth first: T₁, and of each row W, √(h/v) W, χ²."""
+    """All 70 ways to deal eight episodes, the truth first, as ``statistics``."""
     episodes = [*tiny[0], *tiny[1]]
     found = []
     for chosen in combinations(range(8), 4):
@@ -92,34 +95,91 @@ def every_relabeling(tiny):
     return [np.array(column) for column in zip(*found, strict=True)]
 
 
+def dealt(design):
+    """The statistics of all 70 ways to deal the eight episodes."""
+    cells, by_episode = design.counted.cells, design.counted.counts.toarray()
+    inside = np.array([np.isin(np.arange(8), chosen) for chosen in combinations(range(8), 4)], float)
+    return row_statistics(cells, design.metric, (inside @ by_episode)[None], ((1 - inside) @ by_episode)[None])
+
+
 def test_statistics_are_those_of_the_definition(tiny, every_relabeling):
     design = Design(count_episodes(transitions(*tiny)), COST, 0.9, permute=True)
-    cells, by_episode = design.counted.cells, design.counted.counts.toarray()
-    T, W, shift, squares = every_relabeling
-    for k, chosen in enumerate(combinations(range(8), 4)):
-        inside = np.isin(np.arange(8), chosen)
-        one, two = (by_episode[side].sum(axis=0)[None, None] for side in (inside, ~inside))
-        found = row_statistics(cells, design.metric, one, two)
-        np.testing.assert_allclose(found.apart[0], W[k][cells.states], atol=1e-9)
-        np.testing.assert_allclose(found.squares[0], squares[k][cells.states], atol=1e-9)
-        assert found.total[0] == pytest.approx(T[k], abs=1e-7)
-        np.testing.assert_allclose(found.shift[0], shift[k][cells.states], atol=1e-7)
+    cells, found = design.counted.cells, dealt(design)
+    noise, W, shift, squares, occupancy = every_relabeling
+    np.testing.assert_allclose(found.apart, W[:, cells.states], atol=1e-9)
+    np.testing.assert_allclose(found.squares, squares[:, cells.states], atol=1e-9)
+    np.testing.assert_allclose(found.shift, shift[:, cells.states], atol=1e-7)
+    mean, deviation = np.array([0.5, 0.6, 0.7, 0.8]), np.array([0.4, 0.3, 0.2, 0.1])  # the same for all h
+    moments = np.stack([mean, deviation, 2 * mean, 2 * deviation])[:, None, cells.states].repeat(2, axis=1)
+    T = summed(found, design.metric, cells, RowScale(np.log([[1.0], [9.0]]).repeat(4, axis=1), moments))
+    seen = (noise > 0)[:, :3]
+    one = (occupancy * (W[:, :3] - seen * noise[:, :3] * mean[:3])).sum(axis=1)
+    np.testing.assert_allclose(
+        T[0], one / np.sqrt(np.square(occupancy * noise[:, :3] * deviation[:3]).sum(axis=1)), atol=1e-6
+    )
+    three = (squares - 2 * mean).sum(axis=1) / np.sqrt(np.square(2 * deviation).sum())
+    np.testing.assert_allclose(T[1], three, atol=1e-6)
 
 
-def test_p_value_is_that_of_all_relabelings(tiny, every_relabeling):
-    T, _, shift, squares = every_relabeling
+def test_scale_is_that_of_all_divisions(tiny, monkeypatch):
+    """The moments of √(h/v) W and χ² over all ways to divide the steps of a row, by the hypergeometric law."""
+    monkeypatch.setattr(evidence, "DIVISIONS", 4000)
+    design = Design(count_episodes(transitions(*tiny)), COST, 0.9, permute=True)
+    cells, metric, U = design.counted.cells, design.metric, design.metric.table
+    scale = RowScale.of(design, dealt(design).h, np.random.default_rng(0))
+    total = design.counted.totals.sum(axis=0)
+    for r, x in enumerate(cells.states):
+        at = cells.states[cells.rows] == x
+        steps, targets = total[at].astype(int), cells.targets[at]
+        for h, moments in zip(np.exp(scale.at[:, r]), scale.moments[:, :, r].T, strict=True):
+            size = int(np.rint(steps.sum() * (1 - np.sqrt(max(0.0, 1 - 4 * h / steps.sum()))) / 2))
+            assert h == pytest.approx(size * (steps.sum() - size) / steps.sum())
+            parts = [p for p in np.ndindex(*(steps + 1)) if sum(p) == size]
+            law = multivariate_hypergeom(steps, size).pmf(parts)
+            p, q = np.array(parts) / size, (steps - parts) / (steps.sum() - size)
+            C = np.ascontiguousarray(U[np.ix_(targets, targets)])
+            W = np.array([(C * transport(C, *pair)[0]).sum() for pair in zip(p, q, strict=True)])
+            pooled = steps / steps.sum()
+            values = np.sqrt(h / metric.spread[r]) * W, h * ((p - q) ** 2 / (pooled + 0.25 / h)).sum(axis=1)
+            for found, S in zip(moments.reshape(2, 2), values, strict=True):
+                mean = law @ S
+                variance, fourth = law @ (S - mean) ** 2, law @ (S - mean) ** 4
+                assert abs(found[0] - mean) <= 5 * np.sqrt(variance / 4000) + 1e-7
+                assert abs(found[1] ** 2 - variance) <= 5 * np.sqrt(fourth / 4000) + 25 * variance / 4000 + 1e-7
+
+
+def test_p_value_is_that_of_all_relabelings(tiny, every_relabeling, monkeypatch):
+    monkeypatch.setattr(evidence, "DIVISIONS", 2000)
+    _, _, shift, squares, _ = every_relabeling
     both = [(S - S.mean(axis=0)) / np.where(S.std(axis=0) > 0, S.std(axis=0), 1.0) for S in (shift, squares)]
-    z, total = np.maximum(*both), squares.sum(axis=1)
+    z = np.maximum(*both)
+    design = Design(count_episodes(transitions(*tiny)), COST, 0.9, permute=True)
+    every = dealt(design)
+    T, total = summed(
+        every, design.metric, design.counted.cells, RowScale.of(design, every.h, np.random.default_rng(1))
+    )
     each = np.array([[np.mean(s - 1e-7 <= S) for s in S] for S in (T, z.max(axis=1), total)])
     mean = (1 / each).sum(axis=0)
     exact = np.mean(mean[0] - 1e-9 <= mean)
     assert harmonic(T, z.max(axis=1) - z.max(axis=1).min(), total) == (exact, each[:, 0].tolist())
-    design = Design(count_episodes(transitions(*tiny)), COST, 0.9, permute=True)
     found = compare_two(design, 4999, np.random.default_rng(0))
     for estimated, true in zip((found.p_distance, found.p_largest, found.p_total), each[:, 0], strict=True):
-        assert abs(estimated - true) <= 5 * np.sqrt(true * (1 - true) / 5000) + 0.01
+        # the scale is simulated, which may exchange neighbors among the 70
+        assert abs(estimated - true) <= 5 * np.sqrt(true * (1 - true) / 5000) + 1 / 70 + 0.01
     assert abs(found.p_value - exact) <= 0.05  # a rank of ranks: all but the deviation of those above
     np.testing.assert_allclose(found.rows.z, z[0][design.counted.cells.states], atol=0.1)
+
+
+def test_lengths_of_episodes_are_no_evidence():
+    """Episodes of 5 and of 40 steps of one chain: the p-values of both sums are centered, not all near one."""
+    rng, p = np.random.default_rng(5), []
+    X = db.MarkovChain(0.8 * rng.dirichlet(np.full(12, 0.4), 12) + 0.2 / 12)
+    cost = np.abs(np.subtract.outer(np.arange(12.0), np.arange(12.0)))
+    for seed in range(60):
+        data = transitions(paths(X, 20, 2 * seed, (6, 7)), paths(X, 20, 2 * seed + 1, (41, 42)), n=12)
+        found = compare_two(Design(count_episodes(data), cost, 0.9, permute=True), 39, np.random.default_rng(seed))
+        p.append((found.p_distance, found.p_total))
+    assert np.abs(np.mean(p, axis=0) - 0.5).max() <= 5 * np.sqrt(1 / 12 / 60)
 
 
 def test_what_the_metric_cannot_tell_apart_is_no_evidence():
