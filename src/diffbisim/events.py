@@ -238,7 +238,8 @@ class Times(NamedTuple):
 def _microseconds(gap: Any) -> float:
     """Return a duration in microseconds, NaN if it is none."""
     if isinstance(gap, (timedelta, np.timedelta64)):
-        exact = gap.to_timedelta64() if hasattr(gap, "to_timedelta64") else np.timedelta64(gap)  # type: ignore[attr-defined]
+        convert = getattr(gap, "to_timedelta64", None)  # of pandas, which has nanoseconds
+        exact = np.timedelta64(gap) if convert is None else convert()
         found = _times_of_dates(np.array([exact]))
         return float("nan") if found.missing[0] else float(found.values[0]) / found.ticks
     words = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(gap))
