@@ -12,7 +12,7 @@ environment may also differ from the expert's (`Scene.changes`: gravity, mass, l
 
 Settings were chosen on seeds 0 to 2, and results are reported for seeds from 100 on. The need to couple the initial
 states was noticed on some of the latter, so results that depend on it are reported for seeds from 200 on. Plans
-and cells were chosen once more on seeds 0 to 2, and are reported for seeds from 300 on.
+and cells were chosen once more on seeds 0 to 2, and are reported for seeds from 300 on; partial observations from 400.
 """
 
 from __future__ import annotations
