@@ -134,7 +134,8 @@ def test_control_says_who_is_ahead_in_every_seed():
     path = [[-0.5, 0.0], [-0.4, 0.01]]
     runs = {
         (scene, method): [
-            {"share": s, "seconds": 1.0, "steps": 6_000, "model_error": 0.1, "curve": [[6_000, s]], "path": path}
+            {"share": s, "shown": 0.9, "seconds": 1.0, "steps": 6_000, "model_error": 0.1, "curve": [[6_000, s]]}
+            | {"path": path}
             for s in shares[method][k]
         ]
         for k, scene in enumerate(settings.scenes)
@@ -148,6 +149,13 @@ def test_control_says_who_is_ahead_in_every_seed():
     assert "tracking 0.60; neither: nearest state" in acrobot
     assert len(control.records(outcome)) == 12
     assert len(control.plot(outcome).axes) == 4
+
+
+def test_control_scores_the_episodes_that_a_lesson_shows():
+    scene = control.SCENES["MountainCar"]
+    shown, scored = scene.lesson(7).shown.paths, control.expert_walk(scene.env, 5, 7)
+    assert all(np.array_equal(a, b) for a, b in zip(shown, scored.paths(), strict=True))
+    assert scored.returns.tolist() == [1 - len(path) for path in shown]  # -1 per step
 
 
 def test_the_world_of_a_learner_can_be_another():
