@@ -284,7 +284,7 @@ def power(
     >>> bool(found.power[1] > 0.9)
     True
     """
-    numbers = [episodes] if isinstance(episodes, (int, np.integer)) else episodes
+    numbers: Any = [episodes] if isinstance(episodes, (int, np.integer)) else episodes
     sizes = tuple(sorted(check_count(n, "episodes") for n in numbers))
     if not sizes or sizes[0] < 4:
         raise InvalidArgument(

@@ -35,7 +35,7 @@ import numpy as np
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Integers
+from diffbisim.checks import Integers, freeze
 from diffbisim.compress.starts import Model, Target, averaged, weighted_median
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
@@ -360,8 +360,10 @@ class Barycenters:
         labels = _alike(V, int(groups))
         into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)))
         weight = self.m.sum(axis=1) + NEGLIGIBLE
-        costs = into.T @ (weight[:, None] * V) / (into.T @ weight)[:, None]
-        return Successors.of(sparse.csr_array(self.chain.successors.matrix @ into)), np.asarray(costs)
+        costs = np.ascontiguousarray(into.T @ (weight[:, None] * V) / (into.T @ weight)[:, None])
+        rows = sparse.csr_array(self.chain.successors.matrix @ into)
+        rows.sort_indices()
+        return Successors.of(rows), freeze(costs)  # read-only like U, so that the kernel sees one type
 
 
 def _alike(vectors: Array, groups: int) -> Integers:
