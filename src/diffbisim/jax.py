@@ -91,10 +91,13 @@ def _process(chain: Any) -> Any:
     if isinstance(chain, (MarkovChain, TimedChain, BCOO)):
         return chain
     by_step = isinstance(chain, (list, tuple)) and bool(chain) and np.ndim(chain[0]) == 2
+    wrong = InvalidArgument(f"a {type(chain).__name__} is not a kernel; give an array or a chain")
+    if chain is None:  # older versions of JAX make it NaN
+        raise wrong
     try:
         return list(map(jnp.asarray, chain)) if by_step else jnp.asarray(chain)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"a {type(chain).__name__} is not a kernel; give an array or a chain") from None
+        raise wrong from None
 
 
 def _joined(tables: Any) -> jax.Array:

@@ -16,6 +16,8 @@ from oracles.bounds import TOL, agrees_with_lp
 from oracles.kernels import apart, cycle, only_coupling, random_sparse, walk
 
 
+# How many digits the linear program has here depends on the version of HiGHS; its bounds are valid all the same.
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 @pytest.mark.parametrize("γ", [0.99, 0.999, 0.9999])
 @pytest.mark.parametrize("absorbing", [False, True])
 def test_drift_walks(γ, absorbing):
