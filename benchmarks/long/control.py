@@ -27,7 +27,7 @@ def run(folder, settings, part, parts):
         for k in range(settings.seeds)
         for scene, method in control.cases(settings)
     ]
-    cases.sort(key=lambda case: control.SCENES[case[0]].options != Control())  # long runs last
+    cases.sort(key=lambda case: control.ALL_SCENES[case[0]].options != Control())  # long runs last
     for scene, method, seed in cases[part::parts]:
         path = folder / f"{scene}, {method}, {seed}.json"
         if not path.exists():
@@ -50,7 +50,7 @@ def asked():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("how", choices=["plan", "cells", "ppo"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--scene", action="append", choices=list(control.SCENES))
+    parser.add_argument("--scene", action="append", choices=list(control.ALL_SCENES))
     parser.add_argument("--method", action="append", choices=list(control.METHODS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=200)
@@ -68,7 +68,7 @@ def settings_of(given):
     steps = given.steps or {"plan": None, "cells": 10_000, "ppo": 30_000}[given.how]
     other = {"steps": steps, "demonstrations": given.demonstrations, "rounds": 4 if given.how == "cells" else None}
     other = {name: value for name, value in other.items() if value is not None}
-    options = replace(control.SCENES[scenes[0]].options, **other) if other else None
+    options = replace(control.ALL_SCENES[scenes[0]].options, **other) if other else None
     default = {"plan": control.PLANNED, "cells": [control.CELLS], "ppo": control.REWARDS}
     methods = tuple(given.method or default[given.how])
     name = ", ".join(f"{name}={value:g}" for name, value in (*other.items(), *changes))

@@ -169,6 +169,27 @@ def test_the_world_of_a_learner_can_be_another():
         control.changed(given.env, (("weight", 1.0),))
 
 
+def test_the_learner_can_have_another_environment():
+    scene = control.OTHER_WORLDS["MountainCarContinuous, shown by MountainCar"]
+    given = scene.lesson(0, Control(60, 1, demonstrations=2))
+    shown = control.expert_walk("MountainCar-v0", 2, 0).paths()
+    assert all(np.array_equal(own, path[:, :1]) for own, path in zip(given.shown.paths, shown, strict=True))
+    assert given.shown.ended == (True, True)
+    assert given.env.spec.id == "MountainCarContinuous-v0"
+    assert len(given.actions) == 5  # a grid of forces
+    assert control.references(scene.world)[1] > 80  # the expert of the learner's own environment
+
+
+def test_changes_of_other_worlds_take_effect():
+    for scene in control.OTHER_WORLDS.values():
+        usual, own = control.import_gymnasium().make(scene.env).unwrapped, changed_world(scene)
+        assert all(getattr(own, name) == value != getattr(usual, name) for name, value in scene.changes)
+
+
+def changed_world(scene):
+    return scene.lesson(0, Control(60, 1, demonstrations=1)).env.unwrapped
+
+
 def test_formulas_of_experts_solve_their_tasks():
     low, high = control.references("CartPole-v1")
     assert (low < 40, high) == (True, 500.0)
