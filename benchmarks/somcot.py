@@ -63,7 +63,11 @@ def dense_seconds_per_step(problem: Problem, steps: int) -> float:
 def speed() -> None:
     literal = {"memory": False, "anticipation": 0.0, "full": True, "eta": 0.5, "beta": 0.02}
     print(f"{'n':>4s} {'dense':>12s} {'early':>22s}   late, after so many iterations")
-    for n, steps, marks in ((16, 1000, (5_000, 20_000)), (32, 200, (5_000, 20_000)), (64, 20, (1_200, 5_000))):
+    for n, steps, marks in (
+        (16, 1000, (5_000, 20_000)),
+        (32, 200, (1_000, 2_000, 5_000, 20_000)),
+        (64, 20, (1_200, 5_000)),
+    ):
         problem = chains(n)
         Somcot(64, certify=False, **literal).solve(problem)  # compile
         dense = dense_seconds_per_step(problem, max(3, 2000 // n))

@@ -472,7 +472,7 @@ def _of_weights(found: ChainParts, initial: Any, unseen: Any, labels: Any) -> Ma
     return data.chain(initial=start, rewards=found.rewards, unseen=unseen)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Transitions:
     """m observed transitions on a fixed state space.
 
@@ -620,6 +620,12 @@ class Transitions:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def __repr__(self) -> str:
+        names = [(len(self), "transition"), (self.n_episodes, "episode"), (self.n_states, "state")]
+        counts = [f"{count} {name}{'s' * (count != 1)}" for count, name in names]
+        extras = [name for name in ("actions", "rewards", "labels", "weights") if getattr(self, name) is not None]
+        return f"Transitions({', '.join([*counts, *[f'lag {self.lag}'] * (self.lag > 1), *extras])})"
 
     @property
     def n_episodes(self) -> int:

@@ -52,6 +52,13 @@ def check_count(value: int, name: str) -> int:
     return int(value)
 
 
+def check_flag(value: bool, name: str) -> bool:
+    """Return True or False; other values that Python takes for true, such as "no", are refused."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"{name} is {value!r}; it must be True or False")
+    return bool(value)
+
+
 def check_callback(callback: Any) -> None:
     """Refuse a callback that cannot be called."""
     if callback is not None and not callable(callback):

@@ -25,7 +25,7 @@ from typing import Any
 
 from diffbisim import solvers
 from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.checks import check_callback
+from diffbisim.checks import check_callback, check_flag
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.mdp import MDP
@@ -103,7 +103,7 @@ def distance(
     """
     (X, Y), chosen = as_processes((X, Y)), make_solver(solver, tol)
     check_callback(callback)
-    if lump:
+    if check_flag(lump, "lump"):
         chosen = solvers.Lumped(chosen)
     for name, side in (("X", X), ("Y", Y)):
         if isinstance(side, (Transitions, Stream)) and not chosen.samples:

@@ -38,7 +38,7 @@ from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.gradient import ReadOnly, centered_rows, centered_start
 from diffbisim.io.arrays import part
 from diffbisim.io.npz import chain_arrays, process_from_arrays, timed_arrays
-from diffbisim.problem import frozen, lazy, read_only
+from diffbisim.problem import frozen, lazy, physical_memory, read_only
 from diffbisim.results import DistanceResult, two_states
 from diffbisim.stochastic import Successors
 from diffbisim.timed import TimedChain
@@ -83,7 +83,9 @@ class TimedProblem:
                 raise InvalidArgument(
                     f"{name} is a {type(chain).__name__}; with a horizon it must be a MarkovChain or a TimedChain"
                 )
-        w = _weights(weights, discount, _steps(x, y, horizon, weights))
+        T = _steps(x, y, horizon, weights)
+        _check_memory(x, y, T)
+        w = _weights(weights, discount, T)
         X, Y = (_truncated(chain, w.size - 1, name) for name, chain in (("X", x), ("Y", y)))
         problem = cls(X, Y, _costs(cost, X, Y, w.size - 1), w)
         if not problem.scale < np.inf or 0 < problem.scale < LEAST_SCALE:
@@ -202,6 +204,18 @@ def _steps(x: Any, y: Any, horizon: Any, weights: Any) -> int | None:
     if len(lengths) > 1:
         raise InvalidArgument(f"X has {x.n_steps} steps and Y has {y.n_steps}; pass horizon={min(lengths)}")
     return lengths.pop()
+
+
+def _check_memory(x: Any, y: Any, n_steps: int | None) -> None:
+    """Refuse horizons whose tables, one per time, cannot fit into the memory of this machine."""
+    if n_steps is None or not (isinstance(x, MarkovChain) and isinstance(y, MarkovChain)):
+        return
+    needed, present = 8.0 * x.n_states * y.n_states * (n_steps + 1.0), physical_memory()
+    if needed > present:
+        raise InvalidArgument(
+            f"horizon is {n_steps}, whose {n_steps + 1} tables take {needed / 1e9:.0f} GB, more than the "
+            f'{present / 1e9:.0f} GB of this machine; use criterion="average", or a discount without a horizon'
+        )
 
 
 def _weights(weights: Any, discount: float, n_steps: int | None) -> Array:

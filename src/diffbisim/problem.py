@@ -233,6 +233,14 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def physical_memory() -> float:
+    """Return the memory of this machine in bytes; infinity where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
 @dataclass(frozen=True, eq=False)
 class Start:
     """The optimal coupling of the two initial distributions, and its potentials (for cost ``U``)."""

@@ -149,6 +149,19 @@ def test_timescales_of_a_lazy_walk_around_a_ring():
 # --- averages --------------------------------------------------------------------------------------------------
 
 
+def test_a_mode_that_oscillates_forever_has_no_timescale():
+    six = db.MarkovChain(np.roll(np.eye(6), 1, axis=1))  # eigenvalues: the sixth roots of unity
+    assert implied_timescales(six, 5).tolist() == [np.inf, np.inf, 0.0, 0.0, 0.0]
+    four = db.MarkovChain(np.roll(np.eye(4), 1, axis=1))  # 1, ±i, -1: none is slow
+    assert implied_timescales(four, 3).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_fewer_metastable_sets_than_asked_for_are_told():
+    X = db.MarkovChain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]], rewards=[0, 1, 2])
+    with pytest.warns(UserWarning, match="n_states is 2, but .* form only 1 metastable set; the model has 1"):
+        assert db.compress(X, 2, model="kinetic").chain.n_states == 1
+
+
 def test_classes_by_name_and_without_rewards():
     P = np.array([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
     found = db.aggregate(db.MarkovChain(P), ["in", "in", "out"])

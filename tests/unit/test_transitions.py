@@ -17,6 +17,13 @@ pairs = MarkovChain.from_transitions
 paths = MarkovChain.from_trajectories
 
 
+def test_repr_is_short():
+    data = Transitions.from_trajectories([[0, 1, 2, 0]] * 100, states=3)
+    assert repr(data) == "Transitions(300 transitions, 100 episodes, 3 states)"
+    data = Transitions.from_trajectories([["a", "b", "a"]], weights=[2.0], lag=2)
+    assert repr(data) == "Transitions(1 transition, 1 episode, 2 states, lag 2, labels, weights)"
+
+
 # --- counting -----------------------------------------------------------------------------------------------
 
 

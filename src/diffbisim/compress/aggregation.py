@@ -137,6 +137,12 @@ def kinetic(X: MarkovChain, k: int, how: How) -> CompressResult:
         labels = matched_to_costs(Target(X, how.discount, cost=how.cost), labels, k)
         if np.unique(labels).size < k:
             raise InvalidArgument(f"n_states is {k}, but {np.unique(labels).size} sets were found; use that number")
+    if (sets := int(labels.max()) + 1) < k:
+        warn(
+            f"n_states is {k}, but the states that are visited again and again form only {sets} metastable "
+            f"set{'s' * (sets > 1)}; the model has {sets}. Transient states are part of the set that they lead to.",
+            UserWarning,
+        )
     return built(X, labels, "kinetic", how)
 
 

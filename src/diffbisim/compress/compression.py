@@ -240,6 +240,8 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     if options.model == "kinetic":
         return kinetic(X, k, How(discount, cost, rewards, None, options.lag, options.tol))
     clock = Clock(began, np.inf if options.time_limit is None else float(options.time_limit))
+    if not isinstance(options.starts, Sequence):
+        raise InvalidArgument(f"starts is a {type(options.starts).__name__}; give a list of MarkovChain")
     begun = [_started(Y, k, n, cost is None) for n, Y in enumerate(options.starts)]
     file = None
     if options.checkpoint is not None:

@@ -6,8 +6,8 @@ ordered by their distance from 1, for the states that can be reached from the st
 
     t_i = -1 / log |λ_i|     steps.
 
-A timescale is infinite if there are several recurrent classes, and is set to zero if the real part of λ_i is not
-positive (such a mode is not slow; at most it oscillates).
+A timescale is infinite if there are several recurrent classes, or if a mode oscillates forever (periodic chains). It is
+set to zero if the real part of λ_i is not positive (such a mode is not slow; at most it oscillates).
 
 *The fundamental matrix* Z = (I - P + 1π')⁻¹ of a chain with one recurrent class and stationary distribution π sums the
 effect of a state on all later ones: Z = Σ_t (Pᵗ - 1π') + 1π'. Its eigenvalues are z_i = 1/(1 - λ_i), and 1 for the
@@ -43,6 +43,9 @@ from diffbisim.checks import Integers
 from diffbisim.errors import InvalidArgument, InvalidChain
 from diffbisim.problem import Array
 from diffbisim.stochastic import submatrix
+
+#: Rounding errors of eigenvalues: real parts below it count as zero, and sizes this close to one as one.
+ROUNDED = 1e-13
 
 #: All eigenvalues are computed for chains up to this size.
 SMALL = 200
@@ -92,10 +95,10 @@ def implied_timescales(chain: MarkovChain, count: int) -> Array:
 
 def _timescale(λ: complex) -> float:
     """Return the timescale of an eigenvalue."""
-    if not λ.real > 0:
+    if not λ.real > ROUNDED:
         return 0.0 if λ == λ else np.nan
-    size = min(abs(λ), 1.0)
-    return np.inf if size == 1.0 else float(-1 / np.log(size))
+    size = abs(λ)
+    return np.inf if size > 1.0 - ROUNDED else float(-1 / np.log(size))
 
 
 def _next_to_one(P: sparse.csr_array, count: int) -> Any:

@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from diffbisim.checks import as_number
+from diffbisim.checks import as_number, check_flag
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult
@@ -84,6 +84,7 @@ class Exact:
 
     def __post_init__(self) -> None:
         check_options(self, "tol", "max_iterations", "threads")
+        check_flag(self.reachable, "reachable")
         if self.time_limit is not None and not as_number(self.time_limit) >= 0:
             raise InvalidArgument(f"time_limit is {self.time_limit!r}; pass seconds, or None for no limit")
 
