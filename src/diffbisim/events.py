@@ -322,7 +322,8 @@ def _times_of_objects(items: list[Any]) -> Times:
     if isinstance(values, int):
         k = int(np.flatnonzero(~gone)[values])
         raise InvalidData(
-            f"row {k}: the time {items[k]!r} is neither a number nor an ISO 8601 date such as 2026-11-16 15:30"
+            f"row {k}: the time {items[k]!r} is neither a number nor an ISO 8601 date such as 2026-11-16 15:30, or "
+            "it is of another kind than the times before it (with and without a time zone, for example)"
         )
     full = np.zeros(len(items), dtype=values.values.dtype)
     full[~gone] = values.values
@@ -342,20 +343,19 @@ def parse_times(texts: Sequence[str]) -> Times | int:
     try:
         return _times_of_dates(_iso(array))
     except ValueError:  # find the first string that is not of the same kind as texts[0]
-        fits = _is_date if _is_date(texts[0]) else lambda text: bool(np.isfinite(_float_or_nan(text)))
-        return next((k for k, text in enumerate(texts) if not fits(text)), 0)
+        return next((k for k, text in enumerate(texts) if not _is_like(text, texts[0])), 0)
 
 
 def _iso(array: NDArray[Any]) -> NDArray[Any]:
     """Parse ISO 8601 strings in UTC; numpy does not support time zones, so subtract their offsets."""
     if not all(text[4:5] == "-" for text in array.tolist()):
         raise ValueError("numpy would read the number 7 as the year 7")
-    if array.size == 0 or ZONE.search(str(array[0]), 10) is None:
+    letters = array.view("U1").reshape(array.size, -1)[:, 10:]
+    if not np.isin(letters, ["Z", "+", "-"]).any():
         return _without_zone(array)
-    texts = array.tolist()
-    zones = [ZONE.search(text, 10) for text in texts]
+    zones = [ZONE.search(text, 10) for text in array.tolist()]
     if None in zones:
-        raise ValueError(texts[zones.index(None)])
+        raise ValueError("a date without a time zone among others, or a zone that is not ISO 8601")
     bare = np.array([zone.string[: zone.start()] for zone in zones if zone], dtype=np.str_)
     ahead = np.array([_minutes_ahead(zone[1]) for zone in zones if zone], dtype="timedelta64[m]")
     return np.asarray(_without_zone(bare) - ahead)
@@ -376,6 +376,13 @@ def _minutes_ahead(zone: str) -> int:
         return 0
     minutes = 60 * int(zone[1:3]) + int(zone[-2:])
     return -minutes if zone[0] == "-" else minutes
+
+
+def _is_like(text: str, first: str) -> bool:
+    """Return whether a time is of the same kind as the first one: a number, a date, or a date with a time zone."""
+    if not _is_date(first):
+        return bool(np.isfinite(_float_or_nan(text)))
+    return _is_date(text) and (ZONE.search(text, 10) is None) == (ZONE.search(first, 10) is None)
 
 
 def _is_date(text: str) -> bool:

@@ -232,6 +232,21 @@ def test_events_within_a_microsecond_keep_their_order(tmp_path, monkeypatch):
         same(db.read_transitions(path, gap=gap, **NAMES), [list("ab"), ["c"]])
 
 
+@pytest.mark.parametrize("batch", [1, 2, 100])
+@pytest.mark.parametrize("order", [1, -1])
+def test_times_with_and_without_a_zone_are_not_mixed(tmp_path, monkeypatch, batch, order):
+    """Whether the second kind comes in the same batch or in a later one, the line is named."""
+    monkeypatch.setattr("diffbisim.io.logs.BATCH", batch)
+    kinds = ["2026-01-01T10:00:00", "2026-01-01T11:00:00+02:00"][::order]
+    stamps = [kinds[0], kinds[0], "", kinds[1], kinds[0]]
+    path = file(tmp_path, "mixed.csv", "user,at,page\n" + "".join(f"1,{t},a\n" for t in stamps))
+    with pytest.raises(InvalidData, match=r"mixed\.csv, line 5.*with and without a time zone"):
+        db.read_transitions(path, **NAMES)
+    rows = {"user": [1] * 5, "at": stamps, "page": list("aaaaa")}
+    with pytest.raises(InvalidData, match=r"row 3: the time .*with and without a time zone"):
+        db.Transitions.from_frame(rows, **NAMES)
+
+
 @pytest.mark.parametrize(
     ("rows", "names", "message"),
     [

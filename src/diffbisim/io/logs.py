@@ -112,10 +112,11 @@ def _column(codes: array[int], numbers: CodeBook) -> Coded:
 
 
 class _Times:
-    """A column of times, parsed in batches; all must be numbers, or all dates."""
+    """A column of times, parsed in batches; all must be numbers, all dates, or all dates with a time zone."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
+        self.first: list[str] = []  # the first time of the column, parsed with every later batch: they must be alike
         self.texts: list[str] = []
         self.parts: list[Times] = []
 
@@ -130,16 +131,18 @@ class _Times:
 
     def _convert(self) -> None:
         there = np.array([bool(text and not text.isspace()) for text in self.texts], dtype=bool)
-        found = parse_times(self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use])
-        if isinstance(found, Times) and there.any():
-            before = next((part.dates for part in self.parts if not part.missing.all()), found.dates)
-            found = found if before == found.dates else 0
+        texts = self.texts if there.all() else [t for t, use in zip(self.texts, there, strict=True) if use]
+        found = parse_times([*self.first, *texts])
         if isinstance(found, int):
-            k = int(np.flatnonzero(there)[found])
-            why = "the time is neither a number nor an ISO 8601 date such as 2026-11-16 15:30, or the column mixes both"
+            k = int(np.flatnonzero(there)[found - len(self.first)])
+            why = (
+                "the time is neither a number nor an ISO 8601 date such as 2026-11-16 15:30, or the column mixes both, "
+                "or times with and without a time zone"
+            )
             raise broken(self.path, csv_line(self.path, self.rows + k), self.texts[k], why)
         values = np.zeros(len(self.texts), dtype=found.values.dtype)
-        values[there] = found.values
+        values[there] = found.values[len(self.first) :]
+        self.first = self.first or texts[:1]
         self.parts.append(Times(values, ~there, found.ticks))
         self.rows += len(self.texts)
         self.texts = []
