@@ -48,7 +48,7 @@ from diffbisim.compress.starts import (
     centers,
     landmark_distances,
     matched_to_costs,
-    medoid_partition,
+    other_partition,
     quantiles,
     random_model,
     split_classes,
@@ -432,6 +432,7 @@ class Beginnings:
             features = self.shared.features = landmark_distances(target, clock.left(LANDMARKS))
         kinds = ("average",) if self.large or self.kind == "aggregate" else ("average", "random", "")
         found: list[Start] = []
+        known: list[NDArray[np.int64]] = []  # partitions by k-medoids
         for n, child in enumerate(rng.spawn(restarts)):
             kind = kinds[n % len(kinds)]
             if found and time.monotonic() > clock.end(STARTS):
@@ -448,8 +449,8 @@ class Beginnings:
             elif kind == "random":
                 found.append(Start(random_model(target, k, child)))
             else:
-                labels = medoid_partition(features, target.weight, k, child, clock.end(STARTS))
-                found.append(Start(self._aligned(labels), kind))
+                known.append(other_partition(features, target.weight, k, child, known, clock.end(STARTS)))
+                found.append(Start(self._aligned(known[-1]), kind))
         return found
 
     @property

@@ -15,7 +15,7 @@ chain.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -47,6 +47,9 @@ CANDIDATES = 12
 
 #: Maximum number of rounds of k-medoids.
 ROUNDS = 20
+
+#: Partitions that agree on more than this weight are alike. To find another one, k-medoids is run with so many rounds.
+ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 
 
 @stored
@@ -148,8 +151,32 @@ def quantiles(appearance: Array, weight: Array, k: int) -> Integers:
     return np.unique(labels, return_inverse=True)[1]
 
 
+def other_partition(
+    features: Array, weight: Array, k: int, rng: np.random.Generator, known: Sequence[Integers], deadline: float
+) -> Integers:
+    """Return labels of k clusters that differ from ``known`` ones, if some are found.
+
+    From most centers, k-medoids ends in the same few clusters. If these are known, centers are drawn again, and their
+    clusters are not improved.
+    """
+    for rounds in ATTEMPTS:
+        labels = medoid_partition(features, weight, k, rng, deadline, rounds)
+        if time.monotonic() > deadline or not any(_agreement(labels, other, weight) > ALIKE for other in known):
+            break
+    return labels
+
+
+def _agreement(a: Integers, b: Integers, weight: Array) -> float:
+    """Return the weight of the states on which two partitions agree, if their classes are matched as well as possible."""
+    from scipy.optimize import linear_sum_assignment
+
+    shared = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
+    np.add.at(shared, (a, b), weight)
+    return float(shared[linear_sum_assignment(shared, maximize=True)].sum())
+
+
 def medoid_partition(
-    features: Array, weight: Array, k: int, rng: np.random.Generator, deadline: float = np.inf
+    features: Array, weight: Array, k: int, rng: np.random.Generator, deadline: float = np.inf, rounds: int = ROUNDS
 ) -> Integers:
     """Return labels of k clusters (fewer if there are fewer distinct states), by weighted k-medoids in the sup norm.
 
@@ -157,7 +184,7 @@ def medoid_partition(
     """
     centers = _spread(features, weight, k, rng)
     labels = np.zeros(len(features), dtype=np.int64)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         before, labels = labels, _difference(features, features[centers]).argmin(axis=1)
         if np.array_equal(before, labels) or time.monotonic() > deadline:
             break
