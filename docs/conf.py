@@ -2,8 +2,11 @@
 
 import re
 import warnings
+from functools import partial
+from html import escape
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
@@ -67,6 +70,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
+    "image_srcset": ["2x"],  # sharp on screens of phones, too
     "capture_repr": (),  # what is printed is shown, not the text of axes and legends
     "write_computation_times": False,
     "min_reported_time": 5,
@@ -101,9 +105,9 @@ html_math_renderer = "mathml"  # browsers show it by themselves: no script, no n
 def escape_bars(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """``|r(x) - r(y)|`` is an absolute value here, not a substitution; what stands in backquotes stays as it is."""
     for k, line in enumerate(lines):
-        parts = line.split("`")
+        parts = re.split(r"(`+[^`]*`+)", line)
         parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
-        lines[k] = "`".join(parts)
+        lines[k] = "".join(parts)
 
 
 def mathml(node: nodes.Node, block: bool = False) -> str:
@@ -126,6 +130,37 @@ def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def break_code(code: re.Match[str]) -> str:
+    """Code in a table may be broken between its words: ``result|.values``, ``linear_|gaussian``."""
+    text = re.sub(r"(?<=[A-Za-z0-9)])(?=\.[A-Za-z])", "<wbr>", code[2])
+    return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
+
+
+def break_table(table: re.Match[str]) -> str:
+    """Entries that consist of numbers stay on one line."""
+    text = re.sub(r'(<span class="pre">)(.*?)(</span>)', break_code, table[0])
+    return re.sub(r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)", lambda entry: entry[0].replace(" ", "&nbsp;"), text)
+
+
+def link_figure(title: str, image: re.Match[str]) -> str:
+    """A figure is a link to its file, which a phone can magnify; one without words is described by its page."""
+    tag = re.sub(r'alt="plot [^"]*"', f'alt="Figure of the example: {title}"', image[2])
+    files = re.findall(r"[^\s\",]*_images/[^\s\",]+", tag)
+    if image[1] or "_thumb" in tag or not files:
+        return f"{image[1] or ''}{tag}"
+    return f'<a class="figure" href="{files[-1]}">{tag}</a>'
+
+
+def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Choose where lines break, outside of blocks of code, and make figures links."""
+    parts = re.split(r"(<pre.*?</pre>)", context.get("body", ""), flags=re.DOTALL)
+    for k, part in enumerate(parts[::2]):
+        text = re.sub(r"<table.*?</table>", break_table, part, flags=re.DOTALL)
+        text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
+        parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
+    context["body"] = "".join(parts)
+
+
 def name_files(app: Sphinx, docname: str, source: list[str]) -> None:
     """A block of code that is a file (``title=model.csv``) has the name of the file as its caption."""
     source[0] = re.sub(r"^```(\w+) title=(\S+)$", r"```{code-block} \1\n:caption: \2", source[0], flags=re.MULTILINE)
@@ -146,6 +181,7 @@ def say_what_was_left_out(app: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     app.connect("source-read", say_what_was_left_out)
     app.connect("source-read", name_files)
+    app.connect("html-page-context", finish_page)
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)
