@@ -117,7 +117,8 @@ def mathml(node: nodes.Node, block: bool = False) -> str:
     tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
     tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\1)", tex)
     # Fences without \left and \right keep their size, next to a sum too.
-    return re.sub(r"<mo>(?=[⟨⟩‖|]</mo>)", '<mo stretchy="false">', latex2mathml.tex2mathml(tex, as_block=block))
+    found = latex2mathml.tex2mathml(tex, as_block=block)
+    return re.sub(r'<mo(?: class="mathopen")?>(?=[⟨⟩‖|]</mo>)', '<mo stretchy="false">', found)
 
 
 def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
