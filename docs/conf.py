@@ -132,7 +132,7 @@ def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def break_code(code: re.Match[str]) -> str:
-    """Code in a table may be broken between its words: ``result|.values``, ``linear_|gaussian``."""
+    """Code in tables and titles may be broken between its words: ``result|.values``, ``linear_|gaussian``."""
     text = re.sub(r"(?<=[A-Za-z0-9)])(?=\.[A-Za-z])", "<wbr>", code[2])
     return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
 
@@ -157,9 +157,13 @@ def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     parts = re.split(r"(<pre.*?</pre>)", context.get("body", ""), flags=re.DOTALL)
     for k, part in enumerate(parts[::2]):
         text = re.sub(r"<table.*?</table>", break_table, part, flags=re.DOTALL)
+        text = re.sub(r"(<h1>)(\w+\.[\w.]+)()", break_code, text)
         text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
         parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
     context["body"] = "".join(parts)
+    for neighbor in (context.get("prev"), context.get("next")):
+        if neighbor:
+            neighbor["title"] = re.sub(r"()(\w+\.[\w.]+)()", break_code, neighbor["title"])
 
 
 def name_files(app: Sphinx, docname: str, source: list[str]) -> None:
