@@ -132,14 +132,14 @@ def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def break_code(code: re.Match[str]) -> str:
-    """Code in tables and titles may be broken between its words: ``result|.values``, ``linear_|gaussian``."""
+    """Long code in tables and titles may be broken between its words: ``diffbisim|.data``, ``linear_|gaussian``."""
     text = re.sub(r"(?<=[A-Za-z0-9)])(?=\.[A-Za-z])", "<wbr>", code[2])
     return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
 
 
 def break_table(table: re.Match[str]) -> str:
     """Entries that consist of numbers stay on one line."""
-    text = re.sub(r'(<span class="pre">)(.*?)(</span>)', break_code, table[0])
+    text = re.sub(r'(<span class="pre">)([^<]{17,})(</span>)', break_code, table[0])
     return re.sub(r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)", lambda entry: entry[0].replace(" ", "&nbsp;"), text)
 
 
