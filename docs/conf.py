@@ -138,9 +138,10 @@ def break_code(code: re.Match[str]) -> str:
 
 
 def break_table(table: re.Match[str]) -> str:
-    """Entries that consist of numbers stay on one line."""
+    """Entries that consist of numbers stay on one line, or on two with a range in parentheses."""
     text = re.sub(r'(<span class="pre">)([^<]{17,})(</span>)', break_code, table[0])
-    return re.sub(r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)", lambda entry: entry[0].replace(" ", "&nbsp;"), text)
+    numbers = r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)"
+    return re.sub(numbers, lambda entry: re.sub(r" (?!\()", "&nbsp;", entry[0]), text)
 
 
 def link_figure(title: str, image: re.Match[str]) -> str:
