@@ -165,6 +165,7 @@ def errors(seeds: int, only: list[int] | None, n_steps: int = 2000) -> None:
 def rate(path: str, seeds: int) -> None:
     """Compute root mean square errors for several sizes, and their slopes in a log-log plot."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
 
     sizes = (500, 1000, 2000, 4000)
     shown = [CASES[1], CASES[7], CASES[9]]
@@ -180,6 +181,8 @@ def rate(path: str, seeds: int) -> None:
         ax.loglog(sizes, off[0, 2] * (np.array(sizes) / sizes[0]) ** -0.5, "k:", lw=1, label=r"$N^{-1/2}$")
         ax.set(title=f"{case.name}, {case.cost}", xlabel="steps N", xticks=sizes, xticklabels=[f"{n:,}" for n in sizes])
         ax.minorticks_off()
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # several ticks within a decade, too
+        ax.yaxis.set_major_formatter(lambda error, _: f"{error:g}")
     axes[0].set_ylabel("root mean square error")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=110)

@@ -2,8 +2,11 @@
 
 import re
 import warnings
+from functools import partial
+from html import escape
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
@@ -67,6 +70,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
+    "image_srcset": ["2x"],  # sharp on screens of phones, too
     "capture_repr": (),  # what is printed is shown, not the text of axes and legends
     "write_computation_times": False,
     "min_reported_time": 5,
@@ -101,9 +105,9 @@ html_math_renderer = "mathml"  # browsers show it by themselves: no script, no n
 def escape_bars(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """``|r(x) - r(y)|`` is an absolute value here, not a substitution; what stands in backquotes stays as it is."""
     for k, line in enumerate(lines):
-        parts = line.split("`")
+        parts = re.split(r"(`+[^`]*`+)", line)
         parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
-        lines[k] = "`".join(parts)
+        lines[k] = "".join(parts)
 
 
 def mathml(node: nodes.Node, block: bool = False) -> str:
@@ -113,7 +117,8 @@ def mathml(node: nodes.Node, block: bool = False) -> str:
     tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
     tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\1)", tex)
     # Fences without \left and \right keep their size, next to a sum too.
-    return re.sub(r"<mo>(?=[⟨⟩‖|]</mo>)", '<mo stretchy="false">', latex2mathml.tex2mathml(tex, as_block=block))
+    found = latex2mathml.tex2mathml(tex, as_block=block)
+    return re.sub(r'<mo(?: class="mathopen")?>(?=[⟨⟩‖|]</mo>)', '<mo stretchy="false">', found)
 
 
 def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
@@ -124,6 +129,42 @@ def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
 def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
     writer.body.append(f'<div class="math">{mathml(node, block=True)}</div>')
     raise nodes.SkipNode
+
+
+def break_code(code: re.Match[str]) -> str:
+    """Long code in tables and titles may be broken between its words: ``diffbisim|.data``, ``linear_|gaussian``."""
+    text = re.sub(r"(?<=[A-Za-z0-9)])(?=\.[A-Za-z])", "<wbr>", code[2])
+    return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
+
+
+def break_table(table: re.Match[str]) -> str:
+    """Entries that consist of numbers stay on one line, or on two with a range in parentheses."""
+    text = re.sub(r'(<span class="pre">)([^<]{17,})(</span>)', break_code, table[0])
+    numbers = r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)"
+    return re.sub(numbers, lambda entry: re.sub(r" (?!\()", "&nbsp;", entry[0]), text)
+
+
+def link_figure(title: str, image: re.Match[str]) -> str:
+    """A figure is a link to its file, which a phone can magnify; one without words is described by its page."""
+    tag = re.sub(r'alt="plot [^"]*"', f'alt="Figure of the example: {title}"', image[2])
+    files = re.findall(r"[^\s\",]*_images/[^\s\",]+", tag)
+    if image[1] or "_thumb" in tag or not files:
+        return f"{image[1] or ''}{tag}"
+    return f'<a class="figure" href="{files[-1]}">{tag}</a>'
+
+
+def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Choose where lines break, outside of blocks of code, and make figures links."""
+    parts = re.split(r"(<pre.*?</pre>)", context.get("body", ""), flags=re.DOTALL)
+    for k, part in enumerate(parts[::2]):
+        text = re.sub(r"<table.*?</table>", break_table, part, flags=re.DOTALL)
+        text = re.sub(r"(<h1>)(\w+\.[\w.]+)()", break_code, text)
+        text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
+        parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
+    context["body"] = "".join(parts)
+    for neighbor in (context.get("prev"), context.get("next")):
+        if neighbor:
+            neighbor["title"] = re.sub(r"()(\w+\.[\w.]+)()", break_code, neighbor["title"])
 
 
 def name_files(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -146,6 +187,7 @@ def say_what_was_left_out(app: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     app.connect("source-read", say_what_was_left_out)
     app.connect("source-read", name_files)
+    app.connect("html-page-context", finish_page)
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)

@@ -36,7 +36,7 @@ for name, policy in (("uniform", mdp.uniform_policy()), ("imitation", result.pol
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="compressed")
 db.plot.history(result, left, label="distance to the expert")
 best = result.policy.max(axis=1).reshape(4, 4)
-image = right.imshow(best, cmap="Blues", vmin=0, vmax=1.4)
+image = right.imshow(best, cmap="Blues", vmin=0, vmax=2)
 arrows, cells = "←↓→↑", "SFFFFHFHFFFHHFFG"
 for s, (cell, action) in enumerate(zip(cells, result.policy.argmax(axis=1).tolist(), strict=True)):
     text = cell if cell in "HG" else f"{cell}{arrows[action]}"

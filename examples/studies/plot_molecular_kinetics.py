@@ -73,7 +73,7 @@ lags = [float(model(int(k)).timescales()[0]) for k in steps]
 axes[1].plot(steps, lags, "o-", color="black", label="all cells")
 axes[1].axhline(small["kinetic"].implied_timescales[1][0], color="#0072B2", label="kinetic, 2 states")
 axes[1].axhline(small["aggregate"].implied_timescales[1][0], color="#D55E00", label="aggregate, 2 states")
-axes[1].set(xlabel="lag", ylabel="slowest timescale (steps)", ylim=(0, None))
+axes[1].set(xlabel="lag (steps)", xticks=steps, ylabel="slowest timescale (steps)", ylim=(0, None))
 axes[1].legend(frameon=False)
 
 # %%

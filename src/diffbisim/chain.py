@@ -339,7 +339,7 @@ class MarkovChain:
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """The period of each recurrent class: the greatest common divisor of the lengths of its cycles."""
+        """The periods of the recurrent classes, the greatest common divisors of the lengths of their cycles."""
         return tuple(recurrent_periods(self.successors, self._classes).tolist())
 
     @property

@@ -221,8 +221,10 @@ def _sorted(columns: dict[str, Any], key: Any) -> list[Record]:
 def _table(records: Sequence[Record], title: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    whole = Text(title, style="table.title", no_wrap=True, overflow="ignore")  # also above a narrow table
+    table = Table(title=whole, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in records[0] if records else ("(empty)",):
         table.add_column(name.replace("_", " "))
     for record in records:
