@@ -1,5 +1,6 @@
 """Compression: exact where lumping is exact, never farther than its starts, the same whoever computes it."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -12,7 +13,14 @@ from cases import each
 from diffbisim.compress import descent
 from diffbisim.compress.barycenter import barycenter
 from diffbisim.compress.descent import Barycenters
-from diffbisim.compress.starts import Target, averaged, landmark_distances, medoid_partition, weighted_median
+from diffbisim.compress.starts import (
+    Target,
+    averaged,
+    landmark_distances,
+    medoid_partition,
+    other_partition,
+    weighted_median,
+)
 from diffbisim.errors import InvalidArgument
 
 
@@ -309,6 +317,27 @@ def test_medoids_find_the_blocks():
     target = Target(X, 0.95, rewards=X.rewards)
     labels = medoid_partition(landmark_distances(target), target.weight, 5, np.random.default_rng(0))
     assert same_partition(labels, blocks)
+
+
+def test_starts_differ_from_each_other():
+    """Points on a line in three loose clusters: k-medoids finds the same ones from most centers."""
+    rng = np.random.default_rng(0)
+    points, weight = np.concatenate([c + rng.normal(size=30) for c in (0, 4, 8)])[:, None], np.full(90, 1 / 90)
+    plain = [medoid_partition(points, weight, 3, np.random.default_rng(seed)) for seed in range(6)]
+    others = []
+    for seed in range(6):
+        others.append(other_partition(points, weight, 3, np.random.default_rng(seed), others, np.inf))
+    assert (distinct(plain), distinct(others)) == (1, 6)
+
+
+def distinct(partitions):
+    """The number of partitions that are unlike all earlier ones."""
+    return sum(all(agreement(a, b) <= 0.95 for b in partitions[:k]) for k, a in enumerate(partitions))
+
+
+def agreement(a, b):
+    """The fraction of points in the same class, over all ways to match the classes of two partitions."""
+    return max(np.mean(np.array(order)[a] == b) for order in itertools.permutations(range(3)))
 
 
 def test_averaging_over_classes_is_the_textbook_formula():

@@ -167,7 +167,7 @@ def other_partition(
 
 
 def _agreement(a: Integers, b: Integers, weight: Array) -> float:
-    """Return the weight of the states on which two partitions agree, if their classes are matched as well as possible."""
+    """Return the weight of the states on which two partitions agree, with their classes matched as well as possible."""
     from scipy.optimize import linear_sum_assignment
 
     shared = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
