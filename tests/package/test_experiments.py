@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
+import gymnasium
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -182,12 +183,9 @@ def test_the_learner_can_have_another_environment():
 
 def test_changes_of_other_worlds_take_effect():
     for scene in control.OTHER_WORLDS.values():
-        usual, own = control.import_gymnasium().make(scene.env).unwrapped, changed_world(scene)
+        usual = gymnasium.make(scene.env).unwrapped
+        own = scene.lesson(0, Control(60, 1, demonstrations=1)).env.unwrapped
         assert all(getattr(own, name) == value != getattr(usual, name) for name, value in scene.changes)
-
-
-def changed_world(scene):
-    return scene.lesson(0, Control(60, 1, demonstrations=1)).env.unwrapped
 
 
 def test_formulas_of_experts_solve_their_tasks():

@@ -30,6 +30,7 @@ MDP = db.examples.imitation_chain()
         (lambda: db.distance(X, Y).plan("home", 0), "x = 'home' is not a state: give an index"),
         (lambda: db.solvers.Exact(threads="all"), "threads is 'all'"),
         (lambda: db.solvers.Exact(threads=1.5), "threads is 1.5; it must be a whole number"),
+        (lambda: db.solvers.Exact(threads=float("inf")), "threads is inf; it must be a whole number"),
         (lambda: db.solvers.Exact(reachable="no"), "reachable is 'no'; it must be True or False"),
         (lambda: db.distance(X, Y, lump="no"), "lump is 'no'; it must be True or False"),
         (lambda: db.distance(X, Y, horizon=10**15), "horizon is 1000000000000000, whose .* GB of this machine"),

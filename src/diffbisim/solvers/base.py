@@ -74,7 +74,7 @@ def check_options(solver: Any, *positive: str) -> None:
         if option is not None and not as_number(option) > 0:
             example = ", e.g. tol=1e-8" if name == "tol" else ""
             raise InvalidArgument(f"{name} is {option!r}; it must be positive{example}")
-        if option is not None and name == "threads" and option != int(option):
+        if option is not None and name == "threads" and not float(option).is_integer():
             raise InvalidArgument(f"threads is {option!r}; it must be a whole number")
 
 
