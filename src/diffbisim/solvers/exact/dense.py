@@ -384,9 +384,9 @@ def _entering(m, rows, common, A, B, w):
         _least_of_four(short, at, shift, best, width)
     place = np.uintp(_place_of_least(best, per, w.free, across, width))
     line, least, end = lines[0], FORBIDDEN, np.uint32(place + np.uintp(across))
-    at = place * np.uintp(A if rows else B) - np.uintp(first)
+    column = place * np.uintp(A if rows else B) - np.uintp(first)
     for k in range(np.uintp(m)):
-        value = C[at + lines[k]] - pot[lines[k]]
+        value = C[column + lines[k]] - pot[lines[k]]
         line = lines[k] if value < least else line
         least = min(value, least)
     return line, end, least - w.free[end]

@@ -185,16 +185,18 @@ def tree_bytes(problem: TimedProblem) -> int:
 
 
 def reachable_pairs(problem: TimedProblem) -> list[Integers]:
-    """Return, for each time, the flat pairs that some bicausal coupling can reach."""
-    seen = np.outer(problem.x.initial > 0, problem.y.initial > 0)
-    listed = [np.flatnonzero(seen)]
+    """Return, for each time, the flat pairs that some bicausal coupling can reach.
+
+    The independent coupling reaches every pair of states that the two processes can reach by themselves.
+    """
+    seen = [problem.x.initial > 0, problem.y.initial > 0]
+    listed = [np.flatnonzero(np.outer(*seen))]
     for t in range(problem.n_steps):
-        x, y = (
-            sparse.csr_array((np.ones(s.indices.size), s.indices, s.indptr), shape=(s.indptr.size - 1, n))
-            for s, n in zip(problem.rows(t), problem.shape_at(t + 1), strict=True)
-        )
-        seen = np.asarray(y.T @ (x.T @ seen.astype(np.float64)).T).T > 0
-        listed.append(np.flatnonzero(seen))
+        for side, rows in enumerate(problem.rows(t)):
+            after = np.zeros(problem.shape_at(t + 1)[side], dtype=np.bool_)
+            after[rows.indices[seen[side][rows.sources]]] = True
+            seen[side] = after
+        listed.append(np.flatnonzero(np.outer(*seen)))
     return listed
 
 
