@@ -28,6 +28,11 @@ def transports(P, Q, U):
     return np.bincount(item, weights=answer.x * U[i, j], minlength=len(P))
 
 
+def all_transports(P, Q, U):
+    """``OT_U(p, q)`` of every row of P with every row of Q, (len(P), len(Q))."""
+    return transports(np.repeat(P, len(Q), axis=0), np.tile(Q, (len(P), 1)), U).reshape(len(P), len(Q))
+
+
 def reward_cost(r, r_hat, directed=False):
     """``|r(s,a) - r̂(t,b)|``, shape (n_A, n_B, n_X, n_Y), from tables (n, n_actions)."""
     difference = r.T[:, None, :, None] - r_hat.T[None, :, None, :]
