@@ -80,6 +80,7 @@ def imported(path, annotations=True):
                 yield node.lineno, home(name.removeprefix("diffbisim."))
 
 
+@cache
 def home(name):
     """Where a name taken from the package itself lives: ``from diffbisim import lump`` is lumping."""
     first = name.partition(".")[0]
