@@ -32,10 +32,10 @@ def transports(cost, sources, targets):
     rows = [np.kron(np.eye(n)[i], np.ones(k)) for i in range(n)]
     columns = [np.kron(np.ones(n), np.eye(k)[j]) for j in range(k)]
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10, "presolve": False}
-    # one constraint of each problem is redundant: its multiplier is zero
+    A = np.array(rows + columns[:-1])  # one constraint of each problem is redundant: its multiplier is zero
     answer = linprog(
         np.tile(cost.ravel(), m),
-        A_eq=sp.kron(sp.eye_array(m), np.array(rows + columns[:-1])),
+        A_eq=A if m == 1 else sp.kron(sp.eye_array(m), A),
         b_eq=np.concatenate([np.append(p, q[:-1]) for p, q in zip(sources, targets, strict=True)]),
         method="highs-ds",
         options=tight,
