@@ -6,6 +6,21 @@ from itertools import product
 import pytest
 
 
+def run_all(test, cases, **given):
+    """Run a test on every case, a dictionary of arguments; if some fail, raise the first and name them all."""
+    __tracebackhide__ = True
+    failed = []
+    for case in cases:
+        try:
+            test(**case, **given)
+        except (Exception, pytest.fail.Exception) as error:
+            failed.append((case, error))
+    if failed:
+        told = "; ".join(", ".join(f"{k}={v}" for k, v in case.items()) for case, _ in failed[:20])
+        failed[0][1].add_note(f"{len(failed)} of {len(cases)} cases fail: {told}")
+        raise failed[0][1]
+
+
 def each(**values):
     """Like ``parametrize``, in one test: runs every combination and, if some fail, raises the first and names them all.
 
@@ -16,16 +31,7 @@ def each(**values):
     def decorate(test):
         def run(**given):
             __tracebackhide__ = True
-            failed = []
-            for case in cases:
-                try:
-                    test(**case, **given)
-                except (Exception, pytest.fail.Exception) as error:
-                    failed.append((case, error))
-            if failed:
-                told = "; ".join(", ".join(f"{k}={v}" for k, v in case.items()) for case, _ in failed[:20])
-                failed[0][1].add_note(f"{len(failed)} of {len(cases)} cases fail: {told}")
-                raise failed[0][1]
+            run_all(test, cases, **given)
 
         signature = inspect.signature(test)
         others = [part for name, part in signature.parameters.items() if name not in values]

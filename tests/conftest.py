@@ -1,4 +1,4 @@
-"""What all tests share: a rule on skips, a source of processes, and kernels that only one worker compiles.
+"""What all tests share: a rule on skips, sources of processes, and kernels that only one worker compiles.
 
 Where everything that the tests need is there, none may be skipped: with DIFFBISIM_NO_SKIPS set a skip is a failure.
 ``.ci/run`` sets it. Without it, only the page in a browser (no Chromium), forked processes (no fork) and interrupts
@@ -6,8 +6,10 @@ Where everything that the tests need is there, none may be skipped: with DIFFBIS
 """
 
 import gc
+import multiprocessing
 import os
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ def nursery():
     made = Nursery()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def spawned():
+    """A pool of one process that has begun from nothing: it takes seconds to load what it needs, once."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+# Python looks for garbage after every 700 new objects, which takes 5 % of all time: seldom is enough here.
+gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_collection_finish():

@@ -93,6 +93,7 @@ CALLS = [
     *(partial(by_themselves, test) for test in BY_THEMSELVES),
     lambda: all_of(sparse(4), sparse(3), SinkhornPolicy(schedule="sqrt")),
     lambda: all_of(sparse(4), sparse(3), Somcot(50)),
+    lambda: [db.distance(*pair, solver=Somcot(2000)) for pair in ((dense(6), sparse(5)), (sparse(5), dense(6)))],
     many_pairs,
     games,
     lambda: db.pairwise([dense(3), dense(2)]),

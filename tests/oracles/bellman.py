@@ -1,4 +1,4 @@
-"""The bicausal Bellman equation, literally: one linprog per pair of states, then a dense solve.
+"""The bicausal Bellman equation, literally: a linprog with the transports of all pairs of states, then a dense solve.
 
     V(x,y) = c(x,y) + γ OT_V(P_X(·|x), P_Y(·|y)),        d = (1-γ) OT_V(ν_X, ν_Y)
 
@@ -8,6 +8,7 @@ Policy iteration: from the product coupling, evaluate the plans, improve every p
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.optimize import linprog
 
 
@@ -22,21 +23,26 @@ class Bellman(NamedTuple):
 
 def transport(cost, p, q):
     """Optimal plan and potentials of one transport problem, on all cells: ``plan, f, g``."""
-    n, k = cost.shape
+    return tuple(part[0] for part in transports(cost, [p], [q]))
+
+
+def transports(cost, sources, targets):
+    """Optimal plans and potentials of several transport problems with one cost, side by side in one program."""
+    (n, k), m = cost.shape, len(sources)
     rows = [np.kron(np.eye(n)[i], np.ones(k)) for i in range(n)]
     columns = [np.kron(np.ones(n), np.eye(k)[j]) for j in range(k)]
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10, "presolve": False}
-    # one constraint is redundant: its multiplier is zero
+    A = np.array(rows + columns[:-1])  # one constraint of each problem is redundant: its multiplier is zero
     answer = linprog(
-        cost.ravel(),
-        A_eq=np.array(rows + columns[:-1]),
-        b_eq=np.concatenate([p, q[:-1]]),
+        np.tile(cost.ravel(), m),
+        A_eq=A if m == 1 else sp.kron(sp.eye_array(m), A),
+        b_eq=np.concatenate([np.append(p, q[:-1]) for p, q in zip(sources, targets, strict=True)]),
         method="highs-ds",
         options=tight,
     )
     assert answer.status == 0, answer.message
-    duals = answer.eqlin.marginals
-    return answer.x.reshape(n, k), duals[:n], np.append(duals[n:], 0.0)
+    duals = answer.eqlin.marginals.reshape(m, n + k - 1)
+    return answer.x.reshape(m, n, k), duals[:, :n], np.append(duals[:, n:], np.zeros((m, 1)), axis=1)
 
 
 def evaluate(cost, plans, discount):
@@ -51,13 +57,10 @@ def bellman(P_x, P_y, nu_x, nu_y, cost, discount, *, tol=1e-12):
     scale = cost.max() if cost.max() > 0 else 1.0
     cost = cost / scale
     plans = np.einsum("ai,bj->abij", P_x, P_y)
-    f, g = np.zeros((n_x, n_y, n_x)), np.zeros((n_x, n_y, n_y))
     V = evaluate(cost, plans, discount)
     for _ in range(100):
-        plans = np.empty_like(plans)
-        for x in range(n_x):
-            for y in range(n_y):
-                plans[x, y], f[x, y], g[x, y] = transport(V, P_x[x], P_y[y])
+        of_pairs = transports(V, np.repeat(P_x, n_y, axis=0), np.tile(P_y, (n_x, 1)))
+        plans, f, g = (part.reshape(n_x, n_y, *part.shape[1:]) for part in of_pairs)
         before, V = V, evaluate(cost, plans, discount)
         if np.max(before - V) <= tol:
             break

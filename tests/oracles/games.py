@@ -11,7 +11,16 @@ from scipy.optimize import linprog
 
 
 def transports(P, Q, U):
-    """``OT_U(P[k], Q[k])`` for lists of distributions (K, n) and (K, m), by one linear program on their supports."""
+    """``OT_U(P[k], Q[k])`` for lists of distributions (K, n) and (K, m); a single point has only one coupling."""
+    found = np.einsum("ki,ij,kj->k", P, U, Q) / Q.sum(axis=1)
+    several = np.minimum((P > 0).sum(axis=1), (Q > 0).sum(axis=1)) > 1
+    if several.any():
+        found[several] = by_program(P[several], Q[several], U)
+    return found
+
+
+def by_program(P, Q, U):
+    """The same for any distributions, by one linear program on their supports."""
     cells = [np.nonzero(np.outer(p > 0, q > 0)) for p, q in zip(P, Q, strict=True)]
     item = np.repeat(np.arange(len(P)), [i.size for i, _ in cells])
     i, j = (np.concatenate([part[side] for part in cells]) for side in (0, 1))
@@ -26,6 +35,11 @@ def transports(P, Q, U):
     answer = linprog(U[i, j], A_eq=A, b_eq=b, method="highs-ds", options=tight)
     assert answer.status == 0, answer.message
     return np.bincount(item, weights=answer.x * U[i, j], minlength=len(P))
+
+
+def all_transports(P, Q, U):
+    """``OT_U(p, q)`` of every row of P with every row of Q, (len(P), len(Q))."""
+    return transports(np.repeat(P, len(Q), axis=0), np.tile(Q, (len(P), 1)), U).reshape(len(P), len(Q))
 
 
 def reward_cost(r, r_hat, directed=False):

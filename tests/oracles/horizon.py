@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import linprog
 
-from oracles.bellman import transport
+from oracles.games import all_transports
 from oracles.rational import distribution, expectation, vertices
 
 
@@ -20,9 +20,8 @@ def induction(Ps, Qs, nu_x, nu_y, costs, weights):
     """``d`` and the tables V_0 … V_T."""
     tables = [weights[-1] * costs[-1]]
     for P, Q, c, w in zip(Ps[::-1], Qs[::-1], costs[-2::-1], weights[-2::-1], strict=True):
-        V = np.array([[np.sum(transport(tables[0], p, q)[0] * tables[0]) for q in Q] for p in P])
-        tables.insert(0, w * c + V)
-    return np.sum(transport(tables[0], nu_x, nu_y)[0] * tables[0]), tables
+        tables.insert(0, w * c + all_transports(P, Q, tables[0]))
+    return all_transports(nu_x[None], nu_y[None], tables[0])[0, 0], tables
 
 
 def over_paths(Ps, Qs, nu_x, nu_y, costs, weights):

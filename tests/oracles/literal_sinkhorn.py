@@ -7,12 +7,18 @@ Both begin with the independent coupling and its value; costs are scaled so that
 """
 
 import numpy as np
-from scipy.special import logsumexp
 
 
 def log(p):
     with np.errstate(divide="ignore"):
         return np.log(p)
+
+
+def logsumexp(a, axis):
+    """log Σ exp(a), -inf where all terms are: scipy's checks its arguments for longer than it computes."""
+    most = a.max(axis=axis, keepdims=True)
+    most = np.where(np.isfinite(most), most, 0.0)
+    return log(np.exp(a - most).sum(axis=axis)) + most.squeeze(axis)
 
 
 def project(log_plan, log_p, log_q, columns):

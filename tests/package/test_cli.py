@@ -7,11 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import diffbisim as db
+from command_line import invoke
 from diffbisim import cli
-from diffbisim.cli import app
 from diffbisim.cli.common import options_of
 
 EDGES = "from,to,probability\n"
@@ -20,7 +19,7 @@ WEATHER = EDGES + "sunny,sunny,0.8\nsunny,rainy,0.2\nrainy,sunny,0.4\nrainy,rain
 
 def run(*arguments, code=0):
     """Standard output and standard error of a command that ends with this code."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    done = invoke(*arguments)
     assert done.exit_code == code, done.output
     assert "Traceback" not in done.output
     return done.stdout, done.stderr

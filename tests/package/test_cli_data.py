@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import diffbisim as db
+from command_line import invoke
 from diffbisim.cli import app
 from diffbisim.cli.common import interval_note, with_option_names
 from diffbisim.data.gymnasium import from_env, rollouts
@@ -21,7 +21,7 @@ COMMANDS = get_command(app).commands
 
 
 def run(*arguments, code=0):
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    done = invoke(*arguments)
     assert done.exit_code == code, done.output
     assert "Traceback" not in done.output
     return done.stdout, done.stderr
@@ -385,9 +385,7 @@ def test_events_give_what_trajectories_give(folder, walks, monkeypatch):
     found = json.loads(run("estimate", "events.csv", "--group", "arm", *columns, *asked)[0])
     assert found["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
     assert sorted(side["file"] for side in found["chains"]) == ["events.csv, arm = after", "events.csv, arm = before"]
-    piped = CliRunner().invoke(
-        app, ["estimate", "-", "after.csv.gz", *columns, *map(str, asked)], input=events_of({"before": walks["before"]})
-    )
+    piped = invoke("estimate", "-", "after.csv.gz", *columns, *asked, input=events_of({"before": walks["before"]}))
     assert json.loads(piped.stdout)["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
 
 

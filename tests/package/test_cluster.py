@@ -9,11 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from typer.testing import CliRunner
 
 import diffbisim as db
 import fatal
-from diffbisim.cli import app
+from command_line import invoke
 from diffbisim.parallel import broadcast, is_lost, tasks
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import cluster as on_cluster
@@ -100,7 +99,7 @@ def test_the_command_line_takes_an_address(client, tmp_path):
     for file in files:
         db.write_chain(db.MarkovChain(rng.dirichlet(np.ones(4), 4), rewards=rng.random(4)), file)
     runs = [
-        CliRunner().invoke(app, ["distance", *files, "--json", *more])
+        invoke("distance", *files, "--json", *more)
         for more in ([], ["--cluster", client.scheduler.address], ["--cluster", "tcp://x:1", "--solver", "lp"])
     ]
     assert [run.exit_code for run in runs] == [0, 0, 2]

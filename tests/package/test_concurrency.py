@@ -62,13 +62,6 @@ def one_by_one():
     return matrix
 
 
-@pytest.fixture(scope="module")
-def spawned():
-    """A pool of one spawned process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
-
-
 # --- threads and processes ------------------------------------------------------------------------------------
 
 

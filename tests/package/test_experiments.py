@@ -10,9 +10,9 @@ from functools import cache
 import gymnasium
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from matplotlib.figure import Figure
 
-from diffbisim.cli import app
+from command_line import invoke
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.experiments import (
     EXPERIMENTS,
@@ -304,7 +304,7 @@ def test_gymnasium_returns_come_close():
     assert found["CliffWalking-v1, maximum likelihood"]["distance"] <= 1e-6
 
 
-def test_a_missing_extra_stops_only_what_was_named(tmp_path, monkeypatch):
+def test_a_missing_extra_stops_only_what_was_named(tmp_path, monkeypatch, plain):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("imitation_gymnasium", "blocks"))
     passed, done = (finished for _, finished in run_all(tmp_path) if finished is not None)
@@ -453,8 +453,14 @@ def test_every_experiment_leaves_its_files(name, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in finished.files)
 
 
+@pytest.fixture
+def plain(monkeypatch):
+    """Blocks as a picture without anything on it, which takes a second to draw; it is drawn above."""
+    monkeypatch.setattr(blocks, "plot", lambda outcome: Figure())
+
+
 def reproduce(*arguments, code=0):
-    done = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    done = invoke("reproduce", *arguments)
     assert done.exit_code == code, done.output
     return done
 
@@ -477,7 +483,7 @@ def test_all_are_run_in_their_order_and_unknown_names_refused(tmp_path, monkeypa
     assert done.stderr.startswith("diffbisim: magic is not an experiment; choose from landscape, blocks")
 
 
-def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
+def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch, plain):
     """The second experiment is interrupted; the next run takes the first from its files and runs only the second."""
     began, small = [], ran(*SMALL["agreement"])
 
@@ -503,7 +509,7 @@ def test_interrupted_and_started_again_it_goes_on(tmp_path, monkeypatch):
     assert began[-1] == "blocks"
 
 
-def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeypatch):
+def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeypatch, plain):
     settings = SMALL["blocks"][1]
     finish(blocks, "blocks", settings, tmp_path)
     assert stored(tmp_path, "blocks", blocks.Settings()) is None
@@ -532,7 +538,7 @@ def test_the_bar_leaves_standard_output_alone(capsys):
     assert capsys.readouterr().out == "a table\n"
 
 
-def test_an_executor_makes_the_same_files(tmp_path):
+def test_an_executor_makes_the_same_files(tmp_path, plain):
     with ThreadPoolExecutor(1) as worker:
         for new in (True, False):  # the second time it is there
             (_, begun), (name, made) = run_all(tmp_path / "there", ["blocks"], executor=worker)

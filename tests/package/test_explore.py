@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy import sparse
-from typer.testing import CliRunner
 
 import diffbisim as db
-from diffbisim.cli import app
+from command_line import invoke
 from diffbisim.data import examples
 from diffbisim.explore import explore
 from diffbisim.explore.data import MOST, page_data
@@ -98,13 +97,13 @@ def test_results_and_the_command_line_write_the_same_page(tmp_path):
     page = result.explore(tmp_path / "page.html", names=("a", "b"))
     by_command = tmp_path / "other.html"
     words = ["explore", tmp_path / "a.npz", tmp_path / "b.npz", "--discount", 0.9, "-o", by_command, "--json"]
-    done = CliRunner().invoke(app, list(map(str, words)))
+    done = invoke(*words)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["distances"] == [result.value]
     shown = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
     assert shown["views"][0]["value"] == result.value
     assert by_command.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
-    refused = CliRunner().invoke(app, ["explore", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), "--states", "2:3"])
+    refused = invoke("explore", tmp_path / "a.npz", tmp_path / "b.npz", "--states", "2:3")
     assert refused.exit_code == 2
     assert "--states 2:8" in refused.output
 

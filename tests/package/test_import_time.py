@@ -5,6 +5,7 @@ No seconds, which depend on the machine: an import is slow for what it imports, 
 
 import subprocess
 import sys
+from functools import cache
 
 import diffbisim as db
 
@@ -13,7 +14,7 @@ STEPS = {
     "import diffbisim as db": set(),
     "X, Y = db.examples.random_chain(8, 0), db.examples.random_chain(8, 1)": {"numpy", "scipy", "scipy.sparse"},
     "import diffbisim.mdp, diffbisim.cost, diffbisim.data, diffbisim.lumping; db.plot": set(),
-    "db.distance(X, Y)": {"numba", "scipy.optimize", "scipy.spatial"},
+    "db.distance(X, Y).gradient": {"numba", "scipy.optimize", "scipy.spatial"},
     "db.plot.elbow([1], [0.0])": {"matplotlib"},  # and not pyplot: no window opens
 }
 HEAVY = (
@@ -29,11 +30,28 @@ def fresh(code):
     return done.stdout
 
 
-def test_nothing_is_loaded_before_it_is_used():
+#: Each dispatcher counts what it found on disk and what it had to compile.
+COUNT = """
+import gc
+from numba.core.dispatcher import Dispatcher
+kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
+stats = [d.stats for d in kernels if d.py_func.__module__.startswith("diffbisim")]
+print(sum(sum(s.cache_hits.values()) for s in stats), sum(sum(s.cache_misses.values()) for s in stats))
+"""
+
+
+@cache
+def told():
+    """What one process says: what is loaded after every step, and the counts of its kernels."""
+    _ = db.distance(db.examples.random_chain(8, 0), db.examples.random_chain(8, 1)).gradient  # compiles, if nobody has
     tell = f"print(*(name for name in {HEAVY} if name in sys.modules))"
-    printed = fresh("import sys\n" + "\n".join(f"{step}\n{tell}" for step in STEPS)).splitlines()
+    *loaded, counts = fresh("import sys\n" + "\n".join(f"{step}\n{tell}" for step in STEPS) + COUNT).splitlines()
+    return loaded, counts
+
+
+def test_nothing_is_loaded_before_it_is_used():
     allowed = set()
-    for (step, more), line in zip(STEPS.items(), printed, strict=True):
+    for (step, more), line in zip(STEPS.items(), told()[0], strict=True):
         allowed |= more
         assert set(line.split()) <= allowed, step
 
@@ -51,17 +69,6 @@ def test_help_loads_neither_kernels_nor_figures():
 
 
 def test_kernels_once_compiled_are_not_compiled_again():
-    """Each dispatcher counts what it found on disk and what it had to compile."""
-    code = """
-import gc
-import diffbisim as db
-from numba.core.dispatcher import Dispatcher
-db.distance(db.examples.random_chain(8, 0), db.examples.random_chain(8, 1)).gradient
-kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
-stats = [d.stats for d in kernels if d.py_func.__module__.startswith("diffbisim")]
-print(sum(sum(s.cache_hits.values()) for s in stats), sum(sum(s.cache_misses.values()) for s in stats))
-"""
-    _ = db.distance(db.examples.random_chain(8, 0), db.examples.random_chain(8, 1)).gradient  # compiles, if nobody has
-    hits, misses = map(int, fresh(code).split())
+    hits, misses = map(int, told()[1].split())
     assert hits > 0
     assert misses == 0

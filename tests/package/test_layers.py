@@ -55,9 +55,13 @@ def parsed(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+def named(node):
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def for_annotations(tree):
     """What stands under ``if TYPE_CHECKING:`` and is never imported by a program that runs."""
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and named(node.test) == "TYPE_CHECKING"]
     return {inner for block in blocks for line in block.body for inner in ast.walk(line)}
 
 
@@ -80,6 +84,7 @@ def imported(path, annotations=True):
                 yield node.lineno, home(name.removeprefix("diffbisim."))
 
 
+@cache
 def home(name):
     """Where a name taken from the package itself lives: ``from diffbisim import lump`` is lumping."""
     first = name.partition(".")[0]

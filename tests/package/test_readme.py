@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from typer.testing import CliRunner
 
-from diffbisim.cli import app
+from command_line import invoke
 from diffbisim.errors import ConvergenceWarning
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +56,7 @@ def run_commands(block, path):
     for line in block.body.splitlines():
         words = shlex.split(line.removeprefix("$ "), comments=True)
         if words and words[0] == "diffbisim":
-            done = CliRunner().invoke(app, words[1:])
+            done = invoke(*words[1:])
             assert done.exit_code == 0, f"{path.name}: {line}\n{done.output}"
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import diffbisim as db
@@ -22,6 +23,7 @@ from diffbisim.compress.starts import (
     weighted_median,
 )
 from diffbisim.errors import InvalidArgument
+from oracles.games import all_transports
 
 
 def random_blocks(seed, n_blocks=5, size=5):
@@ -227,15 +229,8 @@ def test_without_rewards_it_says_what_to_do():
 # --- the parts -----------------------------------------------------------------------------------------------
 
 
-def transport(U, p, q):
-    n, k = U.shape
-    rows = np.kron(np.eye(n), np.ones(k))
-    columns = np.kron(np.ones(n), np.eye(k))
-    return linprog(U.ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.concatenate([p, q])).fun
-
-
 def spent(X, U, m, Q):
-    return sum(m[x, y] * transport(U, X.transition[x], Q[y]) for x in range(len(U)) for y in range(U.shape[1]))
+    return np.sum(m * all_transports(X.transition, Q, U))
 
 
 def test_barycenter_is_no_worse_than_any_other_row():
@@ -256,16 +251,16 @@ def test_barycenter_against_the_literal_program(n, degree, k):
     X, rng = db.examples.random_sparse_chain(n, degree, 3), np.random.default_rng(1)
     P = X.transition.toarray()
     U, w, start = rng.random((n, k)), rng.dirichlet(np.full(n, 0.2)), np.full(k, 1 / k)
-    plans, row = np.eye(n * n * k), np.tile(np.eye(k), (n, 1))
-    sums = plans.reshape(n, n, k, -1)
-    into = np.hstack([sums.sum(axis=1).reshape(n * k, -1), -row])
-    out = np.hstack([sums.sum(axis=2).reshape(n * n, -1), np.zeros((n * n, k))])
+    # plans (x, x', y'), then the row: sums over y' are P(x'|x), sums over x' are the row
+    out = sp.kron(sp.eye_array(n * n), np.ones((1, k)))
+    into = sp.kron(sp.eye_array(n), sp.kron(np.ones((1, n)), sp.eye_array(k)))
+    A = sp.block_array([[out, None], [into, -sp.kron(np.ones((n, 1)), sp.eye_array(k))]])
     cost = np.concatenate([(w[:, None, None] * U).ravel(), np.zeros(k)])
-    literal = linprog(cost, A_eq=np.vstack([out, into]), b_eq=np.concatenate([P.ravel(), np.zeros(n * k)]))
+    literal = linprog(cost, A_eq=A, b_eq=np.concatenate([P.ravel(), np.zeros(n * k)]))
     q = barycenter(X.successors, U, np.arange(n), w, start, 1e-9)
     assert q.sum() == pytest.approx(1, abs=1e-9)
     assert q.min() >= 0
-    assert sum(w[x] * transport(U, P[x], q / q.sum()) for x in range(n)) == pytest.approx(literal.fun, abs=1e-7)
+    assert w @ all_transports(P, q[None] / q.sum(), U)[:, 0] == pytest.approx(literal.fun, abs=1e-7)
 
 
 def test_barycenter_of_rows_at_no_cost_is_where_it_began():

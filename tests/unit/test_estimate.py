@@ -1,9 +1,8 @@
 """Estimates: the plug-in is the exact distance of the empirical chains, the interval a seeded bootstrap."""
 
 import warnings
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -86,12 +85,13 @@ def test_other_distances(asked):
     assert (np.abs(e.replicates - e.plug_in) <= e.noise + 1e-7).all()
 
 
-def test_workers_do_not_change_the_answer(far):
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        again = db.estimate(
-            walks(0.0, 1), walks(1.5, 2), rewards=REWARDS, discount=0.9, rng=3, replicates=60, executor=pool
-        )
-    np.testing.assert_array_equal(again.replicates, far.replicates)
+def test_workers_do_not_change_the_answer(far, spawned):
+    """Another process, and threads that end in any order."""
+    how = {"rewards": REWARDS, "discount": 0.9, "rng": 3, "replicates": 60}
+    with ThreadPoolExecutor(3) as threads:
+        for executor in (spawned, threads):
+            again = db.estimate(walks(0.0, 1), walks(1.5, 2), executor=executor, **how)
+            np.testing.assert_array_equal(again.replicates, far.replicates)
 
 
 def test_a_known_chain_is_not_resampled():

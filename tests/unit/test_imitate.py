@@ -1,6 +1,7 @@
 """``db.imitate`` as a function: what it takes, what it refuses, what it returns."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -360,14 +361,24 @@ def test_an_expert_of_the_mdp_itself_is_found_where_the_first_run_settles(seed):
     assert found.distance.upper <= 1e-7
 
 
+#: The expert stays; the learner stays with probability 0.9 or 0.6, and does not come back.
+OUT_OF_REACH = {
+    "mdp": db.MDP([[[0.9, 0.1], [0.0, 1.0]], [[0.6, 0.4], [0.0, 1.0]]]),
+    "expert": db.MarkovChain(np.eye(2)),
+    "discount": 0.9,
+}
+
+
+@cache
+def best_of_what_was_tried():
+    return db.imitate(**OUT_OF_REACH, max_iterations=2_000)
+
+
 def test_where_the_expert_is_out_of_reach_nothing_is_claimed_beyond_what_was_tried():
     """Oracle: the expert stays, the learner leaves for good with probability 0.1 at best, so that it is away at time t
     with probability 1 - 0.9^t, and d = (1-γ) Σ γ^t (1 - 0.9^t) = 0.1 γ / (1 - 0.9 γ).
     """
-    stay = np.array([[0.9, 0.1], [0.0, 1.0]])
-    go = np.array([[0.6, 0.4], [0.0, 1.0]])
-    mdp, gamma = db.MDP([stay, go]), 0.9
-    found = db.imitate(mdp, db.MarkovChain(np.eye(2)), discount=gamma, max_iterations=2_000)
+    found, gamma = best_of_what_was_tried(), OUT_OF_REACH["discount"]
     least = 0.1 * gamma / (1 - 0.9 * gamma)
     assert found.distance.value == pytest.approx(least, abs=1e-6)
     assert found.outcome.name == "SETTLED"
@@ -378,13 +389,10 @@ def test_where_the_expert_is_out_of_reach_nothing_is_claimed_beyond_what_was_tri
 
 def test_settled_at_the_limit_is_settled():
     """Trials after a run has settled do not turn it into one that has not."""
-    stay, go = np.array([[0.9, 0.1], [0.0, 1.0]]), np.array([[0.6, 0.4], [0.0, 1.0]])
-    how = {"mdp": db.MDP([stay, go]), "expert": db.MarkovChain(np.eye(2)), "discount": 0.9}
-    whole = db.imitate(**how, max_iterations=2_000)
-    first = db.imitate(**how, attainable=False, max_iterations=2_000)
+    whole, first = best_of_what_was_tried(), db.imitate(**OUT_OF_REACH, attainable=False, max_iterations=2_000)
     assert first.outcome.name == whole.outcome.name == "SETTLED"
     assert first.iterations < whole.iterations
-    cut = db.imitate(**how, max_iterations=first.iterations + 5)
+    cut = db.imitate(**OUT_OF_REACH, max_iterations=first.iterations + 5)
     assert (cut.outcome.name, cut.iterations) == ("SETTLED", first.iterations + 5)
 
 

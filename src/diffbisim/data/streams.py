@@ -34,6 +34,8 @@ BIT_GENERATORS: dict[str, Any] = {
 #: ``at (n+1,), s, s', weights``; the minibatch of iteration t is the slice ``at[t]:at[t+1]``.
 Draws = tuple[Integers, Integers, Integers, Floats]
 
+ONE = np.ones(1)
+
 
 class Stream:
     """A stream of transitions of one process.
@@ -181,8 +183,11 @@ class Stream:
 
     def _item(self, item: Any) -> tuple[tuple[Integers, Integers, Floats], bool]:
         """Validate an item and return it as arrays, and whether it is a minibatch."""
-        where = f"item {self.n_read} of the stream"
         self.n_read += 1
+        integers = type(item) is tuple and len(item) == 2 and type(item[0]) is type(item[1]) is int
+        if integers and min(item) >= 0 and max(item) < self.n_states:  # as most items are: no need to validate arrays
+            return (np.array(item[:1]), np.array(item[1:]), ONE), False
+        where = f"item {self.n_read - 1} of the stream"
         try:
             s, after, *rest = item
             s, after = np.asarray(s), np.asarray(after)

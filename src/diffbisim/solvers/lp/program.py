@@ -206,6 +206,38 @@ def n_variables(problem: Problem) -> int:
 # --- the programs -------------------------------------------------------------------------------------------------
 
 
+class Entries(NamedTuple):
+    """The entries of a sparse matrix; entries at the same place add up.
+
+    Matrices are put together from these and converted once: for small chains, sums and products of scipy's matrices
+    would take longer than HiGHS does.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: Array
+    shape: tuple[int, int]
+
+    def times(self, factor: float) -> "Entries":
+        """Multiply all entries by a number."""
+        return self._replace(values=factor * self.values)
+
+    @classmethod
+    def joined(cls, parts: "list[Entries]", shape: tuple[int, int]) -> "Entries":
+        """Return the sum of matrices, which may be smaller than `shape`."""
+        rows, columns, values = (np.concatenate(arrays) for arrays in zip(*(part[:3] for part in parts), strict=True))
+        return cls(rows, columns, values, shape)
+
+    def moved(self, down: int, right: int) -> "Entries":
+        """Move all entries, as a block of a larger matrix."""
+        return self._replace(rows=self.rows + down, columns=self.columns + right)
+
+    @property
+    def csc(self) -> sparse.csc_array:
+        """The matrix by columns, with its entries in order."""
+        return sparse.csc_array((self.values, (self.rows, self.columns)), shape=self.shape)
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """``min <cost, z>`` subject to ``matrix @ z = rhs``, ``z ≥ 0``, with variables and constraints in groups."""
@@ -217,10 +249,12 @@ class Program:
     rows: tuple[int, ...]  # sizes of the groups of constraints
 
     @classmethod
-    def of_groups(cls, costs: list[Array], blocks: list[list[sparse.sparray | None]], rhs: list[Array]) -> "Program":
-        """Assemble the groups; ``blocks[i][j]`` acts on group j of the variables."""
-        matrix = sparse.csc_array(sparse.block_array(blocks, format="csc"))
+    def of_groups(cls, costs: list[Array], blocks: dict[tuple[int, int], list[Entries]], rhs: list[Array]) -> "Program":
+        """Assemble the groups; ``blocks[i, j]``, a sum, acts on group j of the variables in group i of the rows."""
         columns, rows = tuple(c.size for c in costs), tuple(b.size for b in rhs)
+        down, right = np.cumsum((0, *rows)).tolist(), np.cumsum((0, *columns)).tolist()
+        parts = [part.moved(down[i], right[j]) for (i, j), block in blocks.items() for part in block]
+        matrix = Entries.joined(parts, (down[-1], right[-1])).csc
         return cls(np.concatenate(costs), matrix, np.concatenate(rhs), columns, rows)
 
     def split_columns(self, z: Array) -> list[Array]:
@@ -241,17 +275,20 @@ def paper_program(grid: Grid) -> Program:
     ex, ey, sx, sy, γ = grid.ex, grid.ey, grid.sx, grid.sy, grid.discount
     (n_x, n_y), (k_x, k_y), (e_x, e_y) = grid.cost.shape, grid.start_shape, grid.plan_shape
     one_x, one_y, S_x, S_y = _eye(n_x), _eye(n_y), _leaves(ex, n_x), _leaves(ey, n_y)
-    flow = _kron(S_x, S_y) - γ * _kron(_leads(ex, n_x), _leads(ey, n_y))
-    start = -(1 - γ) * _kron(_leads(sx, n_x), _leads(sy, n_y))
-    blocks: list[list[sparse.sparray | None]] = [
-        [flow, None, None, start],
-        [_kron(_eye(e_x), S_y), -_kron(_weighted(ex, S_x), one_y), None, None],
-        [_kron(S_x, _eye(e_y)), None, -_kron(one_x, _weighted(ey, S_y)), None],
-        [None, _kron(one_x, _row(n_y)), None, None],
-        [None, None, _kron(_row(n_x), one_y), None],
-        [None, None, None, _kron(_eye(k_x), _row(k_y))],
-        [None, None, None, _kron(_row(k_x), _eye(k_y))],
-    ]
+    μ, m_X, m_Y, m_0 = range(4)
+    flow, causal_x, causal_y, λ_X, λ_Y, start_x, start_y = range(7)
+    blocks = {
+        (flow, μ): [_kron(S_x, S_y), _kron(_leads(ex, n_x), _leads(ey, n_y)).times(-γ)],
+        (flow, m_0): [_kron(_leads(sx, n_x), _leads(sy, n_y)).times(γ - 1)],
+        (causal_x, μ): [_kron(_eye(e_x), S_y)],
+        (causal_x, m_X): [_kron(_weighted(ex, n_x), one_y)],
+        (causal_y, μ): [_kron(S_x, _eye(e_y))],
+        (causal_y, m_Y): [_kron(one_x, _weighted(ey, n_y))],
+        (λ_X, m_X): [_kron(one_x, _row(n_y))],
+        (λ_Y, m_Y): [_kron(_row(n_x), one_y)],
+        (start_x, m_0): [_kron(_eye(k_x), _row(k_y))],
+        (start_y, m_0): [_kron(_row(k_x), _eye(k_y))],
+    }
     zero = np.zeros(n_x * n_y)
     rhs = [zero, np.zeros(e_x * n_y), np.zeros(n_x * e_y), grid.rho_x, grid.rho_y, sx.probabilities, sy.probabilities]
     μ_cost = grid.cost[ex.sources][:, ey.sources].ravel()
@@ -262,43 +299,54 @@ def all_pairs_program(grid: Grid) -> Program:
     """Return the program with every pair as a start: variables μ and m; constraints flow, causal-X and causal-Y."""
     ex, ey, γ = grid.ex, grid.ey, grid.discount
     (n_x, n_y), (e_x, e_y) = grid.cost.shape, grid.plan_shape
-    S_x, S_y = _leaves(ex, n_x), _leaves(ey, n_y)
-    blocks: list[list[sparse.sparray | None]] = [
-        [-γ * _kron(_leads(ex, n_x), _leads(ey, n_y)), _eye(n_x * n_y)],
-        [_kron(_eye(e_x), S_y), -_kron(_weighted(ex, S_x), _eye(n_y))],
-        [_kron(S_x, _eye(e_y)), -_kron(_eye(n_x), _weighted(ey, S_y))],
-    ]
+    μ, m = range(2)
+    flow, causal_x, causal_y = range(3)
+    blocks = {
+        (flow, μ): [_kron(_leads(ex, n_x), _leads(ey, n_y)).times(-γ)],
+        (flow, m): [_eye(n_x * n_y)],
+        (causal_x, μ): [_kron(_eye(e_x), _leaves(ey, n_y))],
+        (causal_x, m): [_kron(_weighted(ex, n_x), _eye(n_y))],
+        (causal_y, μ): [_kron(_leaves(ex, n_x), _eye(e_y))],
+        (causal_y, m): [_kron(_eye(n_x), _weighted(ey, n_y))],
+    }
     rhs = [np.full(n_x * n_y, 1 - γ), np.zeros(e_x * n_y), np.zeros(n_x * e_y)]
     return Program.of_groups([np.zeros(e_x * e_y), grid.cost.ravel()], blocks, rhs)
 
 
-def _kron(a: sparse.csr_array, b: sparse.csr_array) -> sparse.csr_array:
-    return sparse.csr_array(sparse.kron(a, b, format="csr"))
+def _kron(a: Entries, b: Entries) -> Entries:
+    (m, n), (k, j) = a.shape, b.shape
+    return Entries(
+        np.add.outer(a.rows * k, b.rows).ravel(),
+        np.add.outer(a.columns * j, b.columns).ravel(),
+        np.multiply.outer(a.values, b.values).ravel(),
+        (m * k, n * j),
+    )
 
 
-def _eye(n: int) -> sparse.csr_array:
-    return sparse.csr_array(sparse.eye_array(n, format="csr"))
+def _eye(n: int) -> Entries:
+    return Entries(np.arange(n), np.arange(n), np.ones(n), (n, n))
 
 
-def _row(n: int) -> sparse.csr_array:
-    return sparse.csr_array(np.ones((1, n)))
+def _row(n: int) -> Entries:
+    return Entries(np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n), (1, n))
 
 
-def _leaves(edges: Successors, n: int) -> sparse.csr_array:
+def _leaves(edges: Successors, n: int) -> Entries:
     """Return S (n, E): the state that an edge leaves."""
     size = edges.indices.size
-    return sparse.csr_array((np.ones(size), (edges.sources, np.arange(size))), shape=(n, size))
+    return Entries(edges.sources, np.arange(size), np.ones(size), (n, size))
 
 
-def _leads(edges: Successors, n: int) -> sparse.csr_array:
+def _leads(edges: Successors, n: int) -> Entries:
     """Return T (n, E): the state that an edge leads to."""
     size = edges.indices.size
-    return sparse.csr_array((np.ones(size), (edges.indices, np.arange(size))), shape=(n, size))
+    return Entries(edges.indices, np.arange(size), np.ones(size), (n, size))
 
 
-def _weighted(edges: Successors, leaves: sparse.csr_array) -> sparse.csr_array:
-    """Return the transposed incidence (E, n), weighted with the probability of each edge."""
-    return sparse.csr_array(sparse.diags_array(edges.probabilities) @ leaves.T)
+def _weighted(edges: Successors, n: int) -> Entries:
+    """Return -S^T (E, n), weighted with the probability of each edge."""
+    size = edges.indices.size
+    return Entries(np.arange(size), edges.sources, -edges.probabilities, (size, n))
 
 
 # --- HiGHS --------------------------------------------------------------------------------------------------------
@@ -356,30 +404,34 @@ def reachable(A: Array, start: Array, grid: Grid) -> Mask:
     """Return which flat pairs the plans reach from the coupling of the starts."""
     n, (i, j) = grid.cost.size, np.nonzero(start)
     first = grid.sx.indices[i] * grid.cost.shape[1] + grid.sy.indices[j]
-    root = sparse.csr_array((np.ones(first.size), (np.zeros_like(first), first)), shape=(1, n))
-    graph: sparse.csr_array = sparse.block_array(
-        [[_kernel(A, grid), None], [root, sparse.csr_array((1, 1))]], format="csr"
-    )
+    root = Entries(np.full(first.size, n), first, np.ones(first.size), (n + 1, n + 1))
+    graph = Entries.joined([_kernel(A, grid), root], root.shape).csc.tocsr()
     found = np.zeros(n + 1, dtype=np.bool_)
     found[breadth_first_order(graph, n, directed=True, return_predecessors=False)] = True
     return found[:n]
 
 
-def _kernel(A: Array, grid: Grid) -> sparse.csr_array:
+def _kernel(A: Array, grid: Grid) -> Entries:
     """Return Π as a matrix over flat pairs."""
     n_y, (e, k) = grid.cost.shape[1], np.nonzero(A)
     rows = grid.ex.sources[e] * n_y + grid.ey.sources[k]
     columns = grid.ex.indices[e] * n_y + grid.ey.indices[k]
-    return sparse.csr_array((A[e, k], (rows, columns)), shape=(grid.cost.size, grid.cost.size))
+    return Entries(rows, columns, A[e, k], (grid.cost.size, grid.cost.size))
 
 
 def _system(A: Array, grid: Grid, where: Mask) -> sparse.csc_array:
     """Return I - γ Π on a closed set of pairs."""
-    system = sparse.eye_array(grid.cost.size) - grid.discount * _kernel(A, grid)
-    return sparse.csc_array(system.tocsr()[where][:, where])
+    system = _minus(_kernel(A, grid).times(grid.discount))
+    return system if where.all() else sparse.csc_array(system[:, where][where])
+
+
+def _minus(kernel: Entries) -> sparse.csc_array:
+    """Return I minus a square matrix."""
+    return Entries.joined([_eye(kernel.shape[0]), kernel.times(-1.0)], kernel.shape).csc
 
 
 def shaping(edges: Successors, h: Array, discount: float) -> Array:
     """Solve w = h + γ P w, which turns the multipliers of "λ in Δ" into a shift of V."""
-    system = (sparse.eye_array(h.size) - discount * edges.matrix).tocsc()
-    return np.asarray(spsolve(system, h)).reshape(h.size)
+    n = h.size
+    P = Entries(edges.sources, edges.indices, edges.probabilities, (n, n))
+    return np.asarray(spsolve(_minus(P.times(discount)), h)).reshape(n)
