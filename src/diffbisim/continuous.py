@@ -39,7 +39,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, as_number, check_count
 from diffbisim.cost import feature_cost
-from diffbisim.distance import distance, make_solver
+from diffbisim.distance import distance, make_solver_for_resampling
 from diffbisim.errors import InvalidArgument
 from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
 from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, paths_of, quantize
@@ -148,6 +148,7 @@ def estimate_paths(
         raise InvalidArgument(
             f'cost is a {type(cost).__name__}; use "euclidean", "sqeuclidean" or a function of two sets of points'
         )
+    chosen = make_solver_for_resampling(solver, TOLERANCE)
     x = paths_of(X, "X")
     y = paths_of(Y, "Y", x[0].shape[1], "X")
     generator = as_generator(rng)
@@ -156,7 +157,7 @@ def estimate_paths(
     coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
     whole = cells.steps(x), cells.steps(y)
     options = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    task = Task(cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), options, float(prune))
+    task = Task(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
     base = task.solve(*whole)
     halves, null = _halved(task, whole, base, n_splits, generator)
     other = replace(task, cells=coarse).solve(*whole).calibrated

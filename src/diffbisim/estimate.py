@@ -39,7 +39,7 @@ from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, start_distribution
 from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
-from diffbisim.distance import distance, make_solver
+from diffbisim.distance import distance, make_solver_for_resampling
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.events import CodeBook, coded
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
@@ -141,6 +141,7 @@ def estimate(
         Observed transitions. A MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
         trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``).
     cost, discount, solver : as for :func:`diffbisim.distance`
+        ``solver="somcot"`` is not available, since hundreds of distances are computed, each of them accurately.
     criterion, horizon, weights : as for :func:`diffbisim.distance`
         ``criterion="total"`` is not available, since the total cost may be infinite in a replicate. The test always
         uses the discounted metric.
@@ -198,11 +199,12 @@ def estimate(
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there are no data to resample; use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, solver, **question)
+    chosen = make_solver_for_resampling(solver)
+    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, chosen, **question)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
-    work = Resampler(sources, base.problem, make_solver(solver))
+    work = Resampler(sources, base.problem, chosen)
     kept = deepcopy(seeds)  # drawing changes the state of a generator
     stars = np.concatenate(executor_map(work.bootstrap, batches(seeds, 8), executor, progress, "replicates"))
     evidence = null = None
