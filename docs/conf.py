@@ -73,7 +73,7 @@ sphinx_gallery_conf = {
     "image_srcset": ["2x"],  # sharp on screens of phones, too
     "capture_repr": (),  # what is printed is shown, not the text of axes and legends
     "write_computation_times": False,
-    "min_reported_time": 5,
+    "min_reported_time": float("inf"),  # of the machine that built the pages, which says nothing about the reader's
     "only_warn_on_example_error": False,
     "abort_on_example_error": True,
 }
@@ -115,10 +115,12 @@ def mathml(node: nodes.Node, block: bool = False) -> str:
     tex = re.sub(r"\\([bB]igg?[lr]?|textstyle)(?![a-zA-Z])", "", node.astext())
     tex = tex.replace(r"\|", r"\parallel ")  # a relation, with room on both sides
     tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
-    tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\1)", tex)
+    tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\\text{\1})", tex)
     # Fences without \left and \right keep their size, next to a sum too.
     found = latex2mathml.tex2mathml(tex, as_block=block)
-    return re.sub(r'<mo(?: class="mathopen")?>(?=[⟨⟩‖|]</mo>)', '<mo stretchy="false">', found)
+    found = re.sub(r'<mo class="mathopen">(?=\|</mo>)', '<mo stretchy="false" form="prefix">', found)
+    found = re.sub(r"<mo>(?=\|</mo>)", '<mo stretchy="false" form="postfix">', found)  # \lvert and \rvert touch
+    return re.sub(r'<mo(?: class="mathopen")?>(?=[⟨⟩‖]</mo>)', '<mo stretchy="false">', found)
 
 
 def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
@@ -133,13 +135,15 @@ def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
 
 def break_code(code: re.Match[str]) -> str:
     """Long code in tables and titles may be broken between its words: ``diffbisim|.data``, ``linear_|gaussian``."""
-    text = re.sub(r"(?<=[A-Za-z0-9)])(?=\.[A-Za-z])", "<wbr>", code[2])
+    text = re.sub(r"(?<=[A-Za-z0-9)]{3})(?=\.(?!py\b)[A-Za-z])", "<wbr>", code[2])  # but not db.fit, nor solver.py
     return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
 
 
 def break_table(table: re.Match[str]) -> str:
-    """Entries that consist of numbers stay on one line, or on two with a range in parentheses."""
+    """Entries that consist of numbers stay on one line, or on two with a range in parentheses; short code on one."""
     text = re.sub(r'(<span class="pre">)([^<]{17,})(</span>)', break_code, table[0])
+    text = re.sub(r'<span class="pre">(?=[^<]{1,16}</span>)', '<span class="pre short">', text)
+    text = re.sub(r"(?<=\d)–(?=[−.\d])", "&NoBreak;–&NoBreak;", text)
     numbers = r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)"
     return re.sub(numbers, lambda entry: re.sub(r" (?!\()", "&nbsp;", entry[0]), text)
 

@@ -111,7 +111,7 @@ class AbstractionResult:
 
     @property
     def encoder(self) -> Floats:
-        """``λ(j|s)``, shape ``(n, n_states)``: one for the class of s, else zero."""
+        """``λ(j|s)``, shape ``(n, n_states)``, which is one for the class of s and else zero."""
         return freeze(np.eye(self.n_states)[self.labels])
 
     def members(self, k: int) -> Integers:
@@ -192,7 +192,7 @@ class AbstractionResult:
 
     @property
     def losses(self) -> Floats:
-        """``v* - v^π`` of the lifted policy by state, ``(n,)``: certified upper bounds."""
+        """Certified upper bounds on ``v* - v^π`` of the lifted policy by state, ``(n,)``."""
         return self._planned.losses.upper
 
     @property
@@ -241,7 +241,7 @@ class AbstractionResult:
 
     @property
     def family_bound(self) -> float:
-        """``2 max e``: bound on the loss for any reward of the family, if planned for on these classes.
+        """Bound ``2 max e`` on the loss for any reward of the family, if planned for on these classes.
 
         The family is r(s,a) = <w, ψ(s,a)> with all |w_i| ≤ 1, for the features ψ; the first feature is the reward of
         the MDP.
