@@ -1,6 +1,9 @@
 """Sphinx: the pages of this folder, the reference from the docstrings, and the gallery from ``examples``."""
 
+import ast
+import inspect
 import re
+import textwrap
 import warnings
 from functools import partial
 from html import escape
@@ -110,6 +113,33 @@ def escape_bars(app: Sphinx, what: str, name: str, obj: object, options: object,
         lines[k] = "".join(parts)
 
 
+def comments_on_fields(cls: type) -> dict[str, str]:
+    """Return the comments beside the public fields of a data class or named tuple."""
+    source = textwrap.dedent(inspect.getsource(cls)).splitlines()
+    found = {}
+    for node in ast.parse("\n".join(source)).body[0].body:
+        if isinstance(node, ast.AnnAssign) and not node.target.id.startswith("_"):
+            comment = source[node.end_lineno - 1][node.end_col_offset :].partition("#")[2].strip(": ")
+            if comment:
+                found[node.target.id] = comment
+    return found
+
+
+def describe_fields(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Fields are described by the comments beside them, if the docstring of their class does not describe any."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines[:] = []
+    if what != "class" or {"Attributes", "Parameters"} & set(lines) or not obj.__module__.startswith("diffbisim"):
+        return
+    found = comments_on_fields(obj)
+    if found:
+        lines += ["", "Attributes", "----------"]
+    for field, comment in found.items():
+        parts = re.split(r"(`+[^`]*`+)", comment[0].upper() + comment[1:].rstrip(".") + ".")
+        parts[::2] = [re.sub(r"[*\\]|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+        lines += [field, "    " + "".join(parts)]
+
+
 def mathml(node: nodes.Node, block: bool = False) -> str:
     """Sizes are left to the browser; the number of an equation stands behind it, and functions stand apart."""
     tex = re.sub(r"\\([bB]igg?[lr]?|textstyle)(?![a-zA-Z])", "", node.astext())
@@ -195,4 +225,5 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)
+    app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before napoleon reads the sections
     app.connect("autodoc-process-docstring", escape_bars)

@@ -96,7 +96,7 @@ print(needed)
 # %%
 # *Found.* Exams at 16 (0.33, interval 0.28 to 0.38) and grammar school (0.27, 0.20 to 0.34) make a larger difference
 # than an unemployed father (0.16, 0.11 to 0.23). Children of unemployed fathers leave school in a different way and are
-# jobless longer. The largest difference is between working women and men (0.46). With about 80 people in each
-# group, an effect of the size of the father's is detected in four studies out of five. Survey weights are ignored. Life courses
-# are not Markov chains, but this does not affect the test, which permutes whole life courses. The effect sizes describe
-# transitions from step to step.
+# jobless longer. The largest difference is between working women and men (0.46). With about 80 people in each group,
+# an effect of the size of the father's is detected in four studies out of five. Survey weights are ignored. Life
+# courses are not Markov chains, but this does not affect the test, which permutes whole life courses. The effect sizes
+# describe transitions from step to step.

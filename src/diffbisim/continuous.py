@@ -73,19 +73,20 @@ class PathEstimate:
     """The estimated distance between two processes in R^d, with an interval and an error budget."""
 
     value: float  # the estimate, corrected for quantization and bias
-    lower: float
-    upper: float
-    confidence: float
+    lower: float  # lower end of the confidence interval
+    upper: float  # upper end of the confidence interval
+    confidence: float  # nominal coverage of the interval
     plug_in: float  # distance of the chains on cells
     calibrated: float  # plug_in minus the quantization error of linear-Gaussian processes
-    budget: Budget
+    budget: Budget  # what the value may be wrong by
     distance: DistanceResult = field(repr=False)  # of the chains on cells: plans, encoder, gradient
-    cells: Cells = field(repr=False)
+    cells: Cells = field(repr=False)  # as returned by ``quantize``
     halves: Floats = field(repr=False)  # (n, 2) calibrated distances of both halves of n splits
     null: Floats = field(repr=False)  # (n, 2) distances between the halves of X and between the halves of Y
 
     @property
     def standard_error(self) -> float:
+        """Standard error of the value, ``budget.sampling``."""
         return self.budget.sampling
 
     @property

@@ -63,12 +63,12 @@ class Estimate:
     """The estimated distance between two datasets, with a confidence interval and a test."""
 
     value: float  # the estimate: the plug-in distance corrected for sampling noise, at least zero
-    lower: float
-    upper: float
-    confidence: float
+    lower: float  # lower end of the confidence interval
+    upper: float  # upper end of the confidence interval
+    confidence: float  # nominal coverage of the interval
     plug_in: float  # distance between the empirical chains
     bias: float  # bias of the plug-in distance, estimated by the bootstrap
-    standard_error: float
+    standard_error: float  # of the plug-in distance, by the bootstrap
     distance: DistanceResult = field(repr=False)  # between the empirical chains: plans, encoder, gradient
     replicates: Array = field(repr=False)  # (n,) distances of the bootstrap replicates
     null: Array | None = field(repr=False)  # (n,) distances under the null; None if episodes cannot be exchanged

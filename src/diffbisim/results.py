@@ -176,6 +176,7 @@ class DistanceResult(HasStatus):
 
     @property
     def discount(self) -> float:
+        """Discount γ of the problem."""
         return self.problem.discount
 
     @property

@@ -36,15 +36,15 @@ from diffbisim.problem import lazy
 class Candidate(NamedTuple):
     """A partition that was tried; losses as in :class:`AbstractionResult`, exact up to rounding."""
 
-    method: str
+    method: str  # the kind of candidate, as in ``abstract(method=)``
     seed: int  # -1 for deterministic methods
-    n_states: int
-    loss: float
-    start_loss: float
-    lookahead_loss: float
-    lookahead_start_loss: float
-    reward_bound: float
-    labels: Integers  # (n,)
+    n_states: int  # number of classes
+    loss: float  # of the lifted optimal policy in the worst state
+    start_loss: float  # from the initial distribution
+    lookahead_loss: float  # with one step on the ground MDP, in the worst state
+    lookahead_start_loss: float  # with one step on the ground MDP, from the initial distribution
+    reward_bound: float  # a bound on ``loss`` from one Bellman sweep
+    labels: Integers  # (n,) class of every state
 
 
 class Transfer(NamedTuple):
