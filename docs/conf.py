@@ -40,6 +40,7 @@ exclude_patterns = ["_build"]
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it in words
 autodoc_member_order = "bysource"
+napoleon_attr_annotations = False  # fields are described in words, too
 napoleon_custom_sections = [("Returns", "params_style")]
 default_role = "literal"
 
@@ -120,7 +121,7 @@ def comments_on_fields(cls: type) -> dict[str, str]:
     for node in ast.parse("\n".join(source)).body[0].body:
         if isinstance(node, ast.AnnAssign) and not node.target.id.startswith("_"):
             comment = source[node.end_lineno - 1][node.end_col_offset :].partition("#")[2].strip(": ")
-            if comment:
+            if comment and not comment.startswith(("type:", "noqa")):
                 found[node.target.id] = comment
     return found
 
@@ -135,6 +136,7 @@ def describe_fields(app: Sphinx, what: str, name: str, obj: object, options: obj
     if found:
         lines += ["", "Attributes", "----------"]
     for field, comment in found.items():
+        comment = f"Array {comment}" if comment.startswith("(") else comment  # its shape comes first
         parts = re.split(r"(`+[^`]*`+)", comment[0].upper() + comment[1:].rstrip(".") + ".")
         parts[::2] = [re.sub(r"[*\\]|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
         lines += [field, "    " + "".join(parts)]

@@ -198,7 +198,7 @@ class Power:
     episodes: tuple[int, ...]  # the numbers that were tried
     power: Array  # fraction of datasets in which the difference was detected
     target: float  # the power asked for
-    level: float  # of the test
+    level: float  # level of the test
     datasets: int  # number of simulated datasets for each number of episodes
     value: float  # the distance to be detected
 

@@ -79,7 +79,7 @@ class PathEstimate:
     plug_in: float  # distance of the chains on cells
     calibrated: float  # plug_in minus the quantization error of linear-Gaussian processes
     budget: Budget  # what the value may be wrong by
-    distance: DistanceResult = field(repr=False)  # of the chains on cells: plans, encoder, gradient
+    distance: DistanceResult = field(repr=False)  # result for the chains on cells: plans, encoder, gradient
     cells: Cells = field(repr=False)  # as returned by ``quantize``
     halves: Floats = field(repr=False)  # (n, 2) calibrated distances of both halves of n splits
     null: Floats = field(repr=False)  # (n, 2) distances between the halves of X and between the halves of Y

@@ -68,8 +68,8 @@ class Estimate:
     confidence: float  # nominal coverage of the interval
     plug_in: float  # distance between the empirical chains
     bias: float  # bias of the plug-in distance, estimated by the bootstrap
-    standard_error: float  # of the plug-in distance, by the bootstrap
-    distance: DistanceResult = field(repr=False)  # between the empirical chains: plans, encoder, gradient
+    standard_error: float  # standard error of the plug-in distance, by the bootstrap
+    distance: DistanceResult = field(repr=False)  # result for the empirical chains: plans, encoder, gradient
     replicates: Array = field(repr=False)  # (n,) distances of the bootstrap replicates
     null: Array | None = field(repr=False)  # (n,) distances under the null; None if episodes cannot be exchanged
     evidence: Evidence | None = field(repr=False)  # the test; None if episodes cannot be exchanged

@@ -39,10 +39,10 @@ class Candidate(NamedTuple):
     method: str  # the kind of candidate, as in ``abstract(method=)``
     seed: int  # -1 for deterministic methods
     n_states: int  # number of classes
-    loss: float  # of the lifted optimal policy in the worst state
-    start_loss: float  # from the initial distribution
-    lookahead_loss: float  # with one step on the ground MDP, in the worst state
-    lookahead_start_loss: float  # with one step on the ground MDP, from the initial distribution
+    loss: float  # loss of the lifted optimal policy in the worst state
+    start_loss: float  # the same from the initial distribution
+    lookahead_loss: float  # loss in the worst state with one step on the ground MDP
+    lookahead_start_loss: float  # the same from the initial distribution
     reward_bound: float  # a bound on ``loss`` from one Bellman sweep
     labels: Integers  # (n,) class of every state
 
