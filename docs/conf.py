@@ -6,7 +6,7 @@ import re
 import textwrap
 import warnings
 from functools import partial
-from html import escape
+from html import escape, unescape
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -171,10 +171,13 @@ def break_code(code: re.Match[str]) -> str:
     return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
 
 
+def break_long_code(code: re.Match[str]) -> str:
+    return break_code(code) if len(unescape(code[2])) > 16 else f'<span class="pre short">{code[2]}{code[3]}'
+
+
 def break_table(table: re.Match[str]) -> str:
     """Entries that consist of numbers stay on one line, or on two with a range in parentheses; short code on one."""
-    text = re.sub(r'(<span class="pre">)([^<]{17,})(</span>)', break_code, table[0])
-    text = re.sub(r'<span class="pre">(?=[^<]{1,16}</span>)', '<span class="pre short">', text)
+    text = re.sub(r'(<span class="pre">)([^<]+)(</span>)', break_long_code, table[0])
     text = re.sub(r"(?<=\d)–(?=[−.\d])", "&NoBreak;–&NoBreak;", text)
     numbers = r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)"
     return re.sub(numbers, lambda entry: re.sub(r" (?!\()", "&nbsp;", entry[0]), text)
@@ -195,6 +198,8 @@ def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     for k, part in enumerate(parts[::2]):
         text = re.sub(r"<table.*?</table>", break_table, part, flags=re.DOTALL)
         text = re.sub(r"(<h1>)(\w+\.[\w.]+)()", break_code, text)
+        formula = r"<math(?:(?!</math>).)*</math>[).,;:]+"  # with the sign behind it, on one line
+        text = re.sub(formula, r'<span class="kept">\g<0></span>', text, flags=re.DOTALL)
         text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
         parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
     context["body"] = "".join(parts)
