@@ -198,7 +198,7 @@ def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     for k, part in enumerate(parts[::2]):
         text = re.sub(r"<table.*?</table>", break_table, part, flags=re.DOTALL)
         text = re.sub(r"(<h1>)(\w+\.[\w.]+)()", break_code, text)
-        formula = r"<math(?:(?!</math>).)*</math>[).,;:]+"  # with the sign behind it, on one line
+        formula = r"<math(?:(?!</math>).)*</math>(?:[).,;:]+|-\w+)"  # with the sign behind it, on one line
         text = re.sub(formula, r'<span class="kept">\g<0></span>', text, flags=re.DOTALL)
         text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
         parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
