@@ -41,6 +41,7 @@ autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it in words
 autodoc_member_order = "bysource"
 napoleon_attr_annotations = False  # fields are described in words, too
+napoleon_use_ivar = True  # and listed like parameters
 napoleon_custom_sections = [("Returns", "params_style")]
 default_role = "literal"
 
@@ -201,6 +202,7 @@ def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], 
         formula = r"<math(?:(?!</math>).)*</math>(?:[).,;:]+|-\w+)"  # with the sign behind it, on one line
         text = re.sub(formula, r'<span class="kept">\g<0></span>', text, flags=re.DOTALL)
         text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
+        text = text.replace(">Variables<span", ">Attributes<span")  # Sphinx's word for the fields of a class
         parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
     context["body"] = "".join(parts)
     for neighbor in (context.get("prev"), context.get("next")):

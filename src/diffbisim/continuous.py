@@ -77,7 +77,7 @@ class PathEstimate:
     upper: float  # upper end of the confidence interval
     confidence: float  # nominal coverage of the interval
     plug_in: float  # distance of the chains on cells
-    calibrated: float  # plug_in minus the quantization error of linear-Gaussian processes
+    calibrated: float  # the plug-in distance minus the quantization error of linear-Gaussian processes
     budget: Budget  # what the value may be wrong by
     distance: DistanceResult = field(repr=False)  # result for the chains on cells: plans, encoder, gradient
     cells: Cells = field(repr=False)  # as returned by ``quantize``

@@ -140,8 +140,9 @@ def estimate(
     X, Y : Transitions, MarkovChain or list of arrays of shape (T, d)
         Observed transitions. A MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
         trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``).
-    cost, discount, solver : as for :func:`diffbisim.distance`
-        ``solver="somcot"`` is not available, since hundreds of distances are computed, each of them accurately.
+    cost, discount : as for :func:`diffbisim.distance`
+    solver : as for :func:`diffbisim.distance`
+        "somcot" is not available, since hundreds of distances are computed, each of them accurately.
     criterion, horizon, weights : as for :func:`diffbisim.distance`
         ``criterion="total"`` is not available, since the total cost may be infinite in a replicate. The test always
         uses the discounted metric.
