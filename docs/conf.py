@@ -1,9 +1,12 @@
 """Sphinx: the pages of this folder, the reference from the docstrings, and the gallery from ``examples``."""
 
+import ast
+import inspect
 import re
+import textwrap
 import warnings
 from functools import partial
-from html import escape
+from html import escape, unescape
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,8 @@ exclude_patterns = ["_build"]
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it in words
 autodoc_member_order = "bysource"
+napoleon_attr_annotations = False  # fields are described in words, too
+napoleon_use_ivar = True  # and listed like parameters
 napoleon_custom_sections = [("Returns", "params_style")]
 default_role = "literal"
 
@@ -73,7 +78,7 @@ sphinx_gallery_conf = {
     "image_srcset": ["2x"],  # sharp on screens of phones, too
     "capture_repr": (),  # what is printed is shown, not the text of axes and legends
     "write_computation_times": False,
-    "min_reported_time": 5,
+    "min_reported_time": float("inf"),  # of the machine that built the pages, which says nothing about the reader's
     "only_warn_on_example_error": False,
     "abort_on_example_error": True,
 }
@@ -110,15 +115,45 @@ def escape_bars(app: Sphinx, what: str, name: str, obj: object, options: object,
         lines[k] = "".join(parts)
 
 
+def comments_on_fields(cls: type) -> dict[str, str]:
+    """Return the comments beside the public fields of a data class or named tuple."""
+    source = textwrap.dedent(inspect.getsource(cls)).splitlines()
+    found = {}
+    for node in ast.parse("\n".join(source)).body[0].body:
+        if isinstance(node, ast.AnnAssign) and not node.target.id.startswith("_"):
+            comment = source[node.end_lineno - 1][node.end_col_offset :].partition("#")[2].strip(": ")
+            if comment and not comment.startswith(("type:", "noqa")):
+                found[node.target.id] = comment
+    return found
+
+
+def describe_fields(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Fields are described by the comments beside them, if the docstring of their class does not describe any."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines[:] = []
+    if what != "class" or {"Attributes", "Parameters"} & set(lines) or not obj.__module__.startswith("diffbisim"):
+        return
+    found = comments_on_fields(obj)
+    if found:
+        lines += ["", "Attributes", "----------"]
+    for field, comment in found.items():
+        comment = f"Array {comment}" if comment.startswith("(") else comment  # its shape comes first
+        parts = re.split(r"(`+[^`]*`+)", comment[0].upper() + comment[1:].rstrip(".") + ".")
+        parts[::2] = [re.sub(r"[*\\]|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+        lines += [field, "    " + "".join(parts)]
+
+
 def mathml(node: nodes.Node, block: bool = False) -> str:
     """Sizes are left to the browser; the number of an equation stands behind it, and functions stand apart."""
     tex = re.sub(r"\\([bB]igg?[lr]?|textstyle)(?![a-zA-Z])", "", node.astext())
     tex = tex.replace(r"\|", r"\parallel ")  # a relation, with room on both sides
     tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
-    tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\1)", tex)
+    tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\\text{\1})", tex)
     # Fences without \left and \right keep their size, next to a sum too.
     found = latex2mathml.tex2mathml(tex, as_block=block)
-    return re.sub(r'<mo(?: class="mathopen")?>(?=[⟨⟩‖|]</mo>)', '<mo stretchy="false">', found)
+    found = re.sub(r'<mo class="mathopen">(?=\|</mo>)', '<mo stretchy="false" form="prefix">', found)
+    found = re.sub(r"<mo>(?=\|</mo>)", '<mo stretchy="false" form="postfix">', found)  # \lvert and \rvert touch
+    return re.sub(r'<mo(?: class="mathopen")?>(?=[⟨⟩‖]</mo>)', '<mo stretchy="false">', found)
 
 
 def inline_math(writer: HTML5Translator, node: nodes.math) -> None:
@@ -133,13 +168,18 @@ def display_math(writer: HTML5Translator, node: nodes.math_block) -> None:
 
 def break_code(code: re.Match[str]) -> str:
     """Long code in tables and titles may be broken between its words: ``diffbisim|.data``, ``linear_|gaussian``."""
-    text = re.sub(r"(?<=[A-Za-z0-9)])(?=\.[A-Za-z])", "<wbr>", code[2])
+    text = re.sub(r"(?<=[A-Za-z0-9)]{3})(?=\.(?!py\b)[A-Za-z])", "<wbr>", code[2])  # but not db.fit, nor solver.py
     return code[1] + re.sub(r"(?<=[A-Za-z0-9][_/(\[=,])(?=[\w&.*])", "<wbr>", text) + code[3]
 
 
+def break_long_code(code: re.Match[str]) -> str:
+    return break_code(code) if len(unescape(code[2])) > 16 else f'<span class="pre short">{code[2]}{code[3]}'
+
+
 def break_table(table: re.Match[str]) -> str:
-    """Entries that consist of numbers stay on one line, or on two with a range in parentheses."""
-    text = re.sub(r'(<span class="pre">)([^<]{17,})(</span>)', break_code, table[0])
+    """Entries that consist of numbers stay on one line, or on two with a range in parentheses; short code on one."""
+    text = re.sub(r'(<span class="pre">)([^<]+)(</span>)', break_long_code, table[0])
+    text = re.sub(r"(?<=\d)–(?=[−.\d])", "&NoBreak;–&NoBreak;", text)
     numbers = r"(?<=<p>)[-−–+±×%/.,()\d ]+(?=</p></td>)"
     return re.sub(numbers, lambda entry: re.sub(r" (?!\()", "&nbsp;", entry[0]), text)
 
@@ -159,7 +199,10 @@ def finish_page(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     for k, part in enumerate(parts[::2]):
         text = re.sub(r"<table.*?</table>", break_table, part, flags=re.DOTALL)
         text = re.sub(r"(<h1>)(\w+\.[\w.]+)()", break_code, text)
+        formula = r"<math(?:(?!</math>).)*</math>(?:[).,;:]+|-\w+)"  # with the sign behind it, on one line
+        text = re.sub(formula, r'<span class="kept">\g<0></span>', text, flags=re.DOTALL)
         text = re.sub(r"(<a [^>]*>)?(<img [^>]*>)", partial(link_figure, escape(context.get("title", ""))), text)
+        text = text.replace(">Variables<span", ">Attributes<span")  # Sphinx's word for the fields of a class
         parts[2 * k] = re.sub(r"(?<=\d) %", "&nbsp;%", text)
     context["body"] = "".join(parts)
     for neighbor in (context.get("prev"), context.get("next")):
@@ -191,4 +234,5 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)
+    app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before napoleon reads the sections
     app.connect("autodoc-process-docstring", escape_bars)

@@ -23,7 +23,7 @@ autumn = ["rain", "cloud", "rain", "rain", "sun", "cloud", "rain", "cloud", "clo
 for name, days in (("summer", summer), ("autumn", autumn)):
     rows = [f"{a},{b}" for a, b in itertools.pairwise(days)]
     (folder / f"{name}.csv").write_text("\n".join(["state,next_state", *rows]) + "\n")
-print((folder / "summer.csv").read_text()[:40])
+print(*(folder / "summer.csv").read_text().splitlines()[:4], "...", sep="\n")
 
 # %%
 # Rewards describe what an observer sees of a state, here the hours of sunshine per day. Both chains start on a cloudy

@@ -37,7 +37,7 @@ for name, e in (("different", different), ("same", same)):
 # its data.
 
 truth = [db.distance(chains[0], chains[k], discount=0.9).value for k in (1, 2)]
-print("truth:", [f"{value:.3f}" for value in truth])
+print(f"truth: {truth[0]:.3f} and {truth[1]:.3f}")
 
 figure, ax = plt.subplots(figsize=(6.5, 3.2), layout="compressed")
 for y, (e, true) in enumerate(((different, truth[0]), (same, truth[1]))):

@@ -65,7 +65,7 @@ def main(settings: Settings) -> dict[str, list[float]]:
 # %%
 # The figure shows the distance at the start of every round. The learner never saw an action of the expert or a reward.
 # PPO is noisy with so few steps: a round can lose what an earlier one had learned. Keep the policy of the round with
-# the smallest distance. Its return is printed above.
+# the smallest distance. Its return is printed below.
 
 if __name__ == "__main__":
     import matplotlib.pyplot as plt

@@ -5,7 +5,8 @@ Life courses: which groups take different paths?
 Sequence analysts ask whether groups of people take different paths through life, and where the paths diverge. This
 study uses three data sets of the R package TraMineR, which are part of the wheel of `sequenzo`:
 
-- `mvad`: 712 young people in Northern Ireland, monthly, for six years after the end of compulsory school;
+- `mvad`: 712 young people in Northern Ireland, monthly, for six years after the end of compulsory school
+  (FE and HE are further and higher education);
 - `biofam`: family life of 2,000 Swiss, yearly, from age 15 to 30;
 - `actcal`: work of 2,000 Swiss, monthly, in the year 2000.
 
@@ -95,7 +96,7 @@ print(needed)
 # %%
 # *Found.* Exams at 16 (0.33, interval 0.28 to 0.38) and grammar school (0.27, 0.20 to 0.34) make a larger difference
 # than an unemployed father (0.16, 0.11 to 0.23). Children of unemployed fathers leave school in a different way and are
-# jobless longer. The largest difference is between working women and men (0.46). With 77 people in each group, an
-# effect of the size of the father's is detected in four studies out of five. Survey weights are ignored. Life courses
-# are not Markov chains, but this does not affect the test, which permutes whole life courses. The effect sizes describe
-# transitions from step to step.
+# jobless longer. The largest difference is between working women and men (0.46). With about 80 people in each group,
+# an effect of the size of the father's is detected in four studies out of five. Survey weights are ignored. Life
+# courses are not Markov chains, but this does not affect the test, which permutes whole life courses. The effect sizes
+# describe transitions from step to step.

@@ -83,8 +83,8 @@ for name, (one, other, constants, label, criterion) in cases.items():
     assert [quotient.n_states for quotient in small] == [classes for _, classes in storm]
     bounds.append(result.property_bound)
     truths.append(abs(storm[0][0] - storm[1][0]))
-    print(f"{name:28s} {chains[0].n_states:5d} states in {small[0].n_states:3d} classes, as Storm has them; ", end="")
-    print(f"P differs by {truths[-1]:.6f}, certified at most {bounds[-1]:.6f}")
+    print(f"{name:27s} {chains[0].n_states:4d} states in {small[0].n_states:2d} classes, as in Storm; ", end="")
+    print(f"P differs by {truths[-1]:.6f}, certified: at most {bounds[-1]:.6f}")
 
 figure, ax = plt.subplots(figsize=(7.2, 3.0), layout="compressed")
 places = np.arange(len(cases))[::-1]

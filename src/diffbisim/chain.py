@@ -273,10 +273,12 @@ class MarkovChain:
 
     @property
     def n_states(self) -> int:
+        """Number of states."""
         return int(self.transition.shape[0])
 
     @property
     def is_sparse(self) -> bool:
+        """Whether the kernel is stored as a sparse matrix."""
         return not isinstance(self.transition, np.ndarray)
 
     @cached_property
@@ -474,7 +476,7 @@ def _of_weights(found: ChainParts, initial: Any, unseen: Any, labels: Any) -> Ma
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transitions:
-    """m observed transitions on a fixed state space.
+    """Observed transitions, m of them, on a fixed state space.
 
     Create it with :meth:`from_pairs`, :meth:`from_trajectories` or :meth:`from_frame`. Without ``episodes`` every
     transition counts as its own episode. Without ``starts`` the chain starts in ``first``, the first state observed.
@@ -629,6 +631,7 @@ class Transitions:
 
     @property
     def n_episodes(self) -> int:
+        """Number of episodes; without episodes, the number of transitions."""
         return len(self) if self.starts is None else len(self.starts)
 
     def take(self, episodes: Any) -> Transitions:

@@ -41,12 +41,12 @@ EPISODES = (10, 20, 40, 80, 160, 320)
 class Comparison:
     """Distances between groups with p-values; ``str()`` gives a table and ``records()`` a list of dicts."""
 
-    groups: tuple[Any, ...]
+    groups: tuple[Any, ...]  # their G names
     values: Array = field(repr=False)  # (G, G) distances between the empirical chains
     p_values: Array = field(repr=False)  # (G, G) corrected for the number of pairs; one on the diagonal
     p_value: float  # for the hypothesis that all groups are equal
-    confidence: float
-    evidence: PairEvidence = field(repr=False)
+    confidence: float  # one minus the probability of finding any difference if there is none
+    evidence: PairEvidence = field(repr=False)  # statistics of all pairs and rows
     rows: tuple[Any, ...] = field(repr=False)  # names of the rows of ``evidence.z``
 
     @property
@@ -195,11 +195,11 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
 class Power:
     """The power of the test by the number of episodes per group."""
 
-    episodes: tuple[int, ...]
+    episodes: tuple[int, ...]  # the numbers that were tried
     power: Array  # fraction of datasets in which the difference was detected
-    target: float
-    level: float
-    datasets: int
+    target: float  # the power asked for
+    level: float  # level of the test
+    datasets: int  # number of simulated datasets for each number of episodes
     value: float  # the distance to be detected
 
     @property

@@ -39,7 +39,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, as_number, check_count
 from diffbisim.cost import feature_cost
-from diffbisim.distance import distance, make_solver
+from diffbisim.distance import distance, make_solver_for_resampling
 from diffbisim.errors import InvalidArgument
 from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
 from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, paths_of, quantize
@@ -73,19 +73,20 @@ class PathEstimate:
     """The estimated distance between two processes in R^d, with an interval and an error budget."""
 
     value: float  # the estimate, corrected for quantization and bias
-    lower: float
-    upper: float
-    confidence: float
+    lower: float  # lower end of the confidence interval
+    upper: float  # upper end of the confidence interval
+    confidence: float  # nominal coverage of the interval
     plug_in: float  # distance of the chains on cells
-    calibrated: float  # plug_in minus the quantization error of linear-Gaussian processes
-    budget: Budget
-    distance: DistanceResult = field(repr=False)  # of the chains on cells: plans, encoder, gradient
-    cells: Cells = field(repr=False)
+    calibrated: float  # the plug-in distance minus the quantization error of linear-Gaussian processes
+    budget: Budget  # what the value may be wrong by
+    distance: DistanceResult = field(repr=False)  # result for the chains on cells: plans, encoder, gradient
+    cells: Cells = field(repr=False)  # as returned by ``quantize``
     halves: Floats = field(repr=False)  # (n, 2) calibrated distances of both halves of n splits
     null: Floats = field(repr=False)  # (n, 2) distances between the halves of X and between the halves of Y
 
     @property
     def standard_error(self) -> float:
+        """Standard error of the value, ``budget.sampling``."""
         return self.budget.sampling
 
     @property
@@ -148,6 +149,7 @@ def estimate_paths(
         raise InvalidArgument(
             f'cost is a {type(cost).__name__}; use "euclidean", "sqeuclidean" or a function of two sets of points'
         )
+    chosen = make_solver_for_resampling(solver, TOLERANCE)
     x = paths_of(X, "X")
     y = paths_of(Y, "Y", x[0].shape[1], "X")
     generator = as_generator(rng)
@@ -156,7 +158,7 @@ def estimate_paths(
     coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
     whole = cells.steps(x), cells.steps(y)
     options = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    task = Task(cells, cost, discount, replace(make_solver(solver, TOLERANCE), threads=1), options, float(prune))
+    task = Task(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
     base = task.solve(*whole)
     halves, null = _halved(task, whole, base, n_splits, generator)
     other = replace(task, cells=coarse).solve(*whole).calibrated

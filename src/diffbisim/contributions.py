@@ -110,7 +110,7 @@ class Contributions:
 
     @lazy
     def path(self) -> Any:
-        """Contributions of single transitions by integrated gradients: ``transitions``, ``starts`` and ``error``."""
+        """``transitions``, ``starts`` and ``error``, contributions of single transitions by integrated gradients."""
         self._need_causes()
         return solve[0]().integrated_gradient(self.distance.problem, self.distance.value, self.nodes)
 

@@ -149,3 +149,18 @@ def make_solver(solver: Any, tol: float | None = None) -> Any:
     if solver.tol is None:
         raise InvalidArgument(f"{type(solver).__name__} has no tol, it runs for a fixed number of steps; omit tol")
     return replace(solver, tol=tol)
+
+
+def make_solver_for_resampling(solver: Any, tol: float | None = None) -> Any:
+    """Return a solver object for the distances between resampled chains; one that draws samples itself is refused.
+
+    An interval takes hundreds of distances, between chains whose kernels are known. A solver that only draws from them
+    takes minutes where others take a second, and its own error would count as a difference between the data.
+    """
+    chosen = make_solver(solver)
+    if chosen.samples:
+        raise InvalidArgument(
+            f"solver is {chosen.name!r}, which only estimates a distance, and an interval needs hundreds of accurate "
+            f"ones; use solver='exact', or diffbisim.distance(X, Y, solver={chosen.name!r}) for a single estimate"
+        )
+    return make_solver(chosen, tol)

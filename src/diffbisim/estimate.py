@@ -39,7 +39,7 @@ from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import as_number, check_count, start_distribution
 from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
-from diffbisim.distance import distance, make_solver
+from diffbisim.distance import distance, make_solver_for_resampling
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.events import CodeBook, coded
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
@@ -63,13 +63,13 @@ class Estimate:
     """The estimated distance between two datasets, with a confidence interval and a test."""
 
     value: float  # the estimate: the plug-in distance corrected for sampling noise, at least zero
-    lower: float
-    upper: float
-    confidence: float
+    lower: float  # lower end of the confidence interval
+    upper: float  # upper end of the confidence interval
+    confidence: float  # nominal coverage of the interval
     plug_in: float  # distance between the empirical chains
     bias: float  # bias of the plug-in distance, estimated by the bootstrap
-    standard_error: float
-    distance: DistanceResult = field(repr=False)  # between the empirical chains: plans, encoder, gradient
+    standard_error: float  # standard error of the plug-in distance, by the bootstrap
+    distance: DistanceResult = field(repr=False)  # result for the empirical chains: plans, encoder, gradient
     replicates: Array = field(repr=False)  # (n,) distances of the bootstrap replicates
     null: Array | None = field(repr=False)  # (n,) distances under the null; None if episodes cannot be exchanged
     evidence: Evidence | None = field(repr=False)  # the test; None if episodes cannot be exchanged
@@ -140,7 +140,9 @@ def estimate(
     X, Y : Transitions, MarkovChain or list of arrays of shape (T, d)
         Observed transitions. A MarkovChain is taken as known and not resampled. Lists of (T, d) arrays are
         trajectories with continuous states (see docs/continuous and ``diffbisim.continuous.estimate_paths``).
-    cost, discount, solver : as for :func:`diffbisim.distance`
+    cost, discount : as for :func:`diffbisim.distance`
+    solver : as for :func:`diffbisim.distance`
+        "somcot" is not available, since hundreds of distances are computed, each of them accurately.
     criterion, horizon, weights : as for :func:`diffbisim.distance`
         ``criterion="total"`` is not available, since the total cost may be infinite in a replicate. The test always
         uses the discounted metric.
@@ -198,11 +200,12 @@ def estimate(
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there are no data to resample; use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, solver, **question)
+    chosen = make_solver_for_resampling(solver)
+    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, chosen, **question)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
-    work = Resampler(sources, base.problem, make_solver(solver))
+    work = Resampler(sources, base.problem, chosen)
     kept = deepcopy(seeds)  # drawing changes the state of a generator
     stars = np.concatenate(executor_map(work.bootstrap, batches(seeds, 8), executor, progress, "replicates"))
     evidence = null = None

@@ -438,12 +438,12 @@ def harmonic(*statistics: Floats) -> tuple[float, list[float]]:
 class Evidence:
     """The result of the test of two groups."""
 
-    p_value: float  # of the harmonic mean of the three below
-    p_distance: float  # of T₁
-    p_largest: float  # of T₂
-    p_total: float  # of T₃
+    p_value: float  # p-value of the harmonic mean of the three below
+    p_distance: float  # p-value of T₁, the distance to first order
+    p_largest: float  # p-value of T₂, the most extreme row
+    p_total: float  # p-value of T₃, the sum of χ² over all rows
     rows: Rows  # W, size, z and p-value of every row
-    draws: int
+    draws: int  # number of permutations or draws
     permuted: bool  # whether whole episodes were permuted, else single steps
 
 

@@ -74,6 +74,7 @@ class LinearGaussian:
 
     @property
     def dimension(self) -> int:
+        """Number of coordinates of a state."""
         return len(self.slope)
 
     def sample(self, n_paths: int, n_steps: int, rng: int | np.random.Generator) -> Floats:

@@ -169,14 +169,17 @@ class MDP:
 
     @property
     def n_states(self) -> int:
+        """Number of states."""
         return int(self.transition[0].shape[0])
 
     @property
     def n_actions(self) -> int:
+        """Number of actions."""
         return len(self.transition)
 
     @property
     def is_sparse(self) -> bool:
+        """Whether the kernels are stored as sparse matrices."""
         return is_sparse(self.transition[0])
 
     @property

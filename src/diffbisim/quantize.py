@@ -82,10 +82,12 @@ class Cells:
 
     @property
     def n_states(self) -> int:
+        """Number of cells."""
         return len(self.centers)
 
     @property
     def dimension(self) -> int:
+        """Number of coordinates of a point."""
         return int(self.centers.shape[1])
 
     def __repr__(self) -> str:

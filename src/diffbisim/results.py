@@ -176,6 +176,7 @@ class DistanceResult(HasStatus):
 
     @property
     def discount(self) -> float:
+        """Discount γ of the problem."""
         return self.problem.discount
 
     @property
@@ -229,7 +230,7 @@ class DistanceResult(HasStatus):
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder: the most likely state of Y for each state of X, shape ``(n_X,)``."""
+        """Hard encoder, the most likely state of Y for each state of X, shape ``(n_X,)``."""
         return np.asarray(self.encoder.argmax(axis=1))
 
     def plan(self, x: Hashable, y: Hashable) -> Array | sparse.coo_array:
@@ -261,7 +262,7 @@ class DistanceResult(HasStatus):
 
     @lazy
     def duals(self) -> Duals:
-        """The paper's dual certificates, centered: ``alpha_x (n_X, n_X, n_Y)`` and ``alpha_y (n_X, n_Y, n_Y)``."""
+        """``alpha_x (n_X, n_X, n_Y)`` and ``alpha_y (n_X, n_Y, n_Y)``, the paper's dual certificates, centered."""
         return dual_certificates(self.coupling)
 
     @lazy

@@ -89,6 +89,51 @@ def test_page_in_a_browser(browser, page_file, width):
     page.close()
 
 
+#: The contrast of each text with what is behind it, by the formula of the Web Content Accessibility Guidelines 2.1.
+CONTRASTS = """() => {
+    const numbers = color => color.match(/[\\d.]+/g).map(Number);
+    const light = rgb => rgb.slice(0, 3).map(c => c / 255)
+        .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+    const behind = element => {
+        if (!element) return [255, 255, 255];
+        const [r, g, b, a = 1] = numbers(getComputedStyle(element).backgroundColor);
+        const under = behind(element.parentElement);
+        return [r, g, b].map((c, k) => a * c + (1 - a) * under[k]);
+    };
+    const found = {};
+    for (const element of document.body.querySelectorAll('*')) {
+        if (![...element.childNodes].some(node => node.nodeType === 3 && node.data.trim())) continue;
+        const [x, y] = [light(numbers(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+        const name = element.tagName + '.' + element.className;
+        found[name] = Math.min(found[name] ?? 21, (x + 0.05) / (y + 0.05));
+    }
+    return [found, light(behind(document.body)), [...document.images].map(image => light(behind(image)))];
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "media"), [("light", "screen"), ("dark", "screen"), ("dark", "print")])
+def test_text_is_legible_in_both_schemes_and_on_paper(browser, page_file, scheme, media):
+    page = browser.new_page(viewport={"width": 800, "height": 740}, color_scheme=scheme)
+    page.emulate_media(media=media)
+    page.goto(page_file.as_uri())
+    contrasts, ground, figures = page.evaluate(CONTRASTS)
+    assert ground < 0.02 if (scheme, media) == ("dark", "screen") else ground == 1  # paper is white
+    assert {"H1.", "A.", "TD.", "TH.number", "SPAN.small", "SPAN.verdict agrees", "SUMMARY.", "PRE."} <= set(contrasts)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}  # level AA
+    assert figures == [1] * 4  # drawn in dark colors: they are on white, whatever surrounds them
+    page.close()
+
+
+@pytest.mark.parametrize("width", [360, 800])
+def test_claims_are_cards_where_columns_would_be_narrow(browser, page_file, width):
+    page = browser.new_page(viewport={"width": width, "height": 740})
+    page.goto(page_file.as_uri())
+    cells = page.evaluate("[...document.querySelectorAll('.claims td')].map(cell => cell.clientWidth)")
+    assert min(cells) > 0.8 * width
+    page.close()
+
+
 def test_everything_shown_is_escaped(tmp_path):
     from dataclasses import replace
 

@@ -174,6 +174,7 @@ def test_what_are_trajectories():
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"criterion": "total"}, "criterion is 'total'"),
         ({"cost": np.ones((2, 2))}, "cost is a ndarray"),
+        ({"solver": "somcot"}, "hundreds of accurate ones; use solver='exact'"),
     ],
 )
 def test_bad_options_are_named(options, message):

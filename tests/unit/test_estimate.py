@@ -128,6 +128,8 @@ def test_more_data_narrow_the_interval():
         ({"criterion": "total"}, "criterion is 'total'"),
         ({"horizon": 0}, "horizon is 0"),
         ({"criterion": "average", "horizon": 3}, "has an infinite horizon"),
+        ({"solver": "somcot"}, "hundreds of accurate ones; use solver='exact'"),
+        ({"solver": db.solvers.Somcot(100)}, "solver is 'somcot'"),
     ],
 )
 def test_bad_options_are_named(arguments, message):

@@ -36,15 +36,15 @@ from diffbisim.problem import lazy
 class Candidate(NamedTuple):
     """A partition that was tried; losses as in :class:`AbstractionResult`, exact up to rounding."""
 
-    method: str
+    method: str  # the kind of candidate, as in ``abstract(method=)``
     seed: int  # -1 for deterministic methods
-    n_states: int
-    loss: float
-    start_loss: float
-    lookahead_loss: float
-    lookahead_start_loss: float
-    reward_bound: float
-    labels: Integers  # (n,)
+    n_states: int  # number of classes
+    loss: float  # loss of the lifted optimal policy in the worst state
+    start_loss: float  # the same from the initial distribution
+    lookahead_loss: float  # loss in the worst state with one step on the ground MDP
+    lookahead_start_loss: float  # the same from the initial distribution
+    reward_bound: float  # a bound on ``loss`` from one Bellman sweep
+    labels: Integers  # (n,) class of every state
 
 
 class Transfer(NamedTuple):
@@ -111,7 +111,7 @@ class AbstractionResult:
 
     @property
     def encoder(self) -> Floats:
-        """``λ(j|s)``, shape ``(n, n_states)``: one for the class of s, else zero."""
+        """``λ(j|s)``, shape ``(n, n_states)``, which is one for the class of s and else zero."""
         return freeze(np.eye(self.n_states)[self.labels])
 
     def members(self, k: int) -> Integers:
@@ -192,7 +192,7 @@ class AbstractionResult:
 
     @property
     def losses(self) -> Floats:
-        """``v* - v^π`` of the lifted policy by state, ``(n,)``: certified upper bounds."""
+        """Certified upper bounds on ``v* - v^π`` of the lifted policy by state, ``(n,)``."""
         return self._planned.losses.upper
 
     @property
@@ -241,7 +241,7 @@ class AbstractionResult:
 
     @property
     def family_bound(self) -> float:
-        """``2 max e``: bound on the loss for any reward of the family, if planned for on these classes.
+        """Bound ``2 max e`` on the loss for any reward of the family, if planned for on these classes.
 
         The family is r(s,a) = <w, ψ(s,a)> with all |w_i| ≤ 1, for the features ψ; the first feature is the reward of
         the MDP.

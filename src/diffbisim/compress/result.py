@@ -63,7 +63,7 @@ class CompressResult:
 
     @property
     def encoder(self) -> Array:
-        """``λ_X(y|x)``, shape ``(n_X, n_states)``: the small state that represents x, in the optimal coupling."""
+        """``λ_X(y|x)``, shape ``(n_X, n_states)``, the small state that represents x in the optimal coupling."""
         return self.distance.encoder
 
     @property
@@ -73,7 +73,7 @@ class CompressResult:
 
     @property
     def labels(self) -> NDArray[np.intp]:
-        """Hard encoder, shape ``(n_X,)``: the classes if there are any, otherwise that of the optimal coupling."""
+        """Hard encoder, shape ``(n_X,)``, by the classes if there are any, otherwise by the optimal coupling."""
         return self.distance.labels if self.classes is None else self.classes
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
@@ -82,12 +82,12 @@ class CompressResult:
 
     @property
     def unused(self) -> NDArray[np.intp]:
-        """Small states that are never visited: fewer states would have sufficed."""
+        """Small states that are never visited, so that fewer states would have sufficed."""
         return self.distance.unvisited[1]
 
     @lazy
     def used(self) -> int:
-        """Number of behaviors of the small chain: its visited states, with exactly equivalent ones counted once."""
+        """Number of behaviors of the small chain, which are its visited states with equivalent ones counted once."""
         visited = np.setdiff1d(np.arange(self.chain.n_states), self.unused)
         P = np.asarray(self.chain.transition)[np.ix_(visited, visited)]  # visited states lead only to visited states
         seen = [column.tobytes() for column in self.distance.problem.cost.T[visited] + 0.0]
@@ -95,7 +95,7 @@ class CompressResult:
 
     @lazy
     def timescales(self) -> tuple[float, float]:
-        """Slowest implied timescales of the target and of the small chain, in steps of the target: -1/log|λ₂|.
+        """Slowest implied timescales -1/log|λ₂| of the target and of the small chain, in steps of the target.
 
         λ₂ is the eigenvalue closest to 1 apart from the leading one, among the states that can be reached from the
         start. A timescale is infinite if there are several recurrent classes, and NaN if the eigenvalues of a large
@@ -112,7 +112,7 @@ class CompressResult:
 
     @lazy
     def averaged(self) -> MarkovChain:
-        """The target averaged over the classes of the hard encoder, weighted by occupancy: another chain of this size.
+        """Another chain of this size, the target averaged over the classes of the hard encoder by occupancy.
 
         As a rule it is farther from the target than :attr:`chain`, but it moves between classes at the target's rates.
         """

@@ -116,6 +116,7 @@ class Stream:
 
     @property
     def n_states(self) -> int:
+        """Number of states."""
         return self.frame.n_states
 
     def skip_to(self, n_read: int) -> None:
