@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 import diffbisim as db
 from diffbisim.cli import app
 from diffbisim.data import examples
-from diffbisim.explore import explore
-from diffbisim.explore.data import MOST, page_data
+from diffbisim.explore import MOST, explore, page_data
 from diffbisim.results import conditional
 
 DISCOUNT = 0.9
