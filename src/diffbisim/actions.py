@@ -35,7 +35,7 @@ from diffbisim.checks import check_discount, freeze, refuse_masked
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.gradient import ReadOnly, centered_rows, centered_start
-from diffbisim.io.arrays import entry, is_number, part
+from diffbisim.io.arrays import entry, is_number, part, prefixed
 from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.names import find_state, positions
@@ -367,7 +367,7 @@ class MDPResult(DistanceResult):
         problem = self.problem
         arrays: dict[str, Any] = {} if problem.by_rewards else {"cost": problem.cost.reshape(problem.public_shape)}
         for side, mdp in (("x", problem.x), ("y", problem.y)):
-            arrays |= {f"{side}.{k}": v for k, v in mdp_arrays(mdp).items()}
+            arrays |= prefixed(f"{side}.", mdp_arrays(mdp))
         return arrays
 
     def _problem_metadata(self) -> dict[str, Any]:
