@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, Integers
+from diffbisim.checks import Floats, Integers, dense
 from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
 from diffbisim.distance import solve as solve_problem
@@ -231,13 +231,10 @@ def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floa
     """Return ``∂d/∂P`` for side "x" or "y" in the layout of the kernel."""
     G: Any = getattr(result.gradient, f"transition_{side}")
     if isinstance(kernel, Steps):
-        parts = (part if isinstance(part, np.ndarray) else part.toarray() for part in G)
-        return np.concatenate([
-            (part / P.sum(axis=1, keepdims=True)).ravel() for part, P in zip(parts, kernel.kernels, strict=True)
-        ])  # fmt: skip
+        parts = zip(map(dense, G), kernel.kernels, strict=True)
+        return np.concatenate([(part / P.sum(axis=1, keepdims=True)).ravel() for part, P in parts])
     if not isinstance(kernel, Entries):
-        dense = G if isinstance(G, np.ndarray) else G.toarray()
-        return np.asarray(dense / kernel.sum(axis=1, keepdims=True))
+        return np.asarray(dense(G) / kernel.sum(axis=1, keepdims=True))
     if (kernel.data == 0.0).any() and result.coupling.complete:  # stored zeros need the derivatives off the support
         G = kernel_gradients(result.coupling, result.occupancy, everywhere=True)["xy".index(side)]
     picked = G[kernel.rows, kernel.columns] if isinstance(G, np.ndarray) else _picked(G, kernel)

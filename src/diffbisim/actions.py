@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount, freeze, refuse_masked
-from diffbisim.cost import ground_cost
+from diffbisim.checks import check_discount, freeze
+from diffbisim.cost import as_costs, check_costs, ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.gradient import ReadOnly, centered_rows, centered_start
-from diffbisim.io.arrays import entry, is_number, part
+from diffbisim.io.arrays import entry, is_number, part, prefixed
 from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.mdp import MDP
 from diffbisim.names import find_state, positions
@@ -164,12 +164,12 @@ def _cost(cost: Any, x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
     if isinstance(cost, str) or np.ndim(cost) < 3:
         table = ground_cost(cost, _states_of(x), _states_of(y))
         return np.broadcast_to(table, shape)
-    given = _numbers(cost)
+    given = as_costs(cost, copy=True)
     wanted = (shape,) if actions == "matched" else ((x.n_actions, y.n_actions, *shape[1:]),)
     if given.shape not in wanted:
         what = "(n_actions, n_X, n_Y)" if actions == "matched" else "(n_A, n_B, n_X, n_Y), a table per pair of actions,"
         raise InvalidCost(f"cost has shape {given.shape}; expected {what} = {wanted[0]}, or (n_X, n_Y) = {shape[1:]}")
-    return given.reshape(shape)
+    return check_costs(given).reshape(shape)
 
 
 def _reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
@@ -192,22 +192,6 @@ def _reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
 def _states_of(mdp: MDP) -> MarkovChain:
     """Return a chain with the states, labels and initial distribution of an MDP, for computing ground costs."""
     return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.labels)
-
-
-def _numbers(cost: Any) -> Array:
-    """Return a table of finite non-negative numbers."""
-    try:
-        if np.iscomplexobj(cost):
-            raise TypeError("its entries are complex")
-        refuse_masked(cost, "cost", InvalidCost)
-        table = np.array(cost, dtype=np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise InvalidCost(f"cost is not an array of numbers ({error})") from None
-    if not (table.size and table.min() >= 0.0 and table.max() < np.inf):
-        place = np.argwhere(~((table >= 0.0) & (table < np.inf)))[:1].ravel().tolist()
-        what = f"cost{place} is {table[tuple(place)]:g}" if place else "cost is empty"
-        raise InvalidCost(f"{what}; costs must be finite and non-negative")
-    return table
 
 
 # --- the result ---------------------------------------------------------------------------------------------------
@@ -367,7 +351,7 @@ class MDPResult(DistanceResult):
         problem = self.problem
         arrays: dict[str, Any] = {} if problem.by_rewards else {"cost": problem.cost.reshape(problem.public_shape)}
         for side, mdp in (("x", problem.x), ("y", problem.y)):
-            arrays |= {f"{side}.{k}": v for k, v in mdp_arrays(mdp).items()}
+            arrays |= prefixed(f"{side}.", mdp_arrays(mdp))
         return arrays
 
     def _problem_metadata(self) -> dict[str, Any]:

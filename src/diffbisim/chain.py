@@ -46,7 +46,7 @@ a guess: pass ``initial`` where it matters. Resampling does not change it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import lcm
@@ -645,22 +645,19 @@ class Transitions:
             lengths = np.searchsorted(self.episodes, chosen, side="right") - begin
             renumbered = np.repeat(np.arange(chosen.size), lengths)
             where = np.arange(renumbered.size) + np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
-        return Transitions(
-            states=self.states[where],
-            next_states=self.next_states[where],
-            n_states=self.n_states,
-            labels=self.labels,
-            weights=None if self.weights is None else self.weights[where],
+        return self._steps(
+            where,
             episodes=renumbered,
             starts=None if self.starts is None else self.starts[chosen],
             start_weights=None if self.start_weights is None else self.start_weights[chosen],
-            first=self.first if self.first is not None or self.starts is not None else int(self.states[0]),
-            actions=None if self.actions is None else self.actions[where],
-            n_actions=self.n_actions,
-            action_labels=self.action_labels,
-            rewards=None if self.rewards is None else self.rewards[where],
-            lag=self.lag,
         )
+
+    def _steps(self, where: Any, **changed: Any) -> Transitions:
+        """Select transitions by index; they start where all of them did."""
+        columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
+        kept = {name: part[where] for name in columns if (part := getattr(self, name)) is not None}
+        first = self.first if self.first is not None or self.starts is not None else int(self.states[0])
+        return replace(self, **{**kept, "first": first, **changed})
 
     def chain(
         self,

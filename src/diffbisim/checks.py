@@ -9,7 +9,7 @@ the remedy. Labeled input is aligned by name (names.py).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,11 +45,35 @@ def check_discount(discount: float) -> float:
     return number
 
 
-def check_count(value: int, name: str) -> int:
-    """Return a non-negative integer as int."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise InvalidArgument(f"{name} is {value!r}; it must be a non-negative integer")
+def check_count(value: Any, name: str, least: int = 0) -> int:
+    """Return an integer of at least ``least`` as int."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least:
+        what = "a non-negative integer" if least == 0 else f"{'' if whole else 'an integer of '}at least {least}"
+        raise InvalidArgument(f"{name} is {value!r}; it must be {what}")
     return int(value)
+
+
+def check_probability(value: Any, name: str) -> float:
+    """Return a number strictly between zero and one as float."""
+    if not 0.0 < (number := as_number(value)) < 1.0:
+        raise InvalidArgument(f"{name} is {value!r}; give a probability such as 0.95")
+    return number
+
+
+def check_seconds(time_limit: Any) -> float:
+    """Return a time limit in seconds, infinite for None."""
+    if time_limit is None:
+        return float("inf")
+    if not (number := as_number(time_limit)) >= 0:
+        raise InvalidArgument(f"time_limit is {time_limit!r}; give seconds, or None for no limit")
+    return number
+
+
+def check_choice(value: Any, name: str, options: Iterable[str]) -> None:
+    """Refuse a value that is not one of the options."""
+    if value not in (known := tuple(options)):
+        raise InvalidArgument(f"{name} is {value!r}; use one of {', '.join(map(repr, known))}")
 
 
 def check_flag(value: bool, name: str) -> bool:
@@ -75,6 +99,11 @@ def check_time(time: int, n_steps: int) -> int:
 def is_sparse(value: Any) -> bool:
     """Return whether ``value`` is a scipy.sparse matrix or array."""
     return bool(sp.issparse(value))
+
+
+def dense(matrix: Any) -> Any:
+    """Return an array unchanged, and a sparse matrix as an array."""
+    return matrix.toarray() if is_sparse(matrix) else matrix
 
 
 def freeze(matrix: Buffers) -> Buffers:

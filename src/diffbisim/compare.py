@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import as_number, check_count, freeze
+from diffbisim.checks import check_count, check_probability, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import InvalidArgument
@@ -132,8 +132,7 @@ def compare(
     """
     if not isinstance(groups, Mapping) or len(groups) < 2:
         raise InvalidArgument('groups must be a mapping of at least two groups, such as {"A": data, "B": data}')
-    if not 0 < as_number(confidence) < 1:
-        raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
+    check_probability(confidence, "confidence")
     check_draws(permutations)
     check_unseen(unseen)
     data = same_states(groups)
@@ -290,12 +289,10 @@ def power(
         raise InvalidArgument(
             f"episodes is {episodes!r}; give numbers of at least 4, the minimum for a permutation test"
         )
-    for name, share in (("target", target), ("level", level)):
-        if not 0 < as_number(share) < 1:
-            raise InvalidArgument(f"{name} is {share!r}; give a probability between 0 and 1")
+    check_probability(target, "target")
+    check_probability(level, "level")
     check_draws(permutations)
-    if check_count(datasets, "datasets") < 1:
-        raise InvalidArgument("datasets is 0; give at least 1, such as 200")
+    check_count(datasets, "datasets", 1)
     X, Y = as_process(X), as_process(Y)
     lengths = _lengths(length, (X, Y))
     chains = [source.chain() for source in make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop")]

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, Integers, as_number, check_count
+from diffbisim.checks import Floats, Integers, check_count, check_probability
 from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver_for_resampling
 from diffbisim.errors import InvalidArgument
@@ -141,8 +141,7 @@ def estimate_paths(
     """
     if criterion not in ("discounted", "average"):
         raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
-    if not 0 < as_number(confidence) < 1:
-        raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
+    check_probability(confidence, "confidence")
     if (n_splits := check_count(replicates, "replicates") // SOLVES) < 3:
         raise InvalidArgument(f"replicates is {replicates!r}; trajectories need at least {3 * SOLVES}")
     if not (isinstance(cost, str) or callable(cost)):

@@ -136,20 +136,32 @@ def _in_order_of_states(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
 
 def _checked(table: Any, shape: tuple[int, int], copy: bool | None = None) -> Floats:
     """Check the shape of a table and that its entries are finite and non-negative."""
+    c = as_costs(table, copy)
+    if c.shape != shape:
+        remedy = "; it looks transposed: pass cost.T" if c.shape == shape[::-1] else ""
+        raise InvalidCost(f"cost has shape {c.shape}, expected (n_X, n_Y) = {shape}{remedy}")
+    return check_costs(c)
+
+
+def as_costs(table: Any, copy: bool | None = None) -> Floats:
+    """Convert a table of any shape to a C-contiguous float64 array."""
     refuse_masked(table, "cost", InvalidCost)
     try:
         if np.iscomplexobj(table):
             raise TypeError("its entries are complex")
-        c = np.array(table, dtype=np.float64, order="C", copy=copy)
+        return np.array(table, dtype=np.float64, order="C", copy=copy)
     except (TypeError, ValueError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
-    if c.shape != shape:
-        remedy = "; it looks transposed: pass cost.T" if c.shape == shape[::-1] else ""
-        raise InvalidCost(f"cost has shape {c.shape}, expected (n_X, n_Y) = {shape}{remedy}")
+
+
+def check_costs(c: Floats) -> Floats:
+    """Check that the entries of a table are finite and non-negative."""
     if not (c.min() >= 0.0 and c.max() < np.inf):
-        x, y = (int(k) for k in np.argwhere(~((c >= 0.0) & (c < np.inf)))[0])
-        fault = "negative" if c[x, y] < 0.0 and np.isfinite(c[x, y]) else "not finite"
-        raise InvalidCost(f"cost[{x}, {y}] is {c[x, y]:g}, {fault}; costs must be finite and non-negative")
+        at = tuple(np.argwhere(~((c >= 0.0) & (c < np.inf)))[0].tolist())
+        fault = "negative" if c[at] < 0.0 and np.isfinite(c[at]) else "not finite"
+        raise InvalidCost(
+            f"cost[{', '.join(map(str, at))}] is {c[at]:g}, {fault}; costs must be finite and non-negative"
+        )
     return c
 
 

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import as_number, check_count, start_distribution
+from diffbisim.checks import check_count, check_probability, start_distribution
 from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver_for_resampling
@@ -235,8 +235,7 @@ NOT_EXCHANGEABLE = (
 def _check(criterion: str, confidence: float, permutations: int, replicates: int, unseen: str) -> None:
     if criterion not in ("discounted", "average"):
         raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
-    if not 0 < as_number(confidence) < 1:
-        raise InvalidArgument(f"confidence is {confidence!r}; give a probability such as 0.95")
+    check_probability(confidence, "confidence")
     if check_count(replicates, "replicates") < 20:
         raise InvalidArgument(f"replicates is {replicates!r}; a bootstrap interval needs at least 20")
     check_draws(permutations)
@@ -313,9 +312,7 @@ def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
     by_state = np.argsort(data.states, kind="stable")
     first = np.repeat(np.cumsum(visits) - visits, number)
     drawn = by_state[first + rng.integers(np.repeat(visits, number))]
-    columns = ("states", "next_states", "weights", "actions", "rewards")
-    kept = {name: part[drawn] for name in columns if (part := getattr(data, name)) is not None}
-    return replace(data, episodes=None, **kept)
+    return data._steps(drawn, episodes=None)
 
 
 def chain_from(
@@ -363,10 +360,7 @@ def _without_exits(data: Any, terminal: Sequence[Any]) -> Any:
     going = ~np.isin(data.states, _numbers_of(terminal, data.n_states, data.labels))
     if not going.any():
         raise InvalidArgument("terminal: every transition starts in a terminal state; name fewer states")
-    columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
-    kept = {name: part[going] for name in columns if (part := getattr(data, name)) is not None}
-    first = data.first if data.first is not None or data.starts is not None else int(data.states[0])
-    return replace(data, first=first, **kept)
+    return data._steps(going)
 
 
 def visited(data: Transitions) -> Array:

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.checks import Integers, as_number
+from diffbisim.checks import Integers, as_number, check_choice
 from diffbisim.errors import InvalidArgument, InvalidData, warn
 from diffbisim.names import few, is_frame, is_missing, library
 
@@ -73,8 +73,7 @@ def sequences(
     table: Any, *, id: Any, time: Any, state: Any, group: Any = None, gap: Any = None, missing: str = "error"
 ) -> Sequences:
     """Extract the sequences from a table whose columns are named by the arguments; without ``id`` there is one."""
-    if missing not in POLICIES:
-        raise InvalidArgument(f"missing is {missing!r}; use one of {', '.join(map(repr, POLICIES))}")
+    check_choice(missing, "missing", POLICIES)
     table = _with_columns(table)
     states = _coded(table, state, "state")
     m = len(states.codes)

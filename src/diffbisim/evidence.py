@@ -42,7 +42,7 @@ only every lag-th of them is used.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import comb
 from typing import Any, NamedTuple
@@ -146,8 +146,7 @@ def without_overlap(data: Transitions) -> Transitions:
         return data
     begin = np.searchsorted(data.episodes, data.episodes)
     kept = (np.arange(len(data)) - begin) % data.lag == 0
-    columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
-    return replace(data, **{name: part[kept] for name in columns if (part := getattr(data, name)) is not None})
+    return data._steps(kept)
 
 
 class MergedCells(NamedTuple):

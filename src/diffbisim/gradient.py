@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.checks import freeze
+from diffbisim.checks import dense, freeze
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Coupling
 from diffbisim.stochastic import Successors
@@ -126,10 +126,10 @@ def centered_start(f: Array, initial: Array) -> Array:
 
 def centered_rows(rows: Array, s: Successors, shape: tuple[int, int]) -> Any:
     """Subtract from each row its mean under the kernel's row; vectors of stored entries give CSR."""
-    source, dense = s.sources, rows.ndim == 2
-    entries = rows[source, s.indices] if dense else rows
+    source, full = s.sources, rows.ndim == 2
+    entries = rows[source, s.indices] if full else rows
     mean = np.bincount(source, weights=s.probabilities * entries, minlength=shape[0])
-    if dense:
+    if full:
         return rows - mean[:, None]
     return sparse.csr_array((entries - mean[source], s.indices, s.indptr), shape=shape)
 
@@ -153,7 +153,7 @@ def dual_certificates(coupling: Coupling) -> Duals:
         for y in range(n_y):
             alpha_x[x, :, y], alpha_y[x, y] = coupling.potentials(x, y)
     factor = -problem.discount / problem.step
-    P_x, P_y = (p.toarray() if sparse.issparse(p) else p for p in (problem.x.transition, problem.y.transition))
+    P_x, P_y = dense(problem.x.transition), dense(problem.y.transition)
     alpha_x -= np.einsum("xi,xiy->xy", P_x, alpha_x)[:, None, :]
     alpha_y -= np.einsum("yj,xyj->xy", P_y, alpha_y)[:, :, None]
     return Duals(factor * alpha_x, factor * alpha_y)

@@ -36,7 +36,7 @@ from diffbisim.checks import as_number, check_count, check_time, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.gradient import ReadOnly, centered_rows, centered_start
-from diffbisim.io.arrays import part
+from diffbisim.io.arrays import part, prefixed
 from diffbisim.io.npz import chain_arrays, process_from_arrays, timed_arrays
 from diffbisim.problem import frozen, lazy, physical_memory, read_only
 from diffbisim.results import DistanceResult, two_states
@@ -405,7 +405,7 @@ class HorizonResult(DistanceResult):
         arrays: dict[str, Any] = {"costs": np.concatenate([c.ravel() for c in costs]), "weights": problem.weights}
         for side, chain in (("x", problem.x), ("y", problem.y)):
             parts = chain_arrays(chain) if isinstance(chain, MarkovChain) else timed_arrays(chain)
-            arrays |= {f"{side}.{k}": v for k, v in parts.items()}
+            arrays |= prefixed(f"{side}.", parts)
         return arrays
 
     def _step(self, time: int) -> int:

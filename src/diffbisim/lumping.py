@@ -196,7 +196,7 @@ def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tupl
     stop = stop_flag()
     given = edges, start, int(start.max()) + 1, tol, stop
     ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=incoming.nnz > CHUNK)
-    return _first_appearance(blocks), int(scanned)
+    return by_first_appearance(blocks), int(scanned)
 
 
 def _observed(rewards: Array | None, n: int, tol: float) -> Labels:
@@ -231,12 +231,10 @@ def _keyed(key: Iterable[Any], n: int) -> Labels:
     return classes.astype(np.int64)
 
 
-def _first_appearance(classes: Labels) -> Labels:
+def by_first_appearance(classes: Any) -> Labels:
     """Renumber the classes by first appearance."""
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
-    rank = np.empty(first.size, dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(first.size)
-    return rank[inverse.reshape(-1)]
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int64)
 
 
 def _quotients(kernels: list[sparse.csr_array], labels: Labels) -> tuple[list[sparse.csr_array], float]:

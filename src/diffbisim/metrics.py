@@ -11,9 +11,8 @@ All are normalized to the scale of their costs; most papers use V = U/(1-γ).
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from diffbisim.checks import Floats, check_discount
+from diffbisim.checks import Floats, check_discount, dense
 from diffbisim.cost import ground_cost
 from diffbisim.distance import distance
 from diffbisim.errors import InvalidArgument
@@ -128,7 +127,7 @@ def mico(
     mdp, other = _both_mdps(mdp, other, policy_y)
     X, Y = mdp.induced_chain(policy_x), other.induced_chain(policy_x if policy_y is None else policy_y)
     γ = check_discount(discount)
-    P, Q = (chain.transition.toarray() if sparse.issparse(chain.transition) else chain.transition for chain in (X, Y))
+    P, Q = dense(X.transition), dense(Y.transition)
     U, weight = (1 - γ) * ground_cost(cost, X, Y), γ
     while weight > 1e-18:
         U = U + weight * (P @ U @ Q.T)

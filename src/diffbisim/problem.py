@@ -343,6 +343,10 @@ class Coupling(ABC):
             f, g = self.potentials(int(x), int(y))
             by_x[x] += m[x, y] * f
             by_y[y] += m[x, y] * g
+        return self._by_transition(by_x, by_y, everywhere)
+
+    def _by_transition(self, by_x: Array, by_y: Array, everywhere: bool) -> tuple[Any, Any]:
+        """Return sums of potentials as they are if ``everywhere``, otherwise as CSR on the possible transitions."""
         if everywhere:
             return by_x, by_y
         return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)

@@ -4,7 +4,6 @@ A result is a value with certified bounds: ``lower ≤ value ≤ upper`` holds h
 in a sentence how it ended; plans, encoder, decoder and gradient are computed from the coupling on demand.
 """
 
-import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +18,7 @@ from diffbisim.checks import freeze
 from diffbisim.contributions import Contributions
 from diffbisim.errors import InvalidArgument
 from diffbisim.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
+from diffbisim.io.arrays import json_array, prefixed
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import chain_arrays
 from diffbisim.names import find_state
@@ -323,14 +323,13 @@ class DistanceResult(HasStatus):
             "history": [dict(row) for row in self.history], "work": dict(self.work),
             **self._problem_metadata(),
         }  # fmt: skip
-        text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        return {**arrays, **self._problem_arrays(), "meta": text}
+        return {**arrays, **self._problem_arrays(), "meta": json_array(meta)}
 
     def _problem_arrays(self) -> dict[str, Any]:
         """Return the problem as named arrays."""
         arrays: dict[str, Any] = {"cost": self.problem.cost}
         for side, chain in (("x", self.problem.x), ("y", self.problem.y)):
-            arrays |= {f"{side}.{k}": v for k, v in chain_arrays(chain).items()}
+            arrays |= prefixed(f"{side}.", chain_arrays(chain))
         if isinstance(self.problem, TotalProblem):
             arrays["terminal"] = self.problem.terminal
         return arrays

@@ -446,8 +446,8 @@ def _remembered(
     cells: list[Integers], centers: list[Floats], memory: int | None
 ) -> tuple[list[Integers], list[Floats]]:
     """Combine the last ``memory`` cells into states: the state of each path, and the centers of the current cells."""
-    if memory is not None and check_count(memory, "memory") < 1:
-        raise InvalidArgument("memory is 0; it must be at least 1, the current cell")
+    if memory is not None:
+        check_count(memory, "memory", 1)
     if memory == 1:
         return cells, centers
     states, shown = [cells[0]], [centers[0]]

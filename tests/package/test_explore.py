@@ -11,8 +11,7 @@ from scipy import sparse
 import diffbisim as db
 from command_line import invoke
 from diffbisim.data import examples
-from diffbisim.explore import explore
-from diffbisim.explore.data import MOST, page_data
+from diffbisim.explore import MOST, explore, page_data
 from diffbisim.results import conditional
 
 DISCOUNT = 0.9

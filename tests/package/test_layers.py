@@ -18,7 +18,7 @@ LAYERS = (
     ("errors", "_compile", "io.limits"),
     ("names",),
     ("checks",),
-    ("stochastic", "counting", "ordering", "events", "explicit", "recognize"),
+    ("stochastic", "counting", "events", "explicit", "recognize"),
     ("chain", "mdp", "timed", "process", "cost", "planning", "gaussian", "quantize"),
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains", "data"),
     ("problem", "horizon", "actions", "questions", "gradient", "contributions", "results", "explore"),

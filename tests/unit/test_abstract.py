@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.abstract.model import Family, class_means, step_errors
-from diffbisim.abstract.partitions import Metric, balls, medians, pairs
+from diffbisim.abstract.search import Metric, balls, medians, pairs
 from diffbisim.data.examples import four_rooms
 from diffbisim.data.gymnasium import as_env, rollouts
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData

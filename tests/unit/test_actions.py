@@ -144,7 +144,7 @@ def test_common_mass_stays_in_a_first_basis(seed):
 
     Over a metric, what is left of the mass is all that has to be solved.
     """
-    from diffbisim.solvers.exact.game_staying import Original, make_reduced, solve_reduced, staying_basis, staying_full
+    from diffbisim.solvers.exact.game_kernels import Original, make_reduced, solve_reduced, staying_basis, staying_full
     from diffbisim.solvers.exact.simplex import Costs, Tree, is_priced_out, make_work, tree_value
 
     rng = np.random.default_rng(seed)

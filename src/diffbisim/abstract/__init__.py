@@ -1,9 +1,8 @@
 """Abstraction: small MDPs for planning in large ones.
 
-search.py       ``abstract``: candidate partitions, each scored by exact evaluation
+search.py       ``abstract``: candidate partitions (medians, balls, closest pairs), each scored by exact evaluation
 result.py       an abstraction, its losses, and bounds on them
 model.py        the MDP of the classes, and the exact losses of its policies
-partitions.py   candidate partitions: medians, balls and closest pairs in a metric
 """
 
 from diffbisim.abstract.result import AbstractionResult, Candidate

@@ -43,8 +43,6 @@ from diffbisim.planning import (
     action_values,
     chosen_rows,
     improve,
-    optimal_values,
-    policy_values,
     solved_values,
 )
 from diffbisim.solvers import Exact
@@ -200,16 +198,6 @@ def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, fami
     moved += transport_rounding(transports.nodes, transports.unbalanced, transports.clipped)
     seen = np.abs(family.ground - ψ[labels]).sum(axis=-1)
     return np.asarray(((1 - γ) * seen + γ * scale * moved.reshape(mdp.n_actions, n).T) * (1 + ROUNDING))
-
-
-def encoder_errors(mdp: MDP, b: Floats, discount: float) -> Floats:
-    """Return upper bounds on e = max_a [b_a + γ P_a e], (n,)."""
-    return optimal_values(mdp, discount, rewards=b).upper
-
-
-def policy_errors(mdp: MDP, b: Floats, policy: Integers, discount: float) -> Floats:
-    """Return upper bounds on e_π = b_π + γ P_π e_π, (n,)."""
-    return policy_values(mdp, policy, discount, rewards=b).upper
 
 
 def certified_losses(optimal: Values, reached: Values) -> Values:

@@ -3,7 +3,6 @@
 All values are normalized, v = (1-γ) V, so that losses have the scale of the rewards.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,15 @@ from diffbisim.abstract.model import (
     certified_losses,
     class_mdp,
     class_means,
-    encoder_errors,
-    policy_errors,
     step_errors,
 )
-from diffbisim.abstract.partitions import numbered
-from diffbisim.checks import Floats, Integers, check_discount, freeze, policy_table
+from diffbisim.checks import Floats, Integers, check_discount, dense, freeze, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.io.arrays import entry, is_count, is_number, numbers, part, read_json
+from diffbisim.io.arrays import entry, is_count, is_number, json_array, numbers, part, prefixed, read_json
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
 from diffbisim.io.results import check_version
+from diffbisim.lumping import by_first_appearance
 from diffbisim.mdp import MDP
 from diffbisim.planning import Values, action_rewards, optimal_values, policy_values
 from diffbisim.problem import lazy
@@ -145,9 +142,8 @@ class AbstractionResult:
             "diffbisim-abstraction": 1, "discount": self.discount, "method": self.method, "complete": self.complete,
             "candidates": tried,
         }  # fmt: skip
-        arrays = {f"ground.{name}": value for name, value in mdp_arrays(self.ground).items()}
-        arrays |= {"labels": self.labels, "features": self.features, "candidates": partitions}
-        arrays["abstraction"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+        arrays: dict[str, Any] = {"labels": self.labels, "features": self.features, "candidates": partitions}
+        arrays |= {**prefixed("ground.", mdp_arrays(self.ground)), "abstraction": json_array(meta)}
         with replacing(Path(path), binary=True) as file:
             np.savez(file, **arrays)
 
@@ -231,8 +227,7 @@ class AbstractionResult:
     @property
     def bounds(self) -> Floats:
         """The encoder bound e + e_π on :attr:`losses` by state, ``(n,)``; it does not need v*."""
-        e = policy_errors(self.ground, self._step_errors, self.policy[self.labels], self.discount)
-        return np.asarray(self._errors + e + self._planned.short)
+        return self._bounds(self.policy[self.labels], self._planned.short)
 
     @property
     def bound(self) -> float:
@@ -281,8 +276,7 @@ class AbstractionResult:
             certified_losses(best, policy_values(self.ground, actions, self.discount, rewards=r)).upper
             for actions in (lifted, found.lookahead)
         )
-        e = policy_errors(self.ground, self._step_errors, lifted, self.discount)
-        return Transfer(found.abstract, lost, ahead, self._errors + e + found.short)
+        return Transfer(found.abstract, lost, ahead, self._bounds(lifted, found.short))
 
     # --- computed once --------------------------------------------------------------------------------------------
 
@@ -292,7 +286,7 @@ class AbstractionResult:
 
     @lazy
     def _planned(self) -> "_Planned":
-        found = self._ground.plan(self.labels, _stack(self.mdp))
+        found = self._ground.plan(self.labels, np.stack(list(map(dense, self.mdp.transition))))
         r = self._ground.rewards
         lost = (
             certified_losses(self.values, policy_values(self.ground, actions, self.discount, rewards=r))
@@ -307,7 +301,12 @@ class AbstractionResult:
 
     @lazy
     def _errors(self) -> Floats:
-        return encoder_errors(self.ground, self._step_errors, self.discount)
+        return optimal_values(self.ground, self.discount, rewards=self._step_errors).upper
+
+    def _bounds(self, policy: Integers, short: float) -> Floats:
+        """Upper bounds on e + e_π, (n,), for a policy (n,) that is optimal on the classes up to ``short``."""
+        e = policy_values(self.ground, policy, self.discount, rewards=self._step_errors).upper
+        return np.asarray(self._errors + e + short)
 
     @property
     def summary(self) -> Mapping[str, float]:
@@ -339,7 +338,7 @@ def _is_name(value: Any) -> bool:
 
 def _partition(labels: Integers) -> Integers:
     """Check that the classes from a file are numbered by first appearance, so that none is empty."""
-    if not np.array_equal(labels, numbered(labels)):
+    if not np.array_equal(labels, by_first_appearance(labels)):
         raise InvalidData("array 'labels' does not number the classes by first appearance; the file is damaged")
     return labels
 
@@ -349,7 +348,3 @@ def _candidate(row: Any, labels: Integers) -> Candidate:
     kinds = {"method": _is_name, "seed": lambda value: is_count(value, -1), "n_states": is_count}
     found = {k: entry(row, k, kinds.get(k, is_number), "what a search writes") for k in Candidate._fields[:-1]}
     return Candidate(**found, labels=labels)
-
-
-def _stack(mdp: MDP) -> Floats:
-    return np.stack([P if isinstance(P, np.ndarray) else P.toarray() for P in mdp.transition])

@@ -8,27 +8,46 @@ linear system on n states. The search therefore
 
     1. merges states that are exactly equivalent (lumping.py); if at most k classes remain, they are the answer, loss 0
     2. generates candidates: k-medians from many seeds for Ferns' metric U, for |Q* - Q*|, for their sum, and for
-       |Q* - Q*| among states with the same best action; Ferns' balls; greedy pairs
+       |Q* - Q*| among states with the same best action; Ferns' balls; greedy pairs (see below)
     3. scores each by exact evaluation and returns the one with the least loss
 
 For a single known reward this is all that matters. The metric adds a bound for a whole family of rewards
 (``result.bound``, ``result.family_bound``; model.py).
+
+*Candidates* are classes of states that are close in a metric D:
+
+    medians    k-medians: centers are drawn with probability proportional to weight times squared distance to the
+               nearest center (k-means++); then every state is assigned to its nearest center and every center moves to
+               the median of its class, in turn
+    balls      Ferns, Panangaden & Precup (2006): an uncovered state becomes the center of a ball of radius ε that takes
+               all uncovered states in it; ε is the smallest radius for which k balls suffice
+    pairs      the two closest states are merged, then the next two, until k classes are left (Castro 2021,
+               google-research's rl_metrics): single linkage
 """
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from diffbisim.abstract.model import Ground, best_actions, class_mdp
-from diffbisim.abstract.partitions import Metric, balls, medians, numbered, pairs
 from diffbisim.abstract.result import AbstractionResult, Candidate
 from diffbisim.chain import Transitions
-from diffbisim.checks import Floats, Integers, Matrix, as_number, check_count, check_discount, finite_numbers
+from diffbisim.checks import (
+    Floats,
+    Integers,
+    Matrix,
+    check_choice,
+    check_count,
+    check_discount,
+    check_seconds,
+    finite_numbers,
+)
 from diffbisim.distance import distance
 from diffbisim.errors import InvalidArgument, quietly
-from diffbisim.lumping import lump
+from diffbisim.lumping import by_first_appearance, lump
 from diffbisim.mdp import MDP
 from diffbisim.planning import action_rewards
 from diffbisim.problem import lazy
@@ -45,6 +64,12 @@ AFFORDABLE = 5e7
 
 #: Fraction of a time limit for Ferns' metric.
 METRIC = 0.5
+
+#: Maximum number of rounds of k-medians.
+ROUNDS = 30
+
+#: Number of members of a class among which its median is sought.
+FEW = 60
 
 
 def abstract(
@@ -111,16 +136,13 @@ def abstract(
     """
     given = _process(mdp, rewards, unseen)
     γ, ψ = check_discount(discount), _features(given, features)
-    if score not in SCORES:
-        raise InvalidArgument(f"score is {score!r}; use one of {', '.join(map(repr, SCORES))}")
+    check_choice(score, "score", SCORES)
     if labels is not None:
         return _partitioned(given, labels, γ, ψ, n_states, method)
-    if method not in METHODS:
-        raise InvalidArgument(f"method is {method!r}; use one of {', '.join(map(repr, METHODS))}")
-    k = _positive(n_states, "n_states")
-    deadline = time.monotonic() + _seconds(time_limit)
-    search = Search(given, γ, ψ, k, deadline)
-    tried, complete = search.run(method, _positive(restarts, "restarts"), as_generator(rng), progress)
+    check_choice(method, "method", METHODS)
+    k = check_count(n_states, "n_states", 1)
+    search = Search(given, γ, ψ, k, time.monotonic() + check_seconds(time_limit))
+    tried, complete = search.run(method, check_count(restarts, "restarts", 1), as_generator(rng), progress)
     best = min(tried, key=lambda row: getattr(row, score))
     small = class_mdp(given, best.labels)
     return AbstractionResult(given, small, best.labels, γ, best.method, tuple(tried), ψ, complete)
@@ -182,22 +204,22 @@ class Search:
 
     def _candidate(self, method: str, seed: int, labels: Integers) -> Candidate:
         losses = self.ground.losses(labels)
-        return Candidate(method, seed, int(labels.max()) + 1, *losses, numbered(labels[self.merged.labels]))
+        return Candidate(method, seed, int(labels.max()) + 1, *losses, by_first_appearance(labels[self.merged.labels]))
 
     @lazy
-    def by_values(self) -> Metric:
+    def by_values(self) -> "Metric":
         """``max_a |Q*(s,a) - Q*(t,a)|``."""
         return Metric.of_features(self.ground.action_values)
 
     @lazy
-    def by_action(self) -> Metric:
+    def by_action(self) -> "Metric":
         """The same, with states that have different best actions farther apart than any that share it."""
         q = self.ground.action_values
         far = 2 * float(np.ptp(q)) or 1.0
         return Metric.of_features(np.hstack([q, far * np.eye(q.shape[1])[best_actions(q)]]))
 
     @lazy
-    def bisimulation(self) -> Metric:
+    def bisimulation(self) -> "Metric":
         """Ferns' metric for the features, with a tolerance that suffices for clustering."""
         ψ, mdp = self.features, self.merged.mdp
         cost = np.stack([np.abs(ψ[:, None, a] - ψ[None, :, a]).sum(axis=-1) for a in range(mdp.n_actions)])
@@ -249,24 +271,115 @@ def _partitioned(
         raise InvalidArgument(f"labels has shape {given.shape}; pass one label for each of the {mdp.n_states} states")
     if method != "best":
         raise InvalidArgument(f"labels and method={method!r} are both given; leave one of them out")
-    classes = numbered(given)
+    classes = by_first_appearance(given)
     count = int(classes.max()) + 1
-    if n_states is not None and count > _positive(n_states, "n_states"):
+    if n_states is not None and count > check_count(n_states, "n_states", 1):
         raise InvalidArgument(f"labels has {count} classes, more than n_states = {n_states}; leave n_states out")
     losses = Ground.of(mdp, discount).losses(classes)
     tried = (Candidate("labels", -1, count, *losses, classes),)
     return AbstractionResult(mdp, class_mdp(mdp, classes), classes, discount, "labels", tried, features)
 
 
-def _positive(value: Any, name: str) -> int:
-    if value is None or check_count(value, name) == 0:
-        raise InvalidArgument(f"{name} is {value!r}; it must be an integer of at least 1")
-    return int(value)
+# --- candidate partitions -----------------------------------------------------------------------------------------
 
 
-def _seconds(time_limit: float | None) -> float:
-    if time_limit is None:
-        return float("inf")
-    if not as_number(time_limit) >= 0:
-        raise InvalidArgument(f"time_limit is {time_limit!r}; pass seconds, or None for no limit")
-    return float(time_limit)
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """Distances between states; ``between(rows, columns)`` returns a table of that shape."""
+
+    between: Callable[[Integers, Integers], Floats]
+    n: int
+
+    @classmethod
+    def of_table(cls, D: Floats) -> "Metric":
+        return cls(lambda i, j: D[np.ix_(i, j)], len(D))
+
+    @classmethod
+    def of_features(cls, q: Floats) -> "Metric":
+        """The largest difference of features (n, d); for Q*, states with similar values of all actions are close."""
+        from scipy.spatial.distance import cdist
+
+        return cls(lambda i, j: np.asarray(cdist(q[i], q[j], "chebyshev")), len(q))
+
+    def __add__(self, other: "Metric") -> "Metric":
+        return Metric(lambda i, j: self.between(i, j) + other.between(i, j), self.n)
+
+    @property
+    def table(self) -> Floats:
+        """All distances, (n, n)."""
+        everyone = np.arange(self.n)
+        return self.between(everyone, everyone)
+
+
+def medians(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) -> Integers:
+    """Return k classes around weighted medians (fewer if there are fewer distinct states)."""
+    everyone = np.arange(metric.n)
+    centers = _spread(metric, weight, k, rng)
+    labels = np.full(metric.n, -1)
+    for _ in range(ROUNDS):
+        before, labels = labels, metric.between(everyone, centers).argmin(axis=1)
+        if np.array_equal(before, labels):
+            break
+        centers = np.array([
+            _median(metric, weight, np.flatnonzero(labels == j), int(center), rng) for j, center in enumerate(centers)
+        ])  # fmt: skip
+    return by_first_appearance(labels)
+
+
+def _spread(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) -> Integers:
+    """Return the initial centers, which are distinct."""
+    everyone = np.arange(metric.n)
+    centers = [int(rng.choice(metric.n, p=weight / weight.sum()))]
+    nearest = metric.between(everyone, np.array(centers))[:, 0]
+    while len(centers) < k:
+        p = weight * nearest**2
+        if not p.sum() > 0:
+            break
+        centers.append(int(rng.choice(metric.n, p=p / p.sum())))
+        nearest = np.minimum(nearest, metric.between(everyone, np.array(centers[-1:]))[:, 0])
+    return np.array(centers)
+
+
+def _median(metric: Metric, weight: Floats, members: Integers, center: int, rng: np.random.Generator) -> int:
+    """Return the member with the least sum of distances to the others, or the old center if there are no members."""
+    if members.size == 0:
+        return center
+    few = members if members.size <= FEW else np.sort(rng.choice(members, FEW, replace=False))
+    return int(few[(weight[members] @ metric.between(members, few)).argmin()])
+
+
+def balls(D: Floats, k: int, rng: np.random.Generator) -> Integers:
+    """Return k balls of the smallest sufficient radius, centered at states in random order."""
+    order = rng.permutation(len(D))
+    radii = np.unique(D)
+    low, high = 0, radii.size - 1  # the largest radius needs one ball
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _covered(D, order, radii[middle]).max() < k else (middle + 1, high)
+    return by_first_appearance(_covered(D, order, radii[high]))
+
+
+def _covered(D: Floats, order: Integers, radius: float) -> Integers:
+    """Return the ball of every state, numbered in order of creation."""
+    labels, count = np.full(len(D), -1), 0
+    for center in order.tolist():
+        if labels[center] < 0:
+            labels[(D[center] <= radius) & (labels < 0)] = count
+            count += 1
+    return labels
+
+
+def pairs(D: Floats, k: int, rng: np.random.Generator) -> Integers:
+    """Merge closest pairs until k classes are left; ties are broken at random."""
+    from scipy.cluster.hierarchy import cut_tree, linkage
+    from scipy.spatial.distance import squareform
+
+    n = len(D)
+    if n <= k:
+        return np.arange(n)
+    order = rng.permutation(n)
+    near = (D[np.ix_(order, order)] + D[np.ix_(order, order)].T) / 2
+    np.fill_diagonal(near, 0.0)
+    labels = np.empty(n, dtype=np.int64)
+    labels[order] = cut_tree(linkage(squareform(near, checks=False), "single"), n_clusters=[k])[:, 0]
+    return by_first_appearance(labels)

@@ -503,11 +503,12 @@ def two_chains(files: tuple[Path, Path], chains: Iterable[Any]) -> list[Report]:
     ]
 
 
-def problem_options(problem: Any) -> Report:
-    """Return the settings of a problem that is not discounted."""
+def problem_facts(problem: Any) -> Report:
+    """Return the settings of a problem."""
+    facts = {"criterion": problem.criterion, "discount": problem.discount}
     if problem.criterion == "horizon":
-        return {"horizon": problem.n_steps, "weights": problem.weights.tolist()}
-    return {"actions": problem.actions} if problem.criterion == "actions" else {}
+        return {**facts, "horizon": problem.n_steps, "weights": problem.weights.tolist()}
+    return {**facts, "actions": problem.actions} if problem.criterion == "actions" else facts
 
 
 def problem_line(report: Report) -> dict[str, str]:

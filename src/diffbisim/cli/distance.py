@@ -146,22 +146,13 @@ def _starts(chain: Any) -> set[Any]:
 
 
 def _report(result: DistanceResult, files: tuple[Path, Path], cost: str, seconds: float) -> cli.Report:
+    names = ("value", "lower", "upper", "gap", "property_bound", "meaning", "converged")
     return {
-        "value": result.value,
-        "lower": result.lower,
-        "upper": result.upper,
-        "gap": result.gap,
-        "property_bound": result.property_bound,
-        "meaning": result.meaning,
-        "converged": result.converged,
+        **{name: getattr(result, name) for name in names},
         "outcome": result.outcome.name.lower(),
-        "status": result.status,
-        "iterations": result.iterations,
-        "solver": result.solver,
+        **{name: getattr(result, name) for name in ("status", "iterations", "solver")},
         "cost": cost,
-        "criterion": result.problem.criterion,
-        "discount": result.discount,
-        **cli.problem_options(result.problem),
+        **cli.problem_facts(result.problem),
         "chains": cli.two_chains(files, (result.problem.x, result.problem.y)),
         "work": dict(result.work),
         "seconds": round(seconds, 6),

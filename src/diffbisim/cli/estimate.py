@@ -71,22 +71,14 @@ def estimate(
 
 def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: int, seconds: float) -> cli.Report:
     """Return an estimate as a report for JSON."""
+    names = (
+        "value", "lower", "upper", "confidence", "plug_in", "bias", "standard_error", "p_value", "conclusion", "method",
+    )  # fmt: skip
     return {
-        "value": found.value,
-        "lower": found.lower,
-        "upper": found.upper,
-        "confidence": found.confidence,
-        "plug_in": found.plug_in,
-        "bias": found.bias,
-        "standard_error": found.standard_error,
-        "p_value": found.p_value,
-        "conclusion": found.conclusion,
-        "method": found.method,
+        **{name: getattr(found, name) for name in names},
         "replicates": found.replicates.size,
         "cost": cost,
-        "criterion": found.distance.problem.criterion,
-        "discount": found.distance.discount,
-        **cli.problem_options(found.distance.problem),
+        **cli.problem_facts(found.distance.problem),
         "seed": seed,
         "chains": cli.two_chains(files, (found.distance.problem.x, found.distance.problem.y)),
         "seconds": round(seconds, 6),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Integers, check_count, finite_numbers
+from diffbisim.checks import Integers, check_choice, check_count, finite_numbers
 from diffbisim.compress.kinetics import kinetic_model, lagged, metastable_sets
 from diffbisim.compress.result import CompressResult
 from diffbisim.compress.starts import Model, Target, averaged, matched_to_costs
@@ -83,9 +83,8 @@ def aggregate(
     chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
-    if method not in METHODS:
-        raise InvalidArgument(f'method is {method!r}; use "mean" or "kinetic"')
-    X, (classes, names) = lagged(chain, check_lag(lag)), _classes(labels, chain.n_states)
+    check_choice(method, "method", METHODS)
+    X, (classes, names) = lagged(chain, check_count(lag, "lag", 1)), _classes(labels, chain.n_states)
     how = How(discount, cost, None, _weights(X, weights, discount), lag, tol)
     return built(X, classes, METHODS[method], how, names)
 
@@ -144,13 +143,6 @@ def kinetic(X: MarkovChain, k: int, how: How) -> CompressResult:
             UserWarning,
         )
     return built(X, labels, "kinetic", how)
-
-
-def check_lag(lag: Any) -> int:
-    """Check that the lag is a positive integer."""
-    if check_count(lag, "lag") == 0:
-        raise InvalidArgument("lag is 0; give a number of steps, at least 1")
-    return int(lag)
 
 
 class Classes(NamedTuple):

@@ -34,8 +34,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import as_number, check_callback, check_count, check_discount, finite_numbers
-from diffbisim.compress.aggregation import How, check_lag, kinetic
+from diffbisim.checks import (
+    check_callback,
+    check_choice,
+    check_count,
+    check_discount,
+    check_seconds,
+    dense,
+    finite_numbers,
+)
+from diffbisim.compress.aggregation import How, kinetic
 from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
 from diffbisim.compress.kinetics import lagged, metastable_sets
 from diffbisim.compress.result import MODELS, CompressResult, SweepResult
@@ -195,8 +203,8 @@ def compress(
     """
     began = time.monotonic()
     options = Options(
-        rewards, cost, model, check_lag(lag), rng, restarts, max_steps, time_limit, starts, tol, executor, progress,
-        callback, checkpoint, criterion,
+        rewards, cost, model, check_count(lag, "lag", 1), rng, restarts, max_steps, time_limit, starts, tol, executor,
+        progress, callback, checkpoint, criterion,
     )  # fmt: skip
     shared = Shared(_chain(target, target_rewards, unseen), options.lag)
     return _compress(shared, n_states, discount, options, began)
@@ -229,17 +237,14 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
             f"criterion is {options.criterion!r}; compress supports only 'discounted'; compress with a discount near "
             "1, e.g. 0.99, and compute distance(X, small.chain, criterion=...) afterwards"
         )
-    X, k, (rewards, cost) = shared.chain, _positive(n_states, "n_states"), _given(shared.chain, n_states, options)
+    X, k, (rewards, cost) = shared.chain, check_count(n_states, "n_states", 1), _given(shared.chain, n_states, options)
     check_discount(discount)
-    if options.model not in MODELS:
-        raise InvalidArgument(f"model is {options.model!r}; use one of {', '.join(map(repr, MODELS))}")
+    check_choice(options.model, "model", MODELS)
     check_callback(options.callback)
-    restarts, max_steps = _positive(options.restarts, "restarts"), check_count(options.max_steps, "max_steps")
-    if options.time_limit is not None and not as_number(options.time_limit) >= 0:
-        raise InvalidArgument(f"time_limit is {options.time_limit!r}; give seconds, or None for no limit")
+    restarts, max_steps = check_count(options.restarts, "restarts", 1), check_count(options.max_steps, "max_steps")
+    clock = Clock(began, check_seconds(options.time_limit))
     if options.model == "kinetic":
         return kinetic(X, k, How(discount, cost, rewards, None, options.lag, options.tol))
-    clock = Clock(began, np.inf if options.time_limit is None else float(options.time_limit))
     if not isinstance(options.starts, Sequence):
         raise InvalidArgument(f"starts is a {type(options.starts).__name__}; give a list of MarkovChain")
     begun = [_started(Y, k, n, cost is None) for n, Y in enumerate(options.starts)]
@@ -338,13 +343,6 @@ def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
     return MarkovChain(target.transition, initial=target.initial, rewards=rewards, labels=target.labels)
 
 
-def _positive(value: Any, name: str) -> int:
-    """Check that a count is positive."""
-    if check_count(value, name) == 0:
-        raise InvalidArgument(f"{name} is 0; it must be at least 1")
-    return int(value)
-
-
 def _given(X: MarkovChain, k: int, options: Options) -> tuple[Array | None, Array | None]:
     """Return the fixed rewards and costs of the small chain; (None, None) if rewards are learned."""
     rewards, cost = options.rewards, options.cost
@@ -391,7 +389,7 @@ def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
     """Check a start of the user and return it as a model."""
     if not isinstance(Y, MarkovChain) or Y.n_states != k or (learned and Y.rewards is None):
         raise InvalidArgument(f"starts[{number}] must be a MarkovChain of {k} states{' with rewards' * learned}")
-    P = Y.transition if isinstance(Y.transition, np.ndarray) else Y.transition.toarray()
+    P = dense(Y.transition)
     return Model(np.array(P), np.array(Y.initial), np.array(Y.rewards) if learned else None)
 
 
@@ -730,7 +728,7 @@ def compress_sweep(
         known = ", ".join(sorted({*Options._fields, "target_rewards", "unseen"}))
         raise InvalidArgument(f"compress_sweep has no option {name!r}; it has: {known}")
     same = Options(rewards=rewards, **options)
-    shared = Shared(chain, check_lag(same.lag))
+    shared = Shared(chain, check_count(same.lag, "lag", 1))
     learned = isinstance(rewards, str) and rewards == "learn" and isinstance(same.cost, str)
     results: list[CompressResult] = []
     began = time.monotonic()
@@ -738,7 +736,7 @@ def compress_sweep(
         more: dict[str, Any] = {"rewards": rewards(k) if callable(rewards) else rewards}
         if learned and results and same.model != "kinetic":
             more["starts"] = [_padded(results[-1].chain, k), *same.starts]
-            more["restarts"] = (_positive(same.restarts, "restarts") + 1) // 2
+            more["restarts"] = (check_count(same.restarts, "restarts", 1) + 1) // 2
             shared.before = _coarser(shared, results[-1])
         if time_limit is not None:
             left = max(0.0, time_limit - (time.monotonic() - began))

@@ -39,7 +39,7 @@ import scipy.linalg
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Integers
+from diffbisim.checks import Integers, dense
 from diffbisim.errors import InvalidArgument, InvalidChain
 from diffbisim.problem import Array
 from diffbisim.stochastic import submatrix
@@ -262,7 +262,7 @@ def _fundamental(chain: MarkovChain, π: Array, A: Array) -> Array:
     if n > 1:
         centered = (A - law)[rest]
         if n <= DIRECT or not chain.is_sparse:
-            P = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
+            P = dense(chain.transition)
             W[rest] = np.linalg.solve(np.eye(n - 1) - P[np.ix_(rest, rest)], centered)
         else:
             part = sparse.eye_array(n - 1) - submatrix(chain.transition, rest)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diffbisim.chain import MarkovChain
 from diffbisim.compress.kinetics import implied_timescales, slowest_timescale
 from diffbisim.compress.starts import Target, averaged
-from diffbisim.io.arrays import entry, is_count, is_number, numbers
+from diffbisim.io.arrays import entry, is_count, is_number, numbers, prefixed
 from diffbisim.io.npz import chain_arrays
 from diffbisim.io.results import fitting_chain, read_built, write_built
 from diffbisim.lumping import lump
@@ -186,7 +186,7 @@ class CompressResult:
         """Write the result to an ``.npz`` file (arrays and JSON, no pickle); read it with :func:`diffbisim.load`."""
         meta = {"history": [dict(row) for row in self.history], "model": self.model, "lag": self.lag}
         meta |= {} if self.residual is None else {"residual": self.residual}
-        arrays = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
+        arrays = prefixed("chain.", chain_arrays(self.chain))
         arrays |= {} if self.classes is None else {"classes": self.classes}
         write_built(path, "compression", meta, self.distance, arrays)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.checks import check_count, state_rewards
+from diffbisim.checks import check_count, check_probability, state_rewards
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.fitting import empirical_chain, fit
 from diffbisim.fit.result import Array, FitResult
@@ -128,8 +128,7 @@ def identify(
     """
     if not isinstance(data, Transitions):
         raise InvalidArgument(f"data is a {type(data).__name__}; pass Transitions, or fit a chain with diffbisim.fit")
-    if not 0.0 < level < 1.0:
-        raise InvalidArgument(f"level is {level!r}; it must lie strictly between 0 and 1, e.g. level=0.95")
+    check_probability(level, "level")
     rewards = state_rewards(rewards, data.n_states, data.labels)
     asked = {"cost": cost, "discount": discount, "initial": initial, "rewards": rewards, "unseen": unseen, **options}
     if kernel is None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidData
-from diffbisim.io.arrays import entry, is_row, part
+from diffbisim.io.arrays import entry, is_row, part, prefixed
 from diffbisim.io.npz import chain_arrays
 from diffbisim.io.results import fitting_chain, read_built, write_built
 from diffbisim.results import DistanceResult, HasStatus, Status
@@ -66,8 +66,7 @@ class FitResult(HasStatus):
     def save(self, path: str | Path) -> None:
         """Write everything except the module to an ``.npz`` file (arrays and JSON, no pickle) for `diffbisim.load`."""
         meta = {"outcome": self.outcome.name, "history": [dict(row) for row in self.history], "work": dict(self.work)}
-        arrays = {f"chain.{name}": value for name, value in chain_arrays(self.chain).items()}
-        arrays |= {f"parameters.{name}": value for name, value in self.parameters.items()}
+        arrays = prefixed("chain.", chain_arrays(self.chain)) | prefixed("parameters.", self.parameters)
         write_built(path, "fit", meta, self.distance, arrays)
 
     @classmethod

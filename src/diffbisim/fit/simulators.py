@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, as_number, check_count, finite_numbers
+from diffbisim.checks import Floats, check_count, check_probability, finite_numbers
 from diffbisim.continuous import TOLERANCE, halves_of, on_cells
 from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver
@@ -123,10 +123,8 @@ def fit_simulator(
         simulate, start = _with_coefficients(simulate, data)
     first = np.atleast_1d(np.asarray(start, dtype=np.float64))
     first = finite_numbers(first, (first.size,), name="start", per="parameter", error=InvalidArgument)
-    if check_count(splits, "splits") < 2 or not 0 < as_number(confidence) < 1:
-        raise InvalidArgument(
-            f"splits is {splits} and confidence is {confidence}; splits must be at least 2 and 0 < confidence < 1"
-        )
+    check_count(splits, "splits", 2)
+    check_probability(confidence, "confidence")
     cells = quantize(paths, n_states=n_states, rng=int(generator.integers(2**31)))
     search = _Search(cells, simulate, feature_cost(cells.centers, cells.centers, cost), discount)
     size = np.where(first == 0.0, 1.0, np.abs(first))

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, policy_table
+from diffbisim.checks import Floats, dense, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult
-from diffbisim.io.arrays import entry, part
+from diffbisim.io.arrays import entry, part, prefixed
 from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
 from diffbisim.io.results import read_built, write_built
 from diffbisim.mdp import MDP
@@ -76,7 +76,7 @@ class ImitationResult(HasStatus):
         arrays: dict[str, Any] = {"policy": self.policy}
         for a, P in enumerate(self.mdp.transition):
             chain = MarkovChain(P, initial=self.mdp.initial, labels=self.mdp.labels)
-            arrays |= {f"action{a}.{name}": value for name, value in chain_arrays(chain).items()}
+            arrays |= prefixed(f"action{a}.", chain_arrays(chain))
         if self.mdp.rewards is not None:
             arrays["rewards"] = self.mdp.rewards
         if self.mdp.actions is not None:
@@ -131,7 +131,7 @@ def reward_and_visits(distance: DistanceResult, everywhere: bool = True) -> tupl
         visits = distance.coupling.potential_weights(distance.occupancy).sum(axis=0)
     G: Any = distance.gradient.transition_y
     per_visit = np.divide(-1.0, visits, out=np.zeros_like(visits), where=visits > 0)
-    return per_visit[:, None] * (G if isinstance(G, np.ndarray) else G.toarray()), visits
+    return per_visit[:, None] * dense(G), visits
 
 
 @dataclass(frozen=True, eq=False)

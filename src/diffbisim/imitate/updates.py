@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from diffbisim.checks import check_choice
 from diffbisim.errors import InvalidArgument
 from diffbisim.imitate.learner import Evaluation, Learner, TabularLearner
 from diffbisim.imitate.objective import PolicyObjective
@@ -270,8 +271,7 @@ UPDATES: dict[str, Update] = {
 def make_update(update: Any) -> Update:
     """Return the update with this name, or the given object."""
     if isinstance(update, str):
-        if update not in UPDATES:
-            raise InvalidArgument(f"update is {update!r}; use one of {', '.join(map(repr, UPDATES))}")
+        check_choice(update, "update", UPDATES)
         return UPDATES[update]
     if not isinstance(update, Update):
         raise InvalidArgument(

@@ -161,9 +161,19 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def json_array(value: Any) -> NDArray[np.uint8]:
+    """Return a value as JSON in an array of UTF-8 bytes, the inverse of :func:`read_json`."""
+    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
 def part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
     """Return the arrays whose names start with the prefix, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the arrays with the prefix before their names, the inverse of :func:`part`."""
+    return {prefix + name: value for name, value in arrays.items()}
 
 
 # --- validation -------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ A timed chain has ``sizes``, the numbers of states at each time, and the concate
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import scipy.sparse as sp
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidData
 from diffbisim.io import limits
-from diffbisim.io.arrays import numbers, read_archive, read_json
+from diffbisim.io.arrays import json_array, numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.mdp import MDP
 from diffbisim.timed import TimedChain
@@ -44,7 +43,7 @@ def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
 
 def label_array(labels: Sequence[Hashable]) -> Any:
     """Return labels as an array of JSON bytes."""
-    return np.frombuffer(json.dumps([_tagged(label) for label in labels]).encode(), dtype=np.uint8)
+    return json_array([_tagged(label) for label in labels])
 
 
 def labels_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:

@@ -8,7 +8,6 @@ the solver's state before compiled code uses it (the ``restore`` of its coupling
 verified too.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,19 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidData
-from diffbisim.io.arrays import entry, is_count, is_history, is_number, is_row, numbers, part, read_archive, read_json
+from diffbisim.io.arrays import (
+    entry,
+    is_count,
+    is_history,
+    is_number,
+    is_row,
+    json_array,
+    numbers,
+    part,
+    prefixed,
+    read_archive,
+    read_json,
+)
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
 from diffbisim.problem import AverageProblem, Problem, TotalProblem
@@ -63,10 +74,9 @@ def write_built(
     path: str | Path, kind: str, meta: Mapping[str, Any], distance: DistanceResult, arrays: Mapping[str, Any]
 ) -> None:
     """Write a result that contains a distance, atomically."""
-    below = {f"distance.{name}": value for name, value in distance.arrays().items()}
-    text = np.frombuffer(json.dumps({f"diffbisim-{kind}": 1, **meta}).encode(), dtype=np.uint8)
+    text = json_array({f"diffbisim-{kind}": 1, **meta})
     with replacing(Path(path), binary=True) as file:
-        np.savez(file, **{**arrays, **below, kind: text})
+        np.savez(file, **{**arrays, **prefixed("distance.", distance.arrays()), kind: text})
 
 
 def read_built(arrays: dict[str, Any], kind: str) -> tuple[dict[str, Any], DistanceResult]:

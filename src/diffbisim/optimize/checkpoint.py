@@ -36,6 +36,7 @@ import scipy.sparse as sp
 from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import BIT_GENERATORS, Stream
 from diffbisim.errors import InvalidData
+from diffbisim.io.arrays import json_array
 from diffbisim.io.files import remove_abandoned, replacing
 from diffbisim.io.npz import chain_arrays, chain_from_arrays
 from diffbisim.io.results import opened, result_from_arrays
@@ -110,9 +111,8 @@ class Checkpoint:
         """Replace the file atomically."""
         arrays: dict[str, Any] = {}
         held = {"version": VERSION, "kind": self.kind, "facts": self.facts, "state": pack(state, "state", arrays)}
-        text = np.frombuffer(json.dumps(held).encode(), dtype=np.uint8)
         with replacing(self.path, binary=True) as file:
-            np.savez(file, checkpoint=text, **arrays)
+            np.savez(file, checkpoint=json_array(held), **arrays)
 
 
 #: Classes that are stored by their fields; a class name in a file can refer only to one of these.

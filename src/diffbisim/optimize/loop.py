@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from diffbisim.checks import check_count
-from diffbisim.errors import InvalidArgument
 from diffbisim.optimize.checkpoint import Session
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import Status
@@ -135,8 +134,7 @@ class Watch:
     every: int = 10
 
     def __post_init__(self) -> None:
-        if check_count(self.every, "every") == 0:
-            raise InvalidArgument("every is 0; the number of steps between checkpoints must be at least 1")
+        check_count(self.every, "every", 1)
 
     def run(
         self, run: Run, session: Session, state: Mapping[str, Any] | None, beside: Mapping[str, Any] | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.checks import Floats
+from diffbisim.checks import Floats, dense
 from diffbisim.errors import InvalidArgument
 from diffbisim.plot.style import NAMED, own
 
@@ -61,7 +61,7 @@ def chain(
     if n > MOST:
         raise InvalidArgument(f"the chain has {n} states, but a graph shows up to {MOST}; lump or compress it first")
     ax = own(ax, 5.4, 5.0)
-    P: Floats = chain.transition if isinstance(chain.transition, np.ndarray) else chain.transition.toarray()
+    P: Floats = dense(chain.transition)
     place, radius = _layout(chain, P, layout), _radii(chain.occupancy(discount))
     reach = float(np.ptp(place, axis=0).max()) or 1.0
     radius *= _room(place, reach)

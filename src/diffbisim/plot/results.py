@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diffbisim.checks import dense
 from diffbisim.errors import InvalidArgument
-from diffbisim.ordering import by_barycenter
+from diffbisim.explore import by_barycenter
 from diffbisim.plot.style import BLUE, GRAY, VERMILION, heat_map, own, plain, shades, whole_numbers
 
 if TYPE_CHECKING:
@@ -136,9 +137,9 @@ def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axe
         return ax
     x, y = pair
     plan = found.plan(x, y)
-    dense = plan if isinstance(plan, np.ndarray) else plan.toarray()
-    _shares(ax, dense, r"plan $\Pi_{xy}(x', y')$", found.problem.x, found.problem.y)
-    ax.images[-1].set_clim(0.0, float(dense.max()))
+    table = dense(plan)
+    _shares(ax, table, r"plan $\Pi_{xy}(x', y')$", found.problem.x, found.problem.y)
+    ax.images[-1].set_clim(0.0, float(table.max()))
     ax.set(xlabel="next state $y'$ of Y", ylabel="next state $x'$ of X")
     here, there = (chain.label(chain.index(k)) for chain, k in ((found.problem.x, x), (found.problem.y, y)))
     ax.set_title(f"from $x$ = {here}, $y$ = {there}", fontsize=10)

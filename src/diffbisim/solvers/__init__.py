@@ -37,7 +37,7 @@ REGISTRY = {
             "TrackedCoupling": "exact.tracking",
             "AverageCoupling": "exact.average",
             "TotalCoupling": "exact.total",
-            "GameCoupling": "exact.game_coupling",
+            "GameCoupling": "exact.games",
             "HorizonCoupling": "exact.horizon",
         },
     ),

@@ -75,7 +75,7 @@ class Path(NamedTuple):
     error: float  # difference between the sum and the distance before scaling
 
 
-def row_distances(table: Array, cells: Cells, difference: Array, threads: int | None = None) -> Array:
+def row_distances(table: Array, cells: Cells, difference: Array) -> Array:
     """Return W (B, R), the transport costs between differing rows under the pseudometric `table` (n, n).
 
     `difference` (B, K) holds B versions of P_X - P_Y on the cells; entries at the level of rounding are set to zero in
@@ -94,7 +94,7 @@ def row_distances(table: Array, cells: Cells, difference: Array, threads: int | 
     W = np.ascontiguousarray(table / scale)
     items = Items.of(sides[0], sides[1], len(table), sort_keys(W))._replace(listed=listed * (out.size + 1))
     values = np.empty(listed.size)
-    Transports(items, threads).solve(W.ravel(), values, PRICE)
+    Transports(items).solve(W.ravel(), values, PRICE)
     out.ravel()[listed] = scale * values
     return out
 

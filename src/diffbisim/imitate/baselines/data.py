@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.checks import Floats, Integers, check_count, check_discount, distribution, freeze
+from diffbisim.checks import Floats, Integers, check_count, check_discount, dense, distribution, freeze
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.imitate.expert import observed_chain
 from diffbisim.mdp import MDP
@@ -123,7 +123,7 @@ class OfflineData:
         """Return the limit of infinitely many transitions of `policy` (uniformly random by default)."""
         pi = mdp._policy(mdp.uniform_policy() if policy is None else policy)
         rho = mdp.induced_chain(pi).occupancy(discount)
-        weights = (rho[:, None] * pi).T[:, :, None] * _dense(mdp)
+        weights = (rho[:, None] * pi).T[:, :, None] * np.stack(list(map(dense, mdp.transition)))
         return cls(mdp, pi, freeze(weights))
 
     @property
@@ -139,7 +139,7 @@ class OfflineData:
     @property
     def dynamics(self) -> Floats:
         """The dynamics T, dense, of shape (n_actions, n, n)."""
-        return _dense(self.mdp)
+        return np.stack(list(map(dense, self.mdp.transition)))
 
     def occupancy(self, discount: float) -> Floats:
         """Return ρ_I(s,a) of shape (n, n_actions), the occupancy of the behavior policy in the estimated MDP."""
@@ -181,8 +181,7 @@ def _expert_pairs(expert: Any, mdp: MDP, discount: float) -> Floats:
     n = mdp.n_states
     if isinstance(expert, MarkovChain):
         _same_states(expert.n_states, n)
-        nu = expert.transition_occupancy(discount)
-        return nu if isinstance(nu, np.ndarray) else np.asarray(nu.toarray())
+        return np.asarray(dense(expert.transition_occupancy(discount)))
     if isinstance(expert, np.ndarray):
         if expert.shape != (n, n):
             raise InvalidData(
@@ -228,7 +227,3 @@ def _shares(table: Any, sums: Any, n: int) -> Floats:
     """Return table / sums, and 1/n where the sum is zero."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(sums > 0.0, table / np.where(sums > 0.0, sums, 1.0), 1.0 / n), dtype=np.float64)
-
-
-def _dense(mdp: MDP) -> Floats:
-    return np.stack([P if isinstance(P, np.ndarray) else P.toarray() for P in mdp.transition])

@@ -80,8 +80,7 @@ class Control:
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("steps", "rounds", "demonstrations", "grid", "horizon")}
         for name, count in counts.items() | {"cells": self.cells or CELLS}.items():
-            if check_count(count, f"sampling.{name}") < 1:
-                raise InvalidArgument(f"sampling.{name} is 0; it must be at least 1")
+            check_count(count, f"sampling.{name}", 1)
         if not 0 <= self.explore <= 1 or self.shift < 0:
             raise InvalidArgument(
                 f"sampling.explore is {self.explore!r} and sampling.shift is {self.shift!r}; explore must be between 0 "

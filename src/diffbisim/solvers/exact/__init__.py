@@ -7,8 +7,7 @@
     coupling.py     plans, potentials and occupancies of a solution
     batch.py        many small problems in one call
     cluster.py      one problem on many machines
-    checkpoint.py   the file from which a killed run resumes
-    games.py        strategy iteration for MDPs with actions; game_kernels.py, game_staying.py, game_coupling.py
+    games.py        strategy iteration for MDPs with actions; game_kernels.py
     tracking.py     one step at a time along a changing chain (single loops)
     undiscounted.py recurrence, and Newton's steps without a discount
     average.py      the least average cost, by closed classes of pairs
@@ -23,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from diffbisim.checks import as_number, check_flag
+from diffbisim.checks import check_flag, check_seconds
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult
@@ -85,8 +84,7 @@ class Exact:
     def __post_init__(self) -> None:
         check_options(self, "tol", "max_iterations", "threads")
         check_flag(self.reachable, "reachable")
-        if self.time_limit is not None and not as_number(self.time_limit) >= 0:
-            raise InvalidArgument(f"time_limit is {self.time_limit!r}; pass seconds, or None for no limit")
+        check_seconds(self.time_limit)
 
     def solve(
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None

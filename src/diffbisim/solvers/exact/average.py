@@ -39,12 +39,13 @@ from scipy.sparse.csgraph import connected_components
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy, on_support
-from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy
+from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
+from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import Items, Transports
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
@@ -57,8 +58,6 @@ from diffbisim.solvers.exact.undiscounted import (
     known_by,
     leaving_chain,
     pair_classes,
-    restored_start,
-    restored_trees,
     scaled_cost,
     settled,
 )
@@ -128,13 +127,9 @@ class AverageCost(Run):
 
     def _begin_transient(self, transports: Transports, warm: DistanceResult | None) -> None:
         """Set up the equation of the transient pairs."""
-        problem, pairs, chains = self.problem, self.split.transient, (self.problem.x, self.problem.y)
+        problem, pairs = self.problem, self.split.transient
         self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
-        sides = [Leaving.of(c, r, problem.blur) for c, r in zip(chains, self.split.recurrent, strict=True)]
-        self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
-        self.times = np.add.outer(sides[0].time, sides[1].time).ravel()[pairs] * (1 + 1e-9)
-        self.time = sum(float(c.initial @ side.time) for c, side in zip(chains, sides, strict=True)) * (1 + 1e-9)
-        self.longest = sum(float(side.time.max()) for side in sides)
+        self.leaving = Leaving.of(problem, self.split.recurrent, pairs)
         if warm is not None and isinstance(warm.problem, AverageProblem):
             table = warm.values.ravel()[pairs] / (problem.scale or 1.0)
             self.g[pairs] = np.where(np.isfinite(table), table, 0.0)
@@ -176,19 +171,19 @@ class AverageCost(Run):
         self.g[part.pairs] = np.clip(self.g[part.pairs], self.gain.min(), self.gain.max())
         part.improve()
         off = np.maximum(part.change + part.error, part.below - part.change)
+        fall, _, time, longest = self.leaving
         with np.errstate(all="ignore"):
-            worst = float(np.where(self.fall > 0, off / self.fall, np.inf).max()) if part.solved else np.inf
+            worst = float(np.where(fall > 0, off / fall, np.inf).max()) if part.solved else np.inf
         self.worst = worst
-        self.half += worst * self.time
-        self.extra = worst * max(self.longest - self.time, 0.0) if worst < np.inf else 0.0
-        slowest = float(self.fall.min())
-        self.floor += 4 * part.error * self.longest / slowest if slowest > 0 else np.inf
+        self.half += worst * time
+        self.extra = worst * max(longest - time, 0.0) if worst < np.inf else 0.0
+        slowest = float(fall.min())
+        self.floor += 4 * part.error * longest / slowest if slowest > 0 else np.inf
 
     def check(self, iteration: int) -> Check:
         """Compute the distance for the table of gains and its bounds; the gap is that of the whole table."""
         bounds = self.start.solve(self.g, self.half)
-        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
-        return Check(row, bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
+        return Check(bounds.row(self.work), bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
 
     def evaluate(self) -> None:
         """Compute the next tables."""
@@ -208,7 +203,7 @@ class AverageCost(Run):
             low[self.closed.pairs], high[self.closed.pairs] = 0.0, 1.0
         if self.transient is not None:
             half = float((self.high - self.low).max()) / 2 if self.closed.solved else np.inf
-            off = half + self.worst * self.times
+            off = half + self.worst * self.leaving.times
             low[self.transient.pairs] -= off
             high[self.transient.pairs] += off
         return low, high
@@ -277,9 +272,7 @@ class AverageCoupling(Coupling):
         problem = self.problem
         table = np.clip(problem.scale * np.minimum(self.g, 1.0), float(problem.cost.min()), problem.scale)
         if not self.everything:
-            known = np.zeros(table.size, bool)
-            known[self.split.closed] = known[self.split.transient] = True
-            table[~known] = np.nan
+            hide_others(table, self.split.closed, self.split.transient)
         return frozen(table.reshape(problem.shape))
 
     @lazy
@@ -296,15 +289,12 @@ class AverageCoupling(Coupling):
         """The bias W in the units of the cost, (n_X, n_Y), with minimum zero on every class; NaN elsewhere."""
         table = self.problem.scale * self.W
         if self.split.closed.size:
-            known = np.zeros(table.size, bool)
-            known[self.split.closed] = True
-            table[~known] = np.nan
+            hide_others(table, self.split.closed)
         return table.reshape(self.problem.shape)
 
     @property
     def start(self) -> Start:
-        f, g = self._start.potentials(self.g.reshape(self.problem.shape) if self.everything else None)
-        return Start(self._start.plan(), self.problem.scale * f, self.problem.scale * g)
+        return self._start.solution(self.g, self.everything)
 
     def _part(self, x: int, y: int) -> ExactCoupling:
         z, transient = x * self.problem.shape[1] + y, self.split.transient
@@ -323,9 +313,7 @@ class AverageCoupling(Coupling):
     @lazy
     def _law(self) -> tuple[Array, Array]:
         """The long-run law of the best coupling, and its expected visits to transient pairs; both (n_X*n_Y,)."""
-        entered, visits = np.zeros(self.g.size), np.zeros(self.g.size)
-        i, j, mass = self._start.transport.cells()
-        entered[self._start.cells[i, j]] = mass
+        entered, visits = self._start.law(), np.zeros(self.g.size)
         transports, pairs = self.solved.transient, self.split.transient
         if transports is not None:
             source = np.append(entered[pairs], 0.0)
@@ -384,21 +372,15 @@ class AverageCoupling(Coupling):
         if self.solved.transient is not None:
             more = self.solved.transient.weighted_potentials(self.g, weights[self.split.transient], None)
             by_x, by_y = by_x + more[0], by_y + more[1]
-        by_x, by_y = self.problem.scale * by_x, self.problem.scale * by_y
-        if everywhere:
-            return by_x, by_y
-        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+        return self._by_transition(self.problem.scale * by_x, self.problem.scale * by_y, everywhere)
 
     # --- files -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        start = self._start.transport.tree
-        arrays = {"W": self.W, "g": self.g, "reachable": np.array(not self.everything)}
-        for prefix, trees in (("", self.solved.closed.trees), ("start.", start)):
-            arrays |= {f"{prefix}{name}": getattr(trees, name) for name in ("child", "parent", "flow")}
-        if self.solved.transient is not None:
-            trees = self.solved.transient.trees
-            arrays |= {f"transient.{name}": getattr(trees, name) for name in ("child", "parent", "flow")}
+        arrays = {"W": self.W, "g": self.g, "reachable": np.array(not self.everything), **self._start.state()}
+        for prefix, transports in zip(("", "transient."), self.solved, strict=True):
+            if transports is not None:
+                arrays |= {f"{prefix}{name}": getattr(transports.trees, name) for name in Tree._fields}
         return arrays
 
     @classmethod
@@ -408,8 +390,8 @@ class AverageCoupling(Coupling):
         numbers(arrays, "g", (problem.cost.size,), least=0.0, most=1.0)
         split = Split.of(problem, bool(numbers(arrays, "reachable", (), np.bool_)))
         items, transient = split.items(problem)
-        n_y, start = problem.shape[1], restored_start(problem, arrays)
-        others = None if transient is None else restored_trees(transient, arrays, "transient.", n_y)
-        solved = Solved(restored_trees(items, arrays, "", n_y), others)
+        n_y, start = problem.shape[1], StartTransport.restore(problem, arrays)
+        others = None if transient is None else restore_trees(Transports(transient), arrays, n_y, "transient.")
+        solved = Solved(restore_trees(Transports(items), arrays, n_y), others)
         start.solve(arrays["g"], 0.0)
         return cls(problem, split, solved, np.array(arrays["W"]), np.array(arrays["g"]), start)

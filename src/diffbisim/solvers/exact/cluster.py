@@ -37,11 +37,10 @@ from diffbisim.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_l
 from diffbisim.problem import Array, Problem, lazy
 from diffbisim.results import DistanceResult
 from diffbisim.solvers.base import Callback, finish
-from diffbisim.solvers.exact.checkpoint import Checkpoint
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
 from diffbisim.solvers.exact.pairs import begin, extremes, pair_chain, pair_items
-from diffbisim.solvers.exact.solver import PolicyIteration
+from diffbisim.solvers.exact.solver import Checkpoint, PolicyIteration
 from diffbisim.solvers.exact.transports import NO_NUMBERS, Items, Transports
 from diffbisim.solvers.krylov import Operator
 from diffbisim.stochastic import Successors

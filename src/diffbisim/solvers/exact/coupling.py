@@ -13,7 +13,8 @@ from scipy import sparse
 
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy, on_support
+from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
+from diffbisim.results import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
 from diffbisim.solvers.exact.pairs import begin, bellman, extremes, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
@@ -43,6 +44,10 @@ class Bounds(NamedTuple):
     upper: float
     gap: float  # relative to the largest cost, including the rounding of both bounds
 
+    def row(self, work: Mapping[str, int]) -> Row:
+        """A row of the history."""
+        return Row({"value": self.value, "lower": self.lower, "upper": self.upper, **work})
+
 
 class StartTransport:
     """The transport between the two start distributions, solved again for every table."""
@@ -52,6 +57,23 @@ class StartTransport:
         self.rows, self.cols = np.flatnonzero(problem.x.initial), np.flatnonzero(problem.y.initial)
         self.cells = self.rows[:, None] * problem.shape[1] + self.cols
         self.transport = Transport(problem.x.initial[self.rows], problem.y.initial[self.cols])
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The tree, by its names in files."""
+        return {f"start.{name}": part for name, part in self.transport.tree._asdict().items()}
+
+    @classmethod
+    def restore(cls, problem: Any, arrays: Arrays) -> Self:
+        """The inverse of :meth:`state`, checked."""
+        rows = [Successors.of(law[None, :]) for law in (problem.x.initial, problem.y.initial)]
+        items = Items.of(rows[0], rows[1], problem.shape[1], (problem.x.initial, problem.y.initial))
+        _, what = unfit(Transports(items, 1, index=np.int32), arrays, "start.", True)
+        if what:
+            raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
+        start = cls(problem)
+        for part, name in zip(start.transport.tree, Tree._fields, strict=True):
+            part[:] = arrays[f"start.{name}"]
+        return start
 
     def solve(self, U: Array, half_gap: float) -> Bounds:
         """The distance for a table U that is known up to ``half_gap``; if infinite, bounds for any distance."""
@@ -73,6 +95,10 @@ class StartTransport:
         i, j, mass = self.transport.cells()
         return sparse.coo_array((mass.copy(), (self.rows[i], self.cols[j])), shape=self.problem.shape)
 
+    def law(self) -> Array:
+        """The same as a law of pairs, (n_X*n_Y,)."""
+        return np.asarray(self.plan().toarray()).ravel()
+
     def potentials(self, table: Array | None) -> tuple[Array, Array]:
         """f (n_X,) and g (n_Y,); off the supports, c-transforms of a ``table (n_X, n_Y)``, or NaN without one."""
         f, g = self.transport.potentials()
@@ -83,6 +109,11 @@ class StartTransport:
             full_g[:] = (table[self.rows] - f[:, None]).min(axis=0)
         full_f[self.rows], full_g[self.cols] = f, g
         return full_f, full_g
+
+    def solution(self, U: Array, complete: bool) -> Start:
+        """Plan and potentials in the user's units; ``complete`` if all entries of the flat table U are known."""
+        f, g = self.potentials(U.reshape(self.problem.shape) if complete else None)
+        return Start(self.plan(), self.problem.scale * f, self.problem.scale * g)
 
 
 class ExactCoupling(Coupling):
@@ -108,25 +139,22 @@ class ExactCoupling(Coupling):
         return cls(problem, transports, U, start, 0.0)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        trees, start = self.transports.trees, self._start.transport.tree
-        flow = self.transports.flow
+        trees, pairs = self.transports.trees, self.transports.items.listed
         return {
-            "U": self.U, "pair": self.transports.items.listed, "child": trees.child, "parent": trees.parent,
-            "flow": flow, "start.child": start.child, "start.parent": start.parent, "start.flow": start.flow,
+            "U": self.U, "pair": pairs, "child": trees.child, "parent": trees.parent, "flow": self.transports.flow,
+            **self._start.state(),
         }  # fmt: skip
 
     @classmethod
     def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of :meth:`state`. The list of pairs follows from the problem, and the file must agree with it."""
-        check_exact(problem, arrays, cls.feasible)
-        transports = begin(problem, arrays["pair"].size > 0, None, None, narrow=cls.feasible)
-        for part, name in zip(transports.trees[1:], ("child", "parent", "flow"), strict=True):
-            if part.size:  # narrow trees have no flows
-                part[:] = arrays[name]
-        transports.basis = Basis.FEASIBLE
-        start = StartTransport(problem)
-        for part, name in zip(start.transport.tree, Tree._fields, strict=True):
-            part[:] = arrays[f"start.{name}"]
+        n_x, n_y = problem.shape
+        numbers(arrays, "U", (n_x * n_y,))
+        transports = begin(problem, listed_pairs(arrays).size > 0, None, None, narrow=cls.feasible)
+        if not np.array_equal(arrays["pair"], transports.items.listed):
+            raise InvalidData("array 'pair' does not list the pairs that the starts can reach")
+        restore_trees(transports, arrays, n_y, feasible=cls.feasible)
+        start = StartTransport.restore(problem, arrays)
         start.solve(arrays["U"], 0.0)
         return cls(problem, transports, arrays["U"], start, 0.0)
 
@@ -135,9 +163,7 @@ class ExactCoupling(Coupling):
         problem = self.problem
         table = np.clip(problem.scale * np.minimum(self.U, 1.0), float(problem.cost.min()), problem.scale)
         if not self.complete:
-            inside = np.zeros(table.size, bool)
-            inside[self.transports.items.listed] = True
-            table[~inside] = np.nan
+            hide_others(table, self.transports.items.listed)
         return frozen(table.reshape(problem.shape))
 
     @lazy
@@ -157,8 +183,7 @@ class ExactCoupling(Coupling):
 
     @property
     def start(self) -> Start:
-        f, g = self._start.potentials(self.U.reshape(self.problem.shape) if self.complete else None)
-        return Start(self._start.plan(), self.problem.scale * f, self.problem.scale * g)
+        return self._start.solution(self.U, self.complete)
 
     def _item(self, x: int, y: int) -> int:
         """The number of a pair's transport."""
@@ -173,32 +198,15 @@ class ExactCoupling(Coupling):
         return k
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
-        tree, (rows, cols) = self.transports.tree(self._item(x, y)), self._supports(x, y)
-        u, v = tree.child.astype(np.int64), tree.parent.astype(np.int64)
-        i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
-        return sparse.coo_array((tree.flow, (rows[i], cols[j])), shape=self.problem.shape)
-
-    def _supports(self, x: int, y: int) -> tuple[Integers, Integers]:
-        side_x, side_y = self.transports.items.x, self.transports.items.y
-        return (
-            side_x.indices[side_x.indptr[x] : side_x.indptr[x + 1]],
-            side_y.indices[side_y.indptr[y] : side_y.indptr[y + 1]],
-        )
+        return plan_of(self.transports, self._item(x, y), self.problem.shape)
 
     def potentials(self, x: int, y: int) -> tuple[Array, Array]:
-        f, g = (np.empty(n) for n in self.problem.shape)
-        item_potentials(self._item(x, y), self.transports.items, self.transports.trees, self.U, f, g)
-        if not self.complete:  # off the supports a c-transform would need pairs that were not solved
-            rows, cols = self._supports(x, y)
-            f[~np.isin(np.arange(f.size), rows)] = np.nan
-            g[~np.isin(np.arange(g.size), cols)] = np.nan
+        f, g = potentials_of(self.transports, self._item(x, y), self.U, self.problem.shape, self.complete)
         return self.problem.scale * f, self.problem.scale * g
 
     def occupancy(self) -> Array:
         """m = (1-γ) m_0 + γ Πᵀ m; exactly zero where the optimal coupling never goes."""
-        listed, start = self.transports.items.listed, np.zeros(self.U.size)
-        i, j, mass = self._start.transport.cells()
-        start[self._start.cells[i, j]] = mass
+        listed, start = self.transports.items.listed, self._start.law()
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if self.transports.size > 20_000 else 1e-13  # but on small grids full precision is cheap
         chain = pair_chain(self.transports, self.problem.discount)
@@ -227,9 +235,45 @@ class ExactCoupling(Coupling):
         )
         by_x *= self.problem.scale
         by_y *= self.problem.scale
-        if everywhere:
-            return by_x, by_y
-        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+        return self._by_transition(by_x, by_y, everywhere)
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def _supports(items: Items, k: int) -> tuple[Integers, Integers]:
+    """The successors of the two rows of item k."""
+    x, y = items.x, items.y
+    i, j = divmod(int(items.listed[k]) if items.listed.size else k, y.indptr.size - 1)
+    return x.indices[x.indptr[i] : x.indptr[i + 1]], y.indices[y.indptr[j] : y.indptr[j + 1]]
+
+
+def plan_of(transports: Transports, k: int, shape: tuple[int, int]) -> sparse.coo_array:
+    """The plan of item k, between distributions on all states."""
+    tree, (rows, cols) = transports.tree(k), _supports(transports.items, k)
+    u, v = tree.child.astype(np.int64), tree.parent.astype(np.int64)
+    i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
+    return sparse.coo_array((tree.flow, (rows[i], cols[j])), shape=shape)
+
+
+def potentials_of(
+    transports: Transports, k: int, U: Array, shape: tuple[int, int], complete: bool
+) -> tuple[Array, Array]:
+    """The potentials of item k for the table U; NaN off the supports unless the table is ``complete``."""
+    f, g = (np.empty(n) for n in shape)
+    item_potentials(k, transports.items, transports.trees, U, f, g)
+    if not complete:  # off the supports a c-transform would need pairs that were not solved
+        for potential, support in zip((f, g), _supports(transports.items, k), strict=True):
+            hide_others(potential, support)
+    return f, g
+
+
+def hide_others(table: Array, *known: Integers) -> None:
+    """Set the entries of a flat table to NaN where they are not known."""
+    hidden = np.ones(table.size, bool)
+    for part in known:
+        hidden[part] = False
+    table[hidden] = np.nan
 
 
 def enclosing(values: Array, low: Array, high: Array, within: tuple[float, float]) -> tuple[Array, Array]:
@@ -247,36 +291,32 @@ def _outward(bound: float, to: float) -> float:
 # --- checks of files ----------------------------------------------------------------------------------------------
 
 
-def check_exact(problem: Problem, arrays: Arrays, feasible: bool = True) -> None:
-    """Check trees, flows, table and pairs of the exact solver; flows may be negative unless ``feasible``."""
-    n_x, n_y = problem.shape
-    numbers(arrays, "U", (n_x * n_y,))
+def listed_pairs(arrays: Arrays) -> Integers:
+    """The array ``pair`` of a file, a list of integers."""
     pair = arrays.get("pair")
     if pair is None or pair.dtype != np.int64 or pair.ndim != 1:
         raise InvalidData("array 'pair' must be a list of integers")
-    transports = begin(problem, pair.size > 0, 1, None)
-    if not np.array_equal(pair, transports.items.listed):
-        raise InvalidData("array 'pair' does not list the pairs that the starts can reach")
-    check_trees(transports, arrays, "", n_y, feasible)
-    check_start(problem, arrays)
+    return np.asarray(pair)
 
 
-def check_trees(transports: Transports, arrays: Arrays, prefix: str, n_y: int, feasible: bool = True) -> None:
-    """Check the trees of a list of pairs; flows may be negative unless ``feasible``."""
+def restore_trees(
+    transports: Transports, arrays: Arrays, n_y: int, prefix: str = "", feasible: bool = True
+) -> Transports:
+    """Read the trees of a list of pairs, checked; flows may be negative unless ``feasible``."""
     k, what = unfit(transports, arrays, prefix, feasible)
     if what:
         z = int(transports.items.listed[k]) if transports.items.listed.size else k
         raise InvalidData(f"the {what.split()[0]} of pair ({z // n_y}, {z % n_y}) {what.partition(' ')[2]}")
+    return fill_trees(transports, arrays, prefix)
 
 
-def check_start(problem: Any, arrays: Arrays) -> None:
-    """Check the tree of the transport between the two starts."""
-    initial = problem.x.initial, problem.y.initial
-    rows = [Successors.of(law[None, :]) for law in initial]
-    start = Transports(Items.of(rows[0], rows[1], problem.shape[1], initial), 1, index=np.int32)
-    _, what = unfit(start, arrays, "start.", True)
-    if what:
-        raise InvalidData(f"the {what.split()[0]} of the starts {what.partition(' ')[2]}")
+def fill_trees(transports: Transports, arrays: Arrays, prefix: str = "") -> Transports:
+    """Copy trees that have been checked."""
+    for part, name in zip(transports.trees[1:], Tree._fields, strict=True):
+        if part.size:  # narrow trees have no flows
+            part[:] = arrays[prefix + name]
+    transports.basis = Basis.FEASIBLE
+    return transports
 
 
 def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -> tuple[int, str]:

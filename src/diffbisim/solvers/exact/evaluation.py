@@ -16,6 +16,7 @@ U + δ with (I - γ Π) δ = r. A few digits of δ are enough, however accurate 
 single precision (:class:`Correction`), which halves the memory traffic.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from diffbisim._compile import njit, uncounted
 from diffbisim.parallel import CHUNK, WORK_BETWEEN_CHECKS, Stop, interruptible_parts, part_size, run_abandonable, split
 from diffbisim.problem import Array, available_threads
 from diffbisim.solvers import krylov
-from diffbisim.solvers.exact.transports import Transports, first_edge
+from diffbisim.solvers.exact.transports import NO_NUMBERS, Transports, first_edge
 from diffbisim.solvers.krylov import Operator, bicgstab, sweep
 from diffbisim.solvers.successors import longest
 
@@ -206,6 +207,12 @@ def _pays(spread: float, before: float, target: float) -> bool:
     return 2 * target < spread < before and spread * (spread / before) ** AHEAD <= 2 * target
 
 
+def _range(ends: list[Any]) -> tuple[float, float]:
+    """The least and the largest change, given both for every part."""
+    low, high = np.array(ends).T
+    return float(low.min()), float(high.max())
+
+
 class PairChain:
     """The Markov chain of N pairs that the plans define, and its linear systems."""
 
@@ -286,8 +293,7 @@ class PairChain:
             return sweep_plans(lo, hi, self.plans, self.discount, source, v, out)
 
         self.count += 1
-        ends = np.array(split(run, self.size, float(self._entries), self.threads))
-        return float(ends[:, 0].min()), float(ends[:, 1].max())
+        return _range(split(run, self.size, float(self._entries), self.threads))
 
     # --- the two systems -----------------------------------------------------------------------------------
 
@@ -362,7 +368,7 @@ class PairChain:
         return False
 
 
-class Correction:
+class Correction(ABC):
     """(I - γ Π) δ = r in single precision, where δ is to be added to a table with residual r.
 
     Overwrites ``spare (2, N)`` and returns the solution in one of its rows. If Π is stochastic, the solution lacks a
@@ -409,17 +415,17 @@ class Correction:
         self._swept(-self.discount, v, v, out)
 
     @property
+    @abstractmethod
     def _entries(self) -> int:
         """Stored entries of Π."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _plans(self) -> Plans:
         """Π in double precision."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
         """out = source + discount Π v; returns the least and the largest change from v."""
-        raise NotImplementedError
 
 
 class TreeCorrection(Correction):
@@ -435,7 +441,7 @@ class TreeCorrection(Correction):
 
     def _plans(self) -> Plans:
         t = self.transports
-        return Plans(t.at, t.targets(), t.flow, np.empty(0, np.int64))
+        return Plans(t.at, t.targets(), t.flow, NO_NUMBERS)
 
     def _swept(self, discount: float, source: Any, v: Any, out: Any) -> tuple[float, float]:
         t = self.transports
@@ -447,8 +453,7 @@ class TreeCorrection(Correction):
             return kernel(lo, hi, t.items, t.trees, t.single, sweep)
 
         self.products += 1
-        ends = np.array(split(run, t.size, float(t.edges), t.threads))
-        return float(ends[:, 0].min()), float(ends[:, 1].max())
+        return _range(split(run, t.size, float(t.edges), t.threads))
 
 
 class PlanCorrection(Correction):
@@ -470,5 +475,4 @@ class PlanCorrection(Correction):
             return sweep_plans(lo, hi, self.plans, discount, source, v, out)
 
         self.products += 1
-        ends = np.array(split(run, v.size, float(self._entries), self.threads))
-        return float(ends[:, 0].min()), float(ends[:, 1].max())
+        return _range(split(run, v.size, float(self._entries), self.threads))

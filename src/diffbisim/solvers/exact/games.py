@@ -27,29 +27,45 @@ full rows bound all others from below, so choices that cannot be the least are s
 table of one MDP with itself, and few for that of two: its plans are first bases, and it certifies nothing.
 
 *One MDP with itself.* U is symmetric and zero on the diagonal, so only the pairs s < t are solved (the problem is
-*folded*). The diagonal counts as a pair whose change is zero: min Δ ≤ 0 ≤ max Δ.
+*folded*), and (t, s) is (s, t) with plans transposed and both actions swapped. The diagonal counts as a pair whose
+change is zero: min Δ ≤ 0 ≤ max Δ.
 
 *Rounding.* Comparisons are exact. A skipped line is below the best one by computed bounds, that is, up to η₀ of
 solver.py, which the best line itself already accounts for. So T U is as close to what was computed as for chains.
 
+*Items.* The choice c = (a, b) of pair p = (s, t) is the item p C + c: a transport between row a n_X + s of the stacked
+kernels of X and row b n_Y + t of those of Y, over the table of state pairs that all share.
+
+Choices that the lazy maximum skipped have outdated plans. Those are solved when they are requested.
+
 Memory: about 10 (a + b) + 70 bytes per pair of states and of actions with a, b successors.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from diffbisim.actions import ActionProblem, MDPResult
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.io.arrays import numbers
 from diffbisim.parallel import Stop, split
-from diffbisim.problem import Array
+from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, StartTransport
+from diffbisim.solvers.exact.coupling import (
+    PRICE,
+    StartTransport,
+    fill_trees,
+    listed_pairs,
+    plan_of,
+    potentials_of,
+    unfit,
+)
 from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
-from diffbisim.solvers.exact.game_coupling import GameCoupling, begin, longest_plans, plans_of
 from diffbisim.solvers.exact.game_kernels import (
     Game,
     Moves,
@@ -61,9 +77,21 @@ from diffbisim.solvers.exact.game_kernels import (
     improve_pairs,
     select_plans,
 )
-from diffbisim.solvers.exact.pairs import ALL, extremes, rounding
+from diffbisim.solvers.exact.pairs import ALL, begin_with, extremes, first_pairs, reached, rounding, sort_keys
 from diffbisim.solvers.exact.solver import Discounted
-from diffbisim.solvers.exact.transports import EPS, LARGE, MANY, NO_NUMBERS, NOTHING, Basis, Effort, Sweep
+from diffbisim.solvers.exact.transports import (
+    EPS,
+    LARGE,
+    MANY,
+    NO_NUMBERS,
+    NOTHING,
+    Basis,
+    Effort,
+    Items,
+    PairSuccessors,
+    Sweep,
+    Transports,
+)
 
 Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual
@@ -103,12 +131,12 @@ class StrategyIteration(Discounted):
         self.problem, self.discount, self.tol = problem, problem.discount, options.tol
         if warm is not None:
             check_warm(warm, problem.shape)
-        known = warm.coupling if warm is not None and isinstance(warm.coupling, GameCoupling) else None
+        known = warm.coupling.transports if warm is not None and isinstance(warm.coupling, GameCoupling) else None
         self.pairs, self.transports = begin(problem, options.reachable, options.threads, known)
         N, C, scale = self.pairs.size, len(problem.choices), problem.scale or 1.0
         self.u, self._spare = np.zeros(N + 1), np.empty(N + 1)
         self.TU = self._spare[:N]
-        self.u[:N] = self.pairs.table(first_table(problem, None if warm is None else warm.values))
+        self.u[:N] = first_table(problem, None if warm is None else warm.values)[self.pairs.listed]
         self.U = self.u[self.pairs.numbers]
         self.game = make_game(problem, self.pairs.listed, scale, self.U)
         chosen = np.append(np.arange(N) * C, N * C)
@@ -131,8 +159,10 @@ class StrategyIteration(Discounted):
         }  # fmt: skip
 
     def _selected(self) -> Selected:
-        """Memory for the plans in use and their residuals."""
-        indptr, rows = longest_plans(self.transports, self.pairs), self.pairs.size + self.pairs.folded
+        """Memory for the plans in use, up to the longest of every pair, and for their residuals."""
+        rows = self.pairs.size + self.pairs.folded
+        longest = np.diff(self.transports.trees.at).reshape(self.pairs.size, -1).max(axis=1)
+        indptr = np.concatenate([[0], np.cumsum(longest), [longest.sum()]]).astype(np.int64)
         plans = Plans(indptr[: rows + 1], np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32), ALL)
         return Selected(plans, np.zeros(rows, np.float32))
 
@@ -193,7 +223,8 @@ class StrategyIteration(Discounted):
 
     def _begin_chain(self) -> ImproveTable:
         """Prepare to solve for the table of the plans in use, in double precision."""
-        self.plans = plans_of(self.transports, self.pairs, self.moves.chosen)
+        at, _, _, flow = self.transports.trees  # the plans are rows over pairs; an empty one is for the diagonal
+        self.plans = Plans(np.append(at, at[-1]), self.transports.targets(self.pairs.numbers), flow, self.moves.chosen)
         chain = PairChain(self.plans, self.u.size, self.discount, self.transports.threads)
 
         def improve_table(target: float) -> None:
@@ -252,7 +283,7 @@ class StrategyIteration(Discounted):
 
         return split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
 
-    def coupling(self) -> GameCoupling:
+    def coupling(self) -> "GameCoupling":
         """Plans, moves and table at the end of the run."""
         moves = self.moves.line, self.moves.chosen[:-1]
         half = self.gap / 2
@@ -286,3 +317,310 @@ def first_table(problem: ActionProblem, values: Array | None) -> Array:
     with np.errstate(over="ignore"):
         table = values.ravel() / scale
     return np.where(np.isnan(table), cost, np.clip(table, float(problem.cost.min()) / scale, 1.0))
+
+
+# --- pairs and items --------------------------------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """The pairs of states that are solved."""
+
+    listed: Integers  # (N,) flat state pairs, ascending
+    numbers: Integers  # (n_X*n_Y,) the number of every pair; N for a folded diagonal and unreachable pairs
+    folded: bool  # whether pairs s < t stand for both orders
+    complete: bool  # whether all pairs are reachable, or were asked for
+
+    @property
+    def size(self) -> int:
+        return int(self.listed.size)
+
+
+def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
+    """All pairs, or those that some actions and couplings can reach from the starts; folded if possible."""
+    (n_x, n_y), complete = problem.shape, not reachable
+    inside = np.ones(n_x * n_y, bool) if complete else _within_reach(problem)
+    complete = bool(inside.all())
+    folded = problem.is_symmetric
+    listed = np.flatnonzero(inside)
+    if folded:
+        square = inside.reshape(n_x, n_y)
+        half = np.flatnonzero(np.triu(square | square.T, 1))
+        folded = half.size > 0
+        listed = half if folded else listed
+    numbers = np.full(n_x * n_y, listed.size, np.int64)
+    numbers[listed] = np.arange(listed.size)
+    if folded:
+        numbers[listed % n_y * n_y + listed // n_y] = np.arange(listed.size)
+    return Pairs(listed, numbers, folded, complete)
+
+
+def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
+    seen = np.zeros(problem.shape[0] * problem.shape[1], np.bool_)
+    successors = PairSuccessors(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices)
+    reached(successors, seen, first_pairs(problem))
+    return seen
+
+
+def make_items(problem: ActionProblem, listed: Integers) -> Items:
+    """One item for every choice at every listed pair; the choices of a pair are consecutive."""
+    n_x, n_y = problem.shape
+    keys = sort_keys(problem.cost.mean(axis=0) / (problem.scale or 1.0))
+    a, b = problem.choices.T
+    rows = (a * n_x + (listed // n_y)[:, None]) * (n_y * problem.y.n_actions) + b * n_y + (listed % n_y)[:, None]
+    return Items.of(problem.x._stacked, problem.y._stacked, n_y, keys)._replace(listed=rows.ravel())
+
+
+def begin(
+    problem: ActionProblem, reachable: bool, threads: int | None = None, known: Transports | None = None
+) -> tuple[Pairs, Transports]:
+    """The pairs of a problem and their transports, with copies of ``known`` trees if those fit."""
+    pairs = make_pairs(problem, reachable)
+    return pairs, begin_with(make_items(problem, pairs.listed), threads, known)
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+class GameCoupling(Coupling):
+    """Plans, potentials and occupancies for the selected moves. The table ``U`` is flat and scaled.
+
+    ``half`` bounds the distance of the table from the metric, scaled and with rounding; infinite if a transport failed.
+    ``line`` and ``chosen (N,)`` are the adversary's line and the item of every listed pair.
+    """
+
+    problem: ActionProblem  # type: ignore[assignment]
+
+    def __init__(
+        self, problem: ActionProblem, pairs: Pairs, transports: Transports, U: Array, moves: tuple[Integers, Integers],
+        start: StartTransport, half: float,
+    ) -> None:  # fmt: skip
+        self.problem, self.pairs, self.transports, self.U = problem, pairs, transports, U
+        self.line, self.chosen = moves
+        self._start, self.half = start, half
+        self.complete, self.sweeps = pairs.complete, 0
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _user_table(self, scaled: Array, to: float | None = None) -> Array:
+        """In user units, clipped to the range of the costs and rounded toward ``to``; NaN for pairs not solved."""
+        problem, pairs = self.problem, self.pairs
+        table = problem.scale * np.clip(scaled, 0.0, 1.0)
+        if to is not None:
+            table = np.nextafter(table, to)
+        table = np.clip(table, float(problem.cost.min()), problem.scale)
+        unknown = pairs.numbers == pairs.size
+        if pairs.folded:
+            unknown[:: problem.shape[1] + 1] = False
+            table[:: problem.shape[1] + 1] = 0.0
+        table[unknown] = np.nan
+        return frozen(table.reshape(problem.shape))
+
+    @lazy
+    def values(self) -> Array:
+        return self._user_table(self.U)
+
+    @lazy
+    def table_bounds(self) -> tuple[Array, Array]:
+        """Certified lower and upper bounds on the metric, including the rounding of scaling and of the sum."""
+        wide = self.half + 4 * EPS
+        return self._user_table(self.U - wide, -np.inf), self._user_table(self.U + wide, np.inf)
+
+    @property
+    def start(self) -> Start:
+        return self._start.solution(self.U, self.complete)
+
+    # --- pairs ----------------------------------------------------------------------------------------------------
+
+    def move(self, s: int, t: int) -> tuple[int, int]:
+        """The worst line at a pair, and the best choice of it."""
+        p, turned = self._find(s, t)
+        if p is None:
+            return 0, 0  # the diagonal: the same action in the same state
+        line, choice = int(self.line[p]), int(self.chosen[p]) - p * len(self.problem.choices)
+        if not turned or self.problem.actions == "matched":
+            return line, choice
+        n = self.problem.x.n_actions
+        return (line + n) % (2 * n), int(self._swapped[choice])
+
+    def _find(self, s: int, t: int) -> tuple[int | None, bool]:
+        """The number of a pair (None for the diagonal of a folded problem), and whether it is stored as (t, s)."""
+        pairs, n_y = self.pairs, self.problem.shape[1]
+        if pairs.folded and s == t:
+            return None, False
+        p = int(pairs.numbers[s * n_y + t])
+        if p == pairs.size:
+            raise InvalidArgument(
+                f"pair ({s}, {t}) cannot be reached from the starts and was not solved; use Exact(reachable=False)"
+            )
+        return p, bool(pairs.folded and s > t)
+
+    @lazy
+    def _swapped(self) -> Integers:
+        """The choice (b, a) of every choice (a, b), for one MDP with itself."""
+        numbers = np.arange(len(self.problem.choices))
+        if self.problem.actions == "matched":
+            return numbers
+        return numbers.reshape(self.problem.x.n_actions, self.problem.y.n_actions).T.ravel()
+
+    def _transport(self, s: int, t: int, choice: int | None) -> tuple[int, Transports, bool]:
+        """The item of a pair and a choice, the transports that it belongs to, and whether it is transposed.
+
+        The selected choice is returned as the run left it; other choices are solved for the present table.
+        """
+        p, turned = self._find(s, t)
+        selected = self.move(s, t)[1]
+        if p is not None and choice in (None, selected):
+            return int(self.chosen[p]), self.transports, turned
+        a, b = self.problem.choices[selected if choice is None else choice]
+        items, (n_x, n_y) = self.transports.items, self.problem.shape
+        row = (a * n_x + s) * (n_y * self.problem.y.n_actions) + b * n_y + t
+        single = Transports(items._replace(listed=np.array([row])), 1)
+        single.solve(self.U, np.empty(1), PRICE)
+        return 0, single, False
+
+    def plan(self, x: int, y: int, choice: int | None = None) -> sparse.coo_array:
+        k, transports, turned = self._transport(x, y, choice)
+        plan = plan_of(transports, k, self.problem.shape)
+        return plan.T if turned else plan
+
+    def potentials(self, x: int, y: int, choice: int | None = None) -> tuple[Array, Array]:
+        k, transports, turned = self._transport(x, y, choice)
+        f, g = potentials_of(transports, k, self.U, self.problem.shape, self.complete)
+        f, g = (g, f) if turned else (f, g)
+        return self.problem.scale * f, self.problem.scale * g
+
+    # --- occupancy and what follows -------------------------------------------------------------------------------
+
+    def occupancy(self, start: Array | None = None) -> Array:
+        """m = (1-γ) m_0 + γ Πᵀ m under the selected moves, from the coupling of the starts or any law of pairs."""
+        first = self._start.law() if start is None else start.ravel()
+        chain = PairChain(self._ordered_plans(), first.size, self.problem.discount, self.transports.threads)
+        accuracy = 1e-13 if first.size <= 20_000 else min(max(1e-3 * self.half, 1e-13), 1e-9)
+        m, error = chain.occupancy(first, accuracy)
+        self.sweeps += chain.products
+        if error > 1e-6:
+            warn(
+                f"the occupancy of {first.size} pairs is only accurate to {error:.1e} in total; use a smaller discount",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return np.asarray(m.reshape(self.problem.shape))
+
+    def _ordered_plans(self) -> Plans:
+        """The selected plans as rows over all pairs (s, t), in both orders if the problem is folded."""
+        pairs, (n_x, n_y), at = self.pairs, self.problem.shape, self.transports.trees.at
+        sizes = at[self.chosen + 1] - at[self.chosen]
+        ends = np.cumsum(sizes)
+        edges = np.repeat(at[self.chosen] - (ends - sizes), sizes) + np.arange(ends[-1])
+        flow, target = self.transports.trees.flow[edges], self.transports.targets()[edges]
+        chosen = np.full(n_x * n_y, -1, np.int64)
+        chosen[pairs.listed] = np.arange(pairs.size)
+        if pairs.folded:
+            s = self.problem.x._stacked  # its first n rows: action 0
+            first = slice(0, s.indptr[n_x])
+            turned = target % n_y * n_y + target // n_y
+            chosen[pairs.listed % n_y * n_y + pairs.listed // n_y] = pairs.size + np.arange(pairs.size)
+            chosen[:: n_y + 1] = 2 * pairs.size + np.arange(n_x)
+            sizes = np.concatenate([sizes, sizes, np.diff(s.indptr[: n_x + 1])])
+            flow = np.concatenate([flow, flow, s.probabilities[first]])
+            target = np.concatenate([target, turned, s.indices[first] * (n_y + 1)]).astype(target.dtype)
+        indptr = np.concatenate([[0], np.cumsum(sizes), [flow.size]]).astype(np.int64)  # last an empty row
+        chosen[chosen < 0] = indptr.size - 2
+        return Plans(indptr, target, flow, chosen)
+
+    def by_choice(self, m: Array) -> Array:
+        """``m (n_X, n_Y)`` at the selected choice of every pair, zero at other choices: (C, n_X, n_Y)."""
+        pairs, C, n_y = self.pairs, len(self.problem.choices), self.problem.shape[1]
+        choice = self.chosen - np.arange(pairs.size) * C
+        s, t = pairs.listed // n_y, pairs.listed % n_y
+        spread = np.zeros((C, *self.problem.shape))
+        spread[choice, s, t] = m[s, t]
+        if pairs.folded:
+            spread[self._swapped[choice], t, s] = m[t, s]
+            np.einsum("ss->s", spread[0])[:] = np.diagonal(m)
+        return spread
+
+    def weighted_potentials(self, m: Array, everywhere: bool) -> tuple[Any, Any]:
+        """``Σ_t m(s,t) f_st`` by rows a n_X + s of X for the selected actions a, and the same for Y.
+
+        Dense over states with ``everywhere``, else on the stored entries of the stacked kernels. Potentials on the
+        diagonal of a folded problem are zero.
+        """
+        problem, pairs, (n_x, n_y) = self.problem, self.pairs, self.problem.shape
+        shapes = ((problem.x.n_actions * n_x, n_x), (problem.y.n_actions * n_y, n_y)) if everywhere else None
+
+        def sums(table: Array) -> tuple[Array, Array]:
+            weights = np.zeros(self.transports.size)
+            weights[self.chosen] = np.ascontiguousarray(table).ravel()[pairs.listed]
+            return self.transports.weighted_potentials(self.U, weights, shapes)
+
+        by_x, by_y = sums(m)
+        if pairs.folded:
+            more_y, more_x = sums(m.T)
+            by_x, by_y = by_x + more_x, by_y + more_y
+        return problem.scale * by_x, problem.scale * by_y
+
+    def solve_like(self, problem: ActionProblem) -> MDPResult:
+        """Solve another problem with the same solver."""
+        result: Any = Exact(threads=self.transports.threads).solve(problem)  # type: ignore[arg-type]
+        return result  # type: ignore[no-any-return]
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        trees = self.transports.trees
+        return {
+            "U": self.U, "pair": self.pairs.listed, "line": self.line, "chosen": self.chosen,
+            "half": np.array(self.half), "child": trees.child, "parent": trees.parent, "flow": trees.flow,
+            **self._start.state(),
+        }  # fmt: skip
+
+    @classmethod
+    def restore(cls, problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The inverse of :meth:`state`. The list of pairs follows from the problem, and the file must agree with it."""
+        pairs, transports = check_game(problem, arrays)
+        start = StartTransport.restore(problem, arrays)
+        start.solve(arrays["U"], 0.0)
+        moves = arrays["line"], arrays["chosen"]
+        return cls(problem, pairs, fill_trees(transports, arrays), arrays["U"], moves, start, float(arrays["half"]))
+
+    def check_bounds(self, result: MDPResult, cells: float) -> None:
+        """Solve again from the table, if a sweep has at most ``cells`` cells, and check that intervals intersect."""
+        if self.transports.cells > cells:
+            return
+        again: Any = Exact(tol=1e-9, max_iterations=30, reachable=not self.complete, threads=1).solve(
+            self.problem,  # type: ignore[arg-type]
+            warm=result,
+        )
+        apart = (again.values_upper < result.values_lower) | (again.values_lower > result.values_upper)
+        if apart.any() or result.lower > again.upper or result.upper < again.lower:
+            raise InvalidData(
+                f"the distance is from {again.lower:.17g} to {again.upper:.17g}, and the table within its own bounds; "
+                "those in the file are others"
+            )
+
+
+def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pairs, Transports]:
+    """Check table, pairs, moves and trees from a file before any of them is used as an index."""
+    n_x, n_y = problem.shape
+    numbers(arrays, "U", (n_x * n_y,))
+    pair, half = listed_pairs(arrays), arrays.get("half")
+    if half is None or half.dtype != np.float64 or half.shape != () or not half >= 0:
+        raise InvalidData("array 'half' must be one number of at least 0")
+    pairs, transports = begin(problem, False)
+    if not np.array_equal(pair, pairs.listed):
+        pairs, transports = begin(problem, True)
+    if not np.array_equal(pair, pairs.listed):
+        raise InvalidData("array 'pair' lists neither all pairs nor those that the starts can reach")
+    N, C = pairs.size, len(problem.choices)
+    line = numbers(arrays, "line", (N,), np.int64, least=0, most=len(problem.lines) - 1)
+    choice = numbers(arrays, "chosen", (N,), np.int64, least=0) - np.arange(N) * C
+    members = np.zeros((len(problem.lines), C), bool)
+    for k, choices in enumerate(problem.lines):
+        members[k, choices] = True
+    if ((choice < 0) | (choice >= C)).any() or not members[line, choice].all():
+        raise InvalidData("array 'chosen' is not a choice within the lines of every pair")
+    k, what = unfit(transports, arrays, "", True)
+    if what:
+        raise InvalidData(f"the {what.split()[0]} of choice {k % C} of pair {k // C} {what.partition(' ')[2]}")
+    return pairs, transports

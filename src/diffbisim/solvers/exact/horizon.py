@@ -31,23 +31,29 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Start, frozen, lazy, on_support
+from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.solvers.base import Callback
+from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, enclosing, unfit
-from diffbisim.solvers.exact.pairs import ALL, sort_keys
-from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.exact.coupling import (
+    PRICE,
+    StartTransport,
+    enclosing,
+    fill_trees,
+    hide_others,
+    plan_of,
+    potentials_of,
+    unfit,
+)
+from diffbisim.solvers.exact.pairs import ALL, equal, same_items, sort_keys
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
     Transports,
     Trees,
-    item_potentials,
     transport_rounding,
 )
-from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
 
@@ -68,8 +74,7 @@ def solve(
 ) -> HorizonResult:
     """Run backward induction from the last time; stops after a step if ``callback(row)`` is true."""
     run = BackwardInduction(problem, options, warm)
-    deadline = time.monotonic() + (float("inf") if options.time_limit is None else options.time_limit)
-    history, status = [run.row()], None
+    deadline, history, status = deadline_of(options.time_limit), [run.row()], None
     while run.time > 0 and status is None:
         run.step()
         history.append(run.row())
@@ -140,13 +145,14 @@ class BackwardInduction:
         """Return the transports of step t with copies of given trees, or None if these do not fit."""
         (x, y), items = self.problem.rows(t), old.items
         listed, n_y = self.coupling.listed[t], self.problem.shape_at(t + 1)[1]
-        if items.n_y != n_y or not _same(items.listed, listed) or not (_fits(items.x, x) and _fits(items.y, y)):
+        wanted = items._replace(listed=listed, x=x, y=y)
+        if items.n_y != n_y or not same_items(items, wanted):
             return None
-        same = _same(items.x.probabilities, x.probabilities) and _same(items.y.probabilities, y.probabilities)
+        same = all(equal(old.probabilities, new.probabilities) for old, new in ((items.x, x), (items.y, y)))
         if same and not self.keep and old is self.transports:
             return old  # no one else holds these trees
         trees = Trees(old.trees.at, *(np.array(part) for part in old.trees[1:]))
-        new = Transports(items._replace(listed=listed, x=x, y=y), self.threads, trees)
+        new = Transports(wanted, self.threads, trees)
         new.basis, new.clipped = old.basis if same else min(old.basis, Basis.OTHER), old.clipped
         return new
 
@@ -198,15 +204,6 @@ def reachable_pairs(problem: TimedProblem) -> list[Integers]:
             seen[side] = after
         listed.append(np.flatnonzero(np.outer(*seen)))
     return listed
-
-
-def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    return a is b or np.array_equal(a, b)
-
-
-def _fits(side: Successors, rows: Successors) -> bool:
-    """Return whether the rows have the same successors as this side."""
-    return _same(side.indptr, rows.indptr) and _same(side.indices, rows.indices)
 
 
 class HorizonCoupling(Coupling):
@@ -295,9 +292,7 @@ class HorizonCoupling(Coupling):
             return frozen(np.full(shape, np.nan))
         table = self.problem.scale * level.table
         if listed.size:
-            inside = np.zeros(table.size, bool)
-            inside[listed] = True
-            table[~inside] = np.nan
+            hide_others(table, listed)
         return frozen(table.reshape(shape))
 
     @property
@@ -318,36 +313,22 @@ class HorizonCoupling(Coupling):
     @property
     def start(self) -> Start:
         self._check(0)
-        table = self.levels[0].table.reshape(self.problem.shape) if self.complete else None
-        f, g = self._start.potentials(table)
-        return Start(self._start.plan(), self.problem.scale * f, self.problem.scale * g)
+        return self._start.solution(self.levels[0].table, self.complete)
 
     def plan(self, x: int, y: int, time: int = 0) -> sparse.coo_array:
         transports, k = self._item(x, y, time)
-        at, child, parent, flow = transports.trees
-        (rows, cols), edges = self._supports(x, y, time), slice(at[k], at[k + 1])
-        u, v = child[edges].astype(np.int64), parent[edges].astype(np.int64)
-        i, j = np.minimum(u, v), np.maximum(u, v) - rows.size
-        return sparse.coo_array((flow[edges].copy(), (rows[i], cols[j])), shape=self.problem.shape_at(time + 1))
-
-    def _supports(self, x: int, y: int, t: int) -> tuple[Integers, Integers]:
-        of_x, of_y = self.problem.rows(t)
-        return of_x.indices[of_x.indptr[x] : of_x.indptr[x + 1]], of_y.indices[of_y.indptr[y] : of_y.indptr[y + 1]]
+        return plan_of(transports, k, self.problem.shape_at(time + 1))
 
     def potentials(self, x: int, y: int, time: int = 0) -> tuple[Array, Array]:
-        f, g = (np.empty(n) for n in self.problem.shape_at(time + 1))
-        transports, k = self._item(x, y, time)
-        item_potentials(k, transports.items, transports.trees, self.levels[time + 1].table, f, g)
-        if not self.complete:  # c-transforms off the supports would need pairs that were not solved
-            for potential, support in zip((f, g), self._supports(x, y, time), strict=True):
-                potential[~np.isin(np.arange(potential.size), support)] = np.nan
+        (transports, k), table = self._item(x, y, time), self.levels[time + 1].table
+        f, g = potentials_of(transports, k, table, self.problem.shape_at(time + 1), self.complete)
         return self.problem.scale * f, self.problem.scale * g
 
     @lazy
     def laws(self) -> list[Array]:
         """The law of the pair at each time under the optimal coupling: m_0 of the starts, m_{t+1} = Π_tᵀ m_t."""
         self._check(0)
-        m = np.asarray(self._start.plan().toarray()).ravel()
+        m = self._start.law()
         laws = [frozen(m.reshape(self.problem.shape))]
         for t in range(self.problem.n_steps):
             transports, shape = self.transports(t), self.problem.shape_at(t + 1)
@@ -377,20 +358,18 @@ class HorizonCoupling(Coupling):
             raise InvalidArgument("potentials off the supports need all pairs; use Exact(reachable=False)")
         parts = [self.step_potentials(t, everywhere) for t in range(self.problem.n_steps)]
         by_x, by_y = (sum(side[1:], start=side[0]) for side in zip(*parts, strict=True))
-        if everywhere:
-            return by_x, by_y
-        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+        return self._by_transition(by_x, by_y, everywhere)
 
     # --- on disk ---------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        first, start = self.first, self._start.transport.tree
+        first = self.first
         steps = [step for step in self.steps[first:] if step is not None]
         kept = len(steps) == len(self.steps) - first
         state = {
             "reachable": np.array(self.reachable), "first": np.array(first), "kept": np.array(kept),
             "tables": np.concatenate([level.table for level in self.levels[first:]]),
-            "start.child": start.child, "start.parent": start.parent, "start.flow": start.flow,
+            **self._start.state(),
         }  # fmt: skip
         if kept and steps:
             parts = zip(*(step.trees[1:] for step in steps), strict=True)
@@ -410,12 +389,9 @@ class HorizonCoupling(Coupling):
             coupling.levels[t] = Level(table.copy(), np.inf, np.inf)  # bounds from a file are not trusted
         if first < T and numbers(arrays, "kept", (), np.bool_):
             coupling._restore_trees(arrays)
-        start = coupling._start.transport
         if first == 0:
-            check_start(problem, arrays)
-            for part, name in zip(start.tree, Tree._fields, strict=True):
-                part[:] = arrays[f"start.{name}"]
-            start.solve(coupling.levels[0].table[coupling._start.cells], PRICE)
+            start = coupling._start = StartTransport.restore(problem, arrays)
+            start.transport.solve(coupling.levels[0].table[start.cells], PRICE)
         return coupling
 
     def _restore_trees(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -432,10 +408,7 @@ class HorizonCoupling(Coupling):
             k, what = unfit(step, parts, "", True)
             if what:
                 raise InvalidData(f"the {what.split()[0]} of item {k} of time {t} {what.partition(' ')[2]}")
-            for part, name in zip(step.trees[1:], ("child", "parent", "flow"), strict=True):
-                part[:] = parts[name]
-            step.basis, at = Basis.FEASIBLE, at + step.edges
-            self.steps[t] = step
+            self.steps[t], at = fill_trees(step, parts), at + step.edges
 
     def check_bounds(self, result: DistanceResult, cells: float) -> None:
         """Raise if bounds and tables are wrong, provided that all sweeps together visit at most `cells` cells."""

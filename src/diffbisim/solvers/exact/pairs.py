@@ -117,9 +117,12 @@ def begin(
     The result depends on the two problems and the trees only: a run that is resumed from a file must take the same
     pivots as one that was not interrupted.
     """
-    if known is None or not _same_rows(problem, known.transports.items):
+    if known is None:
         return Transports(pair_items(problem, reachable), threads, narrow=narrow, store=store)
     old = known.transports
+    sides = (old.items.x, problem.x.successors), (old.items.y, problem.y.successors)
+    if not all(_same_successors(a, b) for a, b in sides):
+        return Transports(pair_items(problem, reachable), threads, narrow=narrow, store=store)
     if reachable or old.items.listed.size or not np.array_equal(problem.cost, known.problem.cost):
         return begin_with(pair_items(problem, reachable), threads, old, narrow, store)
     # The order of first bases depends on the cost only, so a fit with a fixed cost need not sort again.
@@ -132,7 +135,7 @@ def begin_with(
 ) -> Transports:
     """The transports of a list of items, with copies of the ``old`` trees if those have the same supports."""
     transports = Transports(items, threads, narrow=narrow, store=store)
-    if old is None or not _same_items(items, old.items):
+    if old is None or not same_items(items, old.items):
         return transports
     np.copyto(transports.trees.child, old.trees.child)
     np.copyto(transports.trees.parent, old.trees.parent)
@@ -142,20 +145,19 @@ def begin_with(
     return transports
 
 
-def _same_items(items: Items, others: Items) -> bool:
+def same_items(items: Items, others: Items) -> bool:
     """Whether two lists have the same pairs with the same successors."""
-    parts = [(items.listed, others.listed)]
-    for side, other in ((items.x, others.x), (items.y, others.y)):
-        parts += [(side.indptr, other.indptr), (side.indices, other.indices)]
-    return all(new is old or np.array_equal(new, old) for new, old in parts)
+    sides = (items.x, others.x), (items.y, others.y)
+    return equal(items.listed, others.listed) and all(_same_successors(a, b) for a, b in sides)
 
 
-def _same_rows(problem: Problem, items: Items) -> bool:
-    """Whether every state has the same successors as in a list of items."""
-    return all(
-        np.array_equal(side.indptr, chain.successors.indptr) and np.array_equal(side.indices, chain.successors.indices)
-        for side, chain in ((items.x, problem.x), (items.y, problem.y))
-    )
+def _same_successors(a: Successors, b: Successors) -> bool:
+    return equal(a.indptr, b.indptr) and equal(a.indices, b.indices)
+
+
+def equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two arrays are the same or have the same entries."""
+    return a is b or np.array_equal(a, b)
 
 
 def first_table(problem: Problem, values: Array | None) -> Array:

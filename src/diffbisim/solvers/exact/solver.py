@@ -52,17 +52,19 @@ pair with a, b successors. With very many pairs and few successors it is about 1
 from 2·10⁷ pairs on.
 """
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.io.files import replacing
 from diffbisim.parallel import split
 from diffbisim.problem import Array, Problem, lazy
-from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
-from diffbisim.solvers.exact.checkpoint import Checkpoint
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
 from diffbisim.solvers.exact.pairs import (
@@ -99,6 +101,42 @@ def solve(
     return finish(DistanceResult, run, problem, options, callback)
 
 
+class Checkpoint:
+    """The file from which a killed run resumes: the table after every iteration. Runs of other problems refuse it.
+
+    It does not contain the trees, which are larger and are rebuilt by the first improvement. The resumed answer is
+    therefore the same to the certified gap, not bit for bit. The file is replaced atomically, so that a kill leaves the
+    previous one.
+    """
+
+    def __init__(self, path: Path, problem: Problem) -> None:
+        self.path, self.shape, self.scale = path, problem.shape, problem.scale or 1.0
+        digest = hashlib.sha256(repr((problem.discount, problem.shape)).encode())
+        for part in (problem.cost, *problem.x.successors, *problem.y.successors):
+            digest.update(np.ascontiguousarray(part).data)
+        self.problem = np.frombuffer(digest.digest(), np.uint8)
+
+    def read(self) -> Array | None:
+        """Return the table (n_X, n_Y) in the units of the cost, or None if there is no file yet."""
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                problem, U = file["problem"], file["U"]
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidData(
+                f"checkpoint {self.path} cannot be read ({error}); choose another file, or delete it"
+            ) from error
+        if not np.array_equal(problem, self.problem) or U.shape != (self.shape[0] * self.shape[1],):
+            raise InvalidArgument(f"checkpoint {self.path} belongs to another problem; choose another, or delete it")
+        return np.asarray(U, dtype=np.float64).reshape(self.shape) * self.scale
+
+    def write(self, U: Array) -> None:
+        """Replace the file with the scaled table."""
+        with replacing(self.path, binary=True) as file:
+            np.savez(file, problem=self.problem, U=U)
+
+
 class Discounted(Run):
     """A run in which the fixed point is within ``gap``/2 of the table ``U`` after every sweep, both scaled."""
 
@@ -113,9 +151,8 @@ class Discounted(Run):
         """Compute the distance for the table, and its bounds."""
         bounds = self.start.solve(self.U, self.gap / 2)
         self.accuracy = bounds.gap
-        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **self.work})
         floor = self.floor + PRICE / (1 - self.discount) + 4 * SMALLEST / (self.problem.scale or 1.0)
-        return Check(row, bounds.gap, floor)
+        return Check(bounds.row(self.work), bounds.gap, floor)
 
 
 class PolicyIteration(Discounted):

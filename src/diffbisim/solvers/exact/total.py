@@ -49,7 +49,7 @@ from diffbisim.results import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
-from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing
+from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
 from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, pair_successors, reached
 from diffbisim.solvers.exact.transports import EPS, Transports
 from diffbisim.solvers.exact.undiscounted import (
@@ -62,8 +62,6 @@ from diffbisim.solvers.exact.undiscounted import (
     first_bias,
     known_by,
     leaving_chain,
-    restored_start,
-    restored_trees,
     scaled_cost,
     settled,
 )
@@ -144,12 +142,7 @@ class TotalCost(Run):
         x, y = (Recurrence.of(chain).recurrent for chain in (problem.x, problem.y))
         self.recurring = np.logical_and.outer(x, y).ravel()[pairs]
         check_finite(problem, pairs, self.recurring)
-        sides = [Leaving.of(c, r, problem.blur) for c, r in ((problem.x, x), (problem.y, y))]
-        self.fall = np.add.outer(sides[0].fall, sides[1].fall).ravel()[pairs]
-        starts = zip((problem.x, problem.y), sides, strict=True)
-        self.time = sum(float(chain.initial @ side.time) for chain, side in starts) * (1 + 1e-9)
-        self.longest = sum(float(side.time.max()) for side in sides)
-        self.times = np.add.outer(sides[0].time, sides[1].time).ravel()[pairs] * (1 + 1e-9)
+        self.leaving = Leaving.of(problem, (x, y), pairs)
         items = pair_items(problem, False)._replace(listed=pairs)
         known = warm.coupling.transports if warm is not None and isinstance(warm.coupling, ExactCoupling) else None
         cost, V = scaled_cost(problem)[pairs], np.zeros(problem.cost.size)
@@ -186,7 +179,7 @@ class TotalCost(Run):
         e, nothing = self.equation, Band((0.0, 0.0), (np.inf, 0.0))
         if not e.solved:
             return nothing
-        inside, cost, fall = self.recurring, e.cost, self.fall
+        inside, cost, fall = self.recurring, e.cost, self.leaving.fall
         high, low = e.change + e.error, e.below - e.change
         with np.errstate(all="ignore"):
             above = max(0.0, float((high[inside] / cost[inside]).max(initial=0.0)) * (1 + 4 * EPS))
@@ -200,13 +193,13 @@ class TotalCost(Run):
 
     def check(self, iteration: int) -> Check:
         """Compute the distance for the table, and the best bounds so far."""
-        start, scale, size = self.start, self.problem.scale, self.equation.size
+        start, scale, size, time = self.start, self.problem.scale, self.equation.size, self.leaving.time
         table = self.equation.W[start.cells]
         value = start.transport.solve(table, PRICE * size)
         slack = (start.transport.slack + self.problem.blur) * max(float(table.max()), 0.0)
         with np.errstate(all="ignore"):
-            low = self.band.lower[0] * (value - start.transport.price - slack) + self.band.lower[1] * self.time
-            high = self.band.upper[0] * (value + slack) + self.band.upper[1] * self.time
+            low = self.band.lower[0] * (value - start.transport.price - slack) + self.band.lower[1] * time
+            high = self.band.upper[0] * (value + slack) + self.band.upper[1] * time
         low = low if start.transport.solved and np.isfinite(low) else 0.0
         high = high if np.isfinite(high) else np.inf
         lower, upper = np.nextafter(scale * low, -np.inf), np.nextafter(scale * high, np.inf)
@@ -221,13 +214,13 @@ class TotalCost(Run):
         """Return the largest width of the band, relative to the largest total or cost."""
         (down, drop), (up, rise) = self.band
         largest = max(1.0, float(self.equation.W.max()))
-        return (up - down) + (rise - drop) * self.longest / largest
+        return (up - down) + (rise - drop) * self.leaving.longest / largest
 
     def _floor(self) -> float:
         """Return the smallest such width that rounding allows."""
-        e, slowest = self.equation, float(self.fall[~self.recurring].min(initial=np.inf))
-        largest = max(1.0, float(e.W.max()))
-        return 4 * EPS + 4 * e.error * (1 / self.least + self.longest / largest / slowest) if slowest > 0 else np.inf
+        e, (fall, _, _, longest) = self.equation, self.leaving
+        slowest, largest = float(fall[~self.recurring].min(initial=np.inf)), max(1.0, float(e.W.max()))
+        return 4 * EPS + 4 * e.error * (1 / self.least + longest / largest / slowest) if slowest > 0 else np.inf
 
     def evaluate(self) -> None:
         """Compute the next table, which is at least the cost of one step."""
@@ -240,10 +233,10 @@ class TotalCost(Run):
     def table_bounds(self) -> tuple[Array, Array]:
         """Return bounds on the values of all pairs, flat: zero at terminal pairs, the band elsewhere."""
         low, high = np.zeros(self.equation.W.size), np.zeros(self.equation.W.size)
-        V, pairs = self.equation.W[self.equation.pairs], self.equation.pairs
+        V, pairs, times = self.equation.W[self.equation.pairs], self.equation.pairs, self.leaving.times
         with np.errstate(all="ignore"):
-            low[pairs] = (1 - 8 * EPS) * self.band.lower[0] * V + (1 + 8 * EPS) * self.band.lower[1] * self.times
-            high[pairs] = (1 + 8 * EPS) * (self.band.upper[0] * V + self.band.upper[1] * self.times)
+            low[pairs] = (1 - 8 * EPS) * self.band.lower[0] * V + (1 + 8 * EPS) * self.band.lower[1] * times
+            high[pairs] = (1 + 8 * EPS) * (self.band.upper[0] * V + self.band.upper[1] * times)
         return np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=np.inf, posinf=np.inf)
 
     def coupling(self) -> "TotalCoupling":
@@ -301,7 +294,8 @@ class TotalCoupling(ExactCoupling):
         if pairs is None or not any(np.array_equal(pairs, costly_pairs(problem, within)) for within in (False, True)):
             raise InvalidData("array 'pair' does not list the pairs that are not terminal; the file is damaged")
         items = pair_items(problem, False)._replace(listed=np.array(pairs, np.int64))
-        transports, start = restored_trees(items, arrays, "", problem.shape[1]), restored_start(problem, arrays)
+        transports = restore_trees(Transports(items), arrays, problem.shape[1])
+        start = StartTransport.restore(problem, arrays)
         start.transport.solve(V[start.cells], PRICE * max(1.0, float(V.max())))
         return cls(problem, transports, np.array(V), start, 0.0)
 
@@ -310,9 +304,7 @@ class TotalCoupling(ExactCoupling):
         """V, of shape (n_X, n_Y)."""
         table = self.problem.scale * self.U
         if not self.complete:
-            known = self.problem.terminal.ravel().copy()
-            known[self.transports.items.listed] = True
-            table[~known] = np.nan
+            hide_others(table, np.flatnonzero(self.problem.terminal), self.transports.items.listed)
         return frozen(table.reshape(self.problem.shape))
 
     @lazy
@@ -331,9 +323,7 @@ class TotalCoupling(ExactCoupling):
 
     def occupancy(self) -> Array:
         """Return the expected visits m = m_0 + Πᵀ m of nonterminal pairs; <m, c> = d."""
-        listed, m = self.transports.items.listed, np.zeros(self.U.size)
-        i, j, mass = self._start.transport.cells()
-        m[self._start.cells[i, j]] = mass
+        listed, m = self.transports.items.listed, self._start.law()
         source = np.append(m[listed], 0.0)
         m[:] = 0.0
         m[listed] = settled(leaving_chain(self.transports, m.size, 1.0), source, source)[:-1]

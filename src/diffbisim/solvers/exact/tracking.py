@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult, Row, Status
+from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers.base import Arrays, Callback
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling
@@ -111,7 +111,7 @@ class Tracking:
         m = _swept(run, m)
         run.U[pairs] += γ / (1 - γ) * float(m @ change)
         bounds = run.start.solve(run.U, np.inf)  # bounds that hold for any distance
-        row = Row({"value": bounds.value, "lower": bounds.lower, "upper": bounds.upper, **run.work})
+        row = bounds.row(run.work)
         full = np.zeros(problem.shape)
         full.ravel()[pairs] = m
         coupling = TrackedCoupling(problem, transports, run.U, run.start, 0.0).with_occupancy(full)
@@ -138,7 +138,7 @@ def _swept(run: PolicyIteration, m: Array) -> Array:
     """One sweep of the occupancy from ``m``; negative entries (from negative flows) become zero."""
     chain = pair_chain(run.transports, run.discount)
     m = m.copy()
-    sweep(chain.system(transposed=True), (1 - run.discount) * run.start.plan().toarray().ravel()[run.pairs], m, 1)
+    sweep(chain.system(transposed=True), (1 - run.discount) * run.start.law()[run.pairs], m, 1)
     np.maximum(m, 0.0, out=m)
     return np.asarray(m / m.sum())
 

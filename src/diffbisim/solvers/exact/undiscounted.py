@@ -36,12 +36,10 @@ from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import krylov
-from diffbisim.solvers.base import Arrays
-from diffbisim.solvers.exact.coupling import PRICE, StartTransport, check_start, check_trees
+from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
-from diffbisim.solvers.exact.simplex import Tree
-from diffbisim.solvers.exact.transports import EPS, Basis, Items, Transports, transport_rounding
+from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
 from diffbisim.stochastic import fewest_steps
 
 Integers = NDArray[np.int64]
@@ -100,34 +98,49 @@ def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
 
 
 class Leaving(NamedTuple):
-    """The separable function w and a lower bound on its decrease per step; zero on recurrent states."""
+    """The separable function w at K pairs, with a margin for rounding, and a lower bound on its decrease per step."""
 
-    time: Array  # (n,) w
-    fall: Array  # (n,) k, minus rounding
+    fall: Array  # (K,) k, minus rounding
+    times: Array  # (K,) w
+    time: float  # <ν_X, w_X> + <ν_Y, w_Y>
+    longest: float  # the largest w
 
     @classmethod
-    def of(cls, chain: MarkovChain, recurrent: Mask, blur: float) -> "Leaving":
-        """Solve for the expected times in transient states; `fall` is certified whatever the solve returns."""
-        time, fall = np.zeros(chain.n_states), np.zeros(chain.n_states)
-        open_states = np.flatnonzero(~recurrent)
-        if not open_states.size:
-            return cls(time, fall)
-        kernel, ones = chain.transition, np.ones(open_states.size)
-        inner: Any = kernel[open_states][:, open_states]
-        with np.errstate(all="ignore"):
-            try:
-                if chain.is_sparse:
-                    from scipy.sparse.linalg import splu
+    def of(cls, problem: Any, recurrent: tuple[Mask, Mask], pairs: Integers) -> "Leaving":
+        """Build from the recurrent states of both chains, for a list of flat pairs."""
+        chains = problem.x, problem.y
+        sides = [_time_and_fall(c, r, problem.blur) for c, r in zip(chains, recurrent, strict=True)]
+        (w_x, k_x), (w_y, k_y) = sides
+        return cls(
+            fall=np.add.outer(k_x, k_y).ravel()[pairs],
+            times=np.add.outer(w_x, w_y).ravel()[pairs] * (1 + 1e-9),
+            time=sum(float(c.initial @ w) for c, (w, _) in zip(chains, sides, strict=True)) * (1 + 1e-9),
+            longest=float(w_x.max()) + float(w_y.max()),
+        )
 
-                    solved = splu(sparse.csc_array(sparse.eye_array(ones.size, format="csr") - inner)).solve(ones)
-                else:
-                    solved = np.linalg.solve(np.eye(ones.size) - inner, ones)
-            except (RuntimeError, np.linalg.LinAlgError):  # singular in double precision
-                solved = np.full(ones.size, np.inf)
-            time[open_states] = np.where(np.isfinite(solved) & (solved >= 0), solved, np.finfo(float).max ** 0.25)
-            rounding = (4 * chain.n_states * EPS + blur) * float(time.max())
-            fall[open_states] = (time - np.asarray(kernel @ time))[open_states] - rounding
-        return cls(time, fall)
+
+def _time_and_fall(chain: MarkovChain, recurrent: Mask, blur: float) -> tuple[Array, Array]:
+    """Solve for the expected times in transient states; their decrease is certified whatever the solve returns."""
+    time, fall = np.zeros(chain.n_states), np.zeros(chain.n_states)
+    open_states = np.flatnonzero(~recurrent)
+    if not open_states.size:
+        return time, fall
+    kernel, ones = chain.transition, np.ones(open_states.size)
+    inner: Any = kernel[open_states][:, open_states]
+    with np.errstate(all="ignore"):
+        try:
+            if chain.is_sparse:
+                from scipy.sparse.linalg import splu
+
+                solved = splu(sparse.csc_array(sparse.eye_array(ones.size, format="csr") - inner)).solve(ones)
+            else:
+                solved = np.linalg.solve(np.eye(ones.size) - inner, ones)
+        except (RuntimeError, np.linalg.LinAlgError):  # singular in double precision
+            solved = np.full(ones.size, np.inf)
+        time[open_states] = np.where(np.isfinite(solved) & (solved >= 0), solved, np.finfo(float).max ** 0.25)
+        rounding = (4 * chain.n_states * EPS + blur) * float(time.max())
+        fall[open_states] = (time - np.asarray(kernel @ time))[open_states] - rounding
+    return time, fall
 
 
 # --- tables --------------------------------------------------------------------------------------------------------
@@ -248,25 +261,6 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
 def scaled_cost(problem: Problem) -> Array:
     """Return the cost (n_X*n_Y,), scaled to at most one."""
     return problem.cost.ravel() / (problem.scale or 1.0)
-
-
-def restored_trees(items: Items, arrays: Arrays, prefix: str, n_y: int) -> Transports:
-    """Return transports with the trees of a file, checked."""
-    transports = Transports(items)
-    check_trees(transports, arrays, prefix, n_y)
-    for part, name in zip(transports.trees[1:], Tree._fields, strict=True):
-        part[:] = arrays[prefix + name]
-    transports.basis = Basis.FEASIBLE
-    return transports
-
-
-def restored_start(problem: Problem, arrays: Arrays) -> StartTransport:
-    """Return the transport of the starts with the tree of a file, checked."""
-    check_start(problem, arrays)
-    start = StartTransport(problem)
-    for part, name in zip(start.transport.tree, Tree._fields, strict=True):
-        part[:] = arrays[f"start.{name}"]
-    return start
 
 
 def known_by(coupling: Coupling) -> DistanceResult:

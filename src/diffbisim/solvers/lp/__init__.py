@@ -9,7 +9,7 @@ This package shares no code with the compiled solvers, because it is their oracl
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffbisim.errors import InvalidArgument
+from diffbisim.checks import check_choice
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
@@ -50,8 +50,7 @@ class LinearProgram:
     threads: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InvalidArgument(f"method is {self.method!r}; use one of {', '.join(map(repr, METHODS))}")
+        check_choice(self.method, "method", METHODS)
         check_options(self, "tol", "max_iterations", "time_limit", "max_variables")
 
     def solve(

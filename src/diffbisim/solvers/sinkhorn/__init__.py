@@ -11,7 +11,7 @@ numba is loaded when a solver runs.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffbisim.checks import as_number
+from diffbisim.checks import as_number, check_choice
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult
@@ -67,8 +67,7 @@ class SinkhornPolicy:
             raise InvalidArgument(f"epsilon is {self.epsilon!r}; pass a temperature in the units of the cost, or 0")
         if self.tol is None:
             object.__setattr__(self, "tol", 1e-10 if self.epsilon else 1e-3)
-        if self.schedule not in SCHEDULES:
-            raise InvalidArgument(f"schedule is {self.schedule!r}; use one of {', '.join(map(repr, SCHEDULES))}")
+        check_choice(self.schedule, "schedule", SCHEDULES)
         check_options(self, "tol", "eta", "sweeps", "max_iterations", "time_limit", "threads")
         if self.epsilon and self.schedule != "anneal":
             raise InvalidArgument(

@@ -41,7 +41,7 @@ from scipy import sparse
 
 from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy, on_support
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, plan_operator
@@ -130,9 +130,7 @@ class SinkhornCoupling(Coupling):
         by_x, by_y = self.plans.weighted_potentials(self.U, self.epsilon, weights, shapes)
         by_x *= self.scale
         by_y *= self.scale
-        if everywhere:
-            return by_x, by_y
-        return on_support(by_x, self.problem.x), on_support(by_y, self.problem.y)
+        return self._by_transition(by_x, by_y, everywhere)
 
 
 class SharpStart:
