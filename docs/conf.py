@@ -147,7 +147,7 @@ def mathml(node: nodes.Node, block: bool = False) -> str:
     """Sizes are left to the browser; the number of an equation stands behind it, and functions stand apart."""
     tex = re.sub(r"\\([bB]igg?[lr]?|textstyle)(?![a-zA-Z])", "", node.astext())
     tex = tex.replace(r"\|", r"\parallel ")  # a relation, with room on both sides
-    tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
+    tex = re.sub(r"\\(log|cos|sin)(?![a-zA-Z_])\s*", r"\\\1\\,", re.sub(r"(?<=[\w)}])\s*(?=\\log)", r"\\,", tex))
     tex = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad (\\text{\1})", tex)
     # Fences without \left and \right keep their size, next to a sum too.
     found = latex2mathml.tex2mathml(tex, as_block=block)

@@ -99,7 +99,7 @@ for x, y, style in ((mild, severe, "o-"), (severe, dead, "s-")):
 ax.set(xlabel="age", ylabel="percent a day", ylim=(0, None))
 ax.legend(frameon=False)
 several = db.compare(groups, "indicator", 0.95, rng=0)
-print(several)
+print(f"\n{several}")
 
 # %%
 # *Found.* Patients aged 65 and older take different paths than younger ones (0.26, interval 0.24 to 0.29). Of those

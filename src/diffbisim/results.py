@@ -112,8 +112,10 @@ class DistanceResult(HasStatus):
     ----------
     value : float
         The distance ``d``; ``lower <= value <= upper``.
-    lower, upper : float
-        Certified bounds, including rounding errors.
+    lower : float
+        Certified lower bound, including rounding errors.
+    upper : float
+        Certified upper bound, including rounding errors.
     outcome : Status
         How the run ended.
     iterations : int

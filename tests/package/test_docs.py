@@ -4,7 +4,7 @@ import ast
 import re
 from functools import cache
 from importlib import import_module
-from inspect import getmodule, isclass, isfunction
+from inspect import getdoc, getmodule, isclass, isfunction
 from pathlib import Path
 from types import ModuleType
 
@@ -57,6 +57,28 @@ def rows():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
         if len(cells) == 3 and cells[0] not in ("paper", "---"):
             yield cells
+
+
+def test_the_reference_shows_what_properties_say_in_full():
+    """Sphinx takes what stands before a colon in the first line of a property for its type, and leaves it out."""
+    cut = []
+    for entry in re.findall(r"^   ([A-Za-z][\w.]*)$", API, re.MULTILINE):
+        for name, member in vars(described(entry)).items() if isclass(described(entry)) else ():
+            text = getattr(member, "__doc__", None) or ""
+            first = re.sub(r":\w+:`[^`]*`|`+[^`]*`+", "", text.partition("\n")[0])
+            method = callable(member) or isinstance(member, (classmethod, staticmethod))
+            if hasattr(member, "__get__") and not method and not name.startswith("_") and ":" in first:
+                cut.append(f"{entry}.{name}")
+    assert cut == []
+
+
+def test_every_attribute_has_a_line_of_its_own():
+    """Sphinx takes the first of several names for the type of the last."""
+    shared = []
+    for entry in re.findall(r"^   ([A-Za-z][\w.]*)$", API, re.MULTILINE):
+        _, _, text = (getdoc(described(entry)) or "").partition("Attributes\n----------\n")
+        shared += [f"{entry}: {line}" for line in text.split("\n\n")[0].splitlines() if re.match(r"\w+, ", line)]
+    assert shared == []
 
 
 def test_the_map_has_all_that_the_paper_numbers():

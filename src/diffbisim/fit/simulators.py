@@ -43,8 +43,14 @@ class SimulatorFit:
 
     Attributes
     ----------
-    parameters, lower, upper, standard_errors : array of shape (p,)
-        Estimates, ends of the intervals, and standard errors.
+    parameters : array of shape (p,)
+        Estimates.
+    lower : array of shape (p,)
+        Lower ends of the confidence intervals.
+    upper : array of shape (p,)
+        Upper ends of the confidence intervals.
+    standard_errors : array of shape (p,)
+        Standard errors.
     confidence : float
         Nominal coverage of the intervals.
     distance : DistanceResult
