@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import runpy
 import subprocess
 import sys
 
@@ -580,8 +581,12 @@ def test_convert_keeps_the_kernel_and_tells_what_is_lost(folder):
 # --- the whole of it ----------------------------------------------------------------------------------------
 
 
-def test_version():
+def test_version(monkeypatch, capsys):
     assert run("--version")[0] == f"diffbisim {db.__version__}\n"
+    monkeypatch.setattr(sys, "argv", ["diffbisim", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("diffbisim", run_name="__main__")
+    assert capsys.readouterr().out == f"diffbisim {db.__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["distance", "info", "lump", "convert", "reproduce"])

@@ -32,7 +32,7 @@ LAYERS = (
     ("fit", "compress", "imitate", "abstract"),
     ("io",),  # load, whatever was saved
     ("experiments",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
