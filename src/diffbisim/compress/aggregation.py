@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Integers, check_choice, check_count, finite_numbers
+from diffbisim.checks import Integers, check_count, finite_numbers
 from diffbisim.compress.kinetics import kinetic_model, lagged, metastable_sets
 from diffbisim.compress.result import CompressResult
 from diffbisim.compress.starts import Model, Target, averaged, matched_to_costs
@@ -83,7 +83,8 @@ def aggregate(
     chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
-    check_choice(method, "method", METHODS)
+    if method not in METHODS:
+        raise InvalidArgument(f'method is {method!r}; use "mean" or "kinetic"')
     X, (classes, names) = lagged(chain, check_count(lag, "lag", 1)), _classes(labels, chain.n_states)
     how = How(discount, cost, None, _weights(X, weights, discount), lag, tol)
     return built(X, classes, METHODS[method], how, names)
