@@ -27,7 +27,7 @@ from diffbisim.imitate.control.walks import (
     feature_map,
     walk,
 )
-from diffbisim.imitate.sb3 import BicausalReward, ppo
+from diffbisim.imitate.sb3 import BicausalReward, UnitSize, ppo
 from diffbisim.quantize import quantize
 
 UP = np.linspace(0.0, 1.0, 11)[:, None]  # the expert: 0.1 a step, from 0 to 1
@@ -415,9 +415,18 @@ def test_ending_is_no_way_out():
     env.reset(seed=0)
     _, reward, ended, _, _ = env.step(4)
     s = env.unwrapped.s[0]
-    gaps = [abs(s - x) / UP.std() + 1.0 for x in np.append(UP[1:, 0], np.ones(300))]
+    gaps = [min(abs(s - x) / UP.std(), 2.0) + 1.0 for x in np.append(UP[1:, 0], np.ones(300))]
     assert ended
     assert reward == pytest.approx(-sum(0.9**t * gap for t, gap in enumerate(gaps)))
+
+
+def test_far_is_far_enough():
+    """The distance that is paid is bounded; the node is chosen by the distance itself."""
+    nodes = line_nodes()
+    assert watch(Tracking(nodes, 0.9), nodes.points[:3] + 50.0) == [-2.0, -2.0]
+    shifting = Tracking(nodes, 0.9, shift=3)
+    assert watch(shifting, nodes.points[:2] + 3.0) == [-2.0]
+    assert shifting.node == 4  # three beyond the clock
 
 
 def watch(score, path, ended=False):
@@ -502,6 +511,21 @@ def test_smoke_ppo_makes_the_steps_it_is_given(score):
     found = ppo(given, score)
     assert env.count - before == found.steps == 60
     assert found.walk(Line(), 2, 0).states.shape == (24, 2)
+
+
+def test_rewards_of_any_size_are_given_unit_size():
+    """Discounted sums of what comes out have standard deviation one, whatever the unit of what goes in."""
+    rng, sums, total = np.random.default_rng(0), [], 0.0
+    given = rng.exponential(size=4_000)
+    over = rng.random(4_000) < 0.05
+    found = {unit: [UnitSize(0.9)] for unit in (1e-3, 1.0, 1e3)}
+    paid = {unit: [size(unit * r, end) for r, end in zip(given, over, strict=True)] for unit, (size,) in found.items()}
+    assert np.allclose(paid[1.0][2_000:], paid[1e3][2_000:], rtol=1e-3)  # up to the first sum, of size one
+    for reward, end in zip(paid[1.0], over, strict=True):
+        total = reward + 0.9 * total
+        sums.append(total)
+        total *= not end
+    assert np.std(sums[1_000:]) == pytest.approx(1.0, rel=0.05)
 
 
 def test_odd_arguments_are_named():

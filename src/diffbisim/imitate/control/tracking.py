@@ -107,8 +107,11 @@ class Nodes:
 
     def cost(self, nodes: Any, seen: Floats, ended: Any) -> Floats:
         """Return c(x, s) for nodes and states that broadcast with each other."""
-        gap = np.sqrt(((self.points[nodes] - seen) ** 2).sum(axis=-1))
-        return np.asarray(gap + ENDED * (self.ended[nodes] != ended))
+        return np.asarray(self.gap(nodes, seen) + ENDED * (self.ended[nodes] != ended))
+
+    def gap(self, nodes: Any, seen: Floats) -> Floats:
+        """Return the distance |x - f(s)| of nodes and states that broadcast with each other."""
+        return np.asarray(np.sqrt(((self.points[nodes] - seen) ** 2).sum(axis=-1)))
 
     def near(self, node: int, shift: int) -> Integers:
         """Return the nodes of the same path that are at most `shift` steps away."""
