@@ -197,12 +197,29 @@ def test_prices_share_out_the_starts():
     assert (chosen[:20] != 2).all()
 
 
+def test_a_demonstration_that_cannot_be_followed_need_not_be():
+    """At the prices of unequal shares φ = ρ log(1/n / share), the condition of optimality of unbalanced transport."""
+    costs = np.random.default_rng(0).uniform([10.0, 10.0, 30.0], [12.0, 12.0, 32.0], (400, 3))
+    ρ, blur = 6.0, 0.05 * costs.std()
+    φ = prices(costs, ρ)
+    wanted = np.exp((φ - costs) / blur)
+    share = (wanted / wanted.sum(axis=1, keepdims=True)).mean(axis=0)
+    assert np.allclose(φ, -ρ * np.log(3.0 * share), atol=1e-6)
+    assert share[2] < 0.05
+    assert share[:2].min() > 0.4
+
+
 def test_a_demonstration_that_is_easy_to_follow_is_not_followed_always():
-    nodes = Nodes.of(Demonstrations((UP, UP + 1.0), (False, False)), lambda points: points[:, :1])
     centers, starts = np.arange(-20, 41)[:, None] / 10, np.linspace(-0.2, 0.4, 8)[:, None]
-    priced = TableTracker(nodes, Known(), centers, 0.9, starts=starts)
-    taken = [nodes.path[priced._match(s)] for s in starts]
-    assert taken == [0] * 4 + [1] * 4
+
+    def taken(apart, **options):
+        nodes = Nodes.of(Demonstrations((UP, UP + apart), (False, False)), lambda points: points[:, :1])
+        tracker = TableTracker(nodes, Known(), centers, 0.9, **options)
+        return [nodes.path[tracker._match(s)] for s in starts]
+
+    assert taken(0.3) == [0] * 8  # without prices
+    assert taken(0.3, starts=starts) == [0] * 4 + [1] * 4
+    assert taken(2.5, starts=starts) == [0] * 8  # too far away to be followed from any start
 
 
 def test_ended_learners_are_compared_for_ever():
