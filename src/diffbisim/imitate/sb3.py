@@ -145,6 +145,17 @@ class UnitSize:
         return float(reward / np.sqrt(self.square / self.count))
 
 
+def _sized(gymnasium: Any, env: Any, unit: UnitSize) -> Any:
+    """Return the environment with rewards of unit size."""
+
+    class Sized(gymnasium.Wrapper):  # type: ignore[misc]
+        def step(self, action: Any) -> Any:
+            state, reward, ended, cut, info = self.env.step(action)
+            return state, unit(reward, ended or cut), ended, cut, info
+
+    return Sized(env)
+
+
 def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlResult:
     """Train PPO on a reward of unit size, with the number of steps and the actions of a lesson."""
     try:
@@ -160,13 +171,6 @@ def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlRes
     )
     env, unit = rewarded(numbered, nodes, score), UnitSize(lesson.discount)
 
-    class Sized(gymnasium.Wrapper):  # type: ignore[misc]
-        """Scales the reward of every step."""
-
-        def step(self, action: Any) -> Any:
-            state, reward, ended, cut, info = self.env.step(action)
-            return state, unit(reward, ended or cut), ended, cut, info
-
     class Buffer(RolloutBuffer):
         """Adds rewards that are known only at the end of an episode before the network learns."""
 
@@ -178,7 +182,7 @@ def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlRes
             super().compute_returns_and_advantage(last_values, dones)
 
     rollout = ROLLOUT if options.steps % ROLLOUT == 0 else options.steps
-    training = env if hasattr(score, "settle") else Sized(env)
+    training = env if hasattr(score, "settle") else _sized(gymnasium, env, unit)
     model = PPO(
         "MlpPolicy", training, n_steps=rollout, batch_size=min(100, rollout), learning_rate=1e-3, gamma=lesson.discount,
         rollout_buffer_class=Buffer, seed=int(lesson.rng.integers(2**31)), device="cpu",

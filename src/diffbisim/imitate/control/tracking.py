@@ -15,8 +15,8 @@ node may therefore shift: among the nodes up to `shift` before and after x', the
 one of five demonstrations were slow and easiest to follow, the learner would always be slow. Demonstrations therefore
 have prices φ, the potentials of the transport between starts and demonstrations, and an episode begins at the node with
 the least V - φ. The shares need not be equal: a demonstration that cannot be followed from any start, because the
-learner's engine is weaker, should not be followed from a fifth of them. Unequal shares cost ρ KL(shares | equal shares),
-with ρ = 0.2 / (1 - γ): a fifth of a standard deviation at every step.
+learner's engine is weaker, should not be followed from a fifth of them. Unequal shares cost ρ KL(shares | equal), with
+ρ = 0.2 / (1 - γ): a fifth of a standard deviation at every step.
 
 There are two ways to compute V, both in the learned model (dynamics.py):
 
