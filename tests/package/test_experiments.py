@@ -195,6 +195,49 @@ def test_formulas_of_experts_solve_their_tasks():
     assert control.references("MountainCar-v0")[1] > -125
 
 
+class Upright(gymnasium.Env):
+    """A stand-in for InvertedPendulum-v5 without MuJoCo: its observations, actions, reward, end and time step."""
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+        self.action_space = gymnasium.spaces.Box(-3.0, 3.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = self.np_random.uniform(-0.01, 0.01, 4)  # position, angle, and their velocities
+        return self.state.copy(), {}
+
+    def step(self, action):
+        cart, pole, half, gravity = 10.5, 5.0, 0.3, 9.81
+        x, angle, speed, turn = self.state
+        push = (100.0 * action[0] + pole * half * turn**2 * np.sin(angle)) / (cart + pole)
+        bend = gravity * np.sin(angle) - np.cos(angle) * push
+        bend /= half * (4 / 3 - pole * np.cos(angle) ** 2 / (cart + pole))
+        speed += 0.04 * (push - pole * half * bend * np.cos(angle) / (cart + pole))
+        turn += 0.04 * bend
+        self.state = np.array([x + 0.04 * speed, angle + 0.04 * turn, speed, turn])
+        fallen = bool(abs(self.state[1]) > 0.2)
+        return self.state.copy(), float(not fallen), fallen, False, {}
+
+
+def test_the_scene_of_mujoco_is_wired(monkeypatch):
+    """From the expert to PPO, on a stand-in, since MuJoCo is not among the extras."""
+    usual = gymnasium.make
+
+    def make(name):
+        return gymnasium.wrappers.TimeLimit(Upright(), 200) if name == "InvertedPendulum-v5" else usual(name)
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    for kept in (control.references, control.expert_walk):
+        monkeypatch.setattr(control, kept.__name__, cache(kept.__wrapped__))
+    low, high = control.references("InvertedPendulum-v5")
+    assert (low < 20, high) == (True, 200.0)  # the expert never falls
+    settings = control.Settings(("InvertedPendulum",), ("PPO, tracking",), options=Control(60, demonstrations=2))
+    found = control.imitation("InvertedPendulum", "PPO, tracking", 0, settings)
+    assert (found["steps"], found["shown"]) == (60, 1.0)
+    assert found["share"] < 0.5  # it has learned nothing yet
+
+
 def test_the_step_rule_needs_no_rate():
     outcome = ran(*SMALL["learning_rate"])
     assert outcome.curves["step rule"][-1] <= 1e-7 < outcome.curves["Adam 0.1"][-1]

@@ -27,7 +27,7 @@ from diffbisim.imitate.control.walks import (
     feature_map,
     walk,
 )
-from diffbisim.imitate.sb3 import BicausalReward, ppo
+from diffbisim.imitate.sb3 import BicausalReward, UnitSize, ppo
 from diffbisim.quantize import quantize
 
 UP = np.linspace(0.0, 1.0, 11)[:, None]  # the expert: 0.1 a step, from 0 to 1
@@ -197,12 +197,29 @@ def test_prices_share_out_the_starts():
     assert (chosen[:20] != 2).all()
 
 
+def test_a_demonstration_that_cannot_be_followed_need_not_be():
+    """At the prices of unequal shares φ = ρ log(1/n / share), the condition of optimality of unbalanced transport."""
+    costs = np.random.default_rng(0).uniform([10.0, 10.0, 30.0], [12.0, 12.0, 32.0], (400, 3))
+    ρ, blur = 6.0, 0.05 * costs.std()
+    φ = prices(costs, ρ)
+    wanted = np.exp((φ - costs) / blur)
+    share = (wanted / wanted.sum(axis=1, keepdims=True)).mean(axis=0)
+    assert np.allclose(φ, -ρ * np.log(3.0 * share), atol=1e-6)
+    assert share[2] < 0.05
+    assert share[:2].min() > 0.4
+
+
 def test_a_demonstration_that_is_easy_to_follow_is_not_followed_always():
-    nodes = Nodes.of(Demonstrations((UP, UP + 1.0), (False, False)), lambda points: points[:, :1])
     centers, starts = np.arange(-20, 41)[:, None] / 10, np.linspace(-0.2, 0.4, 8)[:, None]
-    priced = TableTracker(nodes, Known(), centers, 0.9, starts=starts)
-    taken = [nodes.path[priced._match(s)] for s in starts]
-    assert taken == [0] * 4 + [1] * 4
+
+    def taken(apart, **options):
+        nodes = Nodes.of(Demonstrations((UP, UP + apart), (False, False)), lambda points: points[:, :1])
+        tracker = TableTracker(nodes, Known(), centers, 0.9, **options)
+        return [nodes.path[tracker._match(s)] for s in starts]
+
+    assert taken(0.3) == [0] * 8  # without prices
+    assert taken(0.3, starts=starts) == [0] * 4 + [1] * 4
+    assert taken(2.5, starts=starts) == [0] * 8  # too far away to be followed from any start
 
 
 def test_ended_learners_are_compared_for_ever():
@@ -415,9 +432,18 @@ def test_ending_is_no_way_out():
     env.reset(seed=0)
     _, reward, ended, _, _ = env.step(4)
     s = env.unwrapped.s[0]
-    gaps = [abs(s - x) / UP.std() + 1.0 for x in np.append(UP[1:, 0], np.ones(300))]
+    gaps = [min(abs(s - x) / UP.std(), 2.0) + 1.0 for x in np.append(UP[1:, 0], np.ones(300))]
     assert ended
     assert reward == pytest.approx(-sum(0.9**t * gap for t, gap in enumerate(gaps)))
+
+
+def test_far_is_far_enough():
+    """The distance that is paid is bounded; the node is chosen by the distance itself."""
+    nodes = line_nodes()
+    assert watch(Tracking(nodes, 0.9), nodes.points[:3] + 50.0) == [-2.0, -2.0]
+    shifting = Tracking(nodes, 0.9, shift=3)
+    assert watch(shifting, nodes.points[:2] + 3.0) == [-2.0]
+    assert shifting.node == 4  # three beyond the clock
 
 
 def watch(score, path, ended=False):
@@ -502,6 +528,21 @@ def test_smoke_ppo_makes_the_steps_it_is_given(score):
     found = ppo(given, score)
     assert env.count - before == found.steps == 60
     assert found.walk(Line(), 2, 0).states.shape == (24, 2)
+
+
+def test_rewards_of_any_size_are_given_unit_size():
+    """Discounted sums of what comes out have standard deviation one, whatever the unit of what goes in."""
+    rng, sums, total = np.random.default_rng(0), [], 0.0
+    given = rng.exponential(size=4_000)
+    over = rng.random(4_000) < 0.05
+    found = {unit: [UnitSize(0.9)] for unit in (1e-3, 1.0, 1e3)}
+    paid = {unit: [size(unit * r, end) for r, end in zip(given, over, strict=True)] for unit, (size,) in found.items()}
+    assert np.allclose(paid[1.0][2_000:], paid[1e3][2_000:], rtol=1e-3)  # up to the first sum, of size one
+    for reward, end in zip(paid[1.0], over, strict=True):
+        total = reward + 0.9 * total
+        sums.append(total)
+        total *= not end
+    assert np.std(sums[1_000:]) == pytest.approx(1.0, rel=0.05)
 
 
 def test_odd_arguments_are_named():

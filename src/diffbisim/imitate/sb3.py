@@ -123,8 +123,41 @@ def _joined(state: Any, added: Floats) -> Any:
 # --- PPO -----------------------------------------------------------------------------------------------------------
 
 
+class UnitSize:
+    """Divides rewards by the running standard deviation of their discounted sum G ← r + γ G.
+
+    PPO needs values of size one, and rewards differ by orders of magnitude. An expert that balances hardly moves, so a
+    fall costs hundreds of its standard deviations.
+    """
+
+    def __init__(self, discount: float) -> None:
+        self.discount, self.total = discount, 0.0
+        self.count, self.mean, self.square = 1.0, 0.0, 1.0  # as if a sum of size one had been seen
+
+    def __call__(self, reward: float, over: bool) -> float:
+        """Return the scaled reward; an episode that is over starts a new sum."""
+        self.total = reward + self.discount * self.total
+        self.count += 1.0
+        gap = self.total - self.mean
+        self.mean += gap / self.count
+        self.square += gap * (self.total - self.mean)  # Welford's update of the sum of squares
+        self.total *= not over
+        return float(reward / np.sqrt(self.square / self.count))
+
+
+def _sized(gymnasium: Any, env: Any, unit: UnitSize) -> Any:
+    """Return the environment with rewards of unit size."""
+
+    class Sized(gymnasium.Wrapper):  # type: ignore[misc]
+        def step(self, action: Any) -> Any:
+            state, reward, ended, cut, info = self.env.step(action)
+            return state, unit(reward, ended or cut), ended, cut, info
+
+    return Sized(env)
+
+
 def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlResult:
-    """Train PPO on a reward, with the number of steps and the actions of a lesson."""
+    """Train PPO on a reward of unit size, with the number of steps and the actions of a lesson."""
     try:
         from stable_baselines3 import PPO
         from stable_baselines3.common.buffers import RolloutBuffer
@@ -136,19 +169,22 @@ def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlRes
     numbered = gymnasium.wrappers.TransformAction(
         lesson.env, lambda a: lesson.actions.raw[int(a)], gymnasium.spaces.Discrete(len(lesson.actions))
     )
-    env = rewarded(numbered, nodes, score)
+    env, unit = rewarded(numbered, nodes, score), UnitSize(lesson.discount)
 
     class Buffer(RolloutBuffer):
         """Adds rewards that are known only at the end of an episode before the network learns."""
 
-        def compute_returns_and_advantage(self, *args: Any, **kwargs: Any) -> None:
+        def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
             if hasattr(score, "settle"):
-                self.rewards[:, 0] += score.settle()  # added to the bootstrapped value of truncated episodes
-            super().compute_returns_and_advantage(*args, **kwargs)
+                over = np.append(self.episode_starts[1:, 0], dones) > 0
+                late = [unit(*step) for step in zip(score.settle(), over, strict=True)]
+                self.rewards[:, 0] += late  # added to the bootstrapped value of truncated episodes
+            super().compute_returns_and_advantage(last_values, dones)
 
     rollout = ROLLOUT if options.steps % ROLLOUT == 0 else options.steps
+    training = env if hasattr(score, "settle") else _sized(gymnasium, env, unit)
     model = PPO(
-        "MlpPolicy", env, n_steps=rollout, batch_size=min(100, rollout), learning_rate=1e-3, gamma=lesson.discount,
+        "MlpPolicy", training, n_steps=rollout, batch_size=min(100, rollout), learning_rate=1e-3, gamma=lesson.discount,
         rollout_buffer_class=Buffer, seed=int(lesson.rng.integers(2**31)), device="cpu",
     )  # fmt: skip
     model.learn(options.steps)

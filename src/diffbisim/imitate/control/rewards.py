@@ -7,7 +7,10 @@ forms of the coupling.
 node that the learner carries. Its negative is the return of an environment with state (s, x):
 
     observation     s, the expert's features at the next node, and how far along its path that node is
-    reward          -c(x', s') at every step
+    reward          -c(x', s') at every step, with distances of at most `FARTHEST` standard deviations
+
+The bound is that of the coupling below. An expert that balances hardly moves, so a learner that is about to fall is
+hundreds of its standard deviations away, and without a bound falling would cost little more than being about to fall.
 
 `Coupling`. Expert and learner are chains on shared cells, estimated from what was observed. Every thousand steps their
 distance is solved again, and its implicit reward r(y, y') (gradient.py) is paid for transitions between cells until the
@@ -23,14 +26,14 @@ not bootstrap after a termination; after a truncation they do, and nothing is ch
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from diffbisim.checks import Floats
 from diffbisim.distance import distance
-from diffbisim.imitate.control.cells import chain_on, gaps
-from diffbisim.imitate.control.tracking import Nodes, shifted
+from diffbisim.imitate.control.cells import FARTHEST, chain_on, gaps
+from diffbisim.imitate.control.tracking import ENDED, Nodes, shifted
 from diffbisim.quantize import Cells, quantize
 
 #: Number of steps after which the coupling is solved again.
@@ -73,13 +76,19 @@ class Tracking:
         near = self.nodes.near(clock, self.shift)
         costs = self.nodes.cost(near, seen[None], ended)
         self.node = int(near[shifted(costs, near - clock).argmin()])
-        own = ending(self.nodes, self.node, seen, self.discount) if ended else float(costs[near == self.node][0])
-        return -own, self._ahead()
+        if ended:
+            return -ending(self.nodes, self.node, seen, self.discount), self._ahead()
+        return -float(bounded(self.nodes, self.node, seen, False)), self._ahead()
 
     def _ahead(self) -> Floats:
         following = int(self.nodes.after[self.node])
         own = np.flatnonzero(self.nodes.path == self.nodes.path[following])
         return np.append(self.nodes.points[following], (following - own[0]) / len(own))
+
+
+def bounded(nodes: Nodes, which: Any, seen: Floats, ended: bool) -> Floats:
+    """Return c(x, s) with a bounded distance, for one or several nodes and the features `seen` (k,) of a state."""
+    return np.asarray(np.minimum(nodes.gap(which, seen), FARTHEST) + ENDED * (nodes.ended[which] != ended))
 
 
 def ending(nodes: Nodes, node: int, seen: Floats, discount: float) -> float:
@@ -88,7 +97,7 @@ def ending(nodes: Nodes, node: int, seen: Floats, discount: float) -> float:
     ahead = np.arange(node, last + 1)
     weights = discount ** np.arange(len(ahead))
     weights[-1] /= 1.0 - discount
-    return float(nodes.cost(ahead, seen[None], True) @ weights)
+    return float(bounded(nodes, ahead, seen, True) @ weights)
 
 
 class Episodes:

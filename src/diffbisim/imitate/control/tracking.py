@@ -11,10 +11,12 @@ its own state s and its node x, so the observed features of the expert need not 
 *Shifting the node.* A learner that is late or early would always be compared with the wrong node. After every step the
 node may therefore shift: among the nodes up to `shift` before and after x', the one with the least V(·, s') is chosen.
 
-*Coupling the starts.* Every demonstration is followed from an equal share of the learner's starts. Otherwise, if one of
-five demonstrations were slow and easiest to follow, the learner would always be slow. Demonstrations therefore have
-prices φ, the potentials of the transport between starts and demonstrations, and an episode begins at the node with the
-least V - φ.
+*Coupling the starts.* Every demonstration is followed from about the same share of the learner's starts. Otherwise, if
+one of five demonstrations were slow and easiest to follow, the learner would always be slow. Demonstrations therefore
+have prices φ, the potentials of the transport between starts and demonstrations, and an episode begins at the node with
+the least V - φ. The shares need not be equal: a demonstration that cannot be followed from any start, because the
+learner's engine is weaker, should not be followed from a fifth of them. Unequal shares cost ρ KL(shares | equal), with
+ρ = 0.2 / (1 - γ): a fifth of a standard deviation at every step.
 
 There are two ways to compute V, both in the learned model (dynamics.py):
 
@@ -57,6 +59,9 @@ ENDED = 1.0
 #: Numbers of steps for which an action is simulated before the table is used. One step changes less than a cell: with
 #: a single step the table of MountainCar cannot distinguish the actions.
 LOOKS = (1, 2, 4, 8)
+
+#: Price of unequal shares of the demonstrations, in standard deviations per step.
+EQUALITY = 0.2
 
 #: Maximum number of sweeps for the last node of a path, which stays.
 SWEEPS = 300
@@ -107,8 +112,11 @@ class Nodes:
 
     def cost(self, nodes: Any, seen: Floats, ended: Any) -> Floats:
         """Return c(x, s) for nodes and states that broadcast with each other."""
-        gap = np.sqrt(((self.points[nodes] - seen) ** 2).sum(axis=-1))
-        return np.asarray(gap + ENDED * (self.ended[nodes] != ended))
+        return np.asarray(self.gap(nodes, seen) + ENDED * (self.ended[nodes] != ended))
+
+    def gap(self, nodes: Any, seen: Floats) -> Floats:
+        """Return the distance |x - f(s)| of nodes and states that broadcast with each other."""
+        return np.asarray(np.sqrt(((self.points[nodes] - seen) ** 2).sum(axis=-1)))
 
     def near(self, node: int, shift: int) -> Integers:
         """Return the nodes of the same path that are at most `shift` steps away."""
@@ -150,7 +158,7 @@ class TableTracker:
         self.prices = np.zeros(len(nodes))
         if starts is not None:
             first = [np.array([self._everywhere(s)[own].min() for own in nodes.numbers()]) for s in starts]
-            self.prices = prices(np.stack(first))[nodes.path]
+            self.prices = prices(np.stack(first), EQUALITY / (1.0 - discount))[nodes.path]
 
     def _solve(self, centers: Floats) -> Floats:
         """Return V of shape (N, K); row a K + k of P (n_actions K, K) spreads the step of cell k under action a."""
@@ -226,17 +234,18 @@ class TableTracker:
         return np.asarray(self.nodes.cost(nodes[None], self.nodes.seen(states)[:, None], True) @ weights)
 
 
-def prices(costs: Floats) -> Floats:
-    """Return prices (n,) at which each demonstration is the cheapest for an equal share of starts; costs (m, n).
+def prices(costs: Floats, ρ: float = np.inf) -> Floats:
+    """Return prices (n,) at which each demonstration is the cheapest for about the same share of starts; costs (m, n).
 
-    These are the potentials of the transport between starts and demonstrations, from Sinkhorn scaling.
+    These are the potentials of the transport between starts and demonstrations, from Sinkhorn scaling. Unequal shares
+    cost ρ KL(shares | 1/n), as in unbalanced transport; shares are equal for an infinite ρ.
     """
     n = costs.shape[1]
     φ, blur = np.zeros(n), max(0.05 * float(costs.std()), 1e-9)
     for _ in range(500):
         wanted = np.exp((φ - costs - (φ - costs).max(axis=1, keepdims=True)) / blur)
         share = (wanted / wanted.sum(axis=1, keepdims=True)).mean(axis=0)
-        φ = φ - blur * np.log(np.maximum(n * share, 1e-12))
+        φ = (φ - blur * np.log(np.maximum(n * share, 1e-12))) / (1.0 + blur / ρ)
     return φ
 
 
