@@ -12,10 +12,19 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from cases import each
+from diffbisim import MarkovChain, distance
 from diffbisim.checks import freeze
 from diffbisim.solvers.exact import simplex as kernel
 from diffbisim.solvers.exact import transports
-from diffbisim.solvers.exact.dense import Dense, make_tools, nearest_first, optimize_dense, repair_dense
+from diffbisim.solvers.exact.dense import (
+    Dense,
+    _list_all,
+    _list_fast,
+    make_tools,
+    nearest_first,
+    optimize_dense,
+    repair_dense,
+)
 from diffbisim.solvers.exact.pairs import begin_with
 from diffbisim.solvers.exact.transports import Items, Transports, first_unfit, item_potentials
 from diffbisim.stochastic import Successors
@@ -467,6 +476,40 @@ def test_dense_primal_simplex_from_a_first_basis(seed):
     check_tree(tree)
     check_optimal(tree, tools.work.pot[:a].copy(), tools.work.pot[a : a + b].copy())
     assert optimize_dense(*given, 10**6) == (0, True)
+
+
+@each(tol=(1e-2, 1e-4, 1e-6, 1e-8, 1e-14), seed=range(4))
+def test_dense_lists_that_must_be_complete_are(tol, seed):
+    """Single precision selects the rows, also where a reduced cost is below -tol by less than its rounding error."""
+    rng = np.random.default_rng([41, seed])
+    C = rng.random((24, 30))
+    common = Dense(Successors.of(rng.dirichlet(np.ones(30), 3)), 24, 30, np.dtype(np.int8)).common(C.ravel())
+    tools, costs = make_tools(common, np.zeros(1, bool)), kernel.Costs(common.table, 30, 24, 30)
+    g = common.base[24:] + tol * rng.normal(size=30)
+    below = rng.choice([0.0, 1.0, 1.0 + 1e-9, 1.5, 3.0], 24) * tol  # with 1.0, the last bit decides
+    pot = np.concatenate([(C - g).min(axis=1) + below, g])
+    listed = _list_fast(costs, common, pot, tol, True, tools.cells)
+    fast = set(zip(tools.cells.row[:listed].tolist(), tools.cells.column[:listed].tolist(), strict=True))
+    listed = _list_all(costs, pot, tol, tools.cells)
+    assert fast == set(zip(tools.cells.row[:listed].tolist(), tools.cells.column[:listed].tolist(), strict=True))
+    assert {row for row, _ in fast} >= set(np.flatnonzero(below > 1.2 * tol).tolist())
+
+
+@each(last=(0, 1, 3))
+def test_full_rows_that_leave_out_the_last_states(last, monkeypatch):
+    """As by the general kernel, which the other tests compare with linear programs."""
+    rng = np.random.default_rng([43, last])
+    P, Q = np.zeros((36, 36)), rng.dirichlet(np.ones(34), 34)
+    P[:, : 36 - last] = rng.dirichlet(np.ones(36 - last), 36)
+    chains = MarkovChain(P, rewards=rng.random(36)), MarkovChain(Q, rewards=rng.random(34))
+    dense = distance(*chains, discount=0.9, tol=1e-9)
+    assert dense.coupling.transports.dense is not None
+    with monkeypatch.context() as patch:  # the cases of one test share its monkeypatch
+        patch.setattr(Dense, "fits", staticmethod(lambda items, shape: False))
+        general = distance(*chains, discount=0.9, tol=1e-9)
+    assert general.coupling.transports.dense is None
+    assert max(dense.lower, general.lower) <= min(dense.upper, general.upper)
+    np.testing.assert_allclose(dense.values, general.values, atol=2e-9)
 
 
 def test_dense_repair_gives_up_when_told_to_and_where_nothing_can_enter():

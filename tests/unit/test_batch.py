@@ -58,6 +58,14 @@ def test_what_is_not_ordinary_is_given_back():
     assert matrix[0, 1] == db.distance(made[0], made[1], discount=0.9).value
 
 
+def test_full_rows_that_have_a_solver_of_their_own():
+    """Their bits are those of the solver, too."""
+    rng = np.random.default_rng(6)
+    made = [db.MarkovChain(rng.dirichlet(np.ones(n), n), rewards=rng.random(n)) for n in (32, 33, 40)]
+    matrix = db.pairwise(made)
+    assert all(matrix[i, j] == db.distance(made[i], made[j]).value for i in range(3) for j in range(i + 1, 3))
+
+
 @pytest.mark.parametrize("cost", ["reward", "squared", lambda X, Y: np.ones((X.n_states, Y.n_states))])
 def test_pairwise_is_the_loop(cost):
     made = chains()

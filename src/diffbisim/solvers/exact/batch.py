@@ -30,8 +30,9 @@ from diffbisim.solvers.exact.solver import LOOSE
 from diffbisim.solvers.exact.transports import Effort, Items, Sweep, Trees, edge_targets, solve_items, solve_one
 from diffbisim.stochastic import Successors
 
-#: The largest number of states of the two chains together, because nodes of trees are stored as bytes.
-NODES = 128
+#: The largest number of states of the two chains together. Beyond it, Python code takes a small part of the time, and
+#: full rows have a solver of their own (dense.py).
+NODES = 64
 
 #: Problems that need more iterations than this fall back to the full solver.
 ITERATIONS = 40

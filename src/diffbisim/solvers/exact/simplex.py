@@ -345,13 +345,12 @@ def is_priced_out(costs, tree, pot, tol):
 
 @njit(cache=True, nogil=True, inline="always")
 def _apex(u, v, work):
-    """Return the lowest common ancestor of two nodes."""
+    """Return the lowest common ancestor of two nodes. Selections take the place of an unpredictable branch."""
     t, size = work.t, work.size
     while u != v:
-        if size[u] < size[v]:
-            u = t[u].par
-        else:
-            v = t[v].par
+        first = size[u] < size[v]
+        up = t[u if first else v].par
+        u, v = up if first else u, v if first else up
     return u
 
 
@@ -362,20 +361,20 @@ def _cycle(i, j, a, work):
     On the side of i the edges above rows lose flow, on the side of j those above columns. A tie is resolved in favor of
     the last blocking edge on the path from the apex down to i, across to j, and back up.
     """
-    t, flow, apex = work.t, work.flow, _apex(i, j, work)
+    t, size, flow = work.t, work.size, work.flow
     low_i = low_j = np.inf
-    out_i, out_j, u = i, j, i
-    while u != apex:
-        if u < a and flow[u] < low_i:
-            low_i, out_i = flow[u], u
-        u = t[u].par
-    u = j
-    while u != apex:
-        if u >= a and flow[u] <= low_j:
-            low_j, out_j = flow[u], u
-        u = t[u].par
+    out_i, out_j, u, v = i, j, i, j
+    while u != v:  # the smaller subtree is not an ancestor of the other node
+        on_i = size[u] < size[v]
+        node = u if on_i else v
+        left = flow[node] if (node < a) == on_i else np.inf
+        less_i, less_j = on_i and left < low_i, not on_i and left <= low_j
+        low_i, out_i = left if less_i else low_i, node if less_i else out_i
+        low_j, out_j = left if less_j else low_j, node if less_j else out_j
+        up = t[node].par
+        u, v = up if on_i else u, v if on_i else up
     on_i = low_i < low_j
-    return Cycle(i, j, apex, out_i if on_i else out_j, on_i)
+    return Cycle(i, j, u, out_i if on_i else out_j, on_i)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -394,9 +393,15 @@ def _join(u, v, t):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _grow(node, apex, by, work):
-    """Add ``by`` to the sizes of the subtrees from ``node`` up to, but not including, ``apex``."""
+def _carry(node, apex, amount, by, a, work):
+    """Update flows and sizes from ``node`` up to ``apex``.
+
+    Edges above nodes of the same kind (row or column) as ``node`` lose ``amount``, the others gain it. All subtrees
+    grow by ``by`` nodes.
+    """
+    row = node < a
     while node != apex:
+        work.flow[node] += -amount if (node < a) == row else amount
         work.size[node] += by
         node = work.t[node].par
 
@@ -457,25 +462,26 @@ def _pivot(cycle, amount, costs, work):
     i, j, apex, out, on_i = cycle
     t, pot, a, n = work.t, work.pot, costs.a, work.size[out]
     reduced = costs.entries[i * costs.stride + (j - a)] - pot[i] - pot[j]
-    if amount != 0.0:
-        _shift_flow(i, apex, amount, work)
-        _shift_flow(j, apex, amount, work)
     bottom, new_parent = (i, j) if on_i else (j, i)
     before, last, old_parent = t[out].prev, t[out].last, t[out].par
+    _shift_flow(bottom, old_parent, amount, work)
+    _carry(old_parent, apex, amount if (old_parent < a) == (bottom < a) else -amount, -n, a, work)
+    _carry(new_parent, apex, amount, n, a, work)
     _join(before, t[last].next, t)
     _end_with(old_parent, last, before, t)
-    _grow(old_parent, apex, -n, work)
     last = _turn(out, bottom, new_parent, amount, work)
     _join(last, t[new_parent].next, t)
     _join(new_parent, bottom, t)
     _end_with(new_parent, new_parent, last, t)
-    _grow(new_parent, apex, n, work)
-    v, up = bottom, reduced if on_i else -reduced
+    v, u, up = bottom, last, reduced if on_i else -reduced
     if 2 * n > a + costs.b:
-        v, up, n = t[last].next, -up, a + costs.b - n
-    for _ in range(n):
+        v, u, up, n = t[last].next, new_parent, -up, a + costs.b - n
+    for _ in range(n // 2):  # from both ends, because each node is known only once the one before it is loaded
         pot[v] += up if v < a else -up
-        v = t[v].next
+        pot[u] += up if u < a else -up
+        v, u = t[v].next, t[u].prev
+    if n % 2:
+        pot[v] += up if v < a else -up
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -86,9 +86,13 @@ if TYPE_CHECKING:
 SMALLEST = 5e-324
 
 #: While the table changes by Δ, pivots that gain less than LOOSE Δ are skipped, and the policy is evaluated to ROUGH Δ.
-#: The second pair is for narrow trees, for which both are cheap.
+#: The second pair is for narrow trees, whose sweeps are cheap, the third for full rows, whose sweeps are expensive.
 LOOSE, ROUGH = 0.01, 0.03
 NARROW_LOOSE, NARROW_ROUGH = 0.001, 0.01
+DENSE_LOOSE, DENSE_ROUGH = 0.003, 0.01
+
+#: In the first sweep over full rows, pivots that gain less than this fraction of the range of the table are skipped.
+FIRST = 1e-4
 
 
 def solve(
@@ -182,6 +186,11 @@ class PolicyIteration(Discounted):
             self.residual = np.empty(self.transports.size, np.float32)
         self.start = StartTransport(problem)
         self.products, self.price = 0, PRICE
+        if self.transports.dense and warm is None and values is None:
+            # From full rows the next state hardly depends on the present one. So U is nearly (1-γ) c plus a constant,
+            # which has no effect, and the first plans are optimal for either.
+            self.U *= 1 - self.discount
+            self.price = max(PRICE, FIRST * (1 - self.discount))
 
     def begin(self, options: "Exact", known: Any) -> Any:
         """Return the transports; cluster.py overrides this to place them on the workers of a cluster."""
@@ -246,8 +255,11 @@ class PolicyIteration(Discounted):
 
     def evaluate(self) -> None:
         """Compute the table of the plans; its accuracy and the price of pivots depend on the last change."""
-        narrow = self.transports.narrow
-        rough, loose = (NARROW_ROUGH, NARROW_LOOSE) if narrow else (ROUGH, LOOSE)
+        narrow, rough, loose = self.transports.narrow, ROUGH, LOOSE
+        if narrow:
+            rough, loose = NARROW_ROUGH, NARROW_LOOSE
+        elif self.transports.dense:
+            rough, loose = DENSE_ROUGH, DENSE_LOOSE
         target = max(rough * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
         self.price = max(PRICE, loose * self.change)
         if narrow:
