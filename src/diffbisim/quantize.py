@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers, as_number, check_count, freeze, refuse_masked
@@ -344,11 +345,11 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
     """
     d = centers.shape[1]
     m = neighbors(len(steps.now), d)
-    index, square = _nearest_steps(steps.now / scale, centers / scale, m)
+    now, after = _nearest_steps(steps, scale, centers, m)
+    z = (now - centers[:, None]) / scale
+    square = (z**2).sum(axis=2)
     w = 1.0 - square / np.maximum(1.002 * square.max(axis=1, keepdims=True), 1e-300)
     w /= w.sum(axis=1, keepdims=True)
-    z = (steps.now[index] - centers[:, None]) / scale
-    after = steps.after[index]
     weighted = (w[..., None] * (z - w[:, None] @ z)).transpose(0, 2, 1)  # (k, d, m); its rows sum to zero
     spread = weighted @ z
     ridge = 1e-6 * np.trace(spread, axis1=1, axis2=2) / d + 1e-300
@@ -357,20 +358,17 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
     return LocalLaws(moved, w, ends(after.reshape(-1, d)).reshape(w.shape))
 
 
-def _nearest_steps(points: Floats, centers: Floats, m: int) -> tuple[Integers, Floats]:
-    """Return the m points nearest to each of k centers, (k, m), and their squared distances."""
-    if points.shape[1] == 1:  # on the line they are consecutive
-        order = np.argsort(points[:, 0])
-        line = points[order, 0]
-        first = np.searchsorted((line[:-m] + line[m:]) / 2, centers[:, 0])
-        at = first[:, None] + np.arange(m)
-        return order[at], (line[at] - centers) ** 2
-    index, square = np.empty((len(centers), m), dtype=np.int64), np.empty((len(centers), m))
-    for i, center in enumerate(centers):  # for so many neighbors a k-d tree is slower
-        gaps = ((points - center) ** 2).sum(axis=1)
-        index[i] = np.argpartition(gaps, m - 1)[:m]
-        square[i] = gaps[index[i]]
-    return index, square
+def _nearest_steps(steps: Steps, scale: Floats, centers: Floats, m: int) -> tuple[Floats, Floats]:
+    """Return the starts and the successors, (k, m, d) each, of the m steps that start nearest to each of k centers."""
+    if centers.shape[1] == 1:  # on the line they are consecutive
+        order = np.argsort(steps.now[:, 0])
+        now, after = steps.now[order, 0], steps.after[order, 0]
+        first = np.searchsorted((now[:-m] + now[m:]) / 2, centers[:, 0])
+        return sliding_window_view(now, m)[first][..., None], sliding_window_view(after, m)[first][..., None]
+    points, index = steps.now / scale, np.empty((len(centers), m), dtype=np.int64)
+    for i, center in enumerate(centers / scale):  # for so many neighbors a k-d tree is slower
+        index[i] = np.argpartition(((points - center) ** 2).sum(axis=1), m - 1)[:m]
+    return steps.now[index], steps.after[index]
 
 
 # --- validation ----------------------------------------------------------------------------------------------------

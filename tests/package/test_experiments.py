@@ -188,6 +188,15 @@ def test_changes_of_other_worlds_take_effect():
         assert all(getattr(own, name) == value != getattr(usual, name) for name, value in scene.changes)
 
 
+def test_scenes_differ_in_the_number_of_demonstrations():
+    for name, scene in control.SCENES.items():
+        counts = [control.NUMBERS[f"{name}, {word}"].options for word in ("one demonstration", "twenty demonstrations")]
+        assert [replace(own, demonstrations=5) for own in counts] == [scene.options] * 2
+    one = control.NUMBERS["MountainCar, one demonstration"].lesson(7).shown.paths
+    assert [len(path) for path in one] == [len(control.expert_walk("MountainCar-v0", 1, 7).paths()[0])]
+    assert set(control.FULL.scenes) == set(control.ALL_SCENES) - set(control.MUJOCO)
+
+
 def test_formulas_of_experts_solve_their_tasks():
     low, high = control.references("CartPole-v1")
     assert (low < 40, high) == (True, 500.0)

@@ -74,11 +74,12 @@ def test_local_laws_of_a_linear_map_are_exact():
 def test_the_nearest_steps_on_the_line_are_those_of_a_search():
     rng = np.random.default_rng(7)
     points, centers = rng.normal(size=(60, 1)), np.append(3 * rng.normal(size=8), rng.normal())[:, None]
+    steps = Steps(points, 2 * points, points[:1], np.zeros(60, dtype=np.int64))
     for m in (1, 15, 60):
-        index, square = _nearest_steps(points, centers, m)
+        now, after = _nearest_steps(steps, np.ones(1), centers, m)
         expected = np.sort((points - centers[:, 0]) ** 2, axis=0)[:m].T
-        np.testing.assert_allclose(np.sort(square), expected)
-        np.testing.assert_allclose((points[index, 0] - centers) ** 2, square)
+        np.testing.assert_allclose(np.sort((now[..., 0] - centers) ** 2), expected)
+        np.testing.assert_array_equal(after, 2 * now)
 
 
 def test_local_rows_have_the_means_of_the_process():

@@ -7,9 +7,9 @@ expert's return, (own - random) / (expert's - random), over ten episodes (CartPo
 actions score 0 and the expert 1. The five demonstrations have a share, too: from some starts even the expert needs long
 (MountainCar: 83 to 193 steps), so those of one seed may be worse, or better, than the expert is on average.
 
-In the scenes of `OTHER_WORLDS` the learner's environment differs from the expert's: in gravity, mass, length or force,
-or it is another environment altogether. The share is then relative to random actions and an expert in the learner's
-environment, without these changes.
+The scenes of `NUMBERS` have one or twenty demonstrations. In those of `OTHER_WORLDS` the learner's environment differs
+from the expert's: in gravity, mass, length or force, or it is another environment altogether. The share is then
+relative to random actions and an expert in the learner's environment, without these changes.
 
 The methods "PPO, …" are for `benchmarks/long/control.py ppo`, since they need more steps, and so is InvertedPendulum,
 which needs MuJoCo (``pip install 'gymnasium[mujoco]'``).
@@ -184,6 +184,11 @@ SCENES = {
     "Acrobot": Scene("Acrobot-v1", pump, None, Control(8_000)),
     "CartPole": Scene("CartPole-v1", balance, None, Control(8_000), episodes=4),
 }
+NUMBERS = {  # of demonstrations, instead of five
+    f"{name}, {word}": replace(scene, options=replace(scene.options, demonstrations=number))
+    for name, scene in SCENES.items()
+    for number, word in ((1, "one demonstration"), (20, "twenty demonstrations"))
+}
 OTHER_WORLDS = {
     "Pendulum, gravity 12": Scene("Pendulum-v1", swing_up, changes=(("g", 12.0),)),
     "CartPole, pole twice as long": replace(SCENES["CartPole"], changes=(("length", 1.0),)),
@@ -194,7 +199,7 @@ OTHER_WORLDS = {
     ),
 }
 MUJOCO = {"InvertedPendulum": Scene("InvertedPendulum-v5", hold_upright)}
-ALL_SCENES = SCENES | OTHER_WORLDS | MUJOCO
+ALL_SCENES = SCENES | NUMBERS | OTHER_WORLDS | MUJOCO
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ class Settings:
     changes: tuple[tuple[str, float], ...] = ()  # in the learner's environment
 
 
-FULL = Settings(tuple(SCENES | OTHER_WORLDS), tuple(PLANNED), 5)
+FULL = Settings(tuple(SCENES | NUMBERS | OTHER_WORLDS), tuple(PLANNED), 5)
 
 
 @dataclass(frozen=True, eq=False)

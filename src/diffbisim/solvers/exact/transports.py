@@ -103,7 +103,8 @@ class Items(NamedTuple):
 def _order(s: Successors, key: Array) -> Integers:
     """The positions of the entries of each row, sorted by the key of their state."""
     if s.indices.size < CHUNK:
-        return np.asarray(np.lexsort((key[s.indices], s.sources)) - s.indptr[s.sources])
+        sources = s.sources
+        return np.asarray(np.lexsort((key[s.indices], sources)) - s.indptr[sources])
     # Sorting row by row is five times as fast for large inputs, and this step cannot be interrupted.
     rank = np.empty(key.size, np.int64)
     rank[np.argsort(key, kind="stable")] = np.arange(key.size)
