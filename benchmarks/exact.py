@@ -164,8 +164,9 @@ def memory(kind: str, forget_peak: bool = False) -> float:
 def one_sparse(n: int) -> dict[str, float]:
     """Measure one size in a separate process; memory first, before anything else has been allocated."""
     solver = Exact(tol=1e-6)
-    small = db.examples.random_sparse_chain(20, 4, rng=0)
-    _ = db.distance(small, small, solver=solver).gradient  # compile
+    for size in (20, 300):  # compiles, or loads, the kernels for one thread and for several
+        small = db.examples.random_sparse_chain(size, 4, rng=0)
+        _ = db.distance(small, small, solver=solver).gradient
     X, Y = db.examples.random_sparse_chain(n, 4, rng=1), db.examples.random_sparse_chain(n, 4, rng=2)
     before = memory("VmRSS", forget_peak=True)
     began = time.perf_counter()
