@@ -26,7 +26,7 @@ from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import Plans, System
 from diffbisim.solvers.exact.pairs import EPS, extremes, small_keys
 from diffbisim.solvers.exact.simplex import Tree, northwest_corner
-from diffbisim.solvers.exact.solver import LOOSE
+from diffbisim.solvers.exact.solver import FIRST, LOOSE, ROUGH
 from diffbisim.solvers.exact.transports import Effort, Items, Sweep, Trees, edge_targets, solve_items, solve_one
 from diffbisim.stochastic import Successors
 
@@ -74,7 +74,9 @@ class Ask(NamedTuple):
     squared: bool  # the cost is |r_X - r_Y|²
     stop: Any  # (1,) set to abandon the batch
     price: float = PRICE  # constants of other files are passed to kernels, whose cache does not track those files
+    first: float = FIRST
     loose: float = LOOSE
+    rough: float = ROUGH
 
 
 class Found(NamedTuple):
@@ -179,9 +181,10 @@ def _run(pack, i, j, cost, ask):
     n_x, n_y = x.indptr.size - 1, y.indptr.size - 1
     least, scale = cost.min(), cost.max()
     unit = scale if scale > 0.0 else 1.0
-    U = cost / unit
-    base = (1 - gamma) * U
-    key_x, key_y = small_keys(U.reshape((n_x, n_y)))
+    scaled = cost / unit
+    base = (1 - gamma) * scaled
+    U = base.copy()
+    key_x, key_y = small_keys(scaled.reshape((n_x, n_y)))
     items = Items(nothing, x, y, n_y, _order(x, key_x), _order(y, key_y))
     trees = _new_trees(x, y)
     start = _start(pack, i, j)
@@ -189,7 +192,7 @@ def _run(pack, i, j, cost, ask):
     off_rows, off_start = pack.off_rows[i] + pack.off_rows[j], pack.off_start[i] + pack.off_start[j]
     TU, target = np.empty(U.size), np.empty(trees.flow.size, np.int32)
     begin = nothing.size  # zero; for a literal 0 numba would compile the callees once more
-    price, clipped, basis, count = ask.price, 0.0, 0, np.zeros(1, np.int64)
+    price, clipped, basis, count = max(ask.price, ask.first * (1 - gamma)), 0.0, 0, np.zeros(1, np.int64)
     for _ in range(ITERATIONS):
         sweep = Sweep(items, trees, U, Effort(basis, price, np.empty(0), stop))
         _, failed, cut = solve_items(begin, U.size, sweep, TU)
@@ -206,7 +209,7 @@ def _run(pack, i, j, cost, ask):
         value, lower, upper, gap = _bounds(U, n_y, start, gap / 2, off_start, (least, scale), ask)
         if gap <= tol:
             return value, lower, upper
-        aim = max(0.03 * (high - low), 0.1 * tol * (1 - gamma), 4 * EPS)
+        aim = max(ask.rough * (high - low), 0.1 * tol * (1 - gamma), 4 * EPS)
         price = max(ask.price, ask.loose * (high - low))
         edge_targets(begin, U.size, items, trees, nothing, target)
         system = System(Plans(trees.at, target, trees.flow, nothing), gamma, False, count)

@@ -128,7 +128,7 @@ class Blocks:
         self.client, self.items, self.threads, self.name = client, items, threads, uuid.uuid4().hex
         a, b = np.diff(items.x.indptr), np.diff(items.y.indptr)
         self.size, self.nodes = a.size * b.size, int(a.max() + b.max())
-        self.clipped, self.pivots, self.sweeps, self.narrow, self.dense = 0.0, 0, 0, False, None
+        self.clipped, self.pivots, self.sweeps, self.narrow = 0.0, 0, 0, False
         edges = np.concatenate([[0.0], np.cumsum(a + b.mean())])
         n = min(a.size, max(LEAST_BLOCKS, BLOCKS * len(client.nthreads())))
         cuts = np.unique(np.searchsorted(edges, np.linspace(0.0, edges[-1], n + 1))).tolist()

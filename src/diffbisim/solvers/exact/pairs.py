@@ -161,7 +161,10 @@ def equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def first_table(problem: Problem, values: Array | None) -> Array:
-    """The scaled table to start from, flat: the cost, or the ``values`` of a previous result.
+    """The scaled table to start from, flat: T 0 = (1-γ) c, or the ``values`` of a previous result.
+
+    Both c and (1-γ) c have the same optimal plans, but if the present state matters little for the next ones, the fixed
+    point is nearly (1-γ) c plus a constant, which has no effect.
 
     Values are clipped to the range of the costs, which contains the fixed point. Missing ones (NaN) are replaced by the
     cost.
@@ -169,7 +172,7 @@ def first_table(problem: Problem, values: Array | None) -> Array:
     scale = problem.scale or 1.0
     cost = problem.cost.ravel() / scale
     if values is None:
-        return cost
+        return np.asarray((1 - problem.discount) * cost)
     with np.errstate(over="ignore"):
         table = values.ravel() / scale
     return np.where(np.isnan(table), cost, np.clip(table, cost.min(), cost.max()))

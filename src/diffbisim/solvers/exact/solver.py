@@ -86,12 +86,9 @@ if TYPE_CHECKING:
 SMALLEST = 5e-324
 
 #: While the table changes by Δ, pivots that gain less than LOOSE Δ are skipped, and the policy is evaluated to ROUGH Δ.
-#: The second pair is for narrow trees, whose sweeps are cheap, the third for full rows, whose sweeps are expensive.
-LOOSE, ROUGH = 0.01, 0.03
-NARROW_LOOSE, NARROW_ROUGH = 0.001, 0.01
-DENSE_LOOSE, DENSE_ROUGH = 0.003, 0.01
+LOOSE, ROUGH = 0.001, 0.01
 
-#: In the first sweep over full rows, pivots that gain less than this fraction of the range of the table are skipped.
+#: In the first sweep, pivots that gain less than this fraction of the largest entry of the table, 1-γ, are skipped.
 FIRST = 1e-4
 
 
@@ -185,12 +182,8 @@ class PolicyIteration(Discounted):
             self.transports.keep_single_plans()
             self.residual = np.empty(self.transports.size, np.float32)
         self.start = StartTransport(problem)
-        self.products, self.price = 0, PRICE
-        if self.transports.dense and warm is None and values is None:
-            # From full rows the next state hardly depends on the present one. So U is nearly (1-γ) c plus a constant,
-            # which has no effect, and the first plans are optimal for either.
-            self.U *= 1 - self.discount
-            self.price = max(PRICE, FIRST * (1 - self.discount))
+        cold = warm is None and values is None
+        self.products, self.price = 0, max(PRICE, FIRST * (1 - self.discount)) if cold else PRICE
 
     def begin(self, options: "Exact", known: Any) -> Any:
         """Return the transports; cluster.py overrides this to place them on the workers of a cluster."""
@@ -255,14 +248,9 @@ class PolicyIteration(Discounted):
 
     def evaluate(self) -> None:
         """Compute the table of the plans; its accuracy and the price of pivots depend on the last change."""
-        narrow, rough, loose = self.transports.narrow, ROUGH, LOOSE
-        if narrow:
-            rough, loose = NARROW_ROUGH, NARROW_LOOSE
-        elif self.transports.dense:
-            rough, loose = DENSE_ROUGH, DENSE_LOOSE
-        target = max(rough * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
-        self.price = max(PRICE, loose * self.change)
-        if narrow:
+        target = max(ROUGH * self.change, 0.1 * self.tol * (1 - self.discount), 4 * EPS)
+        self.price = max(PRICE, LOOSE * self.change)
+        if self.transports.narrow:
             self._correct(target)
         else:
             self._evaluate(target)
