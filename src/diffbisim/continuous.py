@@ -23,9 +23,10 @@ u_½ the mean over the halves,
 removes the term of order 1/N. Half of this correction is taken as the remaining bias.
 
 *Sampling error.* The difference in u between two halves has twice the standard error of the whole dataset, so the same
-halves give the standard error. Near zero the distribution is skewed, and the lower end is limited further: two halves
-X', X'' of the *same* dataset are a sample from the null, and the lower end is at most sqrt(u - u_0), with u_0 the
-larger of the means of u(X', X'') and u(Y', Y''). This is conservative, since halves are noisier than the whole.
+halves give the standard error. Its multiple, the quantization error, the remaining bias and the effect of pruning are
+added in quadrature, as independent errors. Near zero the distribution is skewed, and the lower end is limited further:
+two halves X', X'' of the *same* dataset are a sample from the null, and the lower end is at most sqrt(u - u_0), with
+u_0 the larger of the means of u(X', X'') and u(Y', Y''). This is conservative, since halves are noisier than the whole.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[f
     cells = abs(t - coarse) / (2 ** (2 / d) - 1)
     left = abs(float(u_halves.mean() - u)) / 2
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
-    wide = float(np.hypot(quantile * deviation, slope * cells)) + left + slope * pruned
+    wide = float(np.linalg.norm([quantile * deviation, slope * cells, left, slope * pruned]))
     noise = float(u_null.mean(axis=0).max())
     lower = min(max(0.0, value - wide / slope), float(np.sqrt(max(0.0, float(u) - noise))))
     upper = float(np.sqrt(corrected + wide))
