@@ -31,6 +31,7 @@ u_0 the larger of the means of u(X', X'') and u(Y', Y''). This is conservative, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -210,7 +211,7 @@ def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[f
     cells = abs(t - coarse) / (2 ** (2 / d) - 1)
     left = abs(float(u_halves.mean() - u)) / 2
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
-    wide = float(np.linalg.norm([quantile * deviation, slope * cells, left, slope * pruned]))
+    wide = math.hypot(quantile * deviation, slope * cells, left, slope * pruned)
     noise = float(u_null.mean(axis=0).max())
     lower = min(max(0.0, value - wide / slope), float(np.sqrt(max(0.0, float(u) - noise))))
     upper = float(np.sqrt(corrected + wide))
