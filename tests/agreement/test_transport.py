@@ -14,15 +14,18 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from cases import each
 from diffbisim import MarkovChain, distance
 from diffbisim.checks import freeze
+from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import simplex as kernel
 from diffbisim.solvers.exact import transports
 from diffbisim.solvers.exact.dense import (
+    PROFILE,
     Dense,
     _list_all,
     _list_fast,
     make_tools,
     nearest_first,
     optimize_dense,
+    profiles,
     repair_dense,
 )
 from diffbisim.solvers.exact.pairs import begin_with
@@ -531,14 +534,49 @@ def test_dense_repair_gives_up_when_told_to_and_where_nothing_can_enter():
 @each(seed=range(10))
 def test_rows_are_taken_along_a_shortest_spanning_tree(seed):
     rng = np.random.default_rng([30, seed])
-    Q = np.repeat(rng.dirichlet(np.ones(12), 4), 5, axis=0) * rng.uniform(0.9, 1.1, (20, 12))
-    Q /= Q.sum(axis=1, keepdims=True)
-    order, near = nearest_first(Q, Q.mean(axis=0), np.zeros(1, bool))
-    points = np.vstack([Q, Q.mean(axis=0)])  # near = -1 is the last
+    Z = np.repeat(rng.random((4, 12)), 5, axis=0) * rng.uniform(0.9, 1.1, (20, 12))
+    order, near = nearest_first(Z, np.zeros(1, bool))
+    points = np.vstack([Z, Z.mean(axis=0)])  # near = -1 is the last
     lengths = np.abs(points[:, None] - points).sum(axis=2)
     assert lengths[np.arange(20), near].sum() == pytest.approx(minimum_spanning_tree(lengths).sum(), rel=1e-12)
     place = np.append(np.argsort(order), -1)
     assert (place[near] < place[:20]).all()
+
+
+def test_profiles_are_probabilities_of_low_costs():
+    """They mix like rows. Their distance is total variation for costs 0 and 1, and that of points on a line."""
+    rng, stop = np.random.default_rng(31), np.zeros(1, bool)
+    points = np.linspace(0.0, 1.0, 20)
+    states, Q = profiles(np.eye(20), np.repeat(points[None], 3, axis=0).ravel(), stop), rng.dirichlet(np.ones(20), 7)
+    assert set(np.unique(states)) == {0.0, 1.0}
+    np.testing.assert_allclose(
+        np.abs(states[:, None] - states).mean(axis=2), np.abs(points[:, None] - points), atol=0.02
+    )
+    np.testing.assert_allclose(
+        profiles(Q, np.repeat(points[None], 3, axis=0).ravel(), stop), Q @ states, rtol=0, atol=1e-14
+    )
+    differ = profiles(Q, 1.0 - np.eye(20).repeat(32, axis=0).ravel(), stop)  # as many lines of each state
+    lengths, masses = (np.abs(Z[:, None] - Z).sum(axis=2) for Z in (differ, Q))
+    np.testing.assert_allclose(lengths, masses * PROFILE / 20, rtol=0.2)
+
+
+def test_near_rows_save_pivots_where_costs_have_a_geometry(monkeypatch):
+    """Against starting from the mean of all rows, for costs between points of a line; the same optimal values."""
+    rng = np.random.default_rng(32)
+    n, points = 60, rng.random((2, 60))
+    W = np.abs(points[0][:, None] - points[1]) + 0.001 * rng.random((n, n))
+    P, Q = rng.dirichlet(np.ones(n), 40), rng.random((40, n)) * np.exp(-3 * np.abs(rng.random((40, 1)) - points[1]))
+    Q /= Q.sum(axis=1, keepdims=True)
+    items = Items.of(Successors.of(P), Successors.of(Q), n, (np.arange(n), np.arange(n)))
+    values, pivots = np.empty((2, 1600)), []
+    for k in range(2):
+        if k:
+            monkeypatch.setattr(full_rows, "nearest_first", lambda Z, stop: (np.arange(40), np.full(40, -1)))
+        transports = Transports(items, 1)
+        assert transports.solve(W.ravel(), values[k], PRICE)
+        pivots.append(transports.pivots)
+    assert pivots[0] < 0.8 * pivots[1], pivots
+    np.testing.assert_allclose(*values, rtol=0, atol=1e-12)
 
 
 def test_transports_between_full_rows_begin_with_similar_trees():
