@@ -544,7 +544,7 @@ def test_rows_are_taken_along_a_shortest_spanning_tree(seed):
 
 
 def test_profiles_are_probabilities_of_low_costs():
-    """They mix like rows. Their distance is total variation for costs 0 and 1, and that of points on a line."""
+    """They mix like rows. Their distance is that on a line, and for the cost 1[x ≠ y] that of total variation."""
     rng, stop = np.random.default_rng(31), np.zeros(1, bool)
     points = np.linspace(0.0, 1.0, 20)
     states, Q = profiles(np.eye(20), np.repeat(points[None], 3, axis=0).ravel(), stop), rng.dirichlet(np.ones(20), 7)

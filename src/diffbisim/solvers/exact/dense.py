@@ -7,10 +7,9 @@ each starting from
 
     the tree of the earlier item whose row q of Y is nearest, or of the *hub* if that is nearer,
 
-where the hub is p with the mean row of Y. Random rows are all about equally far apart, and nearer to their mean by a
-factor of √2. The order of the rows of Y is that of a minimum spanning tree grown from the mean (:func:`nearest_first`).
-An item that has a tree from the last sweep starts from that tree, and abandons it only if it turns out to be far from
-optimal.
+where the hub is p with the mean row of Y. The order of the rows of Y is that of a minimum spanning tree grown from the
+mean (:func:`nearest_first`). An item that has a tree from the last sweep starts from that tree, and abandons it only if
+it turns out to be far from optimal.
 
 *Near rows.* Pivots depend less on how much mass differs between two rows than on how far it has to move. Every state x
 of X maps the states y of Y to numbers, their costs W(x, y), and so a row to a distribution on a line. The distance of
@@ -18,7 +17,9 @@ two rows is the mean over x of the Wasserstein distances on these lines,
 
     d(q, q') = mean over x of ∫ |Pr[W(x, y) < s] - Pr[W(x, y') < s]| ds,    y ~ q, y' ~ q',
 
-estimated from some pairs (x, s) (:func:`profiles`). For costs 0 and 1 it is the total variation.
+estimated from some pairs (x, s) (:func:`profiles`). For the cost 1[x ≠ y] it is proportional to the total variation. If
+neither rows nor costs have any structure, all rows are about equally far apart, and nearer to their mean by a factor of
+√2.
 
 *The dual pivot.* An edge with negative flow leaves and cuts the tree in two. Among the cells that carry flow back
 across the cut, the one with the least reduced cost enters. Only the lines (rows or columns) of the smaller side are
@@ -172,12 +173,6 @@ class Ends(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _padded(n):
-    """Round n up to a multiple of LANES."""
-    return -(-n // LANES) * LANES
-
-
-@njit(cache=True, nogil=True)
 def profiles(Q, W, stop):
     """Return Pr[W(x, y) < s], y ~ q, for each row q of Y and PROFILE pairs (x, s), spread over all states and costs."""
     m, b = Q.shape
@@ -185,7 +180,7 @@ def profiles(Q, W, stop):
     for k in range(PROFILE):
         x = k * a // PROFILE
         costs = W[x * b : (x + 1) * b]
-        s = costs.min() + k * GOLDEN % 1.0 * (costs.max() - costs.min())
+        s = costs.min() + (k + 1) * GOLDEN % 1.0 * (costs.max() - costs.min())
         for j in range(m):
             for y in range(b):
                 Z[j, k] += Q[j, y] if costs[y] < s else 0.0
@@ -218,6 +213,12 @@ def nearest_first(Z, stop):
                 if other < distance[i]:
                     distance[i], near[i] = other, j
     return order, near
+
+
+@njit(cache=True, nogil=True)
+def _padded(n):
+    """Round n up to a multiple of LANES."""
+    return -(-n // LANES) * LANES
 
 
 @njit(cache=True, nogil=True)
