@@ -176,15 +176,14 @@ class Ends(NamedTuple):
 def profiles(Q, W, stop):
     """Return Pr[W(x, y) < s], y ~ q, for each row q of Y and PROFILE pairs (x, s), spread over all states and costs."""
     m, b = Q.shape
-    a, below, Z = W.size // b, np.empty((b, PROFILE)), np.zeros((m, PROFILE))
+    a, Z = W.size // b, np.zeros((m, PROFILE))
     for k in range(PROFILE):
         x = k * a // PROFILE
         costs = W[x * b : (x + 1) * b]
-        below[:, k] = costs < costs.min() + (k + 1) * GOLDEN % 1.0 * (costs.max() - costs.min())
-    for j in range(m):
-        for y in range(b):
-            for k in range(PROFILE):
-                Z[j, k] += Q[j, y] * below[y, k]
+        s = costs.min() + (k + 1) * GOLDEN % 1.0 * (costs.max() - costs.min())
+        for j in range(m):
+            for y in range(b):
+                Z[j, k] += Q[j, y] if costs[y] < s else 0.0
         if stop[0]:
             break
     return Z
