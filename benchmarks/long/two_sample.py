@@ -1,12 +1,18 @@
 """Evaluation of the two-sample test for episodes: level, power compared with the usual tests, and localization.
 
-    python benchmarks/long/two_sample.py [level] [groups] [few] [power] [located] [--datasets 600]
+    python benchmarks/long/two_sample.py [level] [groups] [few] [sessions] [power] [located]
+                                         [--datasets 600]
                                          [--permutations 199] [--states 5 20 50] [--kept two_sample.jsonl]
 
 level   how often the test rejects at 5 % although there is no difference: short, long and unequal groups, episodes
         that differ among themselves, groups with different lengths of episodes; chains of 5, 20 and 50 states
 groups  the same for ten groups at once: how often any pair is declared different
 few     the same for groups of one, two or three episodes, for which single steps are permuted
+sessions the same for event tables with 12 sessions for each of 30 users in each group, who have chains of their own:
+        whole users are permuted, and for comparison single sessions; with an end state, which the users reach at rates
+        of their own; with clinics of five users as clusters; and with two strata of users who differ
+times   groups of 40 paths of a generator, visited every 0.25 and every 1.0, with a step per event and with every=1;
+        and with hazards three times as large in one group, observed exactly (a difference, not a false alarm)
 power   on chains that were not used in the design of the test: how often a planted difference is detected, compared
         with χ² and the likelihood ratio of all transitions and starts (with the same permutations); and how often the
         planted row has the largest z (with "drift" all rows change), among all datasets and among those that are
@@ -28,6 +34,7 @@ all datasets so far. With ``--kept``, p-values are added to a file, and a run th
 
 import argparse
 import json
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import product
@@ -38,11 +45,13 @@ import numpy as np
 
 import diffbisim as db
 from diffbisim.compare import simulate
+from diffbisim.estimate import grouped, stratum_numbers
 from diffbisim.evidence import (
     Design,
     compare_pairs,
     compare_two,
     count_episodes,
+    count_for_test,
     permuted_counts,
     row_statistics,
     tail_probabilities,
@@ -51,7 +60,7 @@ from diffbisim.evidence import (
 DISCOUNT, LEVEL, ROUND = 0.95, 0.05, 50
 FRESH = 1_000_000  # seeds of chains; those below were used in the design of the test
 TESTS = "ours", "T1", "T2", "T3", "chi2", "LR"
-TABLES = "level", "groups", "few", "power", "located"
+TABLES = "level", "groups", "few", "sessions", "times", "power", "located"
 
 
 class Scene(NamedTuple):
@@ -75,6 +84,8 @@ FEW = {
     "3+3 of 30": Scene((3, 3), ((30, 30), (30, 30))),
     "2+2 of 500, mixed": Scene((2, 2), ((500, 500), (500, 500)), mixed=True),
 }
+SESSIONS = "users", "users, sessions permuted", "users, with ends", "clinics", "users in strata"
+TIMES = "visits, by event", "visits, every=1", "tripled, by event", "tripled, every=0.5"
 TEN = Scene((20,) * 10, ((5, 20),) * 10)
 
 
@@ -205,6 +216,74 @@ def false_alarm(cell, seed, permutations):
     return two_groups(design_of([chain] * 2, (SCENES | FEW)[cell.scene], permute, rng), permutations, rng)[0]
 
 
+def sessions(cell, seed, permutations):
+    """Return the p-value for event tables of users with several sessions each, read with a gap."""
+    rng, n = np.random.default_rng([4 * FRESH + seed, SESSIONS.index(cell.scene)]), cell.states
+    chain, rows = random_chain(n, np.random.default_rng([4 * FRESH + seed % 20, n])), []
+    other = changed(chain, range(n), 0.8, rng)
+    clinic = [changed(chain, range(n), 0.8, rng) for _ in range(12)]
+    for user in range(60):
+        stratum = 1 if rng.random() < (0.3, 0.7)[user % 2] else 0
+        base = clinic[user // 2 % 6 + 6 * (user % 2)] if cell.scene == "clinics" else chain
+        base = other if cell.scene == "users in strata" and stratum else base
+        own, stay = changed(base, range(n + 1), 0.5, rng), rng.uniform(0.5, 0.95)
+        lengths = rng.geometric(1 - stay, 12) if cell.scene == "users, with ends" else rng.integers(3, 9, 12)
+        for k, path in enumerate(simulate(own, lengths, rng)):
+            rows += [(user, 1000 * k + t, int(s), user % 2, user // 2 % 6 + 6 * (user % 2), stratum)
+                     for t, s in enumerate(path)]  # fmt: skip
+    names = "user", "at", "state", "arm", "clinic", "stratum"
+    table = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    arms = db.Transitions.from_frame(
+        table, id="user", time="at", group="arm", gap=500, every="event", states=n,
+        end="■" if cell.scene == "users, with ends" else None,
+        cluster="clinic" if cell.scene == "clinics" else None,
+        strata="stratum" if cell.scene == "users in strata" else None,
+    )  # fmt: skip
+    one = "episode" if cell.scene == "users, sessions permuted" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        data, strata = grouped(arms, one, None)
+    numbers = None if strata is None else stratum_numbers(strata, list(data.values()))
+    counted, permute = count_for_test(list(data.values()), numbers)
+    k = counted.n_states
+    rewards = np.append(chain.rewards, 0.0)[:k]
+    design = Design(counted, np.abs(np.subtract.outer(rewards, rewards)), DISCOUNT, permute)
+    found = compare_two(design, permutations, rng)
+    return [found.p_value, found.p_distance, found.p_largest, found.p_total]
+
+
+def jumps(Q, until, rng):
+    """Return times and states of a path of the generator Q, up to ``until``, where its state is seen once more."""
+    t, state, seen = 0.0, 0, []
+    while t < until:
+        seen.append((t, state))
+        t += rng.exponential(-1 / Q[state, state])
+        state = int(rng.choice(len(Q), p=np.where(np.arange(len(Q)) == state, 0.0, Q[state]) / -Q[state, state]))
+    return [*seen, (until, seen[-1][1])]
+
+
+def times(cell, seed, permutations):
+    """Return the p-value for event tables of generators."""
+    rng, n = np.random.default_rng([5 * FRESH + seed, TIMES.index(cell.scene)]), cell.states
+    Q, rows = rng.gamma(1.0, 0.5 / n, (n, n)), []
+    np.fill_diagonal(Q, 0.0)
+    np.fill_diagonal(Q, -Q.sum(axis=1))
+    for user in range(80):
+        path = jumps(Q * (3 if user % 2 and cell.scene.startswith("tripled") else 1), 12.0, rng)
+        if cell.scene.startswith("visits"):
+            at, (when, states) = np.arange(0.0, 12.1, (0.25, 1.0)[user % 2]), map(np.array, zip(*path, strict=True))
+            path = list(zip(at.tolist(), states[np.searchsorted(when, at, "right") - 1].tolist(), strict=True))
+        rows += [(user, t, s, user % 2) for t, s in path]
+    table = {name: np.array(column) for name, column in zip(("user", "at", "state", "arm"), zip(*rows, strict=True),
+                                                           strict=True)}  # fmt: skip
+    every = cell.scene.partition("every=")[2]
+    arms = db.Transitions.from_frame(
+        table, id="user", time="at", group="arm", every=float(every) if every else "event", states=n, end=None
+    )
+    return [compare_two(Design(count_episodes(list(arms.values())), 1.0 - np.eye(n), DISCOUNT, True), permutations, rng)
+            .p_value]  # fmt: skip
+
+
 def any_pair(cell, seed, permutations):
     """Return the smallest p-value of the pairs that do not differ."""
     different, rng = cell.scene == "one differs", np.random.default_rng([seed, 10])
@@ -296,7 +375,15 @@ def located(cell, seed, permutations):
     return [*p, *rank, tail_probabilities(plain.max(axis=1))[0]]
 
 
-WORK = {"level": false_alarm, "few": false_alarm, "groups": any_pair, "power": planted, "located": located}
+WORK = {
+    "level": false_alarm,
+    "few": false_alarm,
+    "sessions": sessions,
+    "times": times,
+    "groups": any_pair,
+    "power": planted,
+    "located": located,
+}
 
 
 def work(job):
@@ -312,6 +399,8 @@ def cells_of(tables, states):
     for n in states:
         parts = {
             "level": [Cell("level", n, scene) for scene in SCENES],
+            "sessions": [Cell("sessions", n, scene) for scene in SESSIONS],
+            "times": [Cell("times", n, scene) for scene in TIMES],
             "few": [Cell("few", n, scene) for scene in FEW],
             "groups": [Cell("groups", n, scene) for scene in ("alike", "one differs")] if n == 5 else [],
             "power": [

@@ -68,6 +68,7 @@ _HOME = {
     "InvalidData": "errors",
     "MissingExtra": "errors",
     "ConvergenceWarning": "errors",
+    "InputWarning": "errors",
 }
 _MODULES = {
     "solvers": "solvers",
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from diffbisim.distance import distance as distance
     from diffbisim.errors import ConvergenceWarning as ConvergenceWarning
     from diffbisim.errors import DiffbisimError as DiffbisimError
+    from diffbisim.errors import InputWarning as InputWarning
     from diffbisim.errors import InvalidArgument as InvalidArgument
     from diffbisim.errors import InvalidChain as InvalidChain
     from diffbisim.errors import InvalidCost as InvalidCost

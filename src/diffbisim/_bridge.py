@@ -20,6 +20,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, dense
+from diffbisim.cost import HIDDEN
 from diffbisim.data.streams import Stream
 from diffbisim.distance import make_solver
 from diffbisim.distance import solve as solve_problem
@@ -50,6 +51,9 @@ TOL = 1e-10
 
 #: Largest allowed deviation of a row sum from one.
 LOOSE = 1e-3
+
+#: Row sums that are off by at most this may be due to rounding to bfloat16.
+ROUNDED_TO_HALF = 2e-2
 
 
 #: Number of dimensions of an argument that has a leading batch dimension.
@@ -165,7 +169,12 @@ def near_one(sums: Floats, name: str) -> Floats:
     """Return the row sums after checking that they are close to one."""
     if not (np.abs(sums - 1.0) <= LOOSE).all():
         k = int(np.argmax(~(np.abs(sums - 1.0) <= LOOSE)))
-        raise InvalidChain(f"row {k} of {name} sums to {sums[k]:.6g}; end the model in a softmax over each row")
+        if np.isnan(sums[k]):
+            raise InvalidChain(f"row {k} of {name} contains NaN; find out where the model produces it")
+        remedy = "end the model in a softmax over each row"
+        if abs(sums[k] - 1.0) <= ROUNDED_TO_HALF:
+            remedy += ", in float32, since the rounding of bfloat16 and float16 may be what is missing"
+        raise InvalidChain(f"row {k} of {name} sums to {sums[k]:.6g}; {remedy}")
     return sums
 
 
@@ -216,6 +225,11 @@ def solve(
     solver = make_solver("exact" if settings.solver is None else settings.solver, TOL if default else settings.tol)
     result: DistanceResult
     if isinstance(x, Stream):
+        if not settings.question.is_usual:
+            raise InvalidArgument(
+                "samples give only the discounted distance of chains; omit criterion, horizon and weights, or fit the "
+                "empirical chain, data.chain()"
+            )
         known = Stream(y, sampled=not solver.memory)
         result = solver.estimate(x, known, cost, settings.discount, warm=settings.warm)
     else:
@@ -274,6 +288,8 @@ def named_cost(
     x = x.frame if isinstance(x, Stream) else x
     n_x = x.n_states if isinstance(x, MarkovChain) else x.shape[0]
     if cost == "indicator":
+        if isinstance(x, MarkovChain) and x.hidden:
+            raise InvalidArgument(f'cost "indicator": X has hidden states, {HIDDEN}')
         if n_x != n_y:
             raise InvalidArgument(f'cost "indicator": X has {n_x} states and Y has {n_y}; give the table instead')
         return as_array(1.0 - np.eye(n_x))

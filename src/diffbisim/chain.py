@@ -7,6 +7,8 @@ A chain ``X = (P, ν0)`` on the states ``0 … n-1`` has
     r   rewards      (n,)      what an observer sees in a state; the cost "reward" is |r(x) - r(y)|. Vectors (n, d)
                                such as positions or several rewards have the cost ‖r(x) - r(y)‖
         labels       n names   distinct; without labels a state is identified by its index
+    τ   lag          number    time that one step takes, in steps of the recording; None if it is not known
+        hidden       bool      whether the states are those of a hidden Markov model, whose emissions are not included
 
 and two occupancies, both of which sum to one:
 
@@ -61,6 +63,8 @@ from diffbisim.checks import (
     Matrix,
     check_count,
     check_discount,
+    check_flag,
+    check_lag,
     finite_numbers,
     freeze,
     start_distribution,
@@ -81,8 +85,9 @@ from diffbisim.counting import (
     fill_unseen,
 )
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
-from diffbisim.events import sequences
+from diffbisim.events import END, EVENT, Coded, coded, report_intervals, resampled, sequences
 from diffbisim.explicit import ExplicitModel
+from diffbisim.io import limits
 from diffbisim.names import (
     Labels,
     distinct_labels,
@@ -127,6 +132,12 @@ class MarkovChain:
         must name every state.
     labels : sequence of n hashables, default=None
         Distinct names of the states; missing values (None, NaN) are not allowed.
+    lag : float, default=None
+        Time that one step takes, such as the lag time of a Markov state model; None if it is not known. Chains with
+        different lags are not compared; see :meth:`at_lag`.
+    hidden : bool, default=False
+        Whether the states are hidden states of an HMM. Their numbers mean nothing outside of it, so that the cost
+        "indicator" is refused unless they have labels.
 
     Raises
     ------
@@ -143,6 +154,8 @@ class MarkovChain:
     initial: Floats
     rewards: Floats | None
     labels: Labels | None
+    lag: float | None
+    hidden: bool
 
     def __init__(
         self,
@@ -151,6 +164,8 @@ class MarkovChain:
         initial: Any = 0,
         rewards: Any = None,
         labels: Sequence[Hashable] | None = None,
+        lag: float | None = None,
+        hidden: bool = False,
     ) -> None:
         table, names = kernel_in_order(transition, ordered_names(labels, "labels"))
         self._set(transition=stochastic_matrix(table, labels=names))
@@ -158,6 +173,7 @@ class MarkovChain:
         self._set(
             initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels, vectors=True)
         )
+        self._set(lag=check_lag(lag), hidden=check_flag(hidden, "hidden"))
 
     @classmethod
     def from_transitions(
@@ -242,12 +258,11 @@ class MarkovChain:
                [1. , 0. ]])
         """
         if isinstance(value, Transitions) or lag is not None:
-            paths = [value] if getattr(value, "ndim", 2) == 1 else value  # deeptime takes one trajectory bare, too
-            data = value if isinstance(value, Transitions) else Transitions.from_trajectories(paths, lag=lag)
-            return data.chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
+            return _of_paths(value, lag, labels).chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
         found = value if isinstance(value, (MarkovChain, ChainParts)) else recognize(value, rewards, labels)
         if isinstance(found, MarkovChain):
-            parts = {name: getattr(found, name) for name in ("transition", "initial", "rewards", "labels")}
+            check_unseen(unseen)
+            parts = found.__getstate__()
         elif isinstance(found, ExplicitModel):
             if not found.is_chain:
                 raise InvalidChain(f"{found.name} holds an MDP (states have several choices); convert it with MDP.of")
@@ -261,10 +276,10 @@ class MarkovChain:
         elif found.weights:
             return _of_weights(found, initial, unseen, labels)
         else:
-            rewards, parts = (
-                found.rewards,
-                {"transition": found.table, "initial": found.initial, "labels": found.labels},
-            )
+            check_unseen(unseen)
+            rewards, parts = found.rewards, {"transition": found.table} | found.facts
+        if labels is not None:
+            parts["hidden"] = False  # the caller says which states are which
         given = {"initial": initial, "rewards": rewards, "labels": labels}
         parts |= {name: part for name, part in given.items() if part is not None}
         return cls(**{name: part for name, part in parts.items() if part is not None})
@@ -315,7 +330,8 @@ class MarkovChain:
         support = np.flatnonzero(self.initial)
         start = repr(self.label(int(support[0]))) if support.size == 1 else f"in {support.size} states"
         extras = [name for name in ("rewards", "labels") if getattr(self, name) is not None]
-        counts = f"{n} state{'s' * (n != 1)}, {m} transition{'s' * (m != 1)}"
+        counts = f"{n} {'hidden ' * self.hidden}state{'s' * (n != 1)}, {m} transition{'s' * (m != 1)}"
+        extras += [] if self.lag in (None, 1) else [f"lag {self.lag:g}"]
         return f"MarkovChain({', '.join([counts, f'start {start}', *extras])})"
 
     # --- structure -----------------------------------------------------------------------------------------
@@ -425,7 +441,24 @@ class MarkovChain:
             matrix.sort_indices()
         rewards = None if self.rewards is None else freeze(self.rewards[new])
         labels = None if self.labels is None else tuple(self.labels[k] for k in new)
-        return self._trusted(freeze(matrix), freeze(self.initial[new]), rewards, labels)
+        return self._trusted(freeze(matrix), freeze(self.initial[new]), rewards, labels, like=self)
+
+    def at_lag(self, lag: float) -> MarkovChain:
+        """Return the chain observed at a longer lag, with the kernel P^k for ``lag`` = k times its own.
+
+        A chain whose lag is not known has lag one. The power is what the chain predicts for this lag, which a chain
+        estimated at this lag need not agree with if the data are not Markovian.
+        """
+        own = 1 if self.lag is None else self.lag
+        wanted = check_lag(lag)
+        power = round(wanted / own) if wanted is not None else 0
+        if power < 1 or abs(power * own - (wanted or 0.0)) > 1e-9 * (wanted or 0.0):
+            raise InvalidArgument(f"lag is {lag!r}; it must be a multiple of {own:g}, the lag of the chain")
+        if power == 1:
+            return self if self.lag is not None else self._replaced(lag=wanted)
+        P: Any = self.transition
+        matrix = np.linalg.matrix_power(P, power) if isinstance(P, np.ndarray) else sp.csr_array(P) ** power
+        return MarkovChain(**{**self.__getstate__(), "transition": matrix, "lag": wanted})
 
     # --- internals -----------------------------------------------------------------------------------------
 
@@ -433,10 +466,13 @@ class MarkovChain:
         self.__dict__.update(fields)
 
     @classmethod
-    def _trusted(cls, transition: Matrix, initial: Floats, rewards: Any, labels: Labels | None) -> MarkovChain:
-        """Create a chain from validated, read-only parts without checking them again."""
+    def _trusted(
+        cls, transition: Matrix, initial: Floats, rewards: Any, labels: Labels | None, like: MarkovChain | None = None
+    ) -> MarkovChain:
+        """Create a chain from validated, read-only parts without checking them again, with the lag of ``like``."""
         chain = object.__new__(MarkovChain)
         chain._set(transition=transition, initial=initial, rewards=rewards, labels=labels)
+        chain._set(lag=None, hidden=False) if like is None else chain._set(lag=like.lag, hidden=like.hidden)
         return chain
 
     def _replaced(self, **fields: Any) -> MarkovChain:
@@ -448,13 +484,53 @@ class MarkovChain:
         return start_distribution(initial, self.n_states, self._numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels")}
+        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels", "lag", "hidden")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in ("transition", "initial", "rewards"):
             if state[name] is not None:
                 freeze(state[name])
-        self._set(**state)
+        self._set(**{"lag": None, "hidden": False, **state})
+
+
+def check_unseen(unseen: Any) -> None:
+    """Check the rule for states without outgoing transitions where there are none, so that it has no effect."""
+    if unseen not in ("error", "self-loop", "uniform", "drop", "repeat"):
+        raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
+
+
+def _of_paths(value: Any, lag: Any, labels: Any) -> Transitions:
+    """Return transitions as they are, or those of trajectories over ``lag`` steps."""
+    if labels is not None:
+        raise InvalidArgument(
+            "labels is for objects that do not name their states; omit it, or rename them in the data"
+        )
+    if isinstance(value, Transitions):
+        if lag is not None and lag != value.lag:
+            raise InvalidArgument(f"lag is {lag!r}, but these transitions have lag {value.lag}; omit lag")
+        return value
+    if not isinstance(value, (list, tuple)) and not hasattr(value, "dtype") and not is_frame(value):
+        raise InvalidArgument(
+            f"lag is {lag!r}, which is for trajectories of states, but value is a {type(value).__name__}; omit lag, or "
+            "use as_chain(value).at_lag(...)"
+        )
+    if _has_fractions(value):
+        raise InvalidArgument(
+            f"lag is {lag!r}, which is for trajectories of states, but value is a table of fractions; for a transition "
+            "matrix at this lag use MarkovChain(P, lag=...)"
+        )
+    paths = [value] if getattr(value, "ndim", 2) == 1 else value  # deeptime takes one trajectory bare, too
+    return Transitions.from_trajectories(paths, lag=lag)
+
+
+def _has_fractions(value: Any) -> bool:
+    """Return whether a square table has entries that are not whole numbers."""
+    try:
+        table = np.asarray(value)
+    except (TypeError, ValueError):  # trajectories of different lengths
+        return False
+    square = table.ndim == 2 and table.shape[0] == table.shape[1]
+    return square and table.dtype.kind == "f" and bool((table != np.floor(table)).any())
 
 
 def _of_weights(found: ChainParts, initial: Any, unseen: Any, labels: Any) -> MarkovChain:
@@ -471,7 +547,8 @@ def _of_weights(found: ChainParts, initial: Any, unseen: Any, labels: Any) -> Ma
         raise InvalidData("no transition has positive weight; give at least one")
     data = Transitions(i, j, n, names, None if w is None else w[there])
     start = found.initial if initial is None else initial
-    return data.chain(initial=start, rewards=found.rewards, unseen=unseen)
+    chain = data.chain(initial=start, rewards=found.rewards, unseen=unseen)
+    return chain._replaced(lag=check_lag(found.lag), hidden=found.hidden and labels is None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -496,6 +573,10 @@ class Transitions:
     action_labels: Labels | None = None
     rewards: Floats | None = None  # (m,), if known
     lag: int = 1  # length of a step; longer steps of an episode overlap and are not independent
+    end: Hashable = None  # label of the absorbing state in which sequences end; None if ends are not recorded
+    clusters: Integers | None = None  # (n_episodes,); episodes of one cluster, such as a person, are not independent
+    strata: Any = None  # (n_episodes,) labels, if known
+    durations: Floats | None = None  # (m,) time of each step, NaN for steps to ``end``
 
     @classmethod
     def from_pairs(
@@ -520,7 +601,7 @@ class Transitions:
     @classmethod
     def from_trajectories(
         cls, trajectories: Iterable[Any], *, weights: Any = None, states: Any = None, actions: Any = None,
-        rewards: Any = None, lag: int | None = None,
+        rewards: Any = None, lag: int | None = None, end: Hashable = None, clusters: Any = None,
     ) -> Transitions:  # fmt: skip
         """Create the transitions of several state sequences, each of which is an episode.
 
@@ -535,7 +616,17 @@ class Transitions:
             For data from an MDP: one sequence per trajectory, with one entry per step.
         lag : int, default=None
             Count transitions from ``x[t]`` to ``x[t + lag]`` for every t (deeptime's "sliding" mode).
+        end : hashable, default=None
+            Name of an absorbing state that follows the last state of every trajectory, such as "■". Without it, the
+            trajectories are recordings that were cut at arbitrary times, and where they end does not count.
+        clusters : sequence of hashables, default=None
+            One label per trajectory. Trajectories with the same label, such as those of one person, are not
+            independent; tests and intervals keep them together.
         """
+        if end is not None and not (lag in (None, 1) and actions is None and rewards is None):
+            raise InvalidArgument(
+                f"end is {end!r}; omit it with lag, actions or rewards, which have no step to the end"
+            )
         far = 1 if lag is None else check_count(lag, "lag")
         if far == 0 or (far > 1 and not (actions is None and rewards is None)):
             raise InvalidArgument(f"lag is {lag}; it must be at least 1, and exactly 1 with actions or rewards")
@@ -554,7 +645,7 @@ class Transitions:
         episodes = np.repeat(np.arange(lengths.size), steps)
         here = np.arange(episodes.size) + np.repeat(ends - lengths - np.cumsum(steps) + steps, steps)
         w = check_weights(weights, lengths.size, "trajectory")
-        return cls(
+        data = cls(
             states=codes[here],
             next_states=codes[here + far],
             n_states=encoded.n_states,
@@ -564,17 +655,21 @@ class Transitions:
             starts=codes[ends - lengths],
             start_weights=w,
             lag=far,
+            clusters=None if clusters is None else cluster_codes(clusters, lengths.size),
             **encode_actions(
                 concatenate_steps(actions, lengths, "actions"),
                 concatenate_steps(rewards, lengths, "rewards"),
                 here.size,
             ),
         )
+        return data if end is None else data._with_end(end, codes[ends - 1], np.ones(lengths.size, dtype=bool))
 
     @classmethod
     def from_frame(
         cls, table: Any, *, id: Any = None, time: Any = None, state: Any = "state", gap: Any = None,
         group: Any = None, missing: Literal["error", "split", "drop"] = "error", states: Any = None,
+        end: Hashable = "auto", every: Any = None, cluster: Any = None, strata: Any = None,
+        duplicates: Literal["warn", "keep", "drop", "error"] = "warn",
     ) -> Any:  # fmt: skip
         """Create transitions from a table of events whose rows may be in any order.
 
@@ -588,13 +683,29 @@ class Transitions:
         state : column name, default="state"
         gap : number, timedelta or str, default=None
             A longer pause starts a new sequence. A number is in the units of ``time``, or in seconds if these are
-            dates; a string is a duration such as "30min".
+            dates; a string is a duration such as "30min". Sequences of the same id are one cluster.
         group : column name, default=None
-            Return the transitions of each group separately, all on the same states.
+            Return the transitions of each group separately, all on the same states. A sequence ends where the group
+            changes. A warning counts the ids that occur in several groups.
         missing : {"error", "split", "drop"}, default="error"
             How to treat missing values: raise an error, end the sequence there, or leave out the row.
         states : int or list of labels, default=None
-            The state space, as for :meth:`MarkovChain.from_transitions`.
+            The state space, as for :meth:`MarkovChain.from_transitions`, without the end state.
+        end : hashable or None, default="auto"
+            Name of an absorbing state that follows the last event of every sequence (except where it was cut by a
+            missing value or a change of group). None if the sequences were cut at arbitrary times, so that their ends
+            mean nothing. "auto" is "■", or None with ``every``. Its reward is 0 unless ``rewards`` contain it.
+        every : number, timedelta or str, default=None
+            Resample the states at this interval of time (units as for ``gap``): the last observation is carried
+            forward, up to the last event. By default a step is one event, with a warning if the times between events
+            vary; "event" confirms that only the order of the events matters.
+        cluster : column name, default=None
+            Sequences with the same entry are not independent; tests and intervals keep them together. By default the
+            sequences of one ``id``.
+        strata : column name, default=None
+            Tests compare and permute within strata only.
+        duplicates : {"warn", "keep", "drop", "error"}, default="warn"
+            How to treat rows with the same id, time, state and group. With "warn" they are kept.
 
         Returns
         -------
@@ -605,16 +716,32 @@ class Transitions:
         --------
         >>> clicks = {"user": [1, 2, 1, 1], "at": [3, 0, 1, 2], "page": ["buy", "home", "home", "cart"]}
         >>> Transitions.from_frame(clicks, id="user", time="at", state="page").chain(unseen="self-loop").labels
-        ('buy', 'cart', 'home')
+        ('buy', 'cart', 'home', '■')
         """
-        found = sequences(table, id=id, time=time, state=state, group=group, gap=gap, missing=missing)
+        found = sequences(
+            table, id=id, time=time, state=state, group=group, gap=gap, missing=missing, cluster=cluster,
+            strata=strata, duplicates=duplicates,
+        )  # fmt: skip
+        by_event = isinstance(every, str) and every == EVENT
+        if every is None:
+            report_intervals(found)
+        elif not by_event:
+            found = resampled(found, every)
         codes, n, labels = encode_column(*found.states, states)
-        ends = np.append(found.begins[1:], codes.size) - 1
+        ends = found.ends
         inner = np.ones(codes.size, dtype=bool)
         inner[ends] = False  # the last state of a sequence has no successor
         here = np.flatnonzero(inner)
-        episodes = np.repeat(np.arange(ends.size), ends - found.begins)
-        data = cls(codes[here], codes[here + 1], n, labels, episodes=episodes, starts=codes[found.begins])
+        data = cls(
+            codes[here], codes[here + 1], n, labels, starts=codes[found.begins], clusters=found.clusters,
+            episodes=np.repeat(np.arange(ends.size), ends - found.begins),
+            durations=None if by_event or found.durations is None else found.durations[here],
+            strata=None if found.strata is None else named(found.strata),
+        )  # fmt: skip
+        if isinstance(end, str) and end == "auto":
+            end = END if every is None or by_event else None
+        if end is not None:
+            data = data._with_end(end, codes[ends], ~found.cut)
         if found.groups is None:
             return data
         seen = np.unique(found.groups.codes).tolist()
@@ -634,6 +761,59 @@ class Transitions:
         """Number of episodes; without episodes, the number of transitions."""
         return len(self) if self.starts is None else len(self.starts)
 
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters of episodes that are not independent; without clusters, the number of episodes."""
+        return self.n_episodes if self.clusters is None else int(np.unique(self.clusters).size)
+
+    @property
+    def end_state(self) -> int | None:
+        """Index of the state in which sequences end, or None."""
+        return None if self.end is None or self.labels is None else self.labels.index(self.end)
+
+    def _with_end(self, end: Hashable, last: Integers, ended: Any) -> Transitions:
+        """Add a step from the ``last`` state (n_episodes,) of each episode that ``ended`` to an absorbing state."""
+        if self.labels is None and self.n_states > limits.STATES:
+            raise InvalidData(
+                f"the largest state number is {self.n_states - 1}, which would need {self.n_states} states beside the "
+                "end; if the numbers are labels, pass states=[...], or pass end=None"
+            )
+        names = tuple(range(self.n_states)) if self.labels is None else self.labels
+        if not _is_name(end):
+            raise InvalidArgument(f"end is {end!r}; give a name for the end state, such as '■', or None")
+        labels = names if end in names else (*names, end)
+        k = labels.index(end)
+        if (self.states == k).any() or (last == k).any():
+            raise InvalidData(
+                f"end is {end!r}, but this is a state of the data; give the end another name, or pass end=None if the "
+                "data contain the ends"
+            )
+        episode = np.flatnonzero(ended)
+        assert self.episodes is not None
+        at = np.searchsorted(self.episodes, episode, side="right")
+        added: dict[str, Any] = {"states": last[episode], "next_states": k, "episodes": episode, "durations": np.nan}
+        if self.start_weights is not None:
+            added["weights"] = self.start_weights[episode]
+        changed: dict[str, Any] = {
+            name: np.insert(part, at, values)
+            for name, values in added.items()
+            if (part := getattr(self, name)) is not None
+        }
+        return replace(self, n_states=len(labels), labels=labels, end=end, **changed)
+
+    def take_clusters(self, clusters: Any) -> Transitions:
+        """Select clusters by index, with all their episodes; an index that occurs repeatedly gives several clusters."""
+        if self.clusters is None:
+            return self.take(clusters)
+        chosen = np.asarray(clusters, dtype=np.int64)
+        _, own = np.unique(self.clusters, return_inverse=True)
+        order, sizes = np.argsort(own, kind="stable"), np.bincount(own)
+        if chosen.ndim != 1 or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= sizes.size:
+            raise InvalidData(f"clusters must be a non-empty list of indices from 0 to {sizes.size - 1}")
+        number, first = sizes[chosen], (np.cumsum(sizes) - sizes)[chosen]
+        where = np.arange(number.sum()) + np.repeat(first - np.cumsum(number) + number, number)
+        return replace(self.take(order[where]), clusters=np.repeat(np.arange(chosen.size), number))
+
     def take(self, episodes: Any) -> Transitions:
         """Select episodes by index, with repetition if an index occurs repeatedly (as in a bootstrap replicate)."""
         chosen = np.asarray(episodes, dtype=np.int64)
@@ -650,11 +830,13 @@ class Transitions:
             episodes=renumbered,
             starts=None if self.starts is None else self.starts[chosen],
             start_weights=None if self.start_weights is None else self.start_weights[chosen],
+            clusters=None if self.clusters is None else self.clusters[chosen],
+            strata=None if self.strata is None else self.strata[chosen],
         )
 
     def _steps(self, where: Any, **changed: Any) -> Transitions:
         """Select transitions by index; they start where all of them did."""
-        columns = ("states", "next_states", "weights", "episodes", "actions", "rewards")
+        columns = ("states", "next_states", "weights", "episodes", "actions", "rewards", "durations")
         kept = {name: part[where] for name in columns if (part := getattr(self, name)) is not None}
         first = self.first if self.first is not None or self.starts is not None else int(self.states[0])
         return replace(self, **{**kept, "first": first, **changed})
@@ -670,14 +852,16 @@ class Transitions:
         """Estimate the chain; the parameters are those of :meth:`MarkovChain.from_transitions`.
 
         ``initial`` and ``rewards`` refer to all states, including those that ``unseen="drop"`` removes. By default the
-        chain starts like the episodes or, without episodes, in the first state observed.
+        chain starts like the episodes or, without episodes, in the first state observed. The ``end`` state is absorbing
+        whatever ``unseen`` is, and its reward is 0 unless ``rewards`` contain it.
         """
+        rewards = self._with_end_reward(rewards)
         if unseen not in ("error", "self-loop", "uniform", "drop"):
             raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
         if unseen != "drop":
             P = empirical_kernel(fill_unseen(self._pairs(), self.n_states, unseen, self.name), self.n_states, sparse)
             start = self._default_start(None) if initial is None else initial
-            return MarkovChain(P, initial=start, rewards=rewards, labels=self.labels)
+            return MarkovChain(P, initial=start, rewards=rewards, labels=self.labels, lag=self._known_lag)
         pairs, kept = drop_unseen(self._pairs(), self.n_states)
         start = self._default_start(kept) if initial is None else self._kept_start(initial, kept)
         return MarkovChain(
@@ -685,7 +869,13 @@ class Transitions:
             initial=start,
             rewards=self._kept_rewards(rewards, kept),
             labels=[self.name(int(k)) for k in kept],
+            lag=self._known_lag,
         )
+
+    @property
+    def _known_lag(self) -> int | None:
+        """The lag, or None for bare pairs, which do not say how far they are apart."""
+        return None if self.episodes is None and self.lag == 1 else self.lag
 
     def name(self, k: int) -> Hashable:
         """Return the label of state k, or k itself if there are no labels."""
@@ -693,6 +883,10 @@ class Transitions:
 
     def _pairs(self) -> Pairs:
         """Return sources, targets and weights of the transitions with positive weight."""
+        if self.end_state is not None:
+            i, j = (np.append(part, self.end_state) for part in (self.states, self.next_states))
+            w = None if self.weights is None else np.append(self.weights, 1.0)
+            return replace(self, states=i, next_states=j, weights=w, end=None)._pairs()
         if self.weights is None:
             return Pairs(self.states, self.next_states, np.ones(len(self)))
         positive = self.weights > 0.0
@@ -739,6 +933,23 @@ class Transitions:
             )
         return mass
 
+    def _with_end_reward(self, rewards: Any) -> Any:
+        """Return the rewards of all states, with 0 for the end state if they do not contain it."""
+        if rewards is None or self.end_state is None or isinstance(rewards, str):
+            return rewards
+        values, axes = entries_and_names(rewards)
+        if axes and axes[0] is not None:
+            if self.end in axes[0]:
+                return rewards
+            entries = list(values)
+            return {
+                **dict(zip(axes[0], entries, strict=True)),
+                self.end: np.zeros(np.shape(entries[0])) if entries else 0,
+            }
+        if np.ndim(rewards) > 0 and len(rewards) == self.n_states - 1:
+            return np.insert(np.asarray(rewards, dtype=np.float64), self.end_state, 0.0, axis=0)
+        return rewards
+
     def _kept_rewards(self, rewards: Any, kept: Integers) -> Any:
         """Restrict rewards of all states to the kept states."""
         if rewards is None:
@@ -748,3 +959,31 @@ class Transitions:
             names = {self.name(int(k)) for k in kept}
             return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}
         return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
+
+
+def named(column: Coded) -> Any:
+    """Return the entries of a column as an array of objects."""
+    names = np.empty(len(column.names), dtype=object)
+    names[:] = column.names
+    return names[column.codes]
+
+
+def cluster_codes(clusters: Any, number: int, name: str = "clusters") -> Integers:
+    """Encode the clusters of ``number`` episodes."""
+    try:
+        found = coded(clusters if hasattr(clusters, "__array__") else list(clusters))
+    except TypeError:
+        raise InvalidArgument(f"{name} is {clusters!r}; give a label for each of the {number} episodes") from None
+    if len(found.codes) != number:
+        raise InvalidArgument(f"{name} has {len(found.codes)} entries for {number} episodes; give one per episode")
+    if (found.codes < 0).any():
+        raise InvalidArgument(f"{name}[{int((found.codes < 0).argmax())}] is missing; give every episode a cluster")
+    return np.asarray(found.codes, dtype=np.int64)
+
+
+def _is_name(name: Any) -> bool:
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return not isinstance(name, (bool, float))

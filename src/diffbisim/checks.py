@@ -2,9 +2,9 @@
 
 Input is validated once, when an object is constructed; all other code trusts it. A kernel ``P`` is an (n, n) table
 with ``P[x, x'] >= 0`` and rows that sum to one; an initial distribution ``ν0`` is one such row. Both are stored in
-float64 and made read-only. A row sum that differs from one by no more than rounding in the source's precision (1e-8, or
-1e-5 for float32) is normalized; any larger deviation raises an error that names the argument, the row, the value and
-the remedy. Labeled input is aligned by name (names.py).
+float64 and made read-only. A row sum that differs from one by no more than rounding in the source's precision (1e-8;
+1e-5 for float32, 1e-3 for float16, 8e-3 for bfloat16) is normalized; any larger deviation raises an error that names
+the argument, the row, the value and the remedy. Labeled input is aligned by name (names.py).
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def check_discount(discount: float) -> float:
 def check_count(value: Any, name: str, least: int = 0) -> int:
     """Return an integer of at least ``least`` as int."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if whole and abs(int(value)) >= 2**63:
+        raise InvalidArgument(f"{name} is an integer of {int(value).bit_length()} bits; give one below 2**63")
     if not whole or value < least:
         what = "a non-negative integer" if least == 0 else f"{'' if whole else 'an integer of '}at least {least}"
         raise InvalidArgument(f"{name} is {value!r}; it must be {what}")
@@ -83,10 +85,29 @@ def check_flag(value: bool, name: str) -> bool:
     return bool(value)
 
 
+def check_lag(lag: Any) -> float | None:
+    """Return a lag, a positive number (as int if it is whole) or None."""
+    if lag is None:
+        return None
+    number = as_number(lag)
+    if isinstance(lag, (bool, np.bool_)) or not 0.0 < number < np.inf:
+        raise InvalidArgument(f"lag is {lag!r}; it must be a positive number, the time that one step takes")
+    return int(number) if number == int(number) else number
+
+
 def check_callback(callback: Any) -> None:
     """Refuse a callback that cannot be called."""
     if callback is not None and not callable(callback):
         raise InvalidArgument(f"callback is a {type(callback).__name__}; give a function of a row of the history")
+
+
+def refuse_given(reason: str, defaults: Mapping[str, Any], **given: Any) -> None:
+    """Refuse by name the first argument that differs from its default, because this mode cannot honor it."""
+    for name, value in given.items():
+        default = defaults[name]
+        usual = value == default if np.isscalar(value) else isinstance(value, (list, tuple)) and not value
+        if value is not default and not usual:
+            raise InvalidArgument(f"{name} is given, but {reason}; omit {name}")
 
 
 def check_time(time: int, n_steps: int) -> int:
@@ -124,16 +145,31 @@ def finite_numbers(
     """Return a finite float64 copy of ``value`` with the given shape; ``per`` says what each entry describes."""
     refuse_masked(value, name, error)
     try:
-        if np.iscomplexobj(value):
-            raise TypeError("its entries are complex")
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as fault:
+        array = as_floats(value)
+    except (TypeError, ValueError, OverflowError) as fault:
         raise error(f"{name} is not an array of numbers ({fault}); give one number per {per}") from None
     if array.shape != shape:
         raise error(f"{name} has shape {array.shape}; expected {shape}, one number per {per}")
     if (bad := ~np.isfinite(array)).any():
         raise error(f"{name}[{_first(bad)}] is {array[bad][0]}; every {per} needs a finite number")
     return array
+
+
+def as_floats(value: Any, copy: bool | None = True) -> Floats:
+    """Return a C-contiguous float64 array; TypeError for entries that are not real numbers, such as dates."""
+    source = np.asarray(without_bfloat16(value))
+    if source.dtype.kind == "c":
+        raise TypeError("its entries are complex")
+    if source.dtype.kind in "mM":
+        raise TypeError(f"its entries are {'dates' if source.dtype.kind == 'M' else 'durations'}; convert them first")
+    return np.array(source, dtype=np.float64, order="C", copy=copy)
+
+
+def without_bfloat16(value: Any) -> Any:
+    """Return arrays and tensors of bfloat16, which numpy does not have, in float32; everything else unchanged."""
+    if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return value
+    return value.detach().float() if hasattr(value, "detach") else np.asarray(value).astype(np.float32)
 
 
 def refuse_masked(value: Any, name: str, error: type[DiffbisimError] = InvalidChain) -> None:
@@ -212,17 +248,18 @@ def _as_floats(value: Any, name: str) -> tuple[Matrix, float]:
         return matrix, _tolerance(value.dtype)
     refuse_masked(value, name)
     try:
-        source = np.asarray(value)
+        source = np.asarray(without_bfloat16(value))
         if source.dtype.kind not in "biufO":
             raise TypeError(f"entries of type {source.dtype}")
-        return np.array(source, dtype=np.float64, order="C"), _tolerance(source.dtype)
-    except (TypeError, ValueError, RuntimeError) as error:
+        return as_floats(source), _tolerance(getattr(value, "dtype", source.dtype))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidChain(f"{name} is not a rectangular table of real numbers ({error})") from None
 
 
 def _tolerance(dtype: Any) -> float:
     """Return how far a row sum may differ from one because of rounding in the source's precision."""
-    return 1e-5 if dtype is not None and str(dtype).endswith(("float32", "float16")) else 1e-8
+    name = str(dtype).rpartition(".")[2]  # "torch.float16"
+    return {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}.get(name, 1e-8)
 
 
 def _stochastic(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> Matrix:

@@ -20,12 +20,23 @@ from diffbisim.checks import check_count, check_probability, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import InvalidArgument
-from diffbisim.estimate import NOT_EXCHANGEABLE, check_draws, check_unseen, make_sources, stratum_numbers, warn_of_few
+from diffbisim.estimate import (
+    NOT_EXCHANGEABLE,
+    assumptions,
+    check_draws,
+    check_ends,
+    check_unseen,
+    grouped,
+    make_sources,
+    stratum_numbers,
+    warn_of_ends,
+    warn_of_few,
+)
 from diffbisim.evidence import Design, PairEvidence, compare_pairs, compare_two, count_episodes, count_for_test
 from diffbisim.pairwise import pairwise
 from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array
-from diffbisim.process import as_process
+from diffbisim.process import as_processes, check_lags
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.stochastic import as_generator
@@ -48,6 +59,7 @@ class Comparison:
     confidence: float  # one minus the probability of finding any difference if there is none
     evidence: PairEvidence = field(repr=False)  # statistics of all pairs and rows
     rows: tuple[Any, ...] = field(repr=False)  # names of the rows of ``evidence.z``
+    assumed: tuple[str, ...] = field(default=(), repr=False)  # what was assumed about the data, as sentences
 
     @property
     def conclusion(self) -> str:
@@ -94,6 +106,7 @@ def compare(
     initial: Any = None,
     unseen: Unseen = "self-loop",
     strata: Mapping[Any, Any] | None = None,
+    cluster: Any = None,
     confidence: float = 0.95,
     permutations: int = 999,
     rng: int | np.random.Generator = 0,
@@ -111,7 +124,10 @@ def compare(
         The same for all groups.
     strata : mapping from names to sequences, default=None
         A stratum (such as an age or a device) for each episode of each group; the test compares and permutes episodes
-        within strata only. The distances do not use them.
+        within strata only. The distances do not use them. By default those of the data, if they have any.
+    cluster : mapping from names to sequences, or "episode", default=None
+        A cluster (such as a person) for each episode of each group; whole clusters are permuted. By default those of
+        the data; "episode" treats all episodes as independent.
     confidence : float, default=0.95
         One minus the probability of finding any difference if there is none.
     permutations : int, default=999
@@ -136,14 +152,16 @@ def compare(
     check_draws(permutations)
     check_unseen(unseen)
     data = same_states(groups)
+    parts = [_by_group(one, name, data) for one, name in ((cluster, "cluster"), (strata, "strata"))]
+    data, layers = grouped(data, *parts)
+    check_ends(data, initial, "discounted")
     sources = make_sources(data, rewards, initial, unseen)
+    warn_of_ends(data)
     chains = [source.chain() for source in sources]
     table = ground_cost(cost, chains[0], chains[0])
     if np.diag(table).any():
         raise InvalidArgument(f"groups are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
-    if strata is not None and (not isinstance(strata, Mapping) or set(strata) != set(data)):
-        raise InvalidArgument("strata must be a mapping with the names of the groups and one entry per episode")
-    numbers = None if strata is None else stratum_numbers([strata[name] for name in data], list(data.values()))
+    numbers = None if layers is None else stratum_numbers(layers, list(data.values()))
     counted, permute = count_for_test(list(data.values()), numbers)
     design = Design(counted, table, discount, permute, labels=chains[0].labels)
     warn_of_few(sources, design)
@@ -155,8 +173,18 @@ def compare(
     for (g, k), p in zip(evidence.pairs, evidence.p_values, strict=True):
         p_values[g, k] = p_values[k, g] = p
     return Comparison(
-        tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(confidence), evidence, design.names()
-    )
+        tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(confidence), evidence, design.names(),
+        assumptions(data, rewards),
+    )  # fmt: skip
+
+
+def _by_group(given: Any, name: str, data: Mapping[Any, Any]) -> Any:
+    """Return the entries of a mapping in the order of the groups; None and "episode" are returned unchanged."""
+    if given is None or (name == "cluster" and isinstance(given, str)):
+        return given
+    if not isinstance(given, Mapping) or set(given) != set(data):
+        raise InvalidArgument(f"{name} must be a mapping with the names of the groups and one entry per episode")
+    return [given[group] for group in data]
 
 
 def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
@@ -184,6 +212,7 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
                 f"groups[{name!r}] and the first group have different states; pass states= when creating Transitions, "
                 "or give lists of trajectories"
             )
+    check_lags([data[name] for name in groups], [f"groups[{name!r}]" for name in groups])
     return {name: data[name] for name in groups}
 
 
@@ -200,6 +229,7 @@ class Power:
     level: float  # level of the test
     datasets: int  # number of simulated datasets for each number of episodes
     value: float  # the distance to be detected
+    unit: str = "episodes"  # what was counted: "episodes", or "clusters" of them
 
     @property
     def standard_error(self) -> Array:
@@ -226,8 +256,8 @@ class Power:
     def __str__(self) -> str:
         lines = [f"{r['episodes']:8d}  {r['power']:.3f} ± {r['standard_error']:.3f}" for r in self.records()]
         number = f"about {self.needed}" if self.needed else f"more than {self.episodes[-1]}"
-        end = f"a power of {self.target:g} takes {number} episodes in each group"
-        return "\n".join(["episodes  power", *lines, end])
+        end = f"a power of {self.target:g} takes {number} {self.unit} in each group"
+        return "\n".join([f"{self.unit:8s}  power", *lines, end])
 
 
 def power(
@@ -239,6 +269,7 @@ def power(
     episodes: Sequence[int] = EPISODES,
     length: int | Sequence[int] | None = None,
     rewards: Any = None,
+    cluster: Any = None,
     target: float = 0.8,
     level: float = 0.05,
     datasets: int = 200,
@@ -256,11 +287,13 @@ def power(
         drawn with replacement (a small pilot study overestimates the difference and the power).
     cost, discount : as for :func:`diffbisim.distance`
     episodes : sequence of int, default=(10, 20, 40, 80, 160, 320)
-        Numbers of episodes per group to try.
+        Numbers of episodes per group to try; for data with clusters, numbers of clusters.
     length : int or sequence of int, default=None
         Number of steps of an episode, or lengths to draw from; required for chains.
     rewards : as for :func:`diffbisim.estimate`, default=None
         For data.
+    cluster : as for :func:`diffbisim.estimate`, default=None
+        Clusters of the episodes of a pilot study, which are drawn as a whole. By default those of the data.
     target : float, default=0.8
         Desired power.
     level : float, default=0.05
@@ -293,8 +326,9 @@ def power(
     check_probability(level, "level")
     check_draws(permutations)
     check_count(datasets, "datasets", 1)
-    X, Y = as_process(X), as_process(Y)
+    X, Y = as_processes((X, Y))
     lengths = _lengths(length, (X, Y))
+    (X, Y), unit = _pilot(X, Y, cluster, rewards)
     chains = [source.chain() for source in make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop")]
     if chains[0].labels != chains[1].labels or chains[0].n_states != chains[1].n_states:
         raise InvalidArgument("X and Y have different states; give both the same states= or labels, in the same order")
@@ -306,7 +340,22 @@ def power(
     jobs = [(n, seed) for n in sizes for seed in as_generator(rng).spawn(datasets)]
     seen = np.concatenate(executor_map(work, batches(jobs, 8), executor, progress, "datasets"))
     shares = seen.reshape(len(sizes), datasets).mean(axis=1)
-    return Power(sizes, freeze(shares), float(target), float(level), datasets, value)
+    return Power(sizes, freeze(shares), float(target), float(level), datasets, value, unit)
+
+
+def _pilot(X: Any, Y: Any, cluster: Any, rewards: Any) -> tuple[list[Any], str]:
+    """Return both sides with their clusters, and what is drawn from them: "episodes" or "clusters"."""
+    data, strata = grouped({"X": X, "Y": Y}, cluster, None)
+    observed = [side for side in data.values() if isinstance(side, Transitions)]
+    if strata is not None:
+        raise InvalidArgument("the data have strata, which power does not support; create them without strata")
+    for name, given in (("rewards", rewards), ("cluster", cluster)):
+        if given is not None and not observed:
+            raise InvalidArgument(f"{name} is for data, but X and Y are chains; omit it")
+    clustered = [side.clusters is not None for side in observed]
+    if any(clustered) and not (all(clustered) and len(observed) == 2):
+        raise InvalidArgument('only one side has clusters; give both clusters, or pass cluster="episode"')
+    return list(data.values()), "clusters" if any(clustered) else "episodes"
 
 
 def _lengths(length: Any, sides: Sequence[Any]) -> Any:
@@ -314,6 +363,10 @@ def _lengths(length: Any, sides: Sequence[Any]) -> Any:
         if any(isinstance(side, MarkovChain) for side in sides):
             raise InvalidArgument("length is missing; give the number of steps of an episode")
         return None
+    if not any(isinstance(side, MarkovChain) for side in sides):
+        raise InvalidArgument(
+            "length is for chains, but X and Y are data, whose episodes are drawn as they are; omit it"
+        )
     lengths = np.atleast_1d(np.asarray(length))
     if lengths.ndim != 1 or not np.issubdtype(lengths.dtype, np.integer) or not lengths.size or lengths.min() < 1:
         raise InvalidArgument(f"length is {length!r}; give a positive number of steps, or several to draw from")
@@ -335,7 +388,7 @@ def _detected(
 
 def _simulated(side: Any, n: int, lengths: Any, rng: np.random.Generator) -> Transitions:
     if isinstance(side, Transitions):
-        return side.take(rng.integers(side.n_episodes, size=n))
+        return side.take_clusters(rng.integers(side.n_clusters, size=n))
     return Transitions.from_trajectories(simulate(side, rng.choice(lengths, size=n), rng), states=side.n_states)
 
 

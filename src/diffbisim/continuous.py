@@ -41,7 +41,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, check_count, check_probability
 from diffbisim.cost import feature_cost
-from diffbisim.distance import distance, make_solver_for_resampling
+from diffbisim.distance import distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument
 from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
 from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, paths_of, quantize
@@ -284,7 +284,8 @@ class Task:
             return None
 
     def _distance(self, X: Any, Y: Any, warm: DistanceResult | None) -> DistanceResult:
-        return distance(X, Y, self._table, self.discount, self.solver, warm=warm, **self.options)
+        discount = used_discount(self.discount, self.options["criterion"], self.options.get("weights"))
+        return distance(X, Y, self._table, discount, self.solver, warm=warm, **self.options)
 
     @cached_property
     def _table(self) -> Any:

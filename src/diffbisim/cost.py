@@ -24,11 +24,18 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, refuse_masked
+from diffbisim.checks import Floats, as_floats, refuse_masked
 from diffbisim.errors import InvalidCost
 from diffbisim.names import in_order
 
 Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
+
+#: Why hidden states are not compared by number, and what to do instead.
+HIDDEN = (
+    "whose numbers mean nothing outside of their model, and whose emissions are not part of the chain; give rewards "
+    "(as_chain(hmm, rewards=means of the emissions)) or a table of costs between emissions, or name the states that "
+    "are the same with labels="
+)
 
 
 def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
@@ -67,7 +74,13 @@ def reward_cost(r_x: Any, r_y: Any) -> Floats:
 
 
 def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
-    """Return ``1{x ≠ y}``, shape (n_X, n_Y), comparing labels if both chains have them, indices if neither has."""
+    """Return ``1{x ≠ y}``, shape (n_X, n_Y), comparing labels if both chains have them, indices if neither has.
+
+    Hidden states of an HMM are refused, since nothing says that state k of two models is the same.
+    """
+    for name, chain in (("X", X), ("Y", Y)):
+        if chain.hidden:
+            raise InvalidCost(f'cost "indicator": {name} has hidden states, {HIDDEN}')
     if (X.labels is None) != (Y.labels is None):
         with_, without = ("X", "Y") if X.labels is not None else ("Y", "X")
         raise InvalidCost(f'cost "indicator": {with_} has labels and {without} has none; label both or neither')
@@ -114,6 +127,8 @@ def feature_cost(features_x: Any, features_y: Any, metric: str = "euclidean") ->
 def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
     """Return the distances between rewards, Euclidean if these are vectors."""
     for name, chain in (("X", X), ("Y", Y)):
+        if chain.rewards is None and chain.hidden:
+            raise InvalidCost(f'cost "reward": chain {name} has no rewards, only hidden states, {HIDDEN}')
         if chain.rewards is None:
             raise InvalidCost(
                 f'cost "reward": chain {name} has no rewards; create it with MarkovChain(..., rewards=r), '
@@ -147,10 +162,8 @@ def as_costs(table: Any, copy: bool | None = None) -> Floats:
     """Convert a table of any shape to a C-contiguous float64 array."""
     refuse_masked(table, "cost", InvalidCost)
     try:
-        if np.iscomplexobj(table):
-            raise TypeError("its entries are complex")
-        return np.array(table, dtype=np.float64, order="C", copy=copy)
-    except (TypeError, ValueError) as error:
+        return as_floats(table, copy)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidCost(f"cost is not an array of numbers ({error})") from None
 
 
@@ -174,8 +187,8 @@ def _vector(values: Any, name: str) -> Floats:
 
 def _floats(values: Any, name: str) -> Floats:
     try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        return as_floats(values, None)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidCost(f"{name} is not an array of numbers ({error})") from None
 
 

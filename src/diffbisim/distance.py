@@ -25,9 +25,10 @@ from typing import Any
 
 from diffbisim import solvers
 from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.checks import check_callback, check_flag
+from diffbisim.checks import as_number, check_callback, check_flag
 from diffbisim.data.streams import Stream
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
+from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn, warn_of_input
+from diffbisim.horizon import TimedProblem
 from diffbisim.mdp import MDP
 from diffbisim.process import as_processes
 from diffbisim.questions import Question
@@ -36,12 +37,14 @@ from diffbisim.solvers import ALIASES
 from diffbisim.solvers.base import Callback
 from diffbisim.timed import TimedChain
 
+DISCOUNT = 0.95  # the default
+
 
 def distance(
     X: MarkovChain | MDP | TimedChain | Transitions | Stream,
     Y: MarkovChain | MDP | TimedChain | Transitions | Stream,
     cost: Any = "reward",
-    discount: float = 0.95,
+    discount: float = DISCOUNT,
     solver: Any = "exact",
     tol: float | None = None,
     *,
@@ -64,7 +67,8 @@ def distance(
         The ground cost: "reward" is |r(x) - r(y)|, "squared" its square, "indicator" 1 where the states differ. With a
         horizon also a list of arrays, one per time.
     discount : float, default=0.95
-        The discount factor γ, strictly between 0 and 1.
+        The discount factor γ, strictly between 0 and 1. It is refused where it has no effect, that is together with
+        ``weights`` or another criterion.
     solver : {"exact", "lp", "sinkhorn-policy", "sinkhorn-value", "somcot"} or solver object, default="exact"
         See :mod:`diffbisim.solvers` for solver objects.
     tol : float, default=None
@@ -94,6 +98,14 @@ def distance(
     result : DistanceResult
         ``value`` with ``lower <= value <= upper``, and plans, encoder, decoder and gradient on demand.
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the run ended before the gap reached ``tol``.
+    InputWarning
+        If the cost is the same for all pairs of states, as with constant rewards, so that the distance says nothing
+        about the dynamics; and for objects that are used only in part (see :func:`diffbisim.as_chain`).
+
     Examples
     --------
     >>> X = MarkovChain([[0.5, 0.5], [0.0, 1.0]], rewards=[1.0, 0.0])
@@ -111,15 +123,62 @@ def distance(
                 f"{name} is a {type(side).__name__}, which provides samples only: use solver='somcot' without lump; "
                 "for Transitions use diffbisim.estimate(X, Y) or the empirical chain, data.chain()"
             )
+    question = Question(criterion, horizon, weights, terminal, actions)
+    _check_discount_is_used(discount, question)
     result: DistanceResult
     if chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y)):
+        _check_plain(question)
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
-        question = Question(criterion, horizon, weights, terminal, actions)
         result = solve(question.problem(X, Y, cost, discount), chosen, warm, callback)
+    if remark := constant_cost(result.problem, cost):
+        warn_of_input(remark)
     if not result.converged and result.outcome is not Status.ESTIMATE:
         warn(f"{result!r}. {result.status}", ConvergenceWarning, stacklevel=2)
     return result
+
+
+def _check_discount_is_used(discount: float, question: Question) -> None:
+    """Raise if a discount other than the default is given to a problem without one."""
+    if as_number(discount) == DISCOUNT:
+        return
+    if question.criterion != "discounted":
+        raise InvalidArgument(f"discount is {discount!r}, but criterion={question.criterion!r} has none; omit discount")
+    if question.weights is not None:
+        raise InvalidArgument(f"discount is {discount!r}, but weights replace its powers; omit one of the two")
+
+
+def _check_plain(question: Question) -> None:
+    """Raise if samples are given for a problem other than the discounted one."""
+    for name in ("horizon", "weights", "terminal", "actions"):
+        if getattr(question, name) is not None:
+            raise InvalidArgument(f"{name} is for known chains, but X or Y provides samples only; omit {name}")
+    if question.criterion != "discounted":
+        raise InvalidArgument(
+            f"criterion is {question.criterion!r}, but from samples only the discounted distance is estimated; omit it"
+        )
+
+
+def used_discount(discount: float, criterion: str, weights: Any) -> float:
+    """Return the discount if the distance depends on it, else the default; for callers that also use it otherwise."""
+    return discount if criterion == "discounted" and weights is None else DISCOUNT
+
+
+def constant_cost(problem: Any, cost: Any) -> str:
+    """Return a remark if a named cost is the same for all pairs of states, so that the kernels do not matter."""
+    if not isinstance(cost, str):
+        return ""
+    tables = problem.costs if isinstance(problem, TimedProblem) else [problem.cost]
+    first = tables[0].flat[0]
+    if sum(table.size for table in tables) == 1 or not all((table == first).all() for table in tables):
+        return ""
+    why = "no state of X is a state of Y (by label)" if cost == "indicator" else "all rewards of X and of Y are equal"
+    if cost != "indicator" and first:
+        why = "the rewards of X are all equal, and so are those of Y"
+    return (
+        f"cost={cost!r} is {first:g} for every pair of states, since {why}: the distance does not depend on the "
+        "transition probabilities. Give rewards or a cost that tell states apart"
+    )
 
 
 def solve(

@@ -4,6 +4,7 @@ Every message names the argument, the place (row, line, state) and the remedy. E
 ``ValueError``, so generic code can catch them.
 """
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,10 @@ class ConvergenceWarning(UserWarning):
     """A solver stopped before the certified gap reached ``tol``; the bounds it returned are still valid."""
 
 
+class InputWarning(UserWarning):
+    """A part of the input was not used, or something was assumed about it; the message says what, and the remedy."""
+
+
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -49,6 +54,14 @@ def warn(message: str, category: type[Warning] = ConvergenceWarning, stacklevel:
     """Issue a warning unless inside :func:`quietly`; ``stacklevel`` counts from the caller."""
     if not _quiet.get():
         warnings.warn(message, category, stacklevel + 1)
+
+
+def warn_of_input(message: str) -> None:
+    """Issue an :class:`InputWarning` for the line outside this package that called it, unless in :func:`quietly`."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
+    warn(message, InputWarning, stacklevel=level)
 
 
 @contextmanager

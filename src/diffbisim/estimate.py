@@ -34,12 +34,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import chdtrc
 
-from diffbisim.chain import MarkovChain, Transitions, Unseen
+from diffbisim.chain import MarkovChain, Transitions, Unseen, cluster_codes
 from diffbisim.checks import check_count, check_probability, start_distribution
 from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
-from diffbisim.distance import distance, make_solver_for_resampling
+from diffbisim.distance import distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.events import CodeBook, coded
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
@@ -53,6 +54,9 @@ from diffbisim.quantize import is_paths
 from diffbisim.results import DistanceResult
 from diffbisim.solvers.causes import within
 from diffbisim.stochastic import as_generator
+
+#: A warning about ends needs a p-value below this.
+SURE = 1e-3
 
 #: With fewer episodes than this, initial distributions are pooled unless ``initial`` is given.
 FEW_STARTS = 20
@@ -74,6 +78,7 @@ class Estimate:
     null: Array | None = field(repr=False)  # (n,) distances under the null; None if episodes cannot be exchanged
     evidence: Evidence | None = field(repr=False)  # the test; None if episodes cannot be exchanged
     _noise: Any = field(repr=False)
+    assumed: tuple[str, ...] = field(default=(), repr=False)  # what was assumed about the data, as sentences
 
     @lazy
     def noise(self) -> Array:
@@ -99,6 +104,8 @@ class Estimate:
         if self.evidence is None:
             return f"bound on the noise by {self.replicates.size} bootstrap replicates (no common states)"
         what = "permutations of whole episodes" if self.evidence.permuted else "draws of single steps (a Markov chain)"
+        if self.evidence.clusters is not None:
+            what = f"permutations of {self.evidence.clusters} clusters of episodes"
         return f"{self.evidence.draws} {what}"
 
     @property
@@ -126,6 +133,7 @@ def estimate(
     unseen: Unseen = "self-loop",
     terminal: Any = None,
     strata: Any = None,
+    cluster: Any = None,
     confidence: float = 0.95,
     permutations: int = 999,
     replicates: int = 200,
@@ -162,7 +170,11 @@ def estimate(
         booleans.
     strata : pair of sequences, default=None
         A stratum for each episode of X and of Y; the test compares and permutes episodes within strata only. The
-        estimated distance does not use them.
+        estimated distance does not use them. By default those of the data, if they have any.
+    cluster : pair of sequences or "episode", default=None
+        A cluster for each episode of X and of Y, such as the person: episodes of one cluster are not independent, so
+        that whole clusters are permuted and resampled. Labels that occur in both are refused. By default those of the
+        data (the ids of an event table); "episode" treats all episodes as independent.
     confidence : float, default=0.95
         Nominal coverage of the interval.
     permutations : int, default=999
@@ -188,7 +200,7 @@ def estimate(
     (True, 'evidence that they differ')
     """
     if is_paths(X) and is_paths(Y):
-        _check_unused(rewards=rewards, initial=initial, strata=strata, executor=executor)
+        _check_unused(rewards=rewards, initial=initial, strata=strata, cluster=cluster, executor=executor)
         named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
         how: Any = {
             "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
@@ -196,12 +208,16 @@ def estimate(
         }  # fmt: skip
         return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     _check(criterion, confidence, permutations, replicates, unseen)
-    sources = make_sources({"X": as_process(X), "Y": as_process(Y)}, rewards, initial, unseen, terminal)
+    data, strata = grouped({"X": as_process(X), "Y": as_process(Y)}, cluster, strata)
+    check_ends(data, initial, criterion)
+    sources = make_sources(data, rewards, initial, unseen, terminal)
+    warn_of_ends(data)
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there are no data to resample; use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
     chosen = make_solver_for_resampling(solver)
-    base = distance(sources[0].chain(), sources[1].chain(), cost, discount, chosen, **question)
+    sides = sources[0].chain(), sources[1].chain()
+    base = distance(*sides, cost, used_discount(discount, criterion, weights), chosen, **question)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
@@ -222,7 +238,7 @@ def estimate(
     lower, upper = _interval(base.value, stars, null, partial(work.noise, kept), float(confidence))
     return Estimate(
         value, lower, max(value, upper), float(confidence), base.value, bias, float(stars.std(ddof=1)), base, stars,
-        null, evidence, partial(work.noise, kept),
+        null, evidence, partial(work.noise, kept), assumptions(data, rewards),
     )  # fmt: skip
 
 
@@ -304,9 +320,9 @@ class Source:
 
 
 def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
-    """Draw a bootstrap replicate: whole episodes, or the steps that leave each state if there are too few episodes."""
-    if data.starts is None or data.n_episodes >= MIN_EPISODES:
-        return data.take(rng.integers(data.n_episodes, size=data.n_episodes))
+    """Draw a bootstrap replicate: whole episodes (clusters of them), or steps by state if these are too few."""
+    if data.starts is None or data.n_clusters >= MIN_EPISODES:
+        return data.take_clusters(rng.integers(data.n_clusters, size=data.n_clusters))
     visits = np.bincount(data.states, minlength=data.n_states)
     number = -(-visits // data.lag)  # steps with a lag overlap: roughly this many are independent
     by_state = np.argsort(data.states, kind="stable")
@@ -488,12 +504,157 @@ def warn_of_few(sources: Sequence[Source], design: Design) -> None:
     """Warn if there are too few episodes to permute."""
     data = [source.data for source in sources if not source.known]
     if not design.permute and design.known is None and all(one.starts is not None for one in data):
+        what = "episodes" if all(one.clusters is None for one in data) else "clusters of episodes"
         warn(
-            f"{' and '.join(str(one.n_episodes) for one in data)} episodes are too few to permute, so single steps "
+            f"{' and '.join(str(one.n_clusters) for one in data)} {what} are too few to permute, so single steps "
             "are permuted instead. The p-value and the interval then assume that each group is one Markov chain. If "
             "episodes differ, the p-value is too small and the interval too short; collect at least 4 per group",
             category=UserWarning, stacklevel=3,
         )  # fmt: skip
+
+
+# --- episodes: ends, clusters, times ------------------------------------------------------------------------------
+
+
+def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, Any], Any]:
+    """Return the groups with the given clusters, and the strata: those given, else those of the data.
+
+    ``cluster`` and ``strata`` are None or have one sequence per group.
+    """
+    observed = {name: one for name, one in data.items() if isinstance(one, Transitions)}
+    if strata is None and observed and all(one.strata is not None for one in observed.values()):
+        strata = [one.strata for one in observed.values()]
+    if cluster is None:
+        return data, strata
+    if isinstance(cluster, str) and cluster == "episode":
+        return data | {name: replace(one, clusters=None) for name, one in observed.items()}, strata
+    if isinstance(cluster, str) or not isinstance(cluster, Sequence) or len(cluster) != len(observed):
+        raise InvalidArgument(
+            f'cluster must have one sequence of labels for each group with data ({len(observed)}), or be "episode"'
+        )
+    owner: dict[Any, Any] = {}
+    for (name, one), labels in zip(observed.items(), cluster, strict=True):
+        if one.starts is None:
+            raise InvalidArgument(f"cluster: {name} has single transitions, not episodes; give trajectories or events")
+        codes = cluster_codes(labels, one.n_episodes, f"cluster of {name}")
+        shared = [label for label in dict.fromkeys(list(labels)) if owner.setdefault(label, name) != name]
+        if shared:
+            raise InvalidArgument(
+                f"cluster: {len(shared)} labels occur in several groups, such as {shared[0]!r} in {owner[shared[0]]} "
+                f"and {name}, so that whole clusters cannot be exchanged. If they are different clusters, give them "
+                'different labels; if groups were assigned within clusters, pass strata= the clusters and "episode"'
+            )
+        data = data | {name: replace(one, clusters=codes)}
+    return data, strata
+
+
+def check_ends(data: dict[Any, Any], initial: Any, criterion: str) -> None:
+    """Raise if all that counts is the long run, which is the end state for all groups."""
+    ended = next((one.end for one in data.values() if isinstance(one, Transitions) and one.end is not None), None)
+    asked = initial if isinstance(initial, tuple) else (initial,)
+    rule = any(isinstance(start, str) and start == "stationary" for start in asked)
+    if ended is not None and (criterion == "average" or rule):
+        what = 'criterion="average"' if criterion == "average" else 'initial="stationary"'
+        raise InvalidArgument(
+            f"{what} compares the long run, but all sequences end in the absorbing state {ended!r}, so that there is "
+            "nothing to compare; create the data with end=None"
+        )
+
+
+def assumptions(data: dict[Any, Any], rewards: Any) -> tuple[str, ...]:
+    """Return sentences on what was assumed about ends, clusters and times of the observed groups."""
+    found = []
+    for name, one in data.items():
+        if not isinstance(one, Transitions):
+            continue
+        if one.end is not None:
+            worth = rewards is not None and one._with_end_reward(rewards) is not rewards
+            found.append(f"{name}: sequences end in the absorbing state {one.end!r}{', with reward 0' * worth}")
+        elif one.starts is not None:
+            found.append(f"{name}: the ends of sequences do not count, as if they were cut at arbitrary times")
+        if one.clusters is not None:
+            found.append(f"{name}: {one.n_clusters:,} independent clusters of {one.n_episodes:,} episodes")
+    return tuple(found)
+
+
+class Ending(NamedTuple):
+    """How often the sequences of a group end in each state, by the names of the states."""
+
+    ends: dict[Any, float]
+    visits: dict[Any, float]
+    varied: bool  # whether the sequences have different lengths
+
+    @classmethod
+    def of(cls, data: Transitions) -> "Ending":
+        assert data.starts is not None
+        last, length = data.starts.copy(), np.zeros(data.n_episodes, dtype=np.int64)
+        if data.episodes is not None:
+            last[data.episodes] = data.next_states
+            length = np.bincount(data.episodes, minlength=data.n_episodes)
+        ends = np.bincount(last, minlength=data.n_states)
+        visits = ends + np.bincount(data.states, minlength=data.n_states)
+        seen = np.flatnonzero(visits).tolist()
+        return cls(
+            {data.name(k): float(ends[k]) for k in seen}, {data.name(k): float(visits[k]) for k in seen},
+            bool(length.min() < length.max()),
+        )  # fmt: skip
+
+
+def warn_of_ends(data: dict[Any, Any]) -> None:
+    """Warn if the groups end in different places without an end state, or if their steps take different times."""
+    observed = {name: one for name, one in data.items() if isinstance(one, Transitions)}
+    _warn_of_times(observed)
+    ending = {
+        k: Ending.of(one) for k, one in observed.items() if one.end is None and one.starts is not None and one.lag == 1
+    }
+    if len(ending) == len(observed) > 1 and any(one.varied for one in ending.values()):
+        total, free, most = 0.0, 0, (0.0, None)
+        for state in dict.fromkeys(name for one in ending.values() for name in one.visits):
+            e, v = (
+                np.array([part.get(state, 0.0) for part in column])
+                for column in zip(*[one[:2] for one in ending.values()], strict=True)
+            )
+            p = e.sum() / v.sum()
+            if not 0 < p < 1 or (v > 0).sum() < 2:
+                continue
+            square = float((np.square(e - v * p)[v > 0] / (v[v > 0] * p * (1 - p))).sum())
+            total, free = total + square, free + int((v > 0).sum()) - 1
+            most = max(most, (square, state), key=lambda pair: pair[0])
+        if free and chdtrc(free, total) < SURE:
+            shares = ", ".join(
+                f"{one.ends.get(most[1], 0.0):.0f} of {one.visits.get(most[1], 0.0):.0f} in {name}"
+                for name, one in ending.items()
+            )
+            warn(
+                f"the sequences of the groups end in different places (after {most[1]!r}: {shares} visits), which does "
+                'not count because there is no end state; pass end="■" when creating Transitions if the ends mean '
+                "something, such as leaving",
+                category=UserWarning, stacklevel=3,
+            )  # fmt: skip
+
+
+def _warn_of_times(data: dict[Any, Transitions]) -> None:
+    """Warn if the steps of the groups take different times."""
+    found = {}
+    for name, one in data.items():
+        steps = None if one.durations is None else np.sort(one.durations[~np.isnan(one.durations)])
+        if steps is not None and steps.size:
+            found[name] = steps
+    if len(found) < 2:
+        return
+    (first, a), *others = found.items()
+    for name, b in others:
+        both = np.concatenate([a, b]) * (1 + 1e-9)
+        apart = np.abs(np.searchsorted(a, both, "right") / a.size - np.searchsorted(b, both, "right") / b.size).max()
+        if apart > max(0.1, 1.95 * np.sqrt(1 / a.size + 1 / b.size)):
+            warn(
+                f"a step takes {np.median(a):.3g} in {first} and {np.median(b):.3g} in {name} (medians), but the "
+                "chains contain no times: speed is invisible, and a difference in how often states were "
+                "recorded looks like one of the process. Create the data with the same every= for all groups, or with "
+                'every="event" if only the order of the events matters',
+                category=UserWarning, stacklevel=4,
+            )  # fmt: skip
+            return
 
 
 # --- common state space -------------------------------------------------------------------------------------------
@@ -655,7 +816,8 @@ class Resampler:
                 for name, share in _named(own, own.initial).items():
                     start[numbers[name]] += share
             unseen: Unseen = "uniform" if source.unseen == "uniform" else "self-loop"
-            chains.append(chain_from(data, None, start, unseen, _numbers_of(source.terminal, n, design.labels)))
+            absorbing = (*source.terminal, *([] if source.data.end is None else [source.data.end]))
+            chains.append(chain_from(data, None, start, unseen, _numbers_of(absorbing, n, design.labels)))
         return chains
 
 

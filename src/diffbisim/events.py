@@ -1,8 +1,11 @@
 """State sequences from tables of events with the columns id, time, state and optionally group.
 
-Rows may be in any order. The rows of one id, sorted by time, form a sequence of states; a pause longer than ``gap``
-splits it in two (sessions), and rows of the same id in another group form a separate sequence. Rows with equal times
-keep their order.
+Rows may be in any order. The rows of one id, sorted by time, form a sequence of states. It ends where the group
+changes, and after a pause longer than ``gap`` (sessions). Rows with equal times keep their order. Sequences of the same
+id are not independent: they form a cluster.
+
+*Ends.* The end of a sequence is an event too (a customer leaves), unless the sequence was cut by a missing value or by
+a change of group. ``cut`` tells which is the case.
 
 *Times* are numbers, dates, timedeltas, or ISO 8601 strings (2026-11-16, 2026-11-16 15:30, 2026-11-16T15:30:00.25Z),
 which are compared in UTC. Strings without a time zone are taken literally.
@@ -15,6 +18,13 @@ which are compared in UTC. Strings without a time zone are taken literally.
 
 With "split" and "drop", rows without id, time or group are left out, since they cannot be placed in a sequence, and a
 warning counts the missing values.
+
+*Steps of equal length.* `resampled` replaces the events of a sequence by its states at the times t₀, t₀ + h, t₀ + 2h, …
+up to the last event, where t₀ is the time of the first event: the last observation is carried forward, and nothing is
+assumed after the last one. Only a state that no sequence of the table ever leaves is known to last, so a sequence that
+ends in such a state is continued to the next of these times.
+
+*Duplicates* are rows with the same id, time, state and group. They are kept or dropped according to ``duplicates``.
 
 *Spelling.* Names that differ only in capitalization, spaces, hyphens or underscores are probably the same name, and
 names such as "NA" are probably missing values. Both are kept as they are, and a warning lists them.
@@ -39,6 +49,10 @@ from diffbisim.errors import InvalidArgument, InvalidData, warn
 from diffbisim.names import few, is_frame, is_missing, library
 
 POLICIES = ("error", "split", "drop")
+DUPLICATES = ("warn", "keep", "drop", "error")
+EVENT = "event"  # the value of ``every`` for one step per event
+MOST_POINTS = 10**8  # maximum number of states after resampling
+VARIES = 1.25  # intervals vary if their 95 % quantile is this many times their 5 % quantile
 UNITS = {
     "ns": 1e-3,
     "us": 1,
@@ -51,6 +65,7 @@ UNITS = {
     "d": 86400 * 10**6,
 }
 MISSING_NAMES = frozenset({"", "na", "n/a", "nan", "null", "none", "missing", "unknown", "?"})
+END = "■"  # the end of a sequence (pm4py's symbol)
 ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
@@ -62,61 +77,136 @@ class Coded(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """k sequences, concatenated."""
+    """k sequences of m states in total, concatenated."""
 
-    states: Coded
+    states: Coded  # (m,)
     begins: Integers  # (k,) position of the first state of each sequence, ascending
     groups: Coded | None  # (k,) group of each sequence
+    cut: Any  # (k,) booleans: the sequence was cut by a missing value or a change of group
+    clusters: Integers | None  # (k,) cluster of each sequence; None if each has its own
+    strata: Coded | None  # (k,)
+    times: Times | None  # (m,)
+
+    @property
+    def ends(self) -> Integers:
+        """Position of the last state of each sequence, (k,)."""
+        return np.append(self.begins[1:], len(self.states.codes)) - 1
+
+    @property
+    def durations(self) -> NDArray[np.float64] | None:
+        """Time from each state to the next, (m,), in seconds for dates; NaN for the last state of a sequence."""
+        if self.times is None:
+            return None
+        steps = np.full(len(self.states.codes), np.nan)
+        unit = 1e6 * self.times.ticks if self.times.dates else 1.0
+        steps[:-1] = np.diff(self.times.values) / unit
+        steps[self.ends] = np.nan
+        return steps
 
 
 def sequences(
-    table: Any, *, id: Any, time: Any, state: Any, group: Any = None, gap: Any = None, missing: str = "error"
-) -> Sequences:
+    table: Any, *, id: Any, time: Any, state: Any, group: Any = None, gap: Any = None, missing: str = "error",
+    cluster: Any = None, strata: Any = None, duplicates: str = "warn",
+) -> Sequences:  # fmt: skip
     """Extract the sequences from a table whose columns are named by the arguments; without ``id`` there is one."""
     check_choice(missing, "missing", POLICIES)
+    check_choice(duplicates, "duplicates", DUPLICATES)
     table = _with_columns(table)
+    names = {"id": id, "time": time, "group": group, "cluster": cluster, "strata": strata, "state": state}
     states = _coded(table, state, "state")
-    m = len(states.codes)
-    if m == 0:
+    if len(states.codes) == 0:
         raise InvalidData("the table has no rows; it needs at least one event")
-    keys = {what: _coded(table, name, what) for what, name in (("id", id), ("group", group)) if name is not None}
+    keys = {w: _coded(table, names[w], w) for w in ("id", "group", "cluster", "strata") if names[w] is not None}
     moments = None if time is None else as_times(_column(table, time, "time"))
-    lengths = {"state": m, **{what: len(column.codes) for what, column in keys.items()}}
-    if moments is not None:
-        lengths["time"] = moments.values.size
-    if len(set(lengths.values())) > 1:
-        raise InvalidData(f"the columns have different lengths: {', '.join(f'{k} {v}' for k, v in lengths.items())}")
-    if gap is not None and moments is None:
-        raise InvalidArgument("gap is given without time; name the column with the times")
+    _check_lengths(states, keys, moments)
+    for what, value in (("gap", gap), ("duplicates", None if duplicates == "warn" else duplicates)):
+        if value is not None and moments is None:
+            raise InvalidArgument(f"{what} is given without time; name the column with the times")
     absent = {what: column.codes < 0 for what, column in keys.items()}
     if moments is not None:
         absent["time"] = moments.missing
-    lost = np.logical_or.reduce([*absent.values(), np.zeros(m, dtype=bool)])
-    _check_missing(
-        {**absent, "state": states.codes < 0}, {"id": id, "time": time, "group": group, "state": state}, missing
-    )
-    who = np.zeros(m, dtype=np.int64)
-    for column in keys.values():
-        who = who * len(column.names) + column.codes
+    _check_missing({**absent, "state": states.codes < 0}, names, missing)
+    lost = np.logical_or.reduce([*absent.values(), np.zeros(len(states.codes), dtype=bool)])
+    who = keys["id"].codes if "id" in keys else np.zeros(len(states.codes), dtype=np.int64)
     rows = _row_order(who, None if moments is None else moments.values, np.flatnonzero(~lost))
-    begin = np.ones(rows.size, dtype=bool)
+    if moments is not None:
+        rows = _without_duplicates(rows, [who, moments.values], [states, *keys.values()], duplicates)
+    begin, cut = np.ones(rows.size, dtype=bool), np.zeros(rows.size, dtype=bool)
     begin[1:] = who[rows[1:]] != who[rows[:-1]]
     if gap is not None and moments is not None:
         begin[1:] |= np.diff(moments.values[rows]) > moments.length(gap)
+    if "group" in keys:
+        moved = np.diff(keys["group"].codes[rows]) != 0
+        cut[:-1] = moved & ~begin[1:]
+        begin[1:] |= moved
     gone = states.codes[rows] < 0
     if missing == "split":
+        cut[:-1] |= gone[1:] & ~begin[1:]
         begin[1:] |= gone[:-1]
     begin = _shift_begins(begin, gone)
-    rows = rows[~gone]
+    rows, cut = rows[~gone], cut[~gone]
     if rows.size == 0:
         raise InvalidData("every row has a missing value, so no sequence is left")
-    starts = np.flatnonzero(begin)
-    _report_spelling(states._replace(codes=states.codes[rows]), state)
-    if "group" not in keys:
-        return Sequences(states._replace(codes=states.codes[rows]), starts, None)
-    _report_spelling(keys["group"], group)
-    groups = Coded(keys["group"].codes[rows[starts]], keys["group"].names)
-    return Sequences(states._replace(codes=states.codes[rows]), starts, groups)
+    return _assembled(rows, np.flatnonzero(begin), cut, states, keys, moments, names)
+
+
+def _assembled(
+    rows: Integers, begins: Integers, cut: Any, states: Coded, keys: dict[str, Coded], moments: Times | None,
+    names: dict[str, Any],
+) -> Sequences:  # fmt: skip
+    """Return the sequences that begin at these positions of the sorted rows, after reports on names and groups."""
+    own = {what: Coded(column.codes[rows[begins]], column.names) for what, column in keys.items()}
+    _report_spelling(states._replace(codes=states.codes[rows]), names["state"])
+    if "group" in keys:
+        _report_spelling(keys["group"], names["group"])
+        _report_groups(own, begins.size)
+    for what in ("cluster", "strata"):
+        if what in keys:
+            _check_constant(keys[what].codes[rows], begins, what, names[what])
+    of = own.get("cluster", own.get("id"))
+    clusters = None if of is None or np.unique(of.codes).size == begins.size else of.codes.astype(np.int64)
+    times = None if moments is None else moments._replace(values=moments.values[rows], missing=moments.missing[rows])
+    ends = np.append(begins[1:], rows.size) - 1
+    return Sequences(
+        states._replace(codes=states.codes[rows]), begins, own.get("group"), cut[ends], clusters, own.get("strata"),
+        times,
+    )  # fmt: skip
+
+
+def resampled(found: Sequences, every: Any) -> Sequences:
+    """Return the states at equal intervals of time: the last observation is carried forward to the last event."""
+    if found.times is None:
+        raise InvalidArgument("every is given without time; name the column with the times")
+    step = found.times.length(every, "every")
+    if not step > 0:
+        raise InvalidArgument(f"every is {every!r}; give a positive interval of time")
+    codes, ends = found.states.codes, found.ends
+    number = np.repeat(np.arange(found.begins.size), np.diff(np.append(found.begins, codes.size)))
+    since = (found.times.values - found.times.values[found.begins][number]) / step
+    slack = 1e-9 * np.maximum(1.0, since)  # times such as 0.1 + 0.2 are not exact
+    due = np.ceil(since - slack).astype(np.int64)  # the first grid point at which each row is known
+    left = np.zeros(len(found.states.names), dtype=bool)
+    inner = np.ones(codes.size, dtype=bool)
+    inner[ends] = False
+    here = np.flatnonzero(inner)
+    left[codes[here[codes[here] != codes[here + 1]]]] = True  # states that are left somewhere in the table
+    points = np.where(left[codes[ends]] | found.cut, np.floor((since + slack)[ends]).astype(np.int64), due[ends]) + 1
+    if points.sum() > MOST_POINTS:
+        raise InvalidArgument(
+            f"every is {every!r}, which gives {int(points.sum()):,} steps; give a longer interval (at most "
+            f"{MOST_POINTS:,} steps)"
+        )
+    until = np.empty_like(due)
+    until[here] = due[here + 1]
+    until[ends] = points
+    repeats = np.maximum(until - due, 0)
+    first = np.cumsum(points) - points
+    offset = np.arange(int(points.sum())) - np.repeat(first, points)
+    values = np.repeat(found.times.values[found.begins].astype(np.float64), points) + offset * step
+    times = Times(values, np.zeros(values.size, dtype=bool), found.times.ticks)
+    return found._replace(
+        states=found.states._replace(codes=np.repeat(codes, repeats)), begins=first.astype(np.int64), times=times
+    )
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
@@ -220,16 +310,16 @@ class Times(NamedTuple):
     def dates(self) -> bool:
         return self.ticks > 0
 
-    def length(self, gap: Any) -> float:
-        """Return the duration ``gap`` in the units of ``values``."""
+    def length(self, gap: Any, name: str = "gap") -> float:
+        """Return the duration ``gap`` (an argument called ``name``) in the units of ``values``."""
         if not self.dates:
             if not (number := as_number(gap)) >= 0:
-                raise InvalidArgument(f"gap is {gap!r}; the times are numbers, so give a non-negative number")
+                raise InvalidArgument(f"{name} is {gap!r}; the times are numbers, so give a non-negative number")
             return number
         microseconds = _microseconds(gap)
         if not microseconds >= 0:
             raise InvalidArgument(
-                f"gap is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h' or '1d', not negative"
+                f"{name} is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h' or '1d', not negative"
             )
         return microseconds * self.ticks
 
@@ -391,7 +481,7 @@ def _is_date(text: str) -> bool:
         return False
 
 
-# --- order, missing values, spelling ------------------------------------------------------------------------------
+# --- order, duplicates, missing values, spelling ------------------------------------------------------------------
 
 
 def _row_order(who: Integers, when: NDArray[Any] | None, rows: Integers) -> Integers:
@@ -404,6 +494,97 @@ def _row_order(who: Integers, when: NDArray[Any] | None, rows: Integers) -> Inte
     if ((step > 0) | ((step == 0) & (t[1:] >= t[:-1]))).all():
         return rows
     return rows[np.lexsort((t, w))]
+
+
+def _check_lengths(states: Coded, keys: Mapping[str, Coded], moments: Times | None) -> None:
+    lengths = {"state": len(states.codes), **{what: len(column.codes) for what, column in keys.items()}}
+    if moments is not None:
+        lengths["time"] = moments.values.size
+    if len(set(lengths.values())) > 1:
+        raise InvalidData(f"the columns have different lengths: {', '.join(f'{k} {v}' for k, v in lengths.items())}")
+
+
+def _without_duplicates(rows: Integers, order: Sequence[Any], columns: Sequence[Coded], duplicates: str) -> Integers:
+    """Return the sorted rows without repetitions, or report them, as ``duplicates`` says.
+
+    Rows can be equal only if they agree in the columns that they are sorted by (``order``), and then they are close.
+    """
+    tie = np.logical_and.reduce([part[rows[1:]] == part[rows[:-1]] for part in order])
+    if duplicates == "keep" or not tie.any():
+        return rows
+    run = np.cumsum(np.append(True, ~tie))
+    near = np.append(tie, False) | np.append(False, tie)
+    key = np.stack([run[near], *(column.codes[rows[near]] for column in columns)])
+    _, first = np.unique(key, axis=1, return_index=True)
+    again = np.ones(key.shape[1], dtype=bool)
+    again[first] = False
+    if not again.any():
+        return rows
+    where = np.flatnonzero(near)[again]
+    said = f"{where.size:,} of {rows.size:,} rows repeat the id, time and state of another row"
+    if duplicates == "error":
+        raise InvalidData(f'{said}, the first is row {int(rows[where].min())}; remove them or pass duplicates="drop"')
+    if duplicates == "warn":
+        warn(
+            f'{said} and are counted as further events; pass duplicates="drop" to leave them out, or "keep" if these '
+            "events really happened",
+            UserWarning, stacklevel=5,
+        )  # fmt: skip
+        return rows
+    return np.delete(rows, where)
+
+
+def _report_groups(own: Mapping[str, Coded], number: int) -> None:
+    """Warn about ids in several groups, and about groups that alternate in a table without ids."""
+    group = own["group"]
+    if "id" not in own:
+        seen = np.unique(group.codes).size
+        if number > 2 * seen:
+            warn(
+                f"without id the table is one sequence, which the changes of group cut into {number:,} sequences; name "
+                "the column with the ids if the groups contain separate sequences",
+                UserWarning, stacklevel=6,
+            )  # fmt: skip
+        return
+    pairs = np.unique(np.stack([own["id"].codes, group.codes]), axis=1)[0]
+    ids, times = np.unique(pairs, return_counts=True)
+    if (times > 1).any():
+        name = own["id"].names[int(ids[times > 1][0])]
+        warn(
+            f"{int((times > 1).sum()):,} of {ids.size:,} ids occur in several groups, such as {name!r}. A "
+            "sequence ends where the group changes. Tests treat the parts as different ids, which makes "
+            "p-values too large if they are alike; leave out these ids, or, if groups were assigned to sequences "
+            'at random within each id, pass strata= the ids and cluster="episode"',
+            UserWarning, stacklevel=6,
+        )  # fmt: skip
+
+
+def _check_constant(codes: Any, begins: Integers, what: str, name: Any) -> None:
+    """Raise if a cluster or stratum changes within a sequence."""
+    change = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    inside = np.setdiff1d(change, begins)
+    if inside.size:
+        k = int(np.searchsorted(begins, inside[0], side="right"))
+        raise InvalidData(f"{what} ({name!r}) changes within sequence {k}; it must be the same in all of its rows")
+
+
+def report_intervals(found: Sequences) -> None:
+    """Warn if the times between events vary, since a step of the chain is one event."""
+    steps = found.durations
+    steps = None if steps is None else steps[~np.isnan(steps)]
+    if found.times is None or steps is None or not steps.size:
+        return
+    low, high = np.quantile(steps, [0.05, 0.95]).tolist()
+    if high <= VARIES * low or (low == high == 0.0):
+        return
+    unit = " s" if found.times.dates else ""
+    warn(
+        f"the times between events vary (most are from {low:.3g} to {high:.3g}{unit}), but each step is one "
+        "event, so that the chain contains no times: twice the speed looks the same, and the same process "
+        'seen at other times looks different. Pass every= a duration for steps of equal length, or every="event" if '
+        "only the order of the events matters",
+        UserWarning, stacklevel=4,
+    )  # fmt: skip
 
 
 def _shift_begins(begin: Any, gone: Any) -> Any:
@@ -454,5 +635,5 @@ def _report_spelling(column: Coded, name: Any) -> None:
     warn(
         f"{name!r}: {'; '.join(found)}{tail}. They are kept as distinct names; rename them if they are the same",
         UserWarning,
-        stacklevel=5,
+        stacklevel=6,
     )

@@ -26,6 +26,9 @@ Whole episodes are reassigned to the groups, which preserves any dependence with
 combined by their harmonic mean, whose p-value is computed from the same permutations. The test solves one distance,
 and then R small transports per permutation or division.
 
+*Clusters.* Episodes of one cluster, such as the sessions of one person, are not independent. They are counted together,
+so that whole clusters are reassigned, and everything above that is said of episodes holds for clusters.
+
 *Several groups.* The statistics of each pair are standardized over the permutations; the p-value of a pair is the
 fraction of permutations in which the largest statistic over all pairs is at least as large (*max-T*).
 
@@ -53,6 +56,7 @@ import scipy.sparse as sp
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, Integers, freeze
 from diffbisim.contributions import START, Rows
+from diffbisim.errors import InvalidArgument
 from diffbisim.names import Labels
 from diffbisim.problem import Problem, lazy
 from diffbisim.solvers import Exact
@@ -75,13 +79,14 @@ KNOWN_VISITS = 1e12
 
 
 class Counted(NamedTuple):
-    """Transition counts of E episodes in G groups, over K observed transitions."""
+    """Transition counts of E episodes (or clusters of episodes) in G groups, over K observed transitions."""
 
     cells: Cells  # the observed transitions; source n stands for the initial distribution
     counts: sp.csr_array  # (E, K)
     groups: Integers  # (E,) group of each episode, from 0
     strata: Integers  # (E,) stratum of each episode, from 0
     n_states: int
+    clustered: bool = False  # whether the rows are clusters
 
     @property
     def totals(self) -> Floats:
@@ -121,7 +126,30 @@ def count_episodes(
     counts.sum_duplicates()
     groups = np.repeat(np.arange(len(data)), [group.n_episodes for group in data])
     where = np.zeros(begin, np.int64) if strata is None else np.concatenate([np.asarray(s) for s in strata])
-    return Counted(Cells.of(seen // n, seen % n), counts, groups, where, n)
+    counted = Counted(Cells.of(seen // n, seen % n), counts, groups, where, n)
+    return counted if all(group.clusters is None for group in data) else by_cluster(counted, data)
+
+
+def by_cluster(counted: Counted, data: Sequence[Transitions]) -> Counted:
+    """Add the counts of the episodes of each cluster; a cluster belongs to one group and one stratum."""
+    units, begin = [], 0
+    for group in data:
+        one = np.arange(group.n_episodes) if group.clusters is None else group.clusters
+        units.append(begin + np.unique(one, return_inverse=True)[1])
+        begin += group.n_clusters
+    unit = np.concatenate(units)
+    _, first = np.unique(unit, return_index=True)
+    mixed = counted.strata != counted.strata[first][unit]
+    if mixed.any():
+        raise InvalidArgument(
+            f"strata: episode {int(mixed.argmax())} is in another stratum than the first episode of its cluster; give "
+            'all episodes of a cluster the same stratum, or pass cluster="episode" if episodes are independent'
+        )
+    members = sp.csr_array((np.ones(unit.size), (unit, np.arange(unit.size))), shape=(begin, unit.size))
+    sums = sp.csr_array(members @ counted.counts)
+    return counted._replace(
+        counts=sums, groups=counted.groups[first], strata=counted.strata[first], clustered=True
+    )  # fmt: skip
 
 
 def count_for_test(
@@ -135,6 +163,11 @@ def count_for_test(
     counted = count_episodes(data, strata, known)
     if known is None and all(group.starts is not None for group in data) and can_permute(counted):
         return counted, True
+    if strata is not None:
+        raise InvalidArgument(
+            "strata needs groups of episodes (or clusters) that can be permuted within strata in at least "
+            f"{MIN_ARRANGEMENTS} ways, at least {MIN_EPISODES} in each group; omit strata"
+        )
     if all(group.lag == 1 for group in data):
         return counted, False
     return count_episodes([without_overlap(group) for group in data], strata, known), False
@@ -216,6 +249,11 @@ class Design:
         if self.permute:
             return permuted_counts(self.counted, number + 1, rng)
         return sampled_counts(self.counted, self.metric, number + 1, rng, self.known is not None)
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters that are permuted; None if episodes or single steps are."""
+        return self.counted.groups.size if self.permute and self.counted.clustered else None
 
     def names(self) -> tuple[Hashable, ...]:
         """Return the names of the rows."""
@@ -444,6 +482,7 @@ class Evidence:
     rows: Rows  # W, size, z and p-value of every row
     draws: int  # number of permutations or draws
     permuted: bool  # whether whole episodes were permuted, else single steps
+    clusters: int | None = None  # number of clusters of episodes that were permuted; None if episodes were
 
 
 @dataclass(frozen=True, eq=False)
@@ -456,6 +495,7 @@ class PairEvidence:
     p_value: float  # for the hypothesis that all groups are equal
     z: Floats  # (pairs, R)
     permuted: bool
+    clusters: int | None = None  # number of clusters of episodes that were permuted; None if episodes were
 
 
 def can_permute(counted: Counted) -> bool:
@@ -481,7 +521,7 @@ def compare_two(design: Design, draws: int, rng: np.random.Generator) -> Evidenc
     W, own = found.apart[0].copy(), z[0].copy()
     adjusted = (largest[:, None] >= own - 1e-9).mean(axis=0)
     rows = Rows(design.names(), freeze(W), freeze(metric.size * W), freeze(own), freeze(adjusted))
-    return Evidence(p_value, each[0], each[1], each[2], rows, draws, design.permute)
+    return Evidence(p_value, each[0], each[1], each[2], rows, draws, design.permute, design.clusters)
 
 
 def compare_pairs(design: Design, draws: int, rng: np.random.Generator) -> PairEvidence:
@@ -507,7 +547,7 @@ def compare_pairs(design: Design, draws: int, rng: np.random.Generator) -> PairE
     T = np.stack(of_pair)  # (pairs, B)
     p_values = (T.max(axis=0) >= T[:, :1] - 1e-9).mean(axis=1)
     single = (T[:, :1] - 1e-9 <= T).mean(axis=1)
-    return PairEvidence(pairs, p_values, single, float(p_values.min()), np.stack(z), design.permute)
+    return PairEvidence(pairs, p_values, single, float(p_values.min()), np.stack(z), design.permute, design.clusters)
 
 
 def null_counts(design: Design, draws: int, rng: np.random.Generator) -> list[Floats]:

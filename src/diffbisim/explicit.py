@@ -22,7 +22,9 @@ that does not have it:
 
 *Rewards.* The reward of a choice is the sum of its state's reward, its own reward and the mean reward of its
 transitions. A model may have several reward structures, and propositions that hold in some of its states: ``rewards``
-selects one by name or, for a chain, several, which become the components of a reward vector.
+selects one by name or, for a chain, several, which become the components of a reward vector. If nothing is selected,
+the only reward structure is used, and an `InputWarning` names propositions that are not used, and rewards that are
+constant and so cannot tell any states apart.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ import scipy.sparse as sp
 
 from diffbisim.checks import Floats, Integers
 from diffbisim.counting import MOST_FILLED
-from diffbisim.errors import InvalidData
+from diffbisim.errors import InvalidData, warn_of_input
 from diffbisim.io import limits
+from diffbisim.names import few
 
 MISSING = ("error", "repeat", "self-loop", "uniform")
+OWN_PROPOSITIONS = ("init", "deadlock")  # present in every model of PRISM and Storm
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,8 @@ class ExplicitModel:
         if unseen not in MISSING:
             raise InvalidData(f"{self.name}: unseen is {unseen!r}; use one of {', '.join(map(repr, MISSING))}")
         place, names = self._places(unseen)
+        if not self.is_chain and names is None and any(self.actions):
+            remark_on_actions(self.name, self.actions)
         P = sp.csr_array((self.probability, (self.row, self.target)), shape=(self.owner.size, self.n_states))
         kernels = [self._kernel(P, choices, unseen) for choices in place]
         found = {
@@ -156,7 +162,9 @@ class ExplicitModel:
         if chosen is None:
             if len(known) > 1:
                 raise InvalidData(f"{self.name} has {len(known)} reward structures; {self._listed()}")
-            return self._of_structure(next(iter(known.values())), place) if known else None
+            paid = self._of_structure(next(iter(known.values())), place) if known else None
+            remark_on_rewards(self.name, next(iter(known), None), paid, propositions)
+            return paid
         if chosen in known:
             return self._of_structure(known[chosen], place)
         if chosen in propositions:
@@ -171,6 +179,34 @@ class ExplicitModel:
         parts = (("reward structures", self.rewards), ("propositions", self.propositions))
         listed = "; ".join(f"{what} {', '.join(map(repr, found))}" for what, found in parts if found)
         return f"choose one by name, rewards=..., from its {listed}" if listed else "it has no rewards or propositions"
+
+
+def remark_on_rewards(model: str, chosen: str | None, paid: Floats | None, propositions: Mapping[str, Any]) -> None:
+    """Warn if the rewards that are used by default leave out propositions, or are the same everywhere."""
+    unused = [name for name, states in propositions.items() if name not in OWN_PROPOSITIONS and len(states)]
+    constant = paid is not None and paid.size > 1 and bool((paid == paid.flat[0]).all())
+    if not unused and not constant:
+        return
+    parts = ["it has no rewards" if chosen is None else f"its rewards are {chosen or 'default'!r}, the only ones"]
+    if constant and paid is not None:
+        parts[0] += f", which are {paid.flat[0]:g} in every state and do not tell any states apart"
+    if unused:
+        parts += [
+            f"its propositions {few(unused)} are not used",
+            f"choose what to compare, such as rewards={unused[0]!r}",
+        ]
+    else:
+        parts += ["give others with rewards="]
+    warn_of_input(f"{model}: {'; '.join(parts)}")
+
+
+def remark_on_actions(model: str, names: Sequence[str]) -> None:
+    """Warn that action names are not used."""
+    known = list(dict.fromkeys(name for name in names if name))
+    warn_of_input(
+        f"{model}: its action names ({few(known)}) do not identify the choices of every state, so action k is "
+        "choice k, by number"
+    )
 
 
 def _is_name(rewards: Any) -> bool:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import as_number, check_count, check_time, freeze
+from diffbisim.checks import as_floats, as_number, check_count, check_time, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.gradient import ReadOnly, centered_rows, centered_start
@@ -226,9 +226,9 @@ def _weights(weights: Any, discount: float, n_steps: int | None) -> Array:
         powers = γ ** np.arange((n_steps or 0) + 1)
         return np.asarray(powers / powers.sum())
     try:
-        w: Array = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidArgument("weights is not a list of numbers; give one for each time 0 … T") from None
+        w: Array = as_floats(weights)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"weights is not a list of numbers ({error}); give one for each time 0 … T") from None
     if not (np.isfinite(w).all() and (w >= 0).all()):
         t = int(np.argmax(~(np.isfinite(w) & (w >= 0))))
         raise InvalidArgument(f"weights[{t}] is {w[t]:g}; weights must be finite and non-negative")
@@ -258,6 +258,7 @@ class Moment(NamedTuple):
     n_states: int
     rewards: Any
     labels: Any
+    hidden: bool = False
 
     def label(self, i: int) -> Any:
         return i if self.labels is None else self.labels[i]
@@ -270,8 +271,8 @@ class Moment(NamedTuple):
 def _moment(chain: MarkovChain | TimedChain, t: int) -> Any:
     if isinstance(chain, MarkovChain):
         return chain
-    parts = (None if part is None else part[t] for part in (chain.rewards, chain.labels))
-    return Moment(chain.n_states[t], *parts)
+    rewards, labels = (None if part is None else part[t] for part in (chain.rewards, chain.labels))
+    return Moment(chain.n_states[t], rewards, labels, chain.hidden)
 
 
 def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, n_steps: int) -> tuple[Array, ...]:

@@ -177,7 +177,8 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
     parts = [quotient if chain.is_sparse else quotient.toarray() for quotient in quotients]
     if isinstance(chain, MDP):
         return MDPLumping(labels, residual, off, scanned, MDP(parts, actions=chain.actions, **names))
-    return Lumping(labels, residual, off, scanned, MarkovChain(parts[0], **names))
+    quotient = MarkovChain(parts[0], lag=chain.lag, hidden=chain.hidden, **names)
+    return Lumping(labels, residual, off, scanned, quotient)
 
 
 def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:

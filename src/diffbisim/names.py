@@ -9,6 +9,7 @@ names its entries; it is reordered to match the states, and names that do not ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,6 +24,10 @@ AxisNames = list[Hashable] | None  # None for an axis without names
 #: Libraries that are recognized, in this order: a pomegranate model is also a torch module.
 LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "pomegranate", "stormpy", "stormvogel",
              "pyarrow", "torch", "jax", "jaxlib")  # fmt: skip
+
+
+#: A surrogate outside of a pair, which UTF-8 cannot encode.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 # --- labeled tables -----------------------------------------------------------------------------------------------
@@ -180,6 +185,11 @@ def ordered_names(names: Any, what: str) -> list[Any] | None:
     return list(names.tolist() if isinstance(names, np.ma.MaskedArray) else names)
 
 
+def _text(label: Any) -> str:
+    """Return the text in a label: a string, or those in a tuple."""
+    return label if isinstance(label, str) else "".join(map(_text, label)) if isinstance(label, tuple) else ""
+
+
 def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "state") -> Labels | None:
     """Return ``labels`` as a tuple of n distinct hashables (numpy scalars become Python scalars), or None."""
     if labels is None:
@@ -195,6 +205,11 @@ def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "st
             raise InvalidChain(f"{name}[{k}] = {item!r} is not hashable; use strings, numbers or tuples") from None
         if seen != k:
             raise InvalidChain(f"{name}[{k}] = {item!r} repeats {name}[{seen}]; they must be distinct")
+        if SURROGATE.search(_text(item)):
+            raise InvalidChain(
+                f"{name}[{k}] = {item!r} contains half of a surrogate pair, which no file can store; decode the text "
+                'again, such as text.encode("utf-8", "surrogateescape").decode("latin-1")'
+            )
         if is_missing(item):
             raise InvalidChain(f"{name}[{k}] is {item!r}, a missing value; give the {per} a name, such as 'none'")
     return tuple(items)

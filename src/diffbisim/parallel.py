@@ -26,6 +26,7 @@ import os
 import pickle
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -319,6 +320,48 @@ def _set_stop_flag(stop: NDArray[np.bool_]) -> None:
     _here.stop = stop
 
 
+class TimeUp(Exception):
+    """Work was cut short at a deadline; see :func:`until`."""
+
+
+@contextmanager
+def until(deadline: float) -> Iterator[None]:
+    """Stop the sweeps in the block at a time of the monotonic clock, as an interrupt would, and raise :class:`TimeUp`.
+
+    What the block has written is then incomplete. An interrupt of the user, or of a pool that this thread works for,
+    is passed on.
+    """
+    if deadline == float("inf"):
+        yield
+        return
+    outer, before = stop_flag(), getattr(_here, "stop", None)
+    stop, ended, late = np.zeros(1, np.bool_), threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(min(max(deadline - time.monotonic(), 0.0), 0.05)):
+            if time.monotonic() >= deadline:
+                late.set()
+            if late.is_set() or outer[0]:
+                stop[0] = True
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    _here.stop = stop
+    watcher.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if late.is_set() and not outer[0]:
+            raise TimeUp from None
+        raise
+    finally:
+        ended.set()
+        watcher.join()
+        _here.stop = before
+    if late.is_set():
+        raise TimeUp
+
+
 def thread_map(
     work: Callable[..., Any],
     pieces: Sequence[tuple[Any, ...]],
@@ -380,10 +423,11 @@ def thread_map(
     return results
 
 
-def run_abandonable(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def run_abandonable(work: Callable[..., Any], *args: Any, deadline: float = float("inf"), **options: Any) -> Any:
     """Run ``work(*args, **options)`` in its own thread, for code of other libraries that cannot be interrupted.
 
-    An interrupt takes effect immediately and abandons the thread, so ``work`` must not write to shared data.
+    An interrupt takes effect immediately and abandons the thread, so ``work`` must not write to shared data. The same
+    holds for the ``deadline``, a time of the monotonic clock, at which :class:`TimeUp` is raised.
     """
     results, errors, ended = [], list[BaseException](), threading.Event()
 
@@ -396,7 +440,9 @@ def run_abandonable(work: Callable[..., Any], *args: Any, **options: Any) -> Any
             ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    _await([ended])
+    while not ended.wait(min(max(deadline - time.monotonic(), 0.0), 0.1)):
+        if time.monotonic() >= deadline:
+            raise TimeUp
     if errors:
         raise errors[0]
     return results[0]

@@ -12,13 +12,17 @@ xarray, PyTorch, JAX                                  whose rows do not sum to o
 networkx graph                                        random walk with probabilities proportional to edge weights
 mapping (state, state) -> number                      the same (a directly-follows graph)
 ``(graph, starts, ends)`` of pm4py                    the same, with initial distribution and an absorbing end "■"
-deeptime: Markov state model, hidden Markov model,    its matrix, with its stationary distribution as the initial
-posterior, count model, estimator                     one (as in its ``simulate``); counts, with the histogram
-hmmlearn, pomegranate: hidden Markov model            the chain of hidden states, with its initial distribution
-                                                      (pomegranate: conditional on the sequence continuing)
+deeptime: Markov state model, posterior, count        its matrix, with its stationary distribution as the initial
+model, estimator                                      one (as in its ``simulate``), and its lag; counts, with the
+                                                      histogram
+deeptime, hmmlearn, pomegranate: hidden Markov        the chain of hidden states, marked as ``hidden``, with its initial
+model                                                 distribution (pomegranate: conditional on the sequence continuing)
 pomegranate: Markov chain of order one                its matrix, with its initial distribution
 stormpy, stormvogel: DTMC, MDP                        an `ExplicitModel`
 ====================================================  ============================================================
+
+Whatever is left out, such as the emissions of a hidden Markov model or attributes of a graph, is reported by an
+`InputWarning`, or the object is refused.
 """
 
 from __future__ import annotations
@@ -30,11 +34,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.checks import Floats
-from diffbisim.errors import InvalidChain
+from diffbisim.checks import dense as as_dense
+from diffbisim.errors import InvalidChain, warn_of_input
+from diffbisim.events import END
 from diffbisim.explicit import ExplicitModel, variables
-from diffbisim.names import axis_names, is_frame, kernel_in_order, library
-
-END = "■"  # pm4py's symbol for the end of a case
+from diffbisim.names import axis_names, few, is_frame, kernel_in_order, library
 
 
 class ChainParts(NamedTuple):
@@ -45,6 +49,13 @@ class ChainParts(NamedTuple):
     initial: Any = None
     rewards: Any = None
     labels: Sequence[Hashable] | None = None
+    lag: float | None = None
+    hidden: bool = False  # whether the states are those of an HMM, whose emissions are not part of the chain
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything apart from the table and the rewards, by the argument of `MarkovChain`."""
+        return {name: getattr(self, name) for name in ("initial", "labels", "lag", "hidden")}
 
 
 def recognize(value: Any, rewards: Any = None, labels: Any = None) -> ChainParts | ExplicitModel | None:
@@ -82,7 +93,21 @@ def _table(value: Any, labels: Any = None) -> ChainParts:
             "Transitions.from_frame(table, id=..., time=..., state=...)"
         )
     table, names = kernel_in_order(value, labels)
-    return ChainParts(table, _is_counted(table), labels=names)
+    counted = _is_counted(table)
+    if counted and names is not None:
+        _check_margins(table, names)
+    return ChainParts(table, counted, labels=names)
+
+
+def _check_margins(table: Any, names: Sequence[Hashable]) -> None:
+    """Raise if the last row and column contain the sums of the others, as those of ``crosstab(margins=True)``."""
+    counts = as_dense(table)
+    inner = counts[:-1, :-1]
+    if inner.any() and np.array_equal(counts[:-1, -1], inner.sum(1)) and np.array_equal(counts[-1, :-1], inner.sum(0)):
+        raise InvalidChain(
+            f"the row and the column {names[-1]!r} of the table are the sums of the others, not a state; make the "
+            "table without margins"
+        )
 
 
 def _is_counted(table: Any) -> bool:
@@ -138,6 +163,7 @@ def _graph(graph: Any, rewards: Any) -> ChainParts:
     """Read the random walk on a networkx graph; edges without a weight have weight one."""
     nodes = list(graph)
     number = {node: k for k, node in enumerate(nodes)}
+    _remark_on_attributes(graph, rewards)
     edges = [(number[a], number[b], weight) for a, b, weight in graph.edges(data="weight", default=1)]
     if not graph.is_directed():
         edges += [(b, a, weight) for a, b, weight in edges if a != b]
@@ -148,6 +174,28 @@ def _graph(graph: Any, rewards: Any) -> ChainParts:
             raise InvalidChain(f"node {without[0]!r} has no attribute {rewards!r}; set it for every node")
         rewards = [graph.nodes[node][rewards] for node in nodes]
     return ChainParts(_sparse(i, j, w, len(nodes)), True, rewards=rewards, labels=_names(nodes))
+
+
+def _remark_on_attributes(graph: Any, rewards: Any) -> None:
+    """Warn of numbers that the nodes and edges of a graph have, and that the walk does not use."""
+    edges = [data for _, _, data in graph.edges(data=True)]
+    weighted = sum("weight" in data for data in edges)
+    parts = []
+    if others := [name for name in _numeric(edges) if name != "weight"]:
+        parts.append(f"the edges have {few(others)}, and only 'weight' is used")
+    if 0 < weighted < len(edges):
+        parts.append(f"{len(edges) - weighted} of {len(edges)} edges have no 'weight', and count as 1")
+    unused = _numeric([graph.nodes[node] for node in graph])
+    if unused and rewards is None:
+        parts.append(f"the nodes have {few(unused)}, which rewards={unused[0]!r} would use")
+    if parts:
+        warn_of_input(f"graph: {'; '.join(parts)}")
+
+
+def _numeric(data: Sequence[Mapping[Any, Any]]) -> list[Any]:
+    """Return the names of attributes whose values are numbers."""
+    found = (name for one in data for name, value in one.items() if isinstance(value, (int, float, np.number)))
+    return list(dict.fromkeys(found))
 
 
 def _edges(edges: Mapping[Any, Any]) -> ChainParts:
@@ -187,14 +235,33 @@ def _deeptime(model: Any, rewards: Any) -> ChainParts:
     for name in ("fetch_model", "prior", "transition_model"):  # of estimators, posteriors, hidden Markov models
         if (inner := getattr(model, name, None)) is not None:
             found = _deeptime(_fitted(inner() if callable(inner) else inner, model), rewards)
-            return found._replace(initial=model.initial_distribution) if name == "transition_model" else found
+            if name == "prior" and len(getattr(model, "samples", ())):
+                warn_of_input(
+                    f"{type(model).__name__}: only its prior is used, not its {len(model.samples)} samples; convert "
+                    "them one by one, as_chain(posterior.samples[k]), for the uncertainty"
+                )
+            if name == "transition_model":
+                return _hidden(model, found._replace(initial=model.initial_distribution))
+            return found
     if hasattr(model, "count_matrix"):
         histogram = np.asarray(model.state_histogram, dtype=np.float64)
-        return ChainParts(model.count_matrix, True, histogram / histogram.sum(), rewards, _symbols(model))
+        start = histogram / histogram.sum()
+        return ChainParts(model.count_matrix, True, start, rewards, _symbols(model), lag=model.lagtime)
     if not hasattr(model, "transition_matrix"):
         raise InvalidChain(f"deeptime's {type(model).__name__} has no transition matrix; give a MarkovStateModel")
     labels = _symbols(model.count_model) if getattr(model, "has_count_model", False) else None
-    return ChainParts(model.transition_matrix, False, model.stationary_distribution, rewards, labels)
+    start = model.stationary_distribution
+    return ChainParts(model.transition_matrix, False, start, rewards, labels, lag=model.lagtime)
+
+
+def _hidden(model: Any, found: ChainParts) -> ChainParts:
+    """Mark the states of a hidden Markov model; warn that its emissions are not used unless rewards are given."""
+    if found.rewards is None:
+        warn_of_input(
+            f"{type(model).__name__}: the emissions are not part of the chain, whose states are the hidden states; "
+            "give rewards=, such as the means of the emissions, or a table of costs to compare it with others"
+        )
+    return found._replace(hidden=True)
 
 
 def _symbols(counts: Any) -> list[Any] | None:
@@ -202,7 +269,8 @@ def _symbols(counts: Any) -> list[Any] | None:
 
 
 def _hmmlearn(model: Any, rewards: Any) -> ChainParts:
-    return ChainParts(_fitted(getattr(model, "transmat_", None), model), False, model.startprob_, rewards)
+    table = _fitted(getattr(model, "transmat_", None), model)
+    return _hidden(model, ChainParts(table, False, model.startprob_, rewards))
 
 
 def _pomegranate(model: Any, rewards: Any) -> ChainParts:
@@ -217,7 +285,14 @@ def _pomegranate(model: Any, rewards: Any) -> ChainParts:
         ends = as_array(model._edge_idx_starts), as_array(model._edge_idx_ends)
         edges = sp.csr_array((edges, ends), shape=(model.n_distributions, model.n_distributions))
     start = None if model.starts is None else np.exp(as_array(model.starts).astype(np.float64))
-    return ChainParts(edges, True, None if start is None else start / start.sum(), rewards)
+    logs = getattr(model, "ends", None)
+    most = 0.0 if logs is None else float(np.exp(as_array(logs).astype(np.float64)).max())
+    if most > 0.0:
+        warn_of_input(
+            f"{type(model).__name__}: its probabilities of ending, up to {most:.3g}, are not used; rows are "
+            "conditional on the sequence continuing"
+        )
+    return _hidden(model, ChainParts(edges, True, None if start is None else start / start.sum(), rewards))
 
 
 def _fitted(part: Any, model: Any) -> Any:
@@ -239,6 +314,7 @@ def _stormpy(model: Any, rewards: Any) -> ExplicitModel:
     owner, choices = np.repeat(np.arange(n), sizes), range(matrix.nr_rows)
     rows = [[(entry.column, entry.value) for entry in matrix.get_row(c)] for c in choices]
     named, valued = model.has_choice_labeling(), model.has_state_valuations()
+    names = sorted(labeling.get_labels())
     return ExplicitModel(
         name=type(model).__name__,
         n_states=n,
@@ -248,7 +324,7 @@ def _stormpy(model: Any, rewards: Any) -> ExplicitModel:
         probability=_numbers(value for row in rows for _, value in row),
         actions=[_joined(model.choice_labeling.get_labels_of_choice(c)) for c in choices] if named else (),
         rewards={name or "default": _stormpy_rewards(own, rows, owner) for name, own in model.reward_models.items()},
-        propositions={name: np.array(list(labeling.get_states(name)), np.int64) for name in labeling.get_labels()},
+        propositions={name: np.array(list(labeling.get_states(name)), np.int64) for name in names},
         labels=variables([model.state_valuations.to_string(s) for s in range(n)]) if valued else None,
     )
 
@@ -281,6 +357,7 @@ def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
     arrows = [(c, number[to.id], p) for c, (_, _, branch) in enumerate(choices) for p, to in branch]
     row, target, probability = zip(*arrows, strict=True) if arrows else ((), (), ())
     names: dict[str, list[int]] = {}
+    valued = [tuple((getattr(model.states[s], "valuations", None) or {}).values()) for s in states]
     for s in states:
         for name in model.states[s].labels:
             names.setdefault(name, []).append(number[s])
@@ -295,6 +372,7 @@ def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
         actions=[_joined(action.labels) for _, action, _ in choices],
         rewards=paid,
         propositions={name: np.array(indices, np.int64) for name, indices in names.items()},
+        labels=valued if all(valued) and len(set(valued)) == len(valued) else None,
     )
 
 

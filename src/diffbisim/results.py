@@ -45,6 +45,10 @@ class Status(Enum):
     TIME = "Stopped at time_limit: the bounds are valid but wide; raise time_limit, or continue with warm=result."
     FAILED = "The underlying solver failed: the bounds are valid but wide; use solver='exact'."
     ESTIMATE = "Estimated from samples; more steps improve it. Bounds are certified where the kernels are known."
+    NOT_VERIFIED = (
+        "Not verified: the problem is large, so the bounds in the file were neither checked nor used; lower and upper "
+        "are those of any problem with these costs. Use load(path, verify=True) for the bounds in the file."
+    )
     ENDED = "A stream ended early: estimated from the samples so far; continue with warm=result and more data."
 
     # any run
@@ -195,11 +199,13 @@ class DistanceResult(HasStatus):
 
         Available with the exact solver, also with ``lump=True``; for chains the first access costs one sweep.
         """
+        self._need_verified("the bounds of its table are")
         return read_only(self.coupling.table_bounds[0])
 
     @property
     def values_upper(self) -> Array:
         """Certified upper bounds on :attr:`values`; see :attr:`values_lower`."""
+        self._need_verified("the bounds of its table are")
         return read_only(self.coupling.table_bounds[1])
 
     @lazy
@@ -316,6 +322,7 @@ class DistanceResult(HasStatus):
 
     def arrays(self) -> dict[str, Any]:
         """Return the result as named read-only arrays, the inverse of `diffbisim.io.results.result_from_arrays`."""
+        self._need_verified("a copy would be")
         problem = self.problem
         arrays: dict[str, Any] = {f"state.{k}": read_only(v) for k, v in self.coupling.state().items()}
         meta = {
@@ -340,6 +347,14 @@ class DistanceResult(HasStatus):
         """Return further metadata of the problem for JSON; none for chains."""
         return {}
 
+    def _need_verified(self, what: str) -> None:
+        """Refuse what would pass on the content of a file that was not verified."""
+        if self.outcome is Status.NOT_VERIFIED:
+            raise InvalidArgument(
+                f"this result was loaded from a file without verifying its bounds, so {what} not certified; load it "
+                "with load(path, verify=True)"
+            )
+
     def _pair(self, s: Any, t: Any) -> tuple[int, int]:
         """Return the indices of two states given by label or index."""
         return two_states((s, t), (self.problem.x, self.problem.y))
@@ -350,6 +365,7 @@ class DistanceResult(HasStatus):
     def __repr__(self) -> str:
         estimate = self.outcome is Status.ESTIMATE
         state = "estimate" if estimate else "converged" if self.converged else "NOT converged"
+        state = "NOT verified" if self.outcome is Status.NOT_VERIFIED else state
         return (
             f"DistanceResult({self.value:.9g} in [{self.lower:.9g}, {self.upper:.9g}], gap {self.gap:.1e}, "
             f"{self.solver}, {self.iterations} iterations, {state})"

@@ -81,6 +81,8 @@ class TimedChain:
     initial: Floats
     rewards: tuple[Floats, ...] | None
     labels: tuple[Labels, ...] | None
+    lag: float | None = None  # time that a step takes, and whether states are hidden: those of a repeated chain
+    hidden: bool = False
 
     def __init__(self, transitions: Any, *, initial: Any = 0, rewards: Any = None, labels: Any = None) -> None:
         kernels = _listed(transitions)
@@ -107,7 +109,7 @@ class TimedChain:
         new._set(transitions=(chain.transition,) * T, initial=chain.initial)
         new._set(rewards=None if chain.rewards is None else (chain.rewards,) * (T + 1))
         new._set(labels=None if chain.labels is None else (chain.labels,) * (T + 1))
-        new._set(successors=(chain.successors,) * T)
+        new._set(successors=(chain.successors,) * T, lag=chain.lag, hidden=chain.hidden)
         return new
 
     @classmethod
@@ -225,7 +227,7 @@ class TimedChain:
             return self
         parts = {name: getattr(self, name) for name in ("rewards", "labels")}
         new = object.__new__(TimedChain)
-        new._set(transitions=self.transitions[:n_steps], initial=self.initial)
+        new._set(transitions=self.transitions[:n_steps], initial=self.initial, lag=self.lag, hidden=self.hidden)
         new._set(**{name: None if part is None else part[: n_steps + 1] for name, part in parts.items()})
         return new
 
@@ -258,7 +260,8 @@ class TimedChain:
         self.__dict__.update(fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("transitions", "initial", "rewards", "labels")}
+        names = ("transitions", "initial", "rewards", "labels", "lag", "hidden")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for part in (*state["transitions"], state["initial"], *(state["rewards"] or ())):

@@ -118,7 +118,7 @@ def test_bounds_hold_whatever_highs_returns(seed, kind, monkeypatch):
     """Plans and multipliers are guesses; nothing that is believed may come from HiGHS."""
     rng, (problem, d) = np.random.default_rng([9, seed]), solved(seed)
 
-    def highs(program, options):
+    def highs(program, options, deadline):
         z, duals = rng.random(program.cost.size), rng.normal(size=program.rhs.size)
         if kind == "huge":
             z, duals = z * 10.0 ** rng.uniform(-320, 300, z.size), duals * 10.0 ** rng.uniform(-300, 300, duals.size)

@@ -272,7 +272,7 @@ def test_bounds_are_true_when_stopped_and_a_warm_run_goes_on():
     assert rest.iterations == 3
     with pytest.warns(db.ConvergenceWarning):
         late = db.distance(X, Y, horizon=8, discount=0.9, solver=Exact(time_limit=0))
-    assert late.iterations == 1
+    assert late.iterations == 0
     assert late.lower <= full.value <= late.upper
 
 

@@ -1,5 +1,6 @@
 """Storm's own models: files and programs are read as Storm reads them; bounds hold against its model checker."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -158,3 +159,38 @@ def test_programs_that_storm_cannot_build(tmp_path):
         db.read_chain(FILES / "dtmc/brp.pm")
     with pytest.raises(FileNotFoundError):
         db.read_chain(tmp_path / "no.pm")
+
+
+def test_the_command_line_says_which_parts_of_a_model_are_not_used(tmp_path):
+    """Storm tells two versions of the coin protocol apart by a proposition; their constant rewards do not."""
+    from command_line import invoke
+
+    text = (FILES / "mdp/coin2-2.nm").read_text(encoding="utf-8")
+    fair, bent = (
+        file(tmp_path, name, text.replace("0.5 : (coin1'=0)", f"{p} : (coin1'=0)").replace("+ 0.5 :", f"+ {1 - p} :"))
+        for name, p in (("fair.nm", 0.5), ("bent.nm", 0.45))
+    )
+    formula = 'Pmax=? [F "finished" & "all_coins_equal_1"]'
+    likely = []
+    for path in (fair, bent):
+        program = stormpy.parse_prism_program(path)
+        model = stormpy.build_model(program, stormpy.parse_properties(formula, program))
+        found = stormpy.model_checking(model, stormpy.parse_properties(formula, program)[0])
+        likely.append(found.get_value(model.initial_states[0]))
+    assert abs(likely[0] - likely[1]) > 0.1
+    said = invoke("distance", fair, bent, "--unseen", "repeat", "--json")
+    report = json.loads(said.stdout)
+    assert report["upper"] == 0
+    assert "--cost reward is 0 for every pair of states, since all rewards of A and of B are equal" in report["note"]
+    for side, path in (("a", fair), ("b", bent)):
+        note = f"{path}: its rewards are 'steps', the only ones, which are 1 in every state"
+        assert note in said.stderr
+        assert (
+            "its propositions 'agree', 'all_coins_equal_0', 'all_coins_equal_1', 'finished' are not used" in said.stderr
+        )
+        assert f"choose what to compare, such as --rewards-{side} agree" in said.stderr
+    info = invoke("info", fair, "--unseen", "repeat")
+    for part in ("1 in every state", "finished (8)", "agree (154)", "reward structures  steps", "actions            2"):
+        assert part in info.stdout
+    by_name = [db.read_mdp(path, rewards="all_coins_equal_1", unseen="repeat") for path in (fair, bent)]
+    assert db.distance(*by_name, tol=1e-3).lower > 0

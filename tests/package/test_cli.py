@@ -1,7 +1,9 @@
 """The command line: what it prints, in which stream, and with which exit code."""
 
 import inspect
+import io
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -417,7 +419,7 @@ ENDS = "state,next_state\na,b\nb,c\n"
         (("compress", "a.npz", "--states", "0"), "--states is 0; it must be at least 1"),
         (("fit", "a.npz", "--cost", "cost.csv"), "--cost cost.csv: use reward or indicator"),
         (
-            ("info", "mdp.tra"),
+            ("convert", "mdp.tra", "m.npz"),
             "mdp.tra holds an MDP (states have several choices); diffbisim distance, lump and imitate --mdp read it",
         ),
         (("info", "x.foo"), "x.foo: the extension is unknown; use .csv, .tsv, .npz or .tra"),
@@ -507,7 +509,10 @@ def test_info_tells_what_stands_beside_a_model(folder):
     for part in ("init (1), deadlock (0), target (1) states", "x, up", '1 "time" (m1.srew)', "0 to 5", "(0, True)"):
         assert part in out
     (folder / "m2.srew").write_text("2 1\n1 7\n", encoding="utf-8")
-    message = refused("info", "m.tra")
+    out, _ = run("info", "m.tra")
+    for part in ('1 "time" (m1.srew), 2 (m2.srew)', "0 to 5, 2 distinct (time; choose others with --rewards)"):
+        assert part in out
+    message = refused("lump", "m.tra")
     assert 'choose by name or number, such as --rewards time, from 1 "time" (m1.srew); 2 (m2.srew)' in message
     for chosen, most in (("time", 5), ("2", 7), ("target", 1)):
         assert json.loads(run("info", "m.tra", "--rewards", chosen, "--json")[0])["rewards"]["most"] == most
@@ -530,6 +535,28 @@ def test_info_of_a_known_chain(folder):
     out, _ = run("info", "blocks.npz")
     assert "5 of 25 states" in out
     assert "0 to 4, 5 distinct" in out
+
+
+def test_lags_that_differ_are_refused_or_converted(folder):
+    """Powers of one kernel are one process: at distance zero at the same lag."""
+    P = np.array([[0.9, 0.1], [0.3, 0.7]])
+    for lag in (2, 6):
+        chain = db.MarkovChain(np.linalg.matrix_power(P, lag), rewards=[0, 1], lag=lag)
+        db.write_chain(chain, f"every-{lag}.npz")
+    message = refused("distance", "every-2.npz", "every-6.npz")
+    assert "A has lag 2 and B has lag 6" in message
+    assert "compare powers, --lag 6" in message
+    report = json.loads(run("distance", "every-2.npz", "every-6.npz", "--lag", "6", "--json")[0])
+    assert report["value"] < 1e-8
+    assert "--lag is 4.0; it must be a multiple of 6" in refused("distance", "every-2.npz", "every-6.npz", "--lag", "4")
+    assert json.loads(run("info", "every-6.npz", "--json")[0])["lag"] == 6
+    _, note = run("convert", "every-6.npz", "every-6.csv")
+    assert "cannot store the rewards and the lag" in note
+
+
+def test_constants_are_for_programs(folder):
+    db.write_chain(db.MarkovChain(np.eye(2)), "c.npz")
+    assert "c.npz: --const is for programs" in refused("info", "c.npz", "--const", "N=2")
 
 
 def test_info_prints_labels_as_they_are(folder):
@@ -607,3 +634,70 @@ def test_as_a_process(folder):
     bad = process("distance", "a.npz", "nowhere.npz")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr == "diffbisim: nowhere.npz: No such file or directory\n"
+
+
+# --- encodings and interrupts ---------------------------------------------------------------------------------
+
+
+COMMANDS = (
+    ("--help",), ("distance", "--help"), ("--version",), ("info", "named.npz"), ("info", "named.npz", "--json"),
+    ("distance", "named.npz", "named.npz", "--cost", "indicator"), ("lump", "named.npz"),
+    ("distance", "named.npz", "named.npz", "--cost", "indicator", "--json"), ("convert", "named.npz", "c.csv"),
+    ("compress", "named.npz", "--states", "1"), ("distance", "named.npz", "näme≤.npz"),
+    ("distance", "named.npz", "named.npz", "--initial-a", "wörd→"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_commands_print_in_any_encoding(folder, monkeypatch, encoding):
+    chain = db.MarkovChain([[0.9, 0.1], [0.5, 0.5]], rewards=[0.0, 1.0], labels=["größe", "日本 ≤"])
+    db.write_chain(chain, "named.npz")
+    for command in COMMANDS:
+        streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
+        with monkeypatch.context() as patch:
+            for name, stream in streams.items():
+                patch.setattr(sys, name, stream)
+            patch.setattr(sys, "argv", ["diffbisim", *command])
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        texts = {}
+        for name, stream in streams.items():
+            stream.flush()
+            texts[name] = stream.buffer.getvalue().decode(encoding)
+        assert end.value.code == (2 if "näme≤.npz" in command or "--initial-a" in command else 0), (command, texts)
+        assert "Traceback" not in texts["stderr"]
+        if "--json" in command:
+            json.loads(texts["stdout"])
+        if command == COMMANDS[3]:
+            shown = "日本 ≤" if encoding == "utf-8" else r"\u65e5\u672c <="
+            assert shown in texts["stdout"]
+
+
+def test_the_encoding_of_the_environment(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "diffbisim", "distance", "a.npz", "b.npz"], capture_output=True, check=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "LANG": "C"},
+    )  # fmt: skip
+    assert b"<= d <=" in done.stdout
+
+
+def test_an_interrupted_somcot_ends_with_130_without_certifying(folder, monkeypatch):
+    from diffbisim.solvers.somcot import solver
+
+    def interrupt(state, *_):
+        if state.iterations > 100:
+            raise KeyboardInterrupt
+        return run_chunk(state, *_)
+
+    run_chunk = solver.State.run
+    monkeypatch.setattr(solver.State, "run", interrupt)
+    monkeypatch.setattr(solver.SomcotCoupling, "bounds", lambda *_: pytest.fail("takes long"))
+    err = refused("distance", "a.npz", "b.npz", "--solver", "somcot", code=130)
+    assert "interrupted" in err
+    X, Y = db.read_chain("a.npz"), db.read_chain("b.npz")
+    with pytest.raises(KeyboardInterrupt) as fault:
+        db.distance(X, Y, solver="somcot")
+    kept = fault.value.result  # nothing is lost
+    assert kept.iterations > 100
+    assert kept.outcome is db.results.Status.INTERRUPTED
+    assert kept.lower <= walk_distance(0.95) <= kept.upper

@@ -381,9 +381,19 @@ def test_events_give_what_trajectories_give(folder, walks, monkeypatch):
     (folder / "after.csv.gz").write_bytes(gzip.compress(events_of({"after": walks["after"]}).encode()))
     columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
     asked = ["--cost", "indicator", "--replicates", 20, "--json"]
-    oracle = json.loads(run("estimate", "before.csv", "after.csv", *asked)[0])
+    cut = [
+        json.loads(run("estimate", *files, *asked, "--end", "none")[0])["plug_in"]
+        for files in (("before.csv", "after.csv"), ("events.csv", "--group", "arm", *columns))
+    ]
+    assert cut[0] == pytest.approx(cut[1], abs=1e-8)
+    oracle = json.loads(run("estimate", "before.csv", "after.csv", *asked, "--end", "■")[0])
     found = json.loads(run("estimate", "events.csv", "--group", "arm", *columns, *asked)[0])
     assert found["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
+    assert abs(found["plug_in"] - cut[0]) > 1e-3
+    assert found["assumed"][0] == "X: sequences end in the absorbing state '■'"
+    for option, value in (("--every", "1d"), ("--cluster", "who"), ("--duplicates", "drop")):
+        _, said = run("estimate", "before.csv", "after.csv", *asked, option, value, code=2)
+        assert f"{option} is for tables of events" in said
     assert sorted(side["file"] for side in found["chains"]) == ["events.csv, arm = after", "events.csv, arm = before"]
     piped = invoke("estimate", "-", "after.csv.gz", *columns, *asked, input=events_of({"before": walks["before"]}))
     assert json.loads(piped.stdout)["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
@@ -439,7 +449,7 @@ def test_compare_of_several_groups_of_events(folder, walks):
     for name, paths in groups.items():
         (folder / f"{name}.csv").write_text(events_of({name: paths}), encoding="utf-8")
     columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
-    asked = ["--cost", "indicator", "--permutations", 99, "--seed", 3, "--json"]
+    asked = ["--cost", "indicator", "--permutations", 99, "--seed", 3, "--end", "none", "--json"]
     for files in (["all.csv", "--group", "arm"], ["a.csv", "b.csv", "c.csv"]):
         report = json.loads(run("compare", *files, *columns, *asked)[0])
         found = {frozenset((pair["a"], pair["b"])): pair for pair in report["pairs"]}
@@ -474,7 +484,7 @@ def test_a_page_about_tables_of_events(folder, walks):
     for name, paths in groups.items():
         (folder / f"{name}.csv").write_text(events_of({name: paths}), encoding="utf-8")
     columns = ["--id", "who", "--time", "when", "--state", "what", "--session-gap", "30min"]
-    asked = ["--cost", "indicator", "--unseen", "self-loop", "--output", "page.html", "--json"]
+    asked = ["--cost", "indicator", "--unseen", "self-loop", "--end", "none", "--output", "page.html", "--json"]
     for files in (["both.csv", "--group", "arm"], ["before.csv", "after.csv"]):
         report = json.loads(run("explore", *files, *columns, *asked)[0])
         assert report["distances"] == pytest.approx([known], abs=1e-7)

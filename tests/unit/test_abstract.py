@@ -8,13 +8,21 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.abstract.model import Family, class_means, step_errors
+from diffbisim.abstract.model import Family, Ground, class_means, step_errors
+from diffbisim.abstract.partitions import (
+    Scoring,
+    all_partitions,
+    count_neighbors,
+    count_partitions,
+    improved,
+    neighbors,
+)
 from diffbisim.abstract.search import Metric, balls, medians, pairs
 from diffbisim.data.examples import four_rooms
 from diffbisim.data.gymnasium import as_env, rollouts
 from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.planning import optimal_values, policy_values
-from oracles import games
+from oracles import abstraction, games
 from oracles.kernels import dense
 
 
@@ -245,8 +253,11 @@ def test_four_rooms_are_recovered_and_lose_nothing():
 def test_the_best_candidate_wins_and_every_method_runs():
     rooms = four_rooms(7, irrelevant=3)
     found = db.abstract(rooms, n_states=12, restarts=3)
-    assert {row.method for row in found.candidates} == {"q", "action", "bisimulation", "sum", "balls", "greedy"}
-    assert len(found.candidates) == 18
+    drawn, simple = {"q", "action", "bisimulation", "sum", "balls", "greedy"}, {"one class", "best action", "reward"}
+    simple |= {"value", "value quantile", "linkage", "q linkage"}
+    assert {row.method for row in found.candidates} - {"moves"} == drawn | simple
+    assert len([row for row in found.candidates if row.method in drawn]) == 18
+    assert sorted(row.method for row in found.candidates if row.method in simple) == sorted(simple)
     assert found.loss == pytest.approx(min(row.loss for row in found.candidates), abs=1e-11)
     for score in ("lookahead_loss", "start_loss", "lookahead_start_loss"):
         other = db.abstract(rooms, n_states=12, restarts=3, score=score)
@@ -262,6 +273,84 @@ def test_the_best_candidate_wins_and_every_method_runs():
     again = db.abstract(rooms, labels=found.candidates[4].labels)
     assert again.loss == pytest.approx(found.candidates[4].loss, abs=1e-11)
     assert repr(found).startswith(f"AbstractionResult(120 states to 12 by {found.method!r}, loss ")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_partition_is_better_where_all_are_scored(seed):
+    rng = np.random.default_rng([21, seed])
+    n, k, γ = int(rng.integers(4, 8)), int(rng.integers(2, 4)), (0.5, 0.9, 0.99)[seed % 3]
+    P, r = games.random_mdp(rng, n, 2 + seed % 2, ("dense", "garnet", "deterministic", "dense")[seed % 4])
+    start = rng.dirichlet(np.ones(n))
+    mdp = db.MDP(P, rewards=r, initial=start)
+    found = db.abstract(mdp, k, γ, restarts=1)
+    assert found.optimality == "global"
+    assert found.loss == pytest.approx(abstraction.least_loss(P, r, k, γ), abs=1e-10)
+    begun = db.abstract(mdp, k, γ, restarts=1, score="start_loss")
+    assert begun.start_loss == pytest.approx(abstraction.least_loss(P, r, k, γ, start), abs=1e-10)
+
+
+def test_splitting_equivalent_states_is_also_tried():
+    """Two copies of every state, k below the number of exact classes: brute force may separate the copies."""
+    P, r = games.random_mdp(np.random.default_rng(22), 4, 2)
+    P, r = np.repeat(np.repeat(P, 2, axis=1), 2, axis=2) / 2, np.repeat(r, 2, axis=0)
+    found = db.abstract(db.MDP(P, rewards=r), 2, 0.9, restarts=1)
+    assert found.loss == pytest.approx(abstraction.least_loss(P, r, 2, 0.9), abs=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_larger_searches_end_in_local_minima_below_simple_partitions(seed):
+    """22 states, of which there are too many partitions; every move and swap is tried by brute force."""
+    rng = np.random.default_rng([23, seed])
+    n, k, γ = 22, 3, (0.9, 0.95, 0.99)[seed]
+    P, r = games.random_mdp(rng, n, 4, ("garnet", "dense", "deterministic")[seed])
+    found = db.abstract(db.MDP(P, rewards=r), k, γ, restarts=2)
+    assert found.optimality in ("local", "global")
+    v = abstraction.optimal_values(P, r, γ)
+    for near in abstraction.one_step_away(found.labels.tolist(), k) if found.optimality == "local" else ():
+        assert abstraction.losses(P, r, near, γ, v).max() >= found.loss - 1e-10
+    order = v.argsort()
+    for labels in (np.zeros(n, int), order.argsort() * k // n, (r.sum(axis=1).argsort().argsort() * k) // n):
+        assert found.loss <= abstraction.losses(P, r, labels, γ, v).max() + 1e-10
+
+
+def test_scores_of_many_partitions_are_those_of_each():
+    rng = np.random.default_rng(24)
+    P, r = games.random_mdp(rng, 7, 3, "garnet")
+    weight = rng.integers(1, 4, 7).astype(float)
+    for kernels in (P, [sp.csr_array(p) for p in P]):
+        ground = Ground.of(db.MDP(kernels, rewards=r), 0.9, weight)
+        for loss in ("loss", "start_loss", "lookahead_loss", "lookahead_start_loss"):
+            rows = all_partitions(7, 3)
+            each = [getattr(ground.losses(row), loss) for row in rows]
+            assert [score.loss for score in Scoring(ground, 3, loss).of(rows)] == pytest.approx(each, abs=1e-12)
+
+
+def test_partitions_and_their_neighbors_are_listed_once():
+    for n, k in itertools.product(range(1, 7), range(1, 8)):
+        rows = [tuple(row) for row in all_partitions(n, k).tolist()]
+        assert sorted(rows) == sorted(abstraction.partitions(n, k))
+        assert count_partitions(n, k, 1_000) == len(rows)
+    assert count_partitions(100, 50, 1_000) == 1_001
+    labels = np.array([0, 1, 0, 2, 1, 0])
+    for k in (3, 5):
+        total = count_neighbors(labels, k)
+        near = np.vstack([neighbors(labels, k, at, min(4, total - at)) for at in range(0, total, 4)])
+        assert sorted(map(tuple, near.tolist())) == sorted(abstraction.one_step_away(labels.tolist(), k))
+
+
+def test_the_work_of_moves_is_limited_and_what_is_known_is_said():
+    P, r = games.random_mdp(np.random.default_rng(25), 30, 3, "garnet")
+    ground = Ground.of(db.MDP(P, rewards=r), 0.95)
+    start = np.arange(30) % 2
+    scoring = Scoring(ground, 2, "loss")
+    stopped, known = improved(scoring, start, lambda: True, most_work=1.0)
+    assert known == "tried"
+    assert np.array_equal(stopped, start)
+    _, known = improved(scoring, start, lambda: False)
+    assert known == "tried"
+    ended, known = improved(scoring, start, lambda: True)
+    assert known in ("local", "global")
+    assert ground.losses(ended).loss < ground.losses(start).loss
 
 
 def test_same_seed_same_answer_dense_as_sparse():
@@ -282,11 +371,12 @@ def test_progress_and_time():
     P, r = games.random_mdp(np.random.default_rng(9), 10, 2)
     mdp = db.MDP(P, rewards=r)
     found = db.abstract(mdp, 3, restarts=2, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(k, 12) for k in range(1, 13)]
+    assert seen == [(k, 20) for k in range(1, 21)]  # 7 simple, 6 kinds twice, and all partitions
     assert found.complete
     hurried = db.abstract(mdp, 3, restarts=50, time_limit=0.0)
     assert len(hurried.candidates) == 1
     assert not hurried.complete
+    assert hurried.optimality == "tried"
     assert repr(hurried).endswith("stopped by the time limit)")
     assert db.abstract(mdp, 1, restarts=1).n_states == 1
 
@@ -370,7 +460,7 @@ def test_actions_never_seen():
         (lambda M: db.abstract(M, 2, discount=1.0), InvalidArgument, "discount is 1.0"),
         (lambda M: db.abstract(M, 2, restarts=0), InvalidArgument, "restarts is 0"),
         (lambda M: db.abstract(M, 2, time_limit=-1), InvalidArgument, "time_limit is -1"),
-        (lambda M: db.abstract(M, 2, rewards=[1, 2]), InvalidArgument, "rewards is only for Transitions"),
+        (lambda M: db.abstract(M, 2, rewards=[1, 2]), InvalidArgument, "rewards is given, but an MDP has its own"),
         (lambda M: db.abstract(M, 2, rng=-1), InvalidArgument, "rng must be a non-negative integer"),
         (
             lambda M: db.abstract(M, labels=[0]),

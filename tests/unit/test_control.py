@@ -1,5 +1,7 @@
 """Imitation with continuous observations: on a line where the learner adds what it likes, all is known."""
 
+import inspect
+
 import gymnasium
 import numpy as np
 import pytest
@@ -558,3 +560,44 @@ def test_odd_arguments_are_named():
         Control(planner="best")
     with pytest.raises(InvalidArgument, match="explore"):
         Control(explore=2)
+
+
+# --- options -------------------------------------------------------------------------------------------------------
+
+BOX_OPTIONS = {
+    "cost": "reward", "criterion": "average", "horizon": 5, "weights": [1.0], "terminal": [1.0], "update": "gradient",
+    "attainable": True, "max_iterations": 7, "tol": 1e-3, "solver": "exact", "simplest": True, "every": 3,
+}  # fmt: skip
+
+
+def test_imitation_on_boxes_honors_or_refuses_every_option(tmp_path):
+    """Every parameter is either refused by name or changes the run; a new one has to be entered here."""
+    honored = {
+        "mdp",
+        "expert",
+        "discount",
+        "rng",
+        "policy",
+        "features",
+        "sampling",
+        "callback",
+        "progress",
+        "checkpoint",
+    }
+    assert honored | set(BOX_OPTIONS) == set(inspect.signature(db.imitate).parameters)
+    how = {"features": [0], "sampling": Control(steps=90, rounds=3, cells=20)}
+    for name, value in BOX_OPTIONS.items():
+        with pytest.raises((db.InvalidArgument, ValueError), match=name):
+            db.imitate(Line(), [UP], **{**how, name: value})
+    straight, rows, seen, env = db.imitate(Line(), [UP], **how), [], [], Line()
+    stopped = db.imitate(
+        env, [UP], **how, checkpoint=tmp_path / "run.npz", callback=lambda row: rows.append(row) or True
+    )
+    assert (len(rows), len(stopped.history), env.count) == (1, 1, 30)
+    again = db.imitate(env, [UP], **how, checkpoint=tmp_path / "run.npz", progress=lambda *done: seen.append(done))
+    assert env.count == 90
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert again.history == straight.history
+    assert np.array_equal(again.walk(Line(), 2).states, straight.walk(Line(), 2).states)
+    with pytest.raises(db.InvalidData, match="discount"):
+        db.imitate(Line(), [UP], **how, discount=0.8, checkpoint=tmp_path / "run.npz")

@@ -42,7 +42,7 @@ def table(seed=0, visits=VISITS, minutes=10):
 
 def same(data, paths, **options):
     """Whether data are these paths, in some order of the episodes."""
-    other = db.Transitions.from_trajectories(paths, **options)
+    other = db.Transitions.from_trajectories(paths, end=data.end, **options)
     assert data.labels == other.labels
     assert data.n_states == other.n_states
 
@@ -116,8 +116,11 @@ def test_equal_times_keep_their_order():
 
 def test_numbers_are_state_numbers():
     data = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page")
+    assert (data.n_states, data.labels, data.states.tolist()) == (5, (0, 1, 2, 3, "■"), [3, 1, 3])
+    rows = {"user": [0, 0, 0], "page": [3, 1, 3]}
+    data = db.Transitions.from_frame(rows, id="user", state="page", end=None)
     assert (data.n_states, data.labels, data.states.tolist()) == (4, None, [3, 1])
-    fixed = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=6)
+    fixed = db.Transitions.from_frame(rows, id="user", state="page", states=6, end=None)
     assert fixed.n_states == 6
     with pytest.raises(InvalidData, match="state = 3 is out of range"):
         db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page", states=3)
@@ -133,7 +136,7 @@ def test_missing_values_are_decided_on(kind):
         db.Transitions.from_frame(held, **NAMES)
     for missing, paths in (("split", ["ab", "ca"]), ("drop", ["abca"])):
         with pytest.warns(UserWarning, match="missing values: 1 of id"):
-            data = db.Transitions.from_frame(held, missing=missing, **NAMES)
+            data = db.Transitions.from_frame(held, missing=missing, end=None, **NAMES)
         same(data, map(list, paths))
     with pytest.raises(InvalidArgument, match="missing is 'ignore'"):
         db.Transitions.from_frame(held, missing="ignore", **NAMES)
@@ -149,7 +152,9 @@ def test_every_pattern_of_missing_states():
         split = [list(part) for part in "".join(p or "-" for p in pages).split("-") if part]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            same(db.Transitions.from_frame(rows, missing="split", **NAMES), split)
+            same(db.Transitions.from_frame(rows, missing="split", end=None, **NAMES), split)
+            ended = db.Transitions.from_frame(rows, missing="split", **NAMES)  # only the last one ended
+            assert (ended.next_states == ended.end_state).sum() == (pages[-1] is not None)
             same(db.Transitions.from_frame(rows, missing="drop", **NAMES), [[p for p in pages if p]])
 
 
@@ -158,7 +163,7 @@ def test_spelling_is_reported_and_kept():
     said = "'page': 'Home' (1) and 'home ' (2) differ only in spelling; 'n/a' (1) may be a missing value"
     with pytest.warns(UserWarning, match=re.escape(said)):
         data = db.Transitions.from_frame(rows, **NAMES)
-    assert data.labels == ("Home", "cart", "home ", "n/a")
+    assert data.labels == ("Home", "cart", "home ", "n/a", "■")
 
 
 def test_pauses_between_durations():
@@ -307,8 +312,8 @@ def test_parquet_and_arrow(tmp_path):
 def test_what_a_file_unpacks_to_is_limited(tmp_path, monkeypatch):
     pa.parquet.write_table(pa.table({"page": np.zeros(10**5, np.int64)}), tmp_path / "z.parquet", compression="zstd")
     (tmp_path / "z.csv.gz").write_bytes(gzip.compress(b"page\n" + b"0\n" * 10**5))
-    assert len(db.read_transitions(tmp_path / "z.parquet", state="page")) == 10**5 - 1
-    assert len(db.read_transitions(tmp_path / "z.csv.gz", state="page")) == 10**5 - 1
+    assert len(db.read_transitions(tmp_path / "z.parquet", state="page", end=None)) == 10**5 - 1
+    assert len(db.read_transitions(tmp_path / "z.csv.gz", state="page", end=None)) == 10**5 - 1
     monkeypatch.setattr(limits, "BYTES", 10**5)
     monkeypatch.setattr(limits, "TEXT", 10**5)
     with pytest.raises(InvalidData, match=r"unpacks to .* bytes; raise BYTES"):
@@ -378,8 +383,8 @@ def test_logs_of_process_mining(tmp_path):
     same(db.read_transitions(tmp_path / "log.xes.gz", gap="2h"), VISITS.values())
     same(db.read_transitions(path, gap="10min"), [[page] for pages in VISITS.values() for page in pages])
     same(db.read_transitions(path, group="arm")["new"], [VISITS["ann"], VISITS["bob"]])
-    assert db.read_chain(path, unseen="self-loop").labels == ("buy", "cart", "home")
-    assert np.allclose(db.read_chain(path, unseen="self-loop").initial, [0, 1 / 3, 2 / 3])
+    assert db.read_chain(path, unseen="self-loop").labels == ("buy", "cart", "home", "■")
+    assert np.allclose(db.read_chain(path, unseen="self-loop").initial, [0, 1 / 3, 2 / 3, 0])
 
 
 def test_logs_that_are_none(tmp_path):
@@ -394,3 +399,83 @@ def test_logs_that_are_none(tmp_path):
     ):
         with pytest.raises(InvalidData, match=why):
             db.read_transitions(file(tmp_path, "log.xes", text))
+
+
+# --- ends, steps of equal length, clusters ------------------------------------------------------------------------
+
+
+def test_the_end_is_a_state_of_its_own():
+    rows = {"user": [1, 1, 2], "at": [0, 1, 0], "page": ["a", "b", "b"]}
+    data = db.Transitions.from_frame(rows, **NAMES)
+    chain = data.chain(rewards={"a": 1, "b": 2})  # no error although the end has no successors
+    assert chain.transition.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
+    assert chain.rewards.tolist() == [1, 2, 0]
+    assert data.chain(rewards=[1, 2]).rewards.tolist() == [1, 2, 0]
+    assert data.chain(rewards=[1, 2, 7]).rewards.tolist() == [1, 2, 7]
+    assert data.chain(rewards={"a": 1, "b": 2, "■": 7}).rewards.tolist() == [1, 2, 7]
+    assert data.chain(unseen="drop").labels == ("a", "b", "■")
+    assert db.Transitions.from_frame(rows, end="left", **NAMES).labels == ("a", "b", "left")
+    assert db.Transitions.from_frame(rows, end=None, **NAMES).labels == ("a", "b")
+    with pytest.raises(InvalidData, match="end is 'b', but this is a state of the data"):
+        db.Transitions.from_frame(rows, end="b", **NAMES)
+    with pytest.raises(InvalidArgument, match="end is '■'; omit it with lag, actions or rewards"):
+        db.Transitions.from_trajectories([[0, 1, 0]], lag=2, end="■")
+    for how in ({"criterion": "average"}, {"initial": "stationary"}):
+        with pytest.raises(InvalidArgument, match="all sequences end in the absorbing state '■'"):
+            db.estimate(data, data, "indicator", **how)
+
+
+def test_states_at_equal_intervals():
+    """Against a loop over the times of the grid; only a state that is never left is known to last."""
+    rng = np.random.default_rng(5)
+    for step in (0.7, 1.0, 2.5):
+        rows, paths = {"user": [], "at": [], "page": []}, []
+        for user in range(20):
+            at = np.cumsum(rng.exponential(size=8)).tolist()
+            pages = [*rng.integers(3, size=7).tolist(), 3 if user % 2 else 0]
+            for name, column in (("user", [user] * 8), ("at", at), ("page", pages)):
+                rows[name] += column
+            path, t = [], at[0]
+            while t <= at[-1]:
+                path.append(pages[max(k for k in range(8) if at[k] <= t)])
+                t += step
+            paths.append([*path, 3] if user % 2 else path)
+        same(db.Transitions.from_frame(rows, every=step, **NAMES), paths)
+    days = {"user": [1] * 3, "at": ["2026-01-01", "2026-02-15", "2026-03-02"], "page": list("aba")}
+    same(db.Transitions.from_frame(days, every="30d", **NAMES), [["a", "a", "a"]])  # b at no time of the grid
+    for bad in (0, "0d", "-1d", "month"):
+        with pytest.raises(InvalidArgument, match="every is"):
+            db.Transitions.from_frame(days, every=bad, **NAMES)
+    with pytest.raises(InvalidArgument, match="every is given without time"):
+        db.Transitions.from_frame(days, every="30d", id="user", state="page")
+    with pytest.raises(InvalidArgument, match="every is '1us', which gives"):
+        db.Transitions.from_frame(days, every="1us", **NAMES)
+
+
+def test_clusters_and_strata_are_columns():
+    rows = {"user": [1, 1, 2, 2, 3], "page": list("abaab"), "house": ["x", "x", "x", "x", "y"], "age": [7, 7, 8, 8, 7]}
+    data = db.Transitions.from_frame(rows, id="user", state="page", cluster="house", strata="age")
+    assert data.n_clusters == 2
+    assert data.strata.tolist() == [7, 8, 7]
+    taken = data.take_clusters([1, 0, 0])
+    assert (taken.n_episodes, taken.clusters.tolist(), taken.strata.tolist()) == (5, [0, 1, 1, 2, 2], [7, 7, 8, 7, 8])
+    with pytest.raises(InvalidData, match=r"strata \('age'\) changes within sequence 1"):
+        db.Transitions.from_frame(rows | {"age": [7, 8, 8, 8, 7]}, id="user", state="page", strata="age")
+
+
+def test_clusters_of_both_groups_are_refused():
+    paths = [[0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]] * 2
+    A, B = (db.Transitions.from_trajectories(paths, states=2) for _ in range(2))
+    with pytest.raises(InvalidArgument, match="cluster: 2 labels occur in several groups, such as 'u6' in X and Y"):
+        db.estimate(A, B, "indicator", cluster=([f"u{k}" for k in range(8)], [f"u{k + 6}" for k in range(8)]))
+    with pytest.raises(InvalidArgument, match="cluster of Y has 7 entries for 8 episodes"):
+        db.estimate(A, B, "indicator", cluster=(range(8), range(10, 17)))
+    for function in (db.estimate, db.power):
+        with pytest.raises(InvalidArgument, match="cluster must have one sequence of labels for each group"):
+            function(A, B, "indicator", cluster="user")
+    with pytest.raises(InvalidArgument, match="length is for chains"):
+        db.power(A, B, "indicator", length=5)
+    with pytest.raises(InvalidArgument, match="strata needs groups of episodes"):
+        db.estimate(A.take([0, 1]), B.take([0, 1]), "indicator", strata=([0, 1], [0, 1]))
+    plan = db.power(A, B, "indicator", cluster=([0, 0, 1, 1, 2, 2, 3, 3], range(10, 18)), episodes=4, datasets=2)
+    assert str(plan).endswith("clusters in each group")

@@ -23,6 +23,7 @@ from diffbisim.errors import InvalidData
 from diffbisim.io.prism import read_prism_labels
 from diffbisim.io.results import CHECKED
 from diffbisim.io.tables import read_numbers, read_rewards
+from diffbisim.results import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.MarkovChain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.1, 0.0, 0.9]], rewards=[0.0, 0.3, 1.0])
@@ -261,14 +262,73 @@ def test_runs_with_any_generator_go_on_from_a_file(tmp_path, kind):
     assert db.distance(X, Y, solver=Somcot(steps=150), warm=db.load(tmp_path / "r.npz"), **options).value == whole.value
 
 
-def test_large_results_are_read_without_being_solved_again(tmp_path):
-    """Beyond CHECKED cells the bounds are believed, the trees are not."""
+def test_bounds_of_large_results_are_verified_on_request_and_otherwise_not_used(tmp_path):
     n = int(CHECKED**0.25) + 2
     rng = np.random.default_rng(0)
     big = [db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n)) for _ in range(2)]
     result = db.distance(*big, discount=0.5)
     refused(saved(result, tmp_path / "r.npz", set_flow), "do not meet the marginals")
-    assert db.load(saved(result, tmp_path / "r.npz", meta={"upper": result.upper + 1e-3})).upper > result.upper
+    path = saved(result, tmp_path / "r.npz")
+    quick, whole = db.load(path), db.load(path, verify=True)
+    assert (whole.lower, whole.upper, whole.outcome) == (result.lower, result.upper, result.outcome)
+    assert (quick.lower, quick.upper) == (result.problem.cost.min(), result.problem.cost.max())
+    assert quick.outcome is Status.NOT_VERIFIED
+    assert not quick.converged
+    assert "verify=True" in quick.status
+    assert "NOT verified" in repr(quick)
+    again = db.distance(*big, discount=0.5, warm=quick)  # as a warm start it is as good as any
+    assert again.converged
+    assert again.iterations == 1
+    for use in (quick.save, lambda _: quick.values_lower, lambda _: quick.values_upper):
+        with pytest.raises(db.InvalidArgument, match="verify=True"):
+            use(tmp_path / "copy.npz")
+    with pytest.raises(db.InvalidArgument, match="verify is 'yes'; it must be True or False"):
+        db.load(path, verify="yes")
+
+
+MDPS = [db.MDP([[[0.5, 0.5], [0.1, 0.9]], [[1.0, 0.0], [0.6, 0.4]]], rewards=[0.0, r]) for r in (1.0, 0.4)]
+ENDING = [db.MarkovChain([[p, 1 - p], [0.0, 1.0]], rewards=[1.0, 0.0]) for p in (0.5, 0.25)]
+OTHERS = {
+    "average": lambda: db.distance(X, Y, criterion="average"),
+    "total": lambda: db.distance(*ENDING, criterion="total"),
+    "horizon": lambda: db.distance(X, Y, horizon=3),
+    "mdp": lambda: db.distance(*MDPS, discount=0.9),
+}
+
+
+@pytest.mark.parametrize("name", [*RUNS, *OTHERS])
+def test_no_result_is_too_large_to_be_caught(tmp_path, monkeypatch, name):
+    """As if every problem were large: bounds that exclude the distance are refused, or not used."""
+    result = solved(name) if name in RUNS else OTHERS[name]()
+    monkeypatch.setattr("diffbisim.io.results.CHECKED", 0)
+    wrong = {"lower": 0.0, "value": result.lower / 3, "upper": result.lower / 2, "outcome": "CONVERGED"}
+    path = saved(result, tmp_path / "r.npz", meta=wrong)
+    loaded = db.load(path)
+    assert loaded.lower <= result.lower <= result.upper <= loaded.upper
+    assert loaded.outcome is Status.NOT_VERIFIED
+    with pytest.raises(InvalidData, match=r"(the distance is|certifies)"):
+        db.load(path, verify=True)
+    honest = db.load(saved(result, tmp_path / "r.npz"), verify=True)
+    assert (honest.value, honest.lower, honest.upper) == (result.value, result.lower, result.upper)
+    assert honest.outcome is result.outcome
+
+
+def test_results_built_on_a_distance_that_is_not_verified_say_so(tmp_path, monkeypatch):
+    fit = db.fit(X, db.kernels.Softmax(3), steps=2, tol=10.0)
+    small = db.compress(X, 2, restarts=1)
+    policy = db.imitate(MDPS[0], MDPS[0].induced_chain([0, 1]), max_iterations=2)
+    assert fit.converged
+    monkeypatch.setattr("diffbisim.io.results.CHECKED", 0)
+    for result in (fit, small, policy):
+        result.save(tmp_path / "r.npz")
+        quick, whole = db.load(tmp_path / "r.npz"), db.load(tmp_path / "r.npz", verify=True)
+        assert quick.distance.outcome is Status.NOT_VERIFIED
+        assert getattr(quick, "outcome", Status.NOT_VERIFIED) is Status.NOT_VERIFIED
+        assert quick.distance.upper == result.distance.problem.scale
+        assert whole.distance.upper == result.distance.upper
+        assert getattr(whole, "outcome", None) is getattr(result, "outcome", None)
+        with pytest.raises(db.InvalidArgument, match="verify=True"):
+            quick.save(tmp_path / "copy.npz")
 
 
 def test_classes_with_members_out_of_reach_are_read(tmp_path):

@@ -1,5 +1,6 @@
 """``db.imitate`` as a function: what it takes, what it refuses, what it returns."""
 
+import inspect
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -173,7 +174,9 @@ def test_rewards_of_actions_are_no_cost():
 
 def test_best_iterate_is_returned():
     expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
-    found = db.imitate(MDP, expert, discount=0.9, max_iterations=15)
+    natural = db.imitate(MDP, expert, discount=0.9, max_iterations=15)
+    assert natural.distance.value <= min(row["value"] for row in natural.history)
+    found = db.imitate(MDP, expert, discount=0.9, max_iterations=15, update="gradient")
     assert found.iterations == 15
     assert found.distance.value == min(row["value"] for row in found.history)
     again = db.distance(expert, MDP.induced_chain(found.policy), "indicator", 0.9)
@@ -400,6 +403,7 @@ def test_settled_at_the_limit_is_settled():
 class Loose:
     """True bounds, but far apart, and the value at the lower one."""
 
+    samples = False
     criteria = ("discounted",)
 
     def solve(self, problem, warm=None, callback=None):
@@ -409,6 +413,43 @@ class Loose:
 def test_reached_is_said_of_certified_distances():
     """Oracle: the exact distance of what is returned."""
     mdp, expert = hard_task(2)
-    found = db.imitate(mdp, expert, solver=Loose(), tol=1e-2, max_iterations=3)
+    found = db.imitate(mdp, expert, solver=Loose(), tol=1e-2, max_iterations=3, update="gradient")
     assert db.distance(expert, mdp.induced_chain(found.policy), "indicator").lower > 1e-2
-    assert found.outcome.name == "ITERATIONS"
+    assert found.outcome.name != "REACHED"
+
+
+#: An option of every kind for a known MDP, and for an environment that is sampled: (value, error message if refused).
+TABULAR = {
+    "cost": np.ones((5, 5)) - np.eye(5), "discount": 0.7, "criterion": "average", "horizon": 4, "rng": 3,
+    "weights": np.ones(3),
+    "policy": np.full((5, 4), 0.25), "update": "gradient", "attainable": True, "max_iterations": 2, "tol": 0.3,
+    "solver": "lp", "simplest": True, "every": 2,
+}  # fmt: skip
+NEEDS = {"terminal": "terminal", "features": "features need a torch module"}
+
+
+def test_every_parameter_is_honored_or_refused(tmp_path):
+    """Known MDPs and sampled environments; a new parameter has to be entered here."""
+    seen, path = [], tmp_path / "run.npz"
+    watched = {"callback": lambda row: len(seen) >= 2, "progress": lambda *done: seen.append(done), "checkpoint": path}
+    assert {"mdp", "expert", "sampling", *TABULAR, *NEEDS, *watched} == set(inspect.signature(db.imitate).parameters)
+    paths = [list(EXPERT.sample(60, rng=1))]
+    few = Sampling(steps=60, rounds=1, iterations=1, resets=5)
+    for where, more in ((MDP, {}), (as_env(MDP, 30), {"sampling": few})):
+        for name, message in NEEDS.items():
+            with pytest.raises(db.InvalidArgument, match=message):
+                db.imitate(where, paths, **{name: np.ones(5)}, **more)
+        for name, value in TABULAR.items():
+            if more and name in ("criterion", "horizon", "weights"):
+                with pytest.raises(db.InvalidArgument, match="only the discounted distance"):
+                    db.imitate(where, paths, **{name: value}, **more)
+            else:
+                found = db.imitate(where, paths, **{"max_iterations": 3, name: value}, **more)
+                assert found.iterations <= (2 if name == "max_iterations" else 3)
+        seen.clear()
+        stopped = db.imitate(where, paths, max_iterations=5, **watched, **more)
+        assert stopped.iterations <= 2
+        assert path.exists()
+        path.unlink()
+    with pytest.raises(db.InvalidArgument, match="sampling is given, but mdp is a known MDP"):
+        db.imitate(MDP, EXPERT, sampling=few)

@@ -102,3 +102,62 @@ def test_compress_takes_data_with_states_never_left():
         db.compress(data, 3, target_rewards=[0, 1, 2])
     small = db.compress(data, 3, target_rewards=[0, 1, 2], unseen="self-loop")
     assert small.distance.upper <= 1e-6  # as many states as the data have: the chain itself
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (lambda: db.MarkovChain([[HUGE, 0], [0, 1]]), "transition is not a rectangular table"),
+        (lambda: db.MarkovChain(np.eye(2), rewards=[HUGE, 0]), "rewards is not an array of numbers"),
+        (lambda: db.MarkovChain(np.eye(2), initial=[HUGE, 0]), "initial is not an array of numbers"),
+        (lambda: db.MDP([np.eye(2)], rewards=[HUGE, 0]), "rewards is not an array of numbers"),
+        (lambda: db.distance(X, X, [[HUGE, 0], [0, 0]]), "cost is not an array of numbers"),
+        (lambda: db.distance(X, X, weights=[HUGE, 0]), "weights is not a list of numbers"),
+        (lambda: db.feature_cost([[HUGE]], [[1]]), "features_x is not an array of numbers"),
+        (lambda: db.distance(X, X, horizon=HUGE), "horizon is an integer of 1329 bits; give one below"),
+        (lambda: db.compress(X, HUGE), "n_states is an integer of 1329 bits"),
+        (lambda: db.compress(X, 1, restarts=HUGE), "restarts is an integer of 1329 bits"),
+        (lambda: db.compress(X, 1, restarts=10**5000), "restarts is an integer of 16610 bits"),
+        (lambda: db.compress(X, 20_000), "n_states is 20000, but the chain has 2 states .* at most n_states=2"),
+        (lambda: db.compress_sweep(X, [20_000]), "n_states is 20000, but the chain has 2 states"),
+        (lambda: db.MarkovChain(np.eye(2), labels=["a", "\ud800"]), r"labels\[1\] = '.ud800' .* surrogate"),
+        (lambda: db.MarkovChain(np.eye(2), labels=["a", (1, "\udc80")]), r"labels\[1\] = .* surrogate"),
+        (lambda: db.MDP([np.eye(2)], actions=["\ud800"]), r"actions\[0\] = '.ud800' .* surrogate"),
+        (lambda: db.fit_simulator([np.zeros((5, 1))], lambda *_: None), "start is missing; give the initial"),
+    ],
+)
+def test_numbers_names_and_sizes_out_of_range_are_refused_by_name(call, part):
+    with pytest.raises(db.DiffbisimError, match=part):
+        call()
+
+
+def test_a_linear_program_takes_any_number_of_iterations():
+    solver = db.solvers.LinearProgram(max_iterations=10**15)
+    assert db.distance(X, X, solver=solver).upper <= 1e-9
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+def test_rows_may_be_off_by_the_rounding_of_their_type(kind):
+    import torch
+
+    exact = np.random.default_rng(0).dirichlet(np.ones(30), 30)
+    rounded = torch.tensor(exact).to(getattr(torch, kind))
+    chain = db.MarkovChain(rounded, initial=rounded[0], rewards=rounded[0])
+    np.testing.assert_allclose(chain.transition.sum(axis=1), 1.0, rtol=1e-14)
+    np.testing.assert_allclose(chain.transition, exact, rtol=4 * torch.finfo(rounded.dtype).eps)
+    if kind != "float32":
+        with pytest.raises(db.InvalidChain, match="sums to"):
+            db.MarkovChain(rounded.double())
+
+
+def test_nan_of_a_model_is_called_nan():
+    import torch
+
+    import diffbisim.torch
+
+    P = torch.tensor([[0.5, 0.5], [float("nan"), 1.0]])
+    with pytest.raises(db.InvalidChain, match="row 1 of X contains NaN"):
+        diffbisim.torch.distance(P, torch.eye(2), torch.eye(2), 0.9)

@@ -112,14 +112,14 @@ class Ground:
         """Return the losses of planning on these classes, exact up to rounding."""
         found, γ = self.plan(labels), self.discount
         lifted, W = found.abstract[labels], found.values[labels]
-        lost, ahead = (self.optimal - self._evaluated(actions) for actions in (lifted, found.lookahead))
+        lost, ahead = (self.optimal - self.evaluated(actions) for actions in (lifted, found.lookahead))
         start = self.mdp.initial
         q = self.rewards + γ * action_values(self.mdp, W)
         up, down = (q.max(axis=1) - W).max(), (W - q[np.arange(labels.size), lifted]).max()
         bound = float(max(up, 0.0) + max(down, 0.0)) / (1 - γ)
         return Losses(float(lost.max()), float(start @ lost), float(ahead.max()), float(start @ ahead), bound)
 
-    def _evaluated(self, actions: Integers) -> Floats:
+    def evaluated(self, actions: Integers) -> Floats:
         """Return v^π of a deterministic policy by solving one linear system."""
         P, r = chosen_rows(self.mdp.transition, actions), self.rewards[np.arange(actions.size), actions]
         return solved_values(P, r, self.discount)

@@ -18,6 +18,7 @@ from diffbisim.abstract.model import (
     class_means,
     step_errors,
 )
+from diffbisim.abstract.partitions import GIVEN, GLOBAL, LOCAL, TRIED
 from diffbisim.checks import Floats, Integers, check_discount, dense, freeze, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import entry, is_count, is_number, json_array, numbers, part, prefixed, read_json
@@ -29,11 +30,14 @@ from diffbisim.mdp import MDP
 from diffbisim.planning import Values, action_rewards, optimal_values, policy_values
 from diffbisim.problem import lazy
 
+#: What can be known of a partition; see :class:`AbstractionResult`.
+OPTIMALITY = (GLOBAL, LOCAL, TRIED, GIVEN)
+
 
 class Candidate(NamedTuple):
     """A partition that was tried; losses as in :class:`AbstractionResult`, exact up to rounding."""
 
-    method: str  # the kind of candidate, as in ``abstract(method=)``
+    method: str  # the kind of candidate, e.g. as in ``abstract(method=)``, or "all" or "moves"
     seed: int  # -1 for deterministic methods
     n_states: int  # number of classes
     loss: float  # loss of the lifted optimal policy in the worst state
@@ -85,11 +89,16 @@ class AbstractionResult:
     method : str
         The method that found the partition.
     candidates : tuple of Candidate
-        All partitions that were tried (``pandas.DataFrame(result.candidates)`` is a table of them).
+        The candidates that were tried (``pandas.DataFrame(result.candidates)`` is a table of them), with the best of
+        all partitions ("all"), or what moves and swaps made of the best candidates ("moves").
     features : array of shape (n, n_actions, d)
         Features ψ of the rewards for which :attr:`bound` holds; the first is the reward of the MDP.
     complete : bool
         Whether all candidates were tried; False if the time limit was reached.
+    optimality : {"global", "local", "tried", "given"}
+        What is known of the partition. "global": no partition with at most as many classes as requested has a smaller
+        score (if there were too many, none that keeps exactly equivalent states together); "local": none that is one
+        move or swap of states away has; "tried": it is the best of the candidates; "given": it was given as `labels`.
     """
 
     ground: MDP
@@ -100,6 +109,7 @@ class AbstractionResult:
     candidates: tuple[Candidate, ...]
     features: Floats
     complete: bool = True
+    optimality: str = TRIED
 
     @property
     def n_states(self) -> int:
@@ -140,7 +150,7 @@ class AbstractionResult:
         partitions = np.array([row.pop("labels") for row in tried], dtype=np.int64)
         meta = {
             "diffbisim-abstraction": 1, "discount": self.discount, "method": self.method, "complete": self.complete,
-            "candidates": tried,
+            "optimality": self.optimality, "candidates": tried,
         }  # fmt: skip
         arrays: dict[str, Any] = {"labels": self.labels, "features": self.features, "candidates": partitions}
         arrays |= {**prefixed("ground.", mdp_arrays(self.ground)), "abstraction": json_array(meta)}
@@ -167,6 +177,7 @@ class AbstractionResult:
             entry(meta, "method", _is_name, "a name"),
             tuple(_candidate(row, classes) for row, classes in zip(rows, tried, strict=True)), features,
             entry(meta, "complete", lambda value: isinstance(value, bool), "true or false"),
+            entry({"optimality": TRIED, **meta}, "optimality", lambda value: value in OPTIMALITY, "what is known"),
         )  # fmt: skip
 
     # --- policies and their losses ------------------------------------------------------------------------------
@@ -314,11 +325,17 @@ class AbstractionResult:
         names = "n_states", "loss", "start_loss", "lookahead_loss", "lookahead_start_loss", "bound", "family_bound"
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def _known(self) -> str:
+        """What is known of the partition, in words."""
+        words = {GLOBAL: "a global minimum", LOCAL: "a local minimum", GIVEN: "given labels"}
+        return words.get(self.optimality, f"best of {len(self.candidates)}")
+
     def __repr__(self) -> str:
         cut = "" if self.complete else ", stopped by the time limit"
         return (
             f"AbstractionResult({self.ground.n_states} states to {self.n_states} by {self.method!r}, "
-            f"loss {self.loss:.3g} (with lookahead {self.lookahead_loss:.3g}), {len(self.candidates)} tried{cut})"
+            f"loss {self.loss:.3g} (with lookahead {self.lookahead_loss:.3g}), {self._known}{cut})"
         )
 
 

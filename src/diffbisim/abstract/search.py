@@ -7,9 +7,12 @@ But the loss of a given partition can be computed exactly and cheaply, with one 
 linear system on n states. The search therefore
 
     1. merges states that are exactly equivalent (lumping.py); if at most k classes remain, they are the answer, loss 0
-    2. generates candidates: k-medians from many seeds for Ferns' metric U, for |Q* - Q*|, for their sum, and for
-       |Q* - Q*| among states with the same best action; Ferns' balls; greedy pairs (see below)
-    3. scores each by exact evaluation and returns the one with the least loss
+    2. generates candidates: the simple ones (`simple_candidates`), and from many seeds k-medians for Ferns' metric U,
+       for |Q* - Q*|, for their sum, and for |Q* - Q*| among states with the same best action; Ferns' balls; greedy
+       pairs (see below)
+    3. scores each by exact evaluation
+    4. scores all partitions if they are few, and else moves and swaps of single states, starting from the best
+       candidates (partitions.py); the result is the partition with the least loss, so none of the candidates is better
 
 For a single known reward this is all that matters. The metric adds a bound for a whole family of rewards
 (``result.bound``, ``result.family_bound``; model.py).
@@ -23,16 +26,30 @@ For a single known reward this is all that matters. The metric adds a bound for 
                all uncovered states in it; ε is the smallest radius for which k balls suffice
     pairs      the two closest states are merged, then the next two, until k classes are left (Castro 2021,
                google-research's rl_metrics): single linkage
+    simple     all states in one class; by best action; by optimal value, with equally many states in every class or cut
+               at the largest gaps; by rewards, by Q* and by Ferns' metric, with average linkage
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from diffbisim.abstract.model import Ground, best_actions, class_mdp
+from diffbisim.abstract.partitions import (
+    GIVEN,
+    GLOBAL,
+    MOST_PARTITIONS,
+    STARTS,
+    TRIED,
+    Scoring,
+    best_of_all,
+    count_partitions,
+    improved,
+)
 from diffbisim.abstract.result import AbstractionResult, Candidate
 from diffbisim.chain import Transitions
 from diffbisim.checks import (
@@ -44,6 +61,7 @@ from diffbisim.checks import (
     check_discount,
     check_seconds,
     finite_numbers,
+    refuse_given,
 )
 from diffbisim.distance import distance
 from diffbisim.errors import InvalidArgument, quietly
@@ -70,6 +88,9 @@ ROUNDS = 30
 
 #: Number of members of a class among which its median is sought.
 FEW = 60
+
+#: Number of states up to which "best" tries candidates by average linkage, which need a table of all distances.
+LINKED = 2_000
 
 
 def abstract(
@@ -100,14 +121,16 @@ def abstract(
         Discount γ, strictly between 0 and 1.
     method : {"best", "bisimulation", "q", "balls", "greedy"}, default="best"
         "bisimulation" is k-medians in Ferns' metric, "q" k-medians by optimal action values, "balls" Ferns' ε-balls,
-        "greedy" merges closest pairs, and "best" tries all of these and more.
+        "greedy" merges closest pairs, and "best" tries all of these and more. Only "best" goes on from the candidates:
+        it scores all partitions if there are at most 200,000, and else improves the best candidates by moves and swaps
+        of single states.
     labels : array of shape (n,), default=None
         A given partition instead, one label per state.
     features : array of shape (n, d) or (n, n_actions, d), default=None
         Bounds then hold for every reward w₀ r + <w, features> with |w_i| ≤ 1, and the metric also distinguishes states
         by the features.
     restarts : int, default=20
-        Number of seeds for each kind of candidate.
+        Number of seeds for each kind of candidate that is drawn at random.
     score : {"loss", "start_loss", "lookahead_loss", "lookahead_start_loss"}, default="loss"
         What the best candidate minimizes.
     rewards : array, default=None
@@ -117,15 +140,15 @@ def abstract(
     rng : int or numpy.random.Generator, default=0
         Seed; the same seed gives the same answer, unless the time limit is reached.
     time_limit : float, default=None
-        Seconds after which no further candidate is tried.
+        Seconds after which no further partition is tried.
     progress : bool or callable, default=False
         True for a progress bar, or a callable ``(done, total)``.
 
     Returns
     -------
     AbstractionResult
-        With ``mdp``, ``labels``, ``encoder``, ``lift(policy)``, ``loss``, ``lookahead_loss``, ``bound`` and
-        ``candidates``.
+        With ``mdp``, ``labels``, ``encoder``, ``lift(policy)``, ``loss``, ``lookahead_loss``, ``bound``,
+        ``optimality`` and ``candidates``.
 
     Examples
     --------
@@ -138,42 +161,90 @@ def abstract(
     γ, ψ = check_discount(discount), _features(given, features)
     check_choice(score, "score", SCORES)
     if labels is not None:
+        refuse_given(
+            "labels are given, so there is no search", {"restarts": 20, "score": "loss", "time_limit": None},
+            restarts=restarts, score=score, time_limit=time_limit,
+        )  # fmt: skip
         return _partitioned(given, labels, γ, ψ, n_states, method)
     check_choice(method, "method", METHODS)
     k = check_count(n_states, "n_states", 1)
-    search = Search(given, γ, ψ, k, time.monotonic() + check_seconds(time_limit))
-    tried, complete = search.run(method, check_count(restarts, "restarts", 1), as_generator(rng), progress)
-    best = min(tried, key=lambda row: getattr(row, score))
-    small = class_mdp(given, best.labels)
-    return AbstractionResult(given, small, best.labels, γ, best.method, tuple(tried), ψ, complete)
+    search = Search(given, γ, ψ, k, time.monotonic() + check_seconds(time_limit), score, method == "best")
+    best = search.run(method, check_count(restarts, "restarts", 1), as_generator(rng), progress)
+    small, tried = class_mdp(given, best.labels), tuple(search.tried)
+    return AbstractionResult(given, small, best.labels, γ, best.method, tried, ψ, search.in_time, search.optimality)
 
 
 class Search:
-    """The candidates of one call, on the quotient by exact equivalence."""
+    """The candidates of one call, on the quotient by exact equivalence, or on the states if all partitions are tried.
 
-    def __init__(self, mdp: MDP, discount: float, features: Floats, k: int, deadline: float) -> None:
+    After :meth:`run`, `tried` holds them, `in_time` is False if the time limit was reached, and `optimality` tells what
+    is known of the best.
+    """
+
+    def __init__(
+        self, mdp: MDP, discount: float, features: Floats, k: int, deadline: float, score: str, thorough: bool
+    ) -> None:
         rows = np.ascontiguousarray(features.reshape(mdp.n_states, -1)) + 0.0  # turns -0.0 into 0.0
-        self.merged = lump(mdp) if features.shape[2] == 1 else lump(mdp, key=[row.tobytes() for row in rows])
-        first = np.unique(self.merged.labels, return_index=True)[1]
-        weight = np.bincount(self.merged.labels).astype(np.float64)
-        self.ground, self.features = Ground.of(self.merged.mdp, discount, weight), features[first]
-        self.k, self.deadline = k, deadline
+        merged = lump(mdp) if features.shape[2] == 1 else lump(mdp, key=[row.tobytes() for row in rows])
+        self.few = thorough and count_partitions(mdp.n_states, k, MOST_PARTITIONS) <= MOST_PARTITIONS
+        if merged.n_states > k and self.few:  # equivalent states in different classes may be better
+            self.labels, small, first = np.arange(mdp.n_states), mdp, np.arange(mdp.n_states)
+        else:
+            self.labels, small, first = merged.labels, merged.mdp, np.unique(merged.labels, return_index=True)[1]
+            self.few = thorough and count_partitions(small.n_states, k, MOST_PARTITIONS) <= MOST_PARTITIONS
+        weight = np.bincount(self.labels).astype(np.float64)
+        self.ground, self.features = Ground.of(small, discount, weight), features[first]
+        self.k, self.deadline, self.score, self.thorough = k, deadline, score, thorough
+        self.tried: list[Candidate] = []
+        self.in_time, self.optimality = True, TRIED
 
-    def run(
-        self, method: str, restarts: int, rng: np.random.Generator, progress: Progress
-    ) -> tuple[list[Candidate], bool]:
-        """Try candidates, at least one, until the deadline; return them, and whether they are complete."""
-        if self.merged.n_states <= self.k:
-            return [self._candidate("lump", -1, np.arange(self.merged.n_states))], True
-        tried: list[Candidate] = []
+    def run(self, method: str, restarts: int, rng: np.random.Generator, progress: Progress) -> Candidate:
+        """Try partitions, at least one, until the deadline, and return the best."""
+        if self.ground.mdp.n_states <= self.k:
+            self.optimality = GLOBAL
+            return self._try("lump", -1, np.arange(self.ground.mdp.n_states))
         kinds = self._kinds(method)
-        with tracking(progress, len(kinds) * restarts, "candidates") as advance:
-            for seed, (kind, make, child) in enumerate(self._all(kinds, restarts, rng)):
-                if tried and time.monotonic() > self.deadline:
-                    return tried, False
-                tried.append(self._candidate(kind, seed // len(kinds), make(child)))
+        simple = self.simple_candidates() if self.thorough else {}
+        total = len(simple) + len(kinds) * restarts + self.thorough
+        with tracking(progress, total, "candidates") as advance:
+            for name, seed, make in self._all(simple, kinds, restarts, rng):
+                if self.tried and not self._has_time():
+                    return min(self.tried, key=self._loss)
+                self._try(name, seed, make())
                 advance(1)
-        return tried, True
+            if not self.thorough:
+                return min(self.tried, key=self._loss)
+            best = self._best_of_all() if self.few else self._best_of_moves()
+            advance(1)
+            return best
+
+    def _has_time(self) -> bool:
+        self.in_time = self.in_time and time.monotonic() <= self.deadline
+        return self.in_time
+
+    def _best_of_all(self) -> Candidate:
+        """Score all partitions; if none beats the best candidate by more than rounding, return that one."""
+        scoring, before = Scoring(self.ground, self.k, self.score), min(self.tried, key=self._loss)
+        labels, self.optimality = best_of_all(scoring, self._has_time)
+        found = self._try("all", -1, labels)
+        return found if self._loss(found) < self._loss(before) - scoring.tolerance else before
+
+    def _best_of_moves(self) -> Candidate:
+        """Improve the best candidates by moves and swaps."""
+        scoring, first = Scoring(self.ground, self.k, self.score), np.unique(self.labels, return_index=True)[1]
+        distinct = {row.labels.tobytes(): row for row in reversed(self.tried)}
+        ends = []
+        for row in sorted(distinct.values(), key=self._loss)[:STARTS]:
+            labels, known = improved(scoring, row.labels[first], self._has_time)
+            moved = not np.array_equal(by_first_appearance(labels[self.labels]), row.labels)
+            ends.append((self._try("moves", -1, labels) if moved else row, known))
+            if known == GLOBAL:
+                break
+        best, self.optimality = min(ends, key=lambda end: self._loss(end[0]))
+        return best
+
+    def _loss(self, row: Candidate) -> float:
+        return float(getattr(row, self.score))
 
     def _kinds(self, method: str) -> dict[str, Callable[[np.random.Generator], Integers]]:
         """Return the generators of candidates of the method, by name, cheap ones first."""
@@ -192,19 +263,56 @@ class Search:
         }
         if method != "best":
             return {method: makers[method]}
-        cells = sum(_transitions(P) ** 2 for P in self.merged.mdp.transition)
-        return makers if cells <= AFFORDABLE else {name: makers[name] for name in ("q", "action")}
+        return makers if self._metric_is_affordable else {name: makers[name] for name in ("q", "action")}
+
+    def simple_candidates(self) -> dict[str, Callable[[], Integers]]:
+        """Return the partitions that anybody can write down, by name; no result of "best" is worse than any of them."""
+        k, q, v = self.k, self.ground.action_values, self.ground.optimal
+        made: dict[str, Callable[[], Integers]] = {
+            "one class": lambda: np.zeros(v.size, dtype=np.int64),
+            "best action": lambda: best_actions(q),
+            "value": lambda: by_gaps(v, k),
+            "value quantile": lambda: by_quantiles(v, k),
+            "reward": lambda: linked(Metric.of_features(self.ground.rewards).table, k, "average"),
+            "q linkage": lambda: linked(self.by_values.table, k, "average"),
+            "linkage": lambda: linked(self.bisimulation.table, k, "average"),
+        }
+        if self.ground.mdp.n_states > LINKED:
+            made = {name: make for name, make in made.items() if name not in ("reward", "q linkage")}
+        if self.ground.mdp.n_states > LINKED or not self._metric_is_affordable:
+            made.pop("linkage")
+        if np.unique(best_actions(q)).size > k:
+            made.pop("best action")
+        return made
 
     def _all(
-        self, kinds: dict[str, Callable[[np.random.Generator], Integers]], restarts: int, rng: np.random.Generator
-    ) -> Iterator[tuple[str, Callable[[np.random.Generator], Integers], np.random.Generator]]:
-        """Alternate between the kinds of candidates, so that a run that is cut short has tried some of each."""
-        for children in [rng.spawn(len(kinds)) for _ in range(restarts)]:
-            yield from ((name, make, child) for (name, make), child in zip(kinds.items(), children, strict=True))
+        self,
+        simple: dict[str, Callable[[], Integers]],
+        kinds: dict[str, Callable[[np.random.Generator], Integers]],
+        restarts: int,
+        rng: np.random.Generator,
+    ) -> Iterator[tuple[str, int, Callable[[], Integers]]]:
+        """Yield name, seed and maker of all candidates.
 
-    def _candidate(self, method: str, seed: int, labels: Integers) -> Candidate:
-        losses = self.ground.losses(labels)
-        return Candidate(method, seed, int(labels.max()) + 1, *losses, by_first_appearance(labels[self.merged.labels]))
+        The random kinds alternate, so that a run that is cut short has tried some of each.
+        """
+        yield from ((name, -1, make) for name, make in simple.items())
+        for seed, children in enumerate([rng.spawn(len(kinds)) for _ in range(restarts)]):
+            for (name, make), child in zip(kinds.items(), children, strict=True):
+                yield name, seed, partial(make, child)
+
+    def _try(self, method: str, seed: int, labels: Integers) -> Candidate:
+        """Score a partition of the quotient, add it to those tried, and return it."""
+        classes = by_first_appearance(labels)
+        losses = self.ground.losses(classes)
+        whole = by_first_appearance(classes[self.labels])
+        self.tried.append(Candidate(method, seed, int(classes.max()) + 1, *losses, whole))
+        return self.tried[-1]
+
+    @lazy
+    def _metric_is_affordable(self) -> bool:
+        """Whether "best" computes Ferns' metric."""
+        return sum(_transitions(P) ** 2 for P in self.ground.mdp.transition) <= AFFORDABLE
 
     @lazy
     def by_values(self) -> "Metric":
@@ -221,7 +329,7 @@ class Search:
     @lazy
     def bisimulation(self) -> "Metric":
         """Ferns' metric for the features, with a tolerance that suffices for clustering."""
-        ψ, mdp = self.features, self.merged.mdp
+        ψ, mdp = self.features, self.ground.mdp
         cost = np.stack([np.abs(ψ[:, None, a] - ψ[None, :, a]).sum(axis=-1) for a in range(mdp.n_actions)])
         left = METRIC * max(self.deadline - time.monotonic(), 0.0)
         solver = Exact(tol=1e-4, time_limit=None if left == np.inf else left)
@@ -239,8 +347,9 @@ def _process(mdp: Any, rewards: Any, unseen: str) -> MDP:
     mdp = as_process(mdp)
     if isinstance(mdp, Transitions):
         mdp = MDP.from_transitions(mdp, rewards=rewards, unseen=unseen)
-    elif rewards is not None:
-        raise InvalidArgument("rewards is only for Transitions; an MDP has its own, MDP(..., rewards=r)")
+    else:
+        refuse_given("an MDP has its own, MDP(..., rewards=r)", {"rewards": None}, rewards=rewards)
+        refuse_given("an MDP has all of its rows", {"unseen": "error"}, unseen=unseen)
     if not isinstance(mdp, MDP):
         raise InvalidArgument(
             f"mdp is a {type(mdp).__name__}; pass an MDP or Transitions with actions (for a chain, use compress)"
@@ -277,7 +386,7 @@ def _partitioned(
         raise InvalidArgument(f"labels has {count} classes, more than n_states = {n_states}; leave n_states out")
     losses = Ground.of(mdp, discount).losses(classes)
     tried = (Candidate("labels", -1, count, *losses, classes),)
-    return AbstractionResult(mdp, class_mdp(mdp, classes), classes, discount, "labels", tried, features)
+    return AbstractionResult(mdp, class_mdp(mdp, classes), classes, discount, "labels", tried, features, True, GIVEN)
 
 
 # --- candidate partitions -----------------------------------------------------------------------------------------
@@ -371,15 +480,37 @@ def _covered(D: Floats, order: Integers, radius: float) -> Integers:
 
 def pairs(D: Floats, k: int, rng: np.random.Generator) -> Integers:
     """Merge closest pairs until k classes are left; ties are broken at random."""
-    from scipy.cluster.hierarchy import cut_tree, linkage
+    order = rng.permutation(len(D))
+    labels = np.empty(len(D), dtype=np.int64)
+    labels[order] = linked(D[np.ix_(order, order)], k, "single")
+    return by_first_appearance(labels)
+
+
+def linked(D: Floats, k: int, linkage: Literal["single", "average"]) -> Integers:
+    """Merge classes until k are left, those that are closest by single or average linkage first."""
+    from scipy.cluster.hierarchy import cut_tree
+    from scipy.cluster.hierarchy import linkage as merges
     from scipy.spatial.distance import squareform
 
-    n = len(D)
-    if n <= k:
-        return np.arange(n)
-    order = rng.permutation(n)
-    near = (D[np.ix_(order, order)] + D[np.ix_(order, order)].T) / 2
+    if len(D) <= k:
+        return np.arange(len(D))
+    near = (D + D.T) / 2
     np.fill_diagonal(near, 0.0)
-    labels = np.empty(n, dtype=np.int64)
-    labels[order] = cut_tree(linkage(squareform(near, checks=False), "single"), n_clusters=[k])[:, 0]
+    return by_first_appearance(cut_tree(merges(squareform(near, checks=False), linkage), n_clusters=[k])[:, 0])
+
+
+def by_gaps(v: Floats, k: int) -> Integers:
+    """Cut numbers (n,) at the k - 1 largest gaps between neighbors."""
+    order = np.argsort(v, kind="stable")
+    gaps = np.diff(v[order])
+    cuts = np.argsort(-gaps, kind="stable")[: k - 1]
+    labels = np.empty(v.size, dtype=np.int64)
+    labels[order] = np.append(0, np.cumsum(np.isin(np.arange(gaps.size), cuts)))
+    return by_first_appearance(labels)
+
+
+def by_quantiles(v: Floats, k: int) -> Integers:
+    """Divide numbers (n,) by size into k classes of equally many."""
+    labels = np.empty(v.size, dtype=np.int64)
+    labels[np.argsort(v, kind="stable")] = np.arange(v.size) * k // v.size
     return by_first_appearance(labels)

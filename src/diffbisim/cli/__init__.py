@@ -26,7 +26,7 @@ from typing import Annotated
 import typer
 
 from diffbisim import __version__
-from diffbisim.cli.common import app
+from diffbisim.cli.common import app, print_everywhere
 
 # Each module registers its command, in this order.
 from diffbisim.cli import (  # isort: skip
@@ -41,6 +41,7 @@ __all__ = [
 
 def main() -> None:
     """Entry point of the ``diffbisim`` command."""
+    print_everywhere()
     app()
 
 

@@ -10,6 +10,8 @@ Expensive modules are imported inside functions, here and in the commands, so th
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
 import sys
@@ -96,6 +98,33 @@ Group = Annotated[
     ),
 ]
 Missing = Annotated[str, typer.Option(help="Events: how to treat missing values: error, split or drop")]
+End = Annotated[
+    str | None,
+    typer.Option(
+        "--end",
+        help="Name of the absorbing state in which sequences end (default: ■ for events, none for trajectories); none "
+        "if they were cut at arbitrary times",
+        show_default=False,
+    ),
+]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every",
+        help="Events: resample at this interval, such as 30d, or event if only their order matters",
+        show_default=False,
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="Events: the column of sequences that are not independent (default: --id)", show_default=False
+    ),
+]
+Strata = Annotated[
+    str | None, typer.Option("--strata", help="Events: the column of strata to permute within", show_default=False)
+]
+Duplicates = Annotated[str, typer.Option(help="Events: repeated rows: warn, keep, drop or error")]
 OBSERVED = (
     "Observed transitions, trajectories or events: .csv, .tsv, .gz of these, .parquet, .arrow, .xes, - for standard "
     "input; a file with a chain is taken as known"
@@ -160,7 +189,7 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"diffbisim: {' '.join(message.split())}", err=True)
+    print(f"diffbisim: {' '.join(message.split())}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -189,6 +218,9 @@ def command_line_message(message: str, command: Callable[..., Any], arguments: M
     for k in range(0, len(parts), 2):  # every other part is a file name
         for there, here in WORDING.items():
             parts[k] = parts[k].replace(there, here)
+        parts[k] = re.sub(
+            r"as_chain\([XY]\)\.at_lag\((\d+)\)(?: and as_chain\(.*?\)\.at_lag\(.*?\))?", r"--lag \1", parts[k]
+        )
         parts[k] = re.sub(r"(\b|\bn_)X\b(?!['\"])", rf"\1{x}", with_option_names(parts[k], options))
         parts[k] = re.sub(r"(\b|\bn_)Y\b(?!['\"])", rf"\1{y}", parts[k])
     return "".join(parts)
@@ -247,7 +279,7 @@ def read_chain_file(
 ) -> Any:  # fmt: skip
     """Read a chain with the given initial state and rewards; ``side`` is the suffix of their options.
 
-    With ``any_kind=True`` the file may also contain an MDP or a timed chain.
+    With ``any_kind=True`` the file may also contain an MDP or a timed chain. Warnings become notes.
     """
     from diffbisim.io.chains import read_chain, read_model
     from diffbisim.io.files import naming
@@ -255,7 +287,8 @@ def read_chain_file(
 
     given = read_rewards_of(path, rewards)
     read: Callable[..., Any] = read_model if any_kind and is_model(path) else read_chain
-    with naming_options(initial=f"--initial{side}", rewards=f"--rewards{side}"), naming(path):
+    names = {"initial": f"--initial{side}", "rewards": f"--rewards{side}"}
+    with warnings_as_notes(**names), naming_options(**names), naming(path):
         if any_kind and suffix(path) == ".npz" and rewards is None:
             found: Any = read_process(path)
         else:
@@ -269,6 +302,15 @@ def is_model(path: Path) -> bool:
     from diffbisim.io.storm import MODELS
 
     return extension(path) in (".tra", *MODELS)
+
+
+def const_for(path: Path, const: str | None, *others: Path | None) -> str | None:
+    """Return the constants, or None if they are those of another file, which is a program while this one is not."""
+    from diffbisim.io.files import extension
+    from diffbisim.io.storm import PROGRAMS
+
+    programs = [extension(other) in PROGRAMS for other in (path, *others) if other is not None]
+    return None if any(programs) and not programs[0] else const
 
 
 def read_rewards_of(path: Path, rewards: Path | None) -> Any:
@@ -328,15 +370,39 @@ class Events:
     gap: str | None = None
     group: str | None = None
     missing: str = "error"
+    end: str | None = None
+    every: str | None = None
+    cluster: str | None = None
+    strata: str | None = None
+    duplicates: str = "warn"
+
+    @property
+    def end_name(self) -> str | None:
+        """The argument ``end`` of the library."""
+        return "auto" if self.end is None else None if self.end.lower() == "none" else self.end
+
+    def check_unused(self, path: Path) -> None:
+        """Raise if an option for tables of events is given for another file."""
+        default = Events(end=self.end)
+        for name, option in (
+            ("id", "--id"), ("time", "--time"), ("gap", "--session-gap"), ("missing", "--missing"),
+            ("every", "--every"), ("cluster", "--cluster"), ("strata", "--strata"), ("duplicates", "--duplicates"),
+        ):  # fmt: skip
+            if getattr(self, name) != getattr(default, name):
+                raise InvalidArgument(
+                    f"{option} is for tables of events; name the column with the states: --state ({path})"
+                )
 
     def read(self, path: Path, states: Any = None) -> Any:
         """Read the transitions (with ``group``, a dict of them); warnings become notes."""
         from diffbisim.io.chains import read_transitions
 
-        options = {name: getattr(self, name) for name in ("id", "time", "state", "group", "missing")}
-        gap = float(self.gap) if self.gap is not None and re.fullmatch(r"[\d.]+", self.gap) else self.gap
-        with warnings_as_notes(), naming_options(missing="--missing", state="--state", gap="--session-gap"):
-            return read_transitions(path, states=states, gap=gap, **options)
+        names = ("id", "time", "state", "group", "missing", "cluster", "strata", "duplicates")
+        options = {name: getattr(self, name) for name in names}
+        gap, every = (float(t) if t is not None and re.fullmatch(r"[\d.]+", t) else t for t in (self.gap, self.every))
+        words = {name: f"--{name}" for name in ("missing", "state", "end", "every", "cluster", "strata", "duplicates")}
+        with warnings_as_notes(**words), naming_options(gap="--session-gap", **words):
+            return read_transitions(path, states=states, gap=gap, every=every, end=self.end_name, **options)
 
     def groups(self, path: Path) -> dict[Any, Transitions]:
         """Return the groups in a file by name, at least two."""
@@ -366,17 +432,22 @@ def read_observed(
     path: Path, rewards: Any = None, events: Events | None = None, const: str | None = None
 ) -> Transitions | MarkovChain:
     """Read the transitions in a file of observations, or the chain in any other file."""
-    from diffbisim.io.chains import read_chain, read_transitions
+    from diffbisim.io.chains import check_constants, read_chain, read_transitions
     from diffbisim.io.files import extension
     from diffbisim.io.logs import LOGS
     from diffbisim.io.tables import holds_observations
 
+    check_constants(path, const)
     if events is not None and (events.state is not None or extension(path) in LOGS):
         return events.read(path)  # type: ignore[no-any-return]
+    if events is not None:
+        events.check_unused(path)
     if extension(path) in (".csv", ".tsv") and holds_observations(path):
-        return read_transitions(path)  # type: ignore[no-any-return]
+        with naming_options(end="--end"):
+            return read_transitions(path, end="auto" if events is None else events.end_name)  # type: ignore[no-any-return]
     try:
-        return read_chain(path, rewards=rewards, constants=const)
+        with warnings_as_notes():
+            return read_chain(path, rewards=rewards, constants=const)
     except InvalidData as error:
         if error.line != 1 or extension(path) not in (".csv", ".tsv"):
             raise
@@ -433,6 +504,26 @@ def emit(report: Report, *parts: str | Table, as_json: bool, output: Path | None
 
         with replacing(output) as file:
             file.write(text + "\n")
+
+
+#: What is printed where a character does not exist in the encoding of the terminal or file; others as escapes.
+SPELLED = {"≤": "<=", "≥": ">=", "…": "...", "–": "-", "—": "-", "×": "x", "·": "*", "→": "->", "²": "^2", "’": "'"}
+
+
+def print_everywhere() -> None:
+    """Let standard output and standard error print any text, whatever their encoding (cp1252, ASCII)."""
+    codecs.register_error("diffbisim", _spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape", "backslashreplace"):
+            stream.reconfigure(errors="diffbisim")
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that cannot be encoded."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(SPELLED.get(c, c.encode("ascii", "backslashreplace").decode()) for c in text), error.end
 
 
 def note(message: str) -> None:
@@ -531,6 +622,11 @@ def interval_note(report: Report) -> dict[str, str]:
     return {"note": "the interval starts at 0 despite the evidence: the differing rows add little to the distance"}
 
 
+def assumed_lines(report: Report) -> dict[str, str]:
+    """Return the line of a table with what was assumed about the data; nothing if that is nothing."""
+    return {"assumed": "; ".join(report["assumed"])} if report["assumed"] else {}
+
+
 def side_lines(report: Report, transitions: str = "transitions") -> dict[str, str]:
     """Return the lines of a table that describe the two chains."""
 
@@ -582,13 +678,12 @@ def _short(value: Any) -> str:
 
 def save_chain(chain: MarkovChain, path: Path) -> list[str]:
     """Write a chain; return and print what the format cannot store."""
-    from diffbisim.io.chains import write_chain
+    from diffbisim.errors import quietly
+    from diffbisim.io.chains import FORMATS, not_stored, write_chain
 
-    write_chain(chain, path)
-    lost = {".npz": (), ".tra": ("labels",)}.get(suffix(path), ("rewards",))
-    missing = [what for what in lost if getattr(chain, what) is not None]
-    if suffix(path) in (".csv", ".tsv") and chain.initial[0] != 1.0:
-        missing.append("start")
+    with quietly():
+        write_chain(chain, path)
+    missing = not_stored(chain, FORMATS[suffix(path)])
     if missing:
         note(f"{path} cannot store the {' and the '.join(missing)}; use .npz")
     return missing

@@ -44,6 +44,11 @@ def compare(
     session_gap: cli.Gap = None,
     group_column: cli.Group = None,
     missing: cli.Missing = "error",
+    end: cli.End = None,
+    every: cli.Every = None,
+    cluster: cli.Cluster = None,
+    strata: cli.Strata = None,
+    duplicates: cli.Duplicates = "warn",
     top: Annotated[int, typer.Option(help="Number of rows, states and pairs to list")] = 8,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
@@ -53,7 +58,10 @@ def compare(
     import diffbisim as db
 
     cli.check_output(output, ".json")
-    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
+    events = cli.Events(
+        id_column, time_column, state_column, session_gap, group_column, missing, end, every, cluster, strata,
+        duplicates,
+    )  # fmt: skip
     began = time.perf_counter()
     options: dict[str, Any] = {
         "discount": discount, "unseen": cast(Any, unseen), "confidence": confidence, "permutations": permutations,
@@ -85,6 +93,7 @@ def compare(
         "p_value": several.p_value,
         "conclusion": several.conclusion,
         "pairs": _plain(several.records()),
+        "assumed": list(several.assumed),
         "confidence": confidence,
         "permutations": permutations,
         "cost": cost,
@@ -103,6 +112,7 @@ def _two(report: cli.Report) -> Table:
         "interval": f"{report['lower']:.6g} to {report['upper']:.6g}, confidence {report['confidence']:g}",
         **cli.interval_note(report),
         **cli.problem_line(report),
+        **cli.assumed_lines(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 

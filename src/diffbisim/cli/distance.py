@@ -44,6 +44,9 @@ def distance(
         float | None, typer.Option(help="Target for the certified gap, relative to the largest cost")
     ] = None,
     lump: Annotated[bool, typer.Option("--lump", help="First merge states that behave alike")] = False,
+    lag: Annotated[
+        float | None, typer.Option(help="Compare both chains at this lag, by powers of kernels", show_default=False)
+    ] = None,
     initial_a: cli.Initial = None,
     initial_b: cli.Initial = None,
     rewards_a: cli.Rewards = None,
@@ -66,10 +69,14 @@ def distance(
     output: cli.ResultOutput = None,
 ) -> None:
     """Compute the distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
+    from diffbisim.distance import constant_cost
+
     cli.check_output(output, ".npz", ".json")
     read = partial(cli.read_chain_file, unseen=unseen, any_kind=True)
-    x = read(a, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
-    y = read(b, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or constants)
+    x = read(a, initial=initial_a, rewards=rewards_a, side="-a", const=cli.const_for(a, constants, b))
+    y = read(b, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or cli.const_for(b, constants, a))
+    if lag is not None:
+        x, y = (_at_lag(chain, path, lag) for chain, path in ((x, a), (y, b)))
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
@@ -92,11 +99,23 @@ def distance(
             "--initial-b"
         )
     report = _report(result, (a, b), cost, time.perf_counter() - began)
+    if remark := constant_cost(result.problem, arguments["cost"]):
+        report["note"] = cli.command_line_message(remark, distance, {"b": b})
     cli.emit(report, _table(report), as_json=as_json, output=output)
     if output is not None and cli.suffix(output) == ".npz":
         result.save(output)
     if not result.converged and report["outcome"] != "estimate":
         raise cli.NotConverged(str(result.status))
+
+
+def _at_lag(chain: Any, path: Path, lag: float) -> Any:
+    """Return a chain observed at a longer lag."""
+    from diffbisim.chain import MarkovChain
+    from diffbisim.errors import InvalidArgument
+
+    if not isinstance(chain, MarkovChain):
+        raise InvalidArgument(f"{path} holds a {type(chain).__name__}, and lag is for Markov chains; omit lag")
+    return chain.at_lag(lag)
 
 
 def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
@@ -166,6 +185,7 @@ def _table(report: cli.Report) -> Table:
         "certified": f"{report['lower']:.10g} ≤ d ≤ {report['upper']:.10g}",
         "gap": f"{report['gap']:.1e}",
         "meaning": report["meaning"],
+        **({"note": report["note"]} if "note" in report else {}),
         "status": report["status"],
         "solver": f"{report['solver']}, {steps} iteration{'s' * (steps != 1)}, {report['seconds']:.3g} s with imports",
         **cli.problem_line(report),

@@ -47,6 +47,11 @@ def estimate(
     session_gap: cli.Gap = None,
     group_column: cli.Group = None,
     missing: cli.Missing = "error",
+    end: cli.End = None,
+    every: cli.Every = None,
+    cluster: cli.Cluster = None,
+    strata: cli.Strata = None,
+    duplicates: cli.Duplicates = "warn",
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
@@ -55,7 +60,10 @@ def estimate(
     from diffbisim import estimate as estimated
 
     cli.check_output(output, ".json")
-    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
+    events = cli.Events(
+        id_column, time_column, state_column, session_gap, group_column, missing, end, every, cluster, strata,
+        duplicates,
+    )  # fmt: skip
     files, sides = read_sides(a, b, events, (rewards_a, rewards_b), constants)
     (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
@@ -77,6 +85,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
     return {
         **{name: getattr(found, name) for name in names},
         "replicates": found.replicates.size,
+        "assumed": list(found.assumed),
         "cost": cost,
         **cli.problem_facts(found.distance.problem),
         "seed": seed,
@@ -95,6 +104,7 @@ def _table(report: cli.Report) -> Table:
         **cli.interval_note(report),
         "bootstrap": f"{report['replicates']} replicates, seed {report['seed']}, {report['seconds']:.3g} s",
         **cli.problem_line(report),
+        **cli.assumed_lines(report),
         **cli.side_lines(report, "different transitions"),
     })  # fmt: skip
 
@@ -111,7 +121,8 @@ def read_sides(
     found = []
     for path, own, letter in zip((a, b), (rewards[0], rewards[1] or rewards[0]), "ab", strict=True):
         with cli.naming_options(rewards=f"--rewards-{letter}"):
-            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events, const))
+            given = cli.const_for(path, const, a, b)
+            found.append(cli.read_observed(path, cli.read_rewards_of(path, own), events, given))
     return (a, b), found
 
 
@@ -148,7 +159,7 @@ def read_both(
             if known[k]:
                 sides[k] = side if rule else side.with_initial(starts[k])
                 continue
-            state_rewards(given[k], side.n_states, side.labels)
+            state_rewards(side._with_end_reward(given[k]), side.n_states, side.labels)
             if not rule:
                 start_distribution(starts[k], side.n_states, {label: i for i, label in enumerate(side.labels or ())})
     return sides, given, (starts[0], starts[1])
@@ -158,13 +169,16 @@ def on_the_same_states(data: Sequence[Any]) -> list[Any]:
     """Return datasets on the union of their states."""
     import numpy as np
 
-    if any(side.labels is None for side in data):
+    if all(side.labels is None for side in data):
         return [replace(side, n_states=max(one.n_states for one in data)) for side in data]
-    names = sorted({name for side in data for name in side.labels}, key=str)
+    ends = list(dict.fromkeys(side.end for side in data if side.end is not None))
+    known = {side.name(k) for side in data for k in range(side.n_states)} - set(ends)
+    numbered = all(isinstance(name, int) for name in known)
+    names = [*sorted(known, key=None if numbered else str), *ends]
     number = {name: k for k, name in enumerate(names)}
     sides = []
     for side in data:
-        new = np.array([number[name] for name in side.labels], dtype=np.int64)
+        new = np.array([number[side.name(k)] for k in range(side.n_states)], dtype=np.int64)
         moved = {
             part: new[getattr(side, part)]
             for part in ("states", "next_states", "starts")

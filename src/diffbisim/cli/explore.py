@@ -34,6 +34,11 @@ def explore(
     session_gap: cli.Gap = None,
     group_column: cli.Group = None,
     missing: cli.Missing = "error",
+    end: cli.End = None,
+    every: cli.Every = None,
+    cluster: cli.Cluster = None,
+    strata: cli.Strata = None,
+    duplicates: cli.Duplicates = "warn",
     time_limit: cli.TimeLimit = None,
     rng: cli.Seed = 0,
     as_json: cli.Json = False,
@@ -42,17 +47,21 @@ def explore(
 ) -> None:
     """Write an interactive page about two chains: graphs, coupling, where the cost is paid. It needs no network."""
     import diffbisim
+    from diffbisim.distance import constant_cost
     from diffbisim.errors import quietly
     from diffbisim.explore import explore as write
 
     cli.check_output(output, ".html", ".htm")
-    events = cli.Events(id_column, time_column, state_column, session_gap, group_column, missing)
+    events = cli.Events(
+        id_column, time_column, state_column, session_gap, group_column, missing, end, every, cluster, strata,
+        duplicates,
+    )  # fmt: skip
     if group_column is None and (b is None) == (states is None) and not (b is None and cli.suffix(a) == ".npz"):
         raise InvalidArgument("give two chains A and B, or one chain and --states 2:8 for its compressions")
     names = (a.stem, "small" if b is None else b.stem if b.stem != a.stem else str(b))
     options: Any = {"rng": rng, "time_limit": time_limit, "progress": cli.is_interactive()}
     if b is None and states is None and group_column is None:
-        result: Any = diffbisim.load(a)
+        result: Any = diffbisim.load(a, verify=True)
         names = ("X", "Y")
     elif states is not None:
         x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
@@ -62,14 +71,17 @@ def explore(
         if state_column is not None or b is None:
             names, (x, y) = _of_events(a, b, events, (rewards_a, rewards_b), (initial_a, initial_b), unseen)
         else:
-            x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=constants)
-            y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=constants)
+            const_a, const_b = (cli.const_for(path, constants, a, b) for path in (a, b))
+            x = cli.read_chain_file(a, unseen=unseen, initial=initial_a, rewards=rewards_a, side="-a", const=const_a)
+            y = cli.read_chain_file(b, unseen=unseen, initial=initial_b, rewards=rewards_b, side="-b", const=const_b)
         if cost == "reward":
             cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator")
             cli.need_rewards(y, b or a, "--rewards-b")
         with quietly():  # the page shows the status
             solver = diffbisim.solvers.Exact(time_limit=time_limit)
             result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)
+        if remark := constant_cost(result.problem, cost):
+            cli.note(cli.command_line_message(remark, explore, {"b": b}))
     page = write(result, output, names=names)
     found = [one.distance if hasattr(one, "distance") else one for one in getattr(result, "results", [result])]
     report = {"page": str(page), "names": list(names), "distances": [d.value for d in found]}

@@ -89,7 +89,7 @@ def _read_task(env: str | None, mdp: Path | None, expert: Path | None, options: 
         raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
     task = from_env(_environment(env)) if env else read_mdp(cast(Path, mdp), **options)
     if expert is not None:
-        return task, cli.read_observed(expert, const=options["constants"])
+        return task, cli.read_observed(expert, const=cli.const_for(expert, options["constants"], mdp))
     if task.rewards is None:
         raise InvalidArgument(f"{env or mdp} has no rewards, so there is no optimal policy; give --expert FILE")
     return task, task.induced_chain(optimal_policy(task, 0.99))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diffbisim.cli import common as cli
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from diffbisim.chain import MarkovChain
+    from diffbisim.mdp import MDP
 
 
 @cli.app.command(epilog="Example: diffbisim info chain.tra --unseen self-loop")
@@ -24,10 +25,19 @@ def info(
     as_json: cli.Json = False,
     output: cli.JsonOutput = None,
 ) -> None:
-    """Describe a file: size, initial states, rewards, structure, and how far the chain can be lumped."""
+    """Describe a file: size, initial states, rewards, propositions, structure, and how far it can be lumped."""
+    from diffbisim.errors import quietly
+    from diffbisim.io.chains import describe_model
+
     cli.check_output(output, ".json")
-    chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants)
-    report = _report(chain, file, _start_source(file, initial))
+    known = describe_model(file, constants)
+    names = known.pop("reward_names", [])
+    first = Path(names[0]) if rewards is None and len(names) > 1 else rewards
+    with quietly():  # the report lists what is not used
+        read: Any = {"unseen": unseen, "initial": initial, "rewards": first, "const": constants}
+        process = cli.read_chain_file(file, any_kind=cli.is_model(file), **read)
+    report = _report(process, file, _start_source(file, initial)) | known
+    report["rewards_of"] = str(first) if first is not None else names[0] if names else None
     cli.emit(report, _table(report), as_json=as_json, output=output)
 
 
@@ -47,23 +57,34 @@ def _start_source(path: Path, initial: str | None) -> str:
     return "starts of episodes" if extension(path) == ".xes" else "stored in the file"
 
 
-def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:
+def _report(process: Any, file: Path, start_from: str) -> cli.Report:
     import numpy as np
 
-    from diffbisim.io.prism import describe
     from diffbisim.lumping import lump
+    from diffbisim.mdp import MDP
 
-    lumping, r = lump(chain), chain.rewards
-    start, absorbing = chain.initial.nonzero()[0], chain.absorbing_states
-    return {
+    lumping, r = lump(process), process.rewards
+    start = process.initial.nonzero()[0]
+    report = {
         "file": str(file),
-        "n_states": chain.n_states,
-        "n_transitions": chain.n_transitions,
-        "sparse": chain.is_sparse,
-        "start": {"n_states": start.size, "states": cli.state_names(chain, start), "from": start_from},
+        "n_states": process.n_states,
+        "n_transitions": process.n_transitions,
+        "sparse": process.is_sparse,
+        "start": {"n_states": start.size, "states": cli.state_names(process, start), "from": start_from},
         "rewards": None if r is None else {"least": r.min(), "most": r.max(), "distinct": len(np.unique(r, axis=0))},
-        "labels": None if chain.labels is None else cli.state_names(chain, range(chain.n_states)),
-        **(describe(file) if cli.suffix(file) == ".tra" else {}),
+        "labels": None if process.labels is None else cli.state_names(process, range(process.n_states)),
+        "lumps_to": {"n_classes": lumping.n_states, "residual": lumping.residual},
+    }
+    return report | (_of_mdp(process) if isinstance(process, MDP) else _of_chain(process))
+
+
+def _of_mdp(mdp: MDP) -> cli.Report:
+    return {"n_actions": mdp.n_actions, "actions": None if mdp.actions is None else [str(name) for name in mdp.actions]}
+
+
+def _of_chain(chain: MarkovChain) -> cli.Report:
+    absorbing = chain.absorbing_states
+    return {
         "absorbing": {"n_states": absorbing.size, "states": cli.state_names(chain, absorbing)},
         "reachable_from_start": chain.reachable_states.size,
         "communicating_classes": {
@@ -71,37 +92,69 @@ def _report(chain: MarkovChain, file: Path, start_from: str) -> cli.Report:
             "closed": len(chain.recurrent_classes),
             "periods": sorted(set(chain.periods)),
         },
-        "lumps_to": {"n_classes": lumping.n_states, "residual": lumping.residual},
+        **({} if chain.lag is None else {"lag": chain.lag}),
+        **({"hidden": True} if chain.hidden else {}),
     }
 
 
 def _table(report: cli.Report) -> Table:
-    n, r, classes = report["n_states"], report["rewards"], report["communicating_classes"]
-    start, absorbing, lumps = report["start"], report["absorbing"], report["lumps_to"]
+    n, start, lumps = report["n_states"], report["start"], report["lumps_to"]
     per_state = f"{report['n_transitions'] / n:.3g} per state"
-    bare = "" if r is not None else " (without rewards all states look the same)"
+    bare = "" if report["rewards"] is not None else " (without rewards all states look the same)"
+    hidden = " (hidden states of an HMM, without its emissions)" if "hidden" in report else ""
     return cli.sheet({
         "file": report["file"],
-        "states": f"{n:,}",
+        "states": f"{n:,}{hidden}",
         "transitions": f"{report['n_transitions']:,} ({per_state}), {'sparse' if report['sparse'] else 'dense'}",
+        **_action_line(report),
+        **({"lag": f"{report['lag']:g}"} if "lag" in report else {}),
         "start": f"{cli.listed(start['states'], start['n_states'])} ({start['from']})",
-        "reachable": f"{report['reachable_from_start']:,} states",
-        "rewards": "none" if r is None else f"{r['least']:g} to {r['most']:g}, {r['distinct']:,} distinct",
+        "rewards": _rewards_line(report),
         "labels": "none" if report["labels"] is None else cli.listed(report["labels"], n),
         **_companion_lines(report),
-        "absorbing": cli.listed(absorbing["states"], absorbing["n_states"]) or "none",
-        "classes": f"{classes['total']:,} communicating, {classes['closed']:,} closed, of period "
-        + cli.listed(classes["periods"]),
+        **_structure_lines(report),
         "lumps to": f"{lumps['n_classes']:,} of {n:,} states{bare}",
     })  # fmt: skip
 
 
+def _rewards_line(report: cli.Report) -> str:
+    """Return the range of the rewards, and which ones they are if there are several."""
+    r, of, several = report["rewards"], report["rewards_of"], len(report.get("reward_structures", ())) > 1
+    if r is None:
+        return "none"
+    line = f"{r['least']:g} to {r['most']:g}, {r['distinct']:,} distinct"
+    if r["least"] == r["most"]:
+        line = f"{r['least']:g} in every state, so they do not tell any states apart"
+    return f"{line} ({of}; choose others with --rewards)" if several else line
+
+
+def _action_line(report: cli.Report) -> dict[str, str]:
+    if "n_actions" not in report:
+        return {}
+    names = report["actions"]
+    shown = "without names" if names is None else cli.listed(names[: cli.SHOWN], len(names))
+    return {"actions": f"{report['n_actions']:,}: {shown}"}
+
+
+def _structure_lines(report: cli.Report) -> dict[str, str]:
+    """Return the lines about the structure of a chain."""
+    if "communicating_classes" not in report:
+        return {}
+    classes, absorbing = report["communicating_classes"], report["absorbing"]
+    return {
+        "reachable": f"{report['reachable_from_start']:,} states",
+        "absorbing": cli.listed(absorbing["states"], absorbing["n_states"]) or "none",
+        "classes": f"{classes['total']:,} communicating, {classes['closed']:,} closed, of period "
+        + cli.listed(classes["periods"]),
+    }
+
+
 def _companion_lines(report: cli.Report) -> dict[str, str]:
-    """Return the lines about the companions of a .tra file: propositions, variables, reward structures."""
+    """Return the lines about the propositions, variables and reward structures of a model."""
     propositions = [f"{name} ({count:,})" for name, count in report.get("propositions", {}).items()]
     found = {
         "propositions": cli.listed(propositions) + " states" if propositions else "",
         "variables": cli.listed(report.get("variables", [])),
-        "reward files": cli.listed(report.get("reward_structures", [])),
+        "reward structures": cli.listed(report.get("reward_structures", [])),
     }
     return {name: text for name, text in found.items() if text}

@@ -120,9 +120,8 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
     if model == "kinetic":
         fitted = kinetic_model(X, classes)
         small, residual = Model(fitted.transition, small.initial, small.rewards), fitted.residual
-    Y = MarkovChain(
-        small.transition, initial=small.initial, rewards=small.rewards if learned else how.rewards, labels=names
-    )
+    paid = small.rewards if learned else how.rewards
+    Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, labels=names, lag=X.lag)
     problem = Problem.make(X, Y, "reward" if learned else ground_cost(seen, X, Y), how.discount)
     found = CompressResult(Y, Exact(tol=how.tol).solve(problem), (), model, how.lag, classes, residual)
     if found.remark:

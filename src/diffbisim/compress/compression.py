@@ -42,6 +42,7 @@ from diffbisim.checks import (
     check_seconds,
     dense,
     finite_numbers,
+    refuse_given,
 )
 from diffbisim.compress.aggregation import How, kinetic
 from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
@@ -146,7 +147,7 @@ def compress(
         "nearest" searches all chains of this size, "aggregate" only those whose rows are averages over classes.
         "kinetic" is the chain of metastable sets that preserves their stationary distribution and slow rates (Hummer
         and Szabo, see :func:`diffbisim.aggregate`); it involves no search and needs no rewards, but one recurrent
-        class.
+        class. Arguments of the search are then refused, and nothing depends on `rng`.
     lag : int, default=1
         Number of steps of the target that correspond to one step of the small chain. No root of the kernel is taken.
     rewards : {"learn", "spread"} or array of shape (n_states,), default="learn"
@@ -154,7 +155,7 @@ def compress(
     cost : "reward" or array of shape (n_X, n_states), default="reward"
         Ground cost: |r(x) - r(y)|, or a table, which determines how the small states appear.
     target_rewards : array of shape (n_X,), default=None
-        Rewards of the target's states, if the target is a set of transitions.
+        Rewards of the target's states, instead of the target's own.
     unseen : default="error"
         For Transitions, how to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
     rng : int or Generator, default=0
@@ -230,6 +231,10 @@ class Options(NamedTuple):
     criterion: str = "discounted"
 
 
+#: Options of the search, which model="kinetic" does not have.
+SEARCHED = ("restarts", "max_steps", "time_limit", "starts", "executor", "callback", "checkpoint")
+
+
 def _compress(shared: "Shared", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
     """Compress to one size, using what is shared with other sizes."""
     if options.criterion != "discounted":
@@ -238,12 +243,19 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
             "1, e.g. 0.99, and compute distance(X, small.chain, criterion=...) afterwards"
         )
     X, k, (rewards, cost) = shared.chain, check_count(n_states, "n_states", 1), _given(shared.chain, n_states, options)
+    if k > X.n_states and rewards is None and cost is None:
+        raise InvalidArgument(
+            f"n_states is {k}, but the chain has {X.n_states} states and is itself the nearest chain; give at most "
+            f"n_states={X.n_states}"
+        )
     check_discount(discount)
     check_choice(options.model, "model", MODELS)
     check_callback(options.callback)
     restarts, max_steps = check_count(options.restarts, "restarts", 1), check_count(options.max_steps, "max_steps")
     clock = Clock(began, check_seconds(options.time_limit))
     if options.model == "kinetic":
+        given = {name: getattr(options, name) for name in SEARCHED}
+        refuse_given('model="kinetic" involves no search', Options._field_defaults, **given)
         return kinetic(X, k, How(discount, cost, rewards, None, options.lag, options.tol))
     if not isinstance(options.starts, Sequence):
         raise InvalidArgument(f"starts is a {type(options.starts).__name__}; give a list of MarkovChain")
@@ -266,7 +278,8 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     race = Race(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
     best, history = race.run(options.progress)
     small, learned = best.model, cost is None
-    Y = MarkovChain(small.transition, initial=small.initial, rewards=small.rewards if learned else rewards)
+    paid = small.rewards if learned else rewards
+    Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, lag=X.lag)
     problem = Problem.make(X, Y, "reward" if learned else cost, discount)
     classes = None if options.model == "nearest" or small.labels is None else small.labels[labels]
     certified = _certified(problem, best.table[labels], options.tol, clock)
@@ -338,9 +351,10 @@ def _chain(target: Any, rewards: Any, unseen: Unseen) -> MarkovChain:
         raise InvalidArgument(
             f"target is a {type(target).__name__}; give a MarkovChain or diffbisim.Transitions of observed steps"
         )
+    refuse_given("the target is a chain, whose rows are all known", {"unseen": "error"}, unseen=unseen)
     if rewards is None:
         return target
-    return MarkovChain(target.transition, initial=target.initial, rewards=rewards, labels=target.labels)
+    return MarkovChain.of(target, rewards=rewards)
 
 
 def _given(X: MarkovChain, k: int, options: Options) -> tuple[Array | None, Array | None]:

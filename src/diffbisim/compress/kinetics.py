@@ -65,11 +65,7 @@ BINDING = 1e5
 
 def lagged(chain: MarkovChain, lag: int) -> MarkovChain:
     """Return the chain observed every ``lag`` steps, with the kernel P^lag."""
-    if lag == 1:
-        return chain
-    P: Any = chain.transition
-    powers = np.linalg.matrix_power(P, lag) if isinstance(P, np.ndarray) else sparse.csr_array(P) ** lag
-    return MarkovChain(powers, initial=chain.initial, rewards=chain.rewards, labels=chain.labels)
+    return chain if lag == 1 else chain.at_lag(lag * (1 if chain.lag is None else chain.lag))
 
 
 # --- timescales --------------------------------------------------------------------------------------------

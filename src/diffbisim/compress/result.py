@@ -47,6 +47,7 @@ class CompressResult:
         Kind of model; see :func:`diffbisim.compress`.
     lag : int
         Number of steps of the target per step of the small chain. The distance is to the target observed at this lag.
+        (``chain.lag`` is this number times the target's own lag.)
     classes : array of shape (n_X,) or None
         The classes of states that the small states represent; None for the nearest chain.
     residual : float or None
@@ -95,20 +96,34 @@ class CompressResult:
 
     @lazy
     def timescales(self) -> tuple[float, float]:
-        """Slowest implied timescales -1/log|λ₂| of the target and of the small chain, in steps of the target.
+        """Slowest implied timescales -τ/log|λ₂| of the target and of the small chain, both with the lag τ.
 
-        λ₂ is the eigenvalue closest to 1 apart from the leading one, among the states that can be reached from the
-        start. A timescale is infinite if there are several recurrent classes, and NaN if the eigenvalues of a large
+        They are in steps of the target, or in the units of its own lag if that is known (a Markov state model). λ₂
+        is the eigenvalue closest to 1 apart from the leading one, among the states that can be reached from the start.
+        A timescale is infinite if there are several recurrent classes, and NaN if the eigenvalues of a large
         target were not found.
         """
-        return self.lag * slowest_timescale(self.distance.problem.x), self.lag * slowest_timescale(self.chain)
+        large, small = (slowest_timescale(chain) for chain in (self.distance.problem.x, self.chain))
+        return self._step * large, self._step * small
+
+    @property
+    def _step(self) -> float:
+        """Time that one step of the small chain takes."""
+        own = self.distance.problem.x.lag
+        return self.lag if own is None else own
+
+    @property
+    def _in_steps(self) -> tuple[float, float]:
+        """The slowest timescales in steps of the target."""
+        large, small = self.timescales
+        return self.lag * large / self._step, self.lag * small / self._step
 
     @lazy
     def implied_timescales(self) -> Array:
         """The ``n_states - 1`` slowest timescales of the target (first row) and the small chain, padded with zeros."""
         count = max(self.chain.n_states - 1, 1)
         both = [implied_timescales(chain, count) for chain in (self.distance.problem.x, self.chain)]
-        return self.lag * np.array(both)
+        return self._step * np.array(both)
 
     @lazy
     def averaged(self) -> MarkovChain:
@@ -119,7 +134,7 @@ class CompressResult:
         problem = self.distance.problem
         target = Target(problem.x, problem.discount, cost=problem.cost)  # the rewards, numbers or vectors, are known
         model = averaged(target, self.labels, self.chain.n_states)
-        return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards)
+        return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards, lag=problem.x.lag)
 
     @lazy
     def frozen(self) -> bool:
@@ -130,7 +145,7 @@ class CompressResult:
         """
         if self.chain.n_states == 1 or self.distance.lower <= 0:
             return False
-        large, small = self.timescales
+        large, small = self._in_steps
         if self._stays:
             return FROZEN <= large < np.inf
         return bool(large < np.inf and small >= FROZEN * max(large, 1.0))
@@ -152,7 +167,7 @@ class CompressResult:
         This is the case if it is frozen, if its slowest timescale is off by more than a quarter (for timescales of at
         least ten steps), or if it has fewer behaviors than states although the target is slow.
         """
-        k, (large, small) = self.chain.n_states, self.timescales
+        k, (large, small) = self.chain.n_states, self._in_steps
         if k == 1 or self.distance.lower <= 0 or not max(large, small) >= SLOW:
             return ""
         slow = f"the slowest timescale of the target is {_steps(large)}"
@@ -191,9 +206,9 @@ class CompressResult:
         write_built(path, "compression", meta, self.distance, arrays)
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Any]) -> "CompressResult":
+    def from_arrays(cls, arrays: dict[str, Any], verify: bool = False) -> "CompressResult":
         """Restore a result from the arrays of a file; older files contain only nearest chains."""
-        meta, found = read_built(arrays, "compression")
+        meta, found = read_built(arrays, "compression", verify)
         meta = {"model": "nearest", "lag": 1, **meta}
         model = entry(meta, "model", lambda name: name in MODELS, f"one of {', '.join(MODELS)}")
         lag = entry(meta, "lag", lambda count: is_count(count) and count > 0, "a positive count")

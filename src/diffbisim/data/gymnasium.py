@@ -23,7 +23,7 @@ import scipy.sparse as sp
 
 from diffbisim.chain import Transitions
 from diffbisim.checks import Floats, Integers, check_count, policy_table
-from diffbisim.errors import InvalidArgument, MissingExtra
+from diffbisim.errors import InvalidArgument, MissingExtra, warn_of_input
 from diffbisim.mdp import MDP
 from diffbisim.stochastic import Successors, as_generator
 
@@ -36,9 +36,17 @@ SPARSE = 64  # kernels with more states are sparse
 
 
 def from_env(env: Any) -> MDP:
-    """Convert the transition table of an environment to an MDP, with expected rewards (n, n_actions)."""
+    """Convert the transition table of an environment to an MDP, with expected rewards (n, n_actions).
+
+    Time limits are not part of an MDP. Other wrappers are not used, which a warning reports.
+    """
     sizes(env)
     inner = env.unwrapped
+    if wrappers := _wrappers(env):
+        warn_of_input(
+            f"{_name(env)}: the transition table is that of the environment without its wrappers "
+            f"{', '.join(wrappers)}, which may change observations, actions or rewards"
+        )
     if not hasattr(inner, "P"):
         raise InvalidArgument(
             f"{_name(env)} has no transition table (env.unwrapped.P); pass the environment itself to "
@@ -66,6 +74,15 @@ def from_env(env: Any) -> MDP:
         kernels.append(P if n > SPARSE else P.toarray())
     initial = getattr(inner, "initial_state_distrib", 0)
     return MDP(kernels, initial=initial if isinstance(initial, int) else np.asarray(initial), rewards=rewards)
+
+
+def _wrappers(env: Any) -> list[str]:
+    """Return the names of the wrappers of an environment, except for those that ``gymnasium.make`` adds."""
+    found = []
+    while env is not env.unwrapped:
+        found.append(type(env).__name__)
+        env = env.env
+    return [name for name in found if name not in ("TimeLimit", "OrderEnforcing", "PassiveEnvChecker")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,15 +80,16 @@ class Stream:
         self.ended = False  # whether an iterable is exhausted
         self._pending: InvalidData | None = None  # raised after the valid items before it have been used
         if isinstance(source, MarkovChain):
-            known: dict[str, Any] = {"initial": source.initial, "rewards": source.rewards, "labels": source.labels}
+            known: dict[str, Any] = source.__getstate__()
+            del known["transition"]
             n, self.fingerprint = source.n_states, _fingerprint(*_pieces(source))
         elif isinstance(source, Transitions):
-            known = {"initial": source._default_start(), "rewards": None, "labels": source.labels}
+            known = {"initial": source._default_start(), "labels": source.labels, "lag": source._known_lag}
             n, self.fingerprint = source.n_states, _fingerprint(source.states, source.next_states, source.weights)
         elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
             if n_states is None or isinstance(n_states, bool) or n_states < 1:
                 raise InvalidArgument(f"n_states is {n_states!r}; give the number of states of the stream")
-            known, n, self.fingerprint = {"initial": 0, "rewards": None, "labels": None}, int(n_states), 0
+            known, n, self.fingerprint = {"initial": 0}, int(n_states), 0
             self.items = iter(source)
         else:
             raise InvalidArgument(
@@ -98,6 +99,7 @@ class Stream:
             raise InvalidArgument(f"n_states is {n_states}, but the source has {n} states; omit it")
         given = {"initial": initial, "rewards": rewards, "labels": labels}
         known |= {name: value for name, value in given.items() if value is not None}
+        known |= {} if labels is None else {"hidden": False}  # the caller says which states are which
         #: A chain with self-loops only, which holds the number of states, initial distribution, rewards and labels.
         self.frame = MarkovChain(sparse.eye_array(n, format="csr"), **known)
 

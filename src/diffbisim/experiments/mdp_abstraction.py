@@ -120,7 +120,7 @@ def findings(outcome: Outcome) -> list[str]:
     said = [
         f"with {last} states the loss is {loss[OURS][last]:.0e}; with {', '.join(ahead) or 'no other number'} abstract "
         "loses less than the best candidate of every other method",
-        "most of that is due to k-medians by Q* among states with the same best action: "
+        "the best partitions were found by: "
         + ", ".join(f"{k} states: {method}" for k, method in summary(outcome)["winners"].items()),
     ]
     for row in outcome.bounds:

@@ -12,7 +12,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import entry, is_row, part, prefixed
 from diffbisim.io.npz import chain_arrays
-from diffbisim.io.results import fitting_chain, read_built, write_built
+from diffbisim.io.results import fitting_chain, outcome_of, read_built, write_built
 from diffbisim.results import DistanceResult, HasStatus, Status
 
 Array = NDArray[np.float64]
@@ -70,16 +70,16 @@ class FitResult(HasStatus):
         write_built(path, "fit", meta, self.distance, arrays)
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Any]) -> "FitResult":
-        """Rebuild a saved result from the arrays of its file; ``model`` is None."""
-        meta, found = read_built(arrays, "fit")
+    def from_arrays(cls, arrays: dict[str, Any], verify: bool = False) -> "FitResult":
+        """Rebuild a saved result from the arrays of its file; ``model`` is None. See `diffbisim.load` for `verify`."""
+        meta, found = read_built(arrays, "fit", verify)
         chain, parameters = fitting_chain(arrays, found), part(arrays, "parameters.")
         for name, values in parameters.items():
             if not np.isfinite(values).all():
                 raise InvalidData(f"array 'parameters.{name}' has entries that are not finite; the file is damaged")
-        outcome = entry(meta, "outcome", lambda name: name in Status.__members__, "how a fit can end")
+        outcome = outcome_of(meta, found)
         work = entry(meta, "work", is_row, "counts by name")
-        return cls(chain, found, parameters, None, Status[outcome], tuple(meta["history"]), work)
+        return cls(chain, found, parameters, None, outcome, tuple(meta["history"]), work)
 
     def __repr__(self) -> str:
         d = self.distance

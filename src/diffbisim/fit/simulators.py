@@ -127,6 +127,8 @@ def fit_simulator(
     data = Steps.of(paths)
     if isinstance(simulate, LinearGaussian):
         simulate, start = _with_coefficients(simulate, data)
+    if start is None:
+        raise InvalidArgument("start is missing; give the initial parameters of the simulator, such as start=[1.0]")
     first = np.atleast_1d(np.asarray(start, dtype=np.float64))
     first = finite_numbers(first, (first.size,), name="start", per="parameter", error=InvalidArgument)
     check_count(splits, "splits", 2)

@@ -38,6 +38,7 @@ import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats
+from diffbisim.cost import HIDDEN
 from diffbisim.errors import InvalidData, warn
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.mdp import MDP
@@ -141,6 +142,8 @@ def observations(expert: Any) -> Transitions:
 
 def _on_states_of(mdp: MDP, chain: MarkovChain) -> MarkovChain:
     """Return the chain, with the labels of the MDP, if its states match by label or by number."""
+    if chain.hidden:
+        raise InvalidData(f"expert has hidden states, {HIDDEN}")
     if chain.labels is not None and mdp.labels is not None:
         outside = ~np.isin(np.arange(chain.n_states), [chain.index(k) for k in set(mdp.labels) & set(chain.labels)])
         if (visited := outside & (chain.occupancy(0.5) > 0)).any():
@@ -156,7 +159,9 @@ def _on_states_of(mdp: MDP, chain: MarkovChain) -> MarkovChain:
             f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or label the states of "
             f"both, or {OTHER_SPACE}"
         )
-    return MarkovChain._trusted(chain.transition, chain.initial, chain.rewards, mdp.labels) if mdp.labels else chain
+    if mdp.labels is None:
+        return chain
+    return MarkovChain._trusted(chain.transition, chain.initial, chain.rewards, mdp.labels, like=chain)
 
 
 def _renumbered(data: Transitions, mdp: MDP) -> Transitions:

@@ -22,6 +22,7 @@ The loop is optimize/loop.py; the objective is in objective.py and the steps in 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from diffbisim.data.gymnasium import first_states, has_numbers, is_env, sizes
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.control.cells import on_cells
 from diffbisim.imitate.control.learning import Control, ControlResult, Lesson, track
+from diffbisim.imitate.control.learning import Rounds as ControlRounds
 from diffbisim.imitate.environment import Model, Sampling, explore
 from diffbisim.imitate.expert import (
     expert_chain,
@@ -50,7 +52,7 @@ from diffbisim.imitate.objective import DISCOUNTED, PolicyObjective, Task
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.imitate.updates import PolicyRun, Update, make_update
 from diffbisim.mdp import MDP
-from diffbisim.optimize.checkpoint import Session
+from diffbisim.optimize.checkpoint import Checkpoint, Session
 from diffbisim.optimize.loop import Callback, Run, Watch
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
@@ -110,7 +112,8 @@ def imitate(
     policy : array of shape (n_states, n_actions) or torch.nn.Module, default=None
         Initial policy; None means uniform. A module maps state numbers, or the rows of `features`, to logits, and is
         trained in place. For Box observations, the method: "tracking" (default) or "markov", on cells
-        (docs/control.md); `cost`, `update` and related options are then fixed.
+        (docs/control.md). Then only `discount`, `rng`, `features`, `sampling`, `callback`, `progress` and `checkpoint`
+        apply, the last three to rounds; other options are refused.
     features : array of shape (n_states, k), default=None
         Inputs of a module as policy. For Box observations, the observed features of the expert: columns, or a function
         from (n, d) to (n, k).
@@ -160,7 +163,8 @@ def imitate(
     if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
         raise InvalidArgument(f"tol is {tol!r} and max_iterations is {max_iterations!r}; both must be positive")
     question = Question(criterion, horizon, weights, terminal)
-    if simplest:
+    question._check()
+    if simplest and not (is_env(mdp) and has_numbers(mdp)):
         expert = _data_for_simplest(expert, policy, question)
     watch = Watch(max_iterations, callback, progress, checkpoint, every)
     asked = Request(
@@ -168,10 +172,16 @@ def imitate(
         attainable, as_generator(rng), policy, features, question,
     )  # fmt: skip
     if is_env(mdp) and has_numbers(mdp):
-        return in_box(mdp, asked, sampling)
+        given = {"cost": cost, "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
+                 "update": update, "attainable": attainable, "max_iterations": max_iterations, "tol": tol,
+                 "solver": solver, "simplest": simplest, "every": every}  # fmt: skip
+        refuse_for_box(given)
+        return in_box(mdp, asked, sampling, watch)
     if isinstance(sampling, Control):
         raise InvalidArgument("sampling is a Control, which needs an environment with Box observations; pass Sampling")
     if isinstance(mdp, MDP):
+        if sampling is not None:
+            raise InvalidArgument("sampling is given, but mdp is a known MDP, which is not sampled; leave sampling out")
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
         if not question.is_usual:
@@ -231,6 +241,11 @@ class Request:
 def finished(run: Run, status: Status) -> ImitationResult:
     """Return the closest policy with its exact distance."""
     objective: Any = run.objective
+    update: Any = run.update
+    ended = status not in (Status.REACHED, Status.INTERRUPTED)
+    if ended and update.update.compares and objective.take_simple():
+        best = objective.closest.result
+        status = Status.REACHED if best.upper <= run.tol * (best.problem.scale or 1.0) else status
     distance = objective.certify()
     return ImitationResult(objective.closest.policy, distance, tuple(run.history), objective.task.mdp, status)
 
@@ -275,7 +290,19 @@ def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -
         return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
 
 
-def in_box(env: Any, asked: Request, sampling: Any) -> ControlResult:
+def refuse_for_box(given: Mapping[str, Any]) -> None:
+    """Raise if an option is given that has no meaning for Box observations."""
+    defaults = inspect.signature(imitate).parameters
+    for name, value in given.items():
+        usual = defaults[name].default
+        if value is not usual and (type(value) is not type(usual) or value != usual):
+            raise InvalidArgument(
+                f"{name} is given, but mdp has Box observations, for which it is fixed: the method follows recorded "
+                f"paths in rounds; leave {name} out, and see sampling=diffbisim.imitate.control.Control(...)"
+            )
+
+
+def in_box(env: Any, asked: Request, sampling: Any, watch: Watch) -> ControlResult:
     """Imitate in an environment with Box observations, by tracking or on cells."""
     method = "tracking" if asked.policy is None else asked.policy
     if method not in ("tracking", "markov"):
@@ -286,14 +313,20 @@ def in_box(env: Any, asked: Request, sampling: Any) -> ControlResult:
             "sampling=diffbisim.imitate.control.Control(...)"
         )
     lesson = Lesson.of(env, asked.expert, asked.features, sampling or Control(), asked.discount, asked.rng)
+    rounds = ControlRounds(watch.callback, watch.progress, None if watch.checkpoint is None else Checkpoint(
+        watch.checkpoint, "imitate", {
+            "environment": _box_facts(env), "demonstrations": [*lesson.shown.paths, list(lesson.shown.ended)],
+            "discount": asked.discount, "policy": method, "features": asked.features, "sampling": lesson.options,
+            "rng": lesson.rng,
+        }))  # fmt: skip
     if method == "tracking":
-        return track(lesson)
+        return track(lesson, rounds)
 
     def solve(mdp: MDP, expert: MarkovChain, cost: Floats, discount: float) -> ImitationResult:
         tabular = replace(asked, expert=expert, cost=cost, discount=discount, policy=None, features=None, tol=1e-2)
         return in_mdp(mdp, tabular, Watch(CELL_ITERATIONS, None, False, None, 1))
 
-    return on_cells(lesson, solve)
+    return on_cells(lesson, solve, rounds)
 
 
 class Rounds:
@@ -361,6 +394,13 @@ def _environment_facts(env: Any) -> list[Any]:
     inner, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
     named = [getattr(spec, "id", None), getattr(spec, "kwargs", None)]
     return [type(inner), named, sizes(env), getattr(inner, "P", None), getattr(inner, "mdp", None)]
+
+
+def _box_facts(env: Any) -> list[Any]:
+    """Return what identifies an environment with Box observations: class, name, options and spaces."""
+    inner, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
+    named = [getattr(spec, "id", None), getattr(spec, "kwargs", None)]
+    return [type(inner), named, str(env.observation_space), str(env.action_space)]
 
 
 def _data_for_simplest(expert: Any, policy: Any, question: Question) -> Transitions:

@@ -4,10 +4,13 @@
 
 Every solve starts from the last solution. By default its gap is three digits below the distance, so that its error does
 not mislead steps near the minimum; a given solver uses its own tolerance, and the final policy is certified with the
-exact solver. Intermediate distances of large problems are computed only for reachable pairs, to four digits of the
-distance or 1e-5 of the largest cost, whichever is smaller; the final one covers all pairs. Each solution also gives the
-implicit reward r(s,s') (result.py) and the advantage of every action, A(s,a) = Σ_s' P(s'|s,a) r(s,s'). With ρ the
-expected visits to the learner's states, the derivative is
+exact solver. A solver that samples (SOMCOT) only provides the reward: every policy is judged by its exact distance, and
+so are the rows of the history, because the least of many estimates is the one with the luckiest noise.
+
+Intermediate distances of large problems are computed only for reachable pairs, to four digits of the distance or 1e-5
+of the largest cost, whichever is smaller; the final one covers all pairs. Each solution also gives the implicit reward
+r(s,s') (result.py) and the advantage of every action, A(s,a) = Σ_s' P(s'|s,a) r(s,s'). With ρ the expected visits to
+the learner's states, the derivative is
 
     ∂d/∂π(a|s) = -ρ(s) A(s,a),
 
@@ -25,11 +28,12 @@ from typing import Any, NamedTuple
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.distance import make_solver, solve
-from diffbisim.imitate.learner import Evaluation, Learner
+from diffbisim.imitate.learner import Evaluation, Learner, TabularLearner
 from diffbisim.imitate.result import reward_and_visits
+from diffbisim.imitate.simple import simple_policies
 from diffbisim.mdp import MDP
 from diffbisim.planning import action_values
-from diffbisim.problem import Problem
+from diffbisim.problem import Problem, lazy
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
@@ -81,6 +85,7 @@ class PolicyObjective:
         self.task, self.learner = task, learner
         self.solver = None if solver is None else make_solver(solver)
         self.last: DistanceResult | None = None
+        self.judged: DistanceResult | None = None  # the last exact distance, if the solver samples
         self._best: BestPolicy | None = None
 
     @property
@@ -93,14 +98,25 @@ class PolicyObjective:
         """Return distance, reward and advantage of the current policy."""
         pi, mdp = self.learner.table(), self.task.mdp
         problem = self.task.problem(pi)
-        result: DistanceResult = solve(problem, self._solver(problem), self.last)
-        self.last = result
-        if self._best is None or result.value < self._best.result.value:
+        found: DistanceResult = solve(problem, self._solver(problem), self.last)
+        self.last, result = found, found
+        if self._samples:
+            result = self.judged = self._exact(problem, self.judged, False).solve(problem, warm=self.judged)
+        if self._best is None or self._value(result) < self._value(self._best.result):
             self._best = BestPolicy(result, pi, self.learner.snapshot())
-        reward, visits = reward_and_visits(result, everywhere=not self._is_large(problem))
+        reward, visits = reward_and_visits(found, everywhere=not self._is_large(problem))
         A = action_values(mdp, reward)
         A -= (pi * A).sum(axis=1, keepdims=True)  # removes rounding error; the mean is zero in exact arithmetic
         return Evaluation(pi, result, reward, A, visits)
+
+    @property
+    def _samples(self) -> bool:
+        """Whether distances are estimates, without bounds that could tell which policy is closest."""
+        return self.solver is not None and bool(self.solver.samples)
+
+    def _value(self, result: DistanceResult) -> float:
+        """Return what policies are judged by; with a given solver an upper bound, because its gap may be wide."""
+        return result.value if self.solver is None or self._samples else result.upper
 
     def _solver(self, problem: Any) -> Any:
         """Return the given solver, or the exact one with a gap three digits below the last distance."""
@@ -120,21 +136,42 @@ class PolicyObjective:
     def best(self) -> Any:
         return None if self._best is None else self._best.snapshot
 
+    @lazy
+    def simple(self) -> BestPolicy | None:
+        """The closest of the simple policies (simple.py) by its exact distance; None if the policy is not a table."""
+        if not self.learner.is_table:
+            return None
+        found = []
+        for policy in simple_policies(self.task.expert, self.task.mdp):
+            learner = TabularLearner(policy)
+            problem = self.task.problem(learner.table())
+            result = self._exact(problem, None, self._is_large(problem)).solve(problem)
+            found.append(BestPolicy(result, learner.table(), learner.snapshot()))
+        return min(found, key=lambda one: one.result.value)
+
+    def take_simple(self) -> bool:
+        """Keep the closest of the simple policies if it is closer than the best so far; return whether it is."""
+        if self.simple is None or self.simple.result.upper >= self._value(self.closest.result):
+            return False
+        self._best = self.simple
+        return True
+
     def certify(self) -> DistanceResult:
         """Set the learner to the closest policy and return its exact distance."""
         self.learner.restore(self.closest.snapshot)
         best = self.closest.result
         if self._is_large(best.problem):
             return self._exact(best.problem, best, rough=False).solve(best.problem, warm=best)
-        return best if self.solver is None else Exact().solve(best.problem)
+        return best if self.solver is None or self._samples else Exact().solve(best.problem)
 
     def state(self) -> dict[str, Any]:
         result, policy, snapshot = self.closest
         return {
-            "last": self.last, "best": None if result is self.last else result, "policy": policy, "snapshot": snapshot
+            "last": self.last, "judged": self.judged, "best": None if result is self.last else result,
+            "policy": policy, "snapshot": snapshot,
         }  # fmt: skip
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        self.last = state["last"]
+        self.last, self.judged = state["last"], state["judged"]
         result: Any = self.last if state["best"] is None else state["best"]
         self._best = BestPolicy(result, state["policy"], state["snapshot"])

@@ -24,9 +24,9 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, dense, policy_table
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult
-from diffbisim.io.arrays import entry, part, prefixed
+from diffbisim.io.arrays import part, prefixed
 from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.io.results import read_built, write_built
+from diffbisim.io.results import outcome_of, read_built, write_built
 from diffbisim.mdp import MDP
 from diffbisim.names import Labels
 from diffbisim.problem import lazy
@@ -84,10 +84,10 @@ class ImitationResult(HasStatus):
         write_built(path, "imitation", meta, self.distance, arrays)
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Any]) -> ImitationResult:
-        """Rebuild a saved result from the arrays of its file."""
-        meta, distance = read_built(arrays, "imitation")
-        outcome = entry(meta, "outcome", lambda name: name in Status.__members__, "how a run can end")
+    def from_arrays(cls, arrays: dict[str, Any], verify: bool = False) -> ImitationResult:
+        """Rebuild a saved result from the arrays of its file; see `diffbisim.load` for `verify`."""
+        meta, distance = read_built(arrays, "imitation", verify)
+        outcome = outcome_of(meta, distance)
         table = arrays.get("policy", np.empty(0))
         if table.ndim != 2 or table.dtype != np.float64:
             raise InvalidData(f"array 'policy' has shape {table.shape}; expected (n_states, n_actions) probabilities")
@@ -106,7 +106,7 @@ class ImitationResult(HasStatus):
             raise InvalidData(
                 f"the MDP has {mdp.n_states} states, the learner {distance.problem.y.n_states}; the file is damaged"
             )
-        return cls(table, distance, tuple(meta["history"]), mdp, Status[outcome])
+        return cls(table, distance, tuple(meta["history"]), mdp, outcome)
 
     def __repr__(self) -> str:
         n, k = self.policy.shape

@@ -12,7 +12,7 @@ against a stochastic expert "best-response" cycles. ``BestResponse(printed_sign=
 printed in the paper, which drives the policy away from the expert.
 
 A natural run that has settled above zero restarts at its best policy, with more cuts and a fraction of random actions,
-and ends if none of these restarts improves.
+and ends if none of these restarts improves. If a simple policy is closer (simple.py), the run continues from there.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ class Update(ABC):
 
     def settled(self, run: PolicyRun, goal: float) -> bool:
         """Return whether nothing is left to gain for a run that accepts the distance `goal`."""
+        return False
+
+    @property
+    def compares(self) -> bool:
+        """Whether the result is compared with simple policies (simple.py)."""
         return False
 
 
@@ -137,6 +142,13 @@ class PolicyRun(Resumable):
         self.trial, self.since, self.mark = self.trial + 1, self.iteration, result.value
         return True
 
+    def try_simple(self) -> bool:
+        """Restart at the closest of the simple policies if it is closer than the best; return whether it is."""
+        if not self.objective.take_simple():
+            return False
+        self.trial = 0
+        return self.try_again()
+
     def state(self) -> dict[str, Any]:
         return {**super().state(), "rng": self.rng}
 
@@ -184,7 +196,11 @@ class Natural(Update):
         failed = run.retrying and run.iteration >= run.since + TRIAL
         if not failed and run.rule.delta > max(0.1 * goal, SETTLED * run.rule.best):
             return False
-        return not (self.natural and run.try_again())
+        return not (self.natural and (run.try_again() or run.try_simple()))
+
+    @property
+    def compares(self) -> bool:
+        return self.natural
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,19 @@ from diffbisim.io import limits
 __all__ = ["limits", "load"]
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, *, verify: bool = False) -> Any:
     """Load a saved result or timed chain.
+
+    Bounds in a file are not trusted but verified: by one sweep over the table of a converged result of the exact solver
+    (about as much work as an iteration), by solving again from the table otherwise. If a sweep has more than 4,000,000
+    cells (transitions of X times transitions of Y) this is left out by default. ``lower`` and ``upper`` are then the
+    bounds that hold for all problems with these costs, and ``status`` says so.
 
     Parameters
     ----------
     path : str or Path
+    verify : bool, default=False
+        Whether to verify the bounds of large problems too.
 
     Returns
     -------
@@ -33,21 +40,23 @@ def load(path: str | Path) -> Any:
         The saved object. A distance can be passed as ``warm=`` to a new solve. A fit has its parameters, but not its
         torch module.
     """
+    from diffbisim.checks import check_flag
     from diffbisim.io.results import opened, result_from_arrays
 
+    check_flag(verify, "verify")
     with opened(path) as arrays:
         if "fit" in arrays:
             from diffbisim.fit.result import FitResult
 
-            return FitResult.from_arrays(arrays)
+            return FitResult.from_arrays(arrays, verify)
         if "compression" in arrays:
             from diffbisim.compress.result import CompressResult
 
-            return CompressResult.from_arrays(arrays)
+            return CompressResult.from_arrays(arrays, verify)
         if "imitation" in arrays:
             from diffbisim.imitate.result import ImitationResult
 
-            return ImitationResult.from_arrays(arrays)
+            return ImitationResult.from_arrays(arrays, verify)
         if "abstraction" in arrays:
             from diffbisim.abstract.result import AbstractionResult
 
@@ -57,4 +66,4 @@ def load(path: str | Path) -> Any:
 
             check_version(arrays)
             return timed_from_arrays(arrays)
-        return result_from_arrays(arrays)
+        return result_from_arrays(arrays, verify)

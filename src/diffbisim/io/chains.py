@@ -11,18 +11,18 @@ Invalid files raise `InvalidData` with the file, line, text and remedy. Files ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Literal
 
-from diffbisim.chain import MarkovChain, Unseen
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.chain import MarkovChain, Unseen, check_unseen
+from diffbisim.errors import InvalidArgument, InvalidData, warn_of_input
 from diffbisim.io.files import extension, within_memory
 from diffbisim.io.logs import LOGS, read_events
 from diffbisim.io.npz import read_npz, write_npz
+from diffbisim.io.prism import describe, read_prism, write_prism
 from diffbisim.io.prism import read_mdp as read_tra_mdp
 from diffbisim.io.prism import read_model as read_tra_model
-from diffbisim.io.prism import read_prism, write_prism
 from diffbisim.io.storm import MODELS, read_storm
 from diffbisim.io.tables import read_csv, read_observations, write_csv
 from diffbisim.mdp import MDP
@@ -54,15 +54,21 @@ def read_chain(
     initial, rewards : as for :class:`MarkovChain`, default=None
         Override those in the file.
     unseen : as for :meth:`MarkovChain.from_transitions`, default="error"
-        How to treat states without outgoing transitions.
+        How to treat states without outgoing transitions; a chain in an .npz file has none.
     constants : str or mapping, default=None
         Constants of a program that stormpy builds (.pm, .prism, .jani), such as "N=16,p=0.5".
 
     Returns
     -------
     chain : MarkovChain
+
+    Warns
+    -----
+    InputWarning
+        If a part of the file is not used, such as the propositions of a model; docs/data-formats.md lists what is used.
     """
     kind = _format(path, format)
+    check_constants(path, constants)
     if kind == "storm":
         model = read_storm(path, constants)
         if not model.is_chain:
@@ -71,6 +77,7 @@ def read_chain(
     if kind == "log":
         return read_events(path, states=None).chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[no-any-return]
     read: Callable[..., MarkovChain] = {"npz": read_npz, "prism": read_prism, "csv": read_csv}[kind]
+    check_unseen(unseen)
     options = {} if kind == "npz" else {"unseen": unseen}
     return read(path, initial=initial, rewards=rewards, **options)
 
@@ -102,6 +109,7 @@ def read_mdp(
     """
     if extension(path) in MODELS:
         return MDP.of(read_storm(path, constants), initial=initial, rewards=rewards, unseen=unseen)
+    check_constants(path, constants)
     return read_tra_mdp(path, initial=initial, rewards=rewards, unseen=unseen)
 
 
@@ -112,13 +120,31 @@ def read_model(
     """Read a file of PRISM or Storm: an MDP if a state has several choices, else a chain."""
     if extension(path) in MODELS:
         return as_chain(read_storm(path, constants), rewards=rewards, unseen=unseen)
+    check_constants(path, constants)
     return read_tra_model(path, rewards=rewards, unseen=unseen)
+
+
+def describe_model(path: str | Path, constants: Any = None) -> dict[str, Any]:
+    """Summarize what a model of PRISM or Storm contains apart from its transitions; {} for other files."""
+    if extension(path) == ".tra":
+        return describe(path)
+    if extension(path) not in MODELS:
+        return {}
+    model = read_storm(path, constants)
+    names = list(model.rewards or {})
+    return {
+        "propositions": {name: int(states.size) for name, states in (model.propositions or {}).items()},
+        "variables": [],
+        "reward_structures": names,
+        "reward_names": names,
+    }
 
 
 @within_memory
 def read_transitions(
     path: str | Path, *, states: Any = None, id: Any = None, time: Any = None, state: Any = None, gap: Any = None,
-    group: Any = None, missing: str = "error",
+    group: Any = None, missing: str = "error", end: Hashable = "auto", every: Any = None, cluster: Any = None,
+    strata: Any = None, duplicates: str = "warn",
 ) -> Any:  # fmt: skip
     """Read observed transitions from a table of transitions, trajectories or events.
 
@@ -129,8 +155,11 @@ def read_transitions(
         .feather), or an XES log (.xes, .xes.gz).
     states : int or list, default=None
         The number of states, or their labels, as for :meth:`MarkovChain.from_transitions`.
-    id, time, state, gap, group, missing : as for :meth:`Transitions.from_frame`
+    id, time, state, gap, group, missing, every, cluster, strata, duplicates : as for :meth:`Transitions.from_frame`
         For tables of events, which need ``state``; an XES log needs none of them.
+    end : hashable or None, default="auto"
+        Name of the absorbing state in which sequences end, as for :meth:`Transitions.from_frame`. "auto" is None for
+        a table of trajectories, as for :meth:`Transitions.from_trajectories`.
 
     Returns
     -------
@@ -138,11 +167,13 @@ def read_transitions(
     """
     if state is not None or extension(path) in LOGS:
         return read_events(
-            path, id=id, time=time, state=state, gap=gap, group=group, missing=missing, states=states
+            path, id=id, time=time, state=state, gap=gap, group=group, missing=missing, states=states, end=end,
+            every=every, cluster=cluster, strata=strata, duplicates=duplicates,
         )  # fmt: skip
-    if not (id is None and time is None and gap is None and group is None):
+    columns = (id, time, gap, group, every, cluster, strata)
+    if any(name is not None for name in columns) or missing != "error" or duplicates != "warn":
         raise InvalidArgument(f"{path}: state is not given; name the column with the states")
-    return read_observations(path, states)
+    return read_observations(path, states, None if isinstance(end, str) and end == "auto" else end)
 
 
 def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str | None = None) -> None:
@@ -157,6 +188,11 @@ def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str |
         distribution; .csv and .tsv the kernel only.
     format : {"csv", "npz", "prism"}, default=None
         By default determined by the extension.
+
+    Warns
+    -----
+    InputWarning
+        If the format cannot store a part of the chain: rewards, labels, lag, initial distribution.
     """
     kind = _format(path, format)
     if isinstance(chain, TimedChain) and kind == "npz":
@@ -173,6 +209,27 @@ def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str |
     if write is None or extension(path) != Path(path).suffix.lower():
         raise InvalidArgument(f"{path}: chains can be written as .csv, .tsv, .npz or .tra")
     write(chain, path)
+    if missing := not_stored(chain, kind):
+        warn_of_input(f"{path} cannot store the {' and the '.join(missing)}; write .npz instead")
+
+
+def not_stored(chain: MarkovChain, kind: str) -> list[str]:
+    """Return what a format ("csv", "npz", "prism") cannot store of a chain."""
+    if kind == "npz":
+        return []
+    parts = ("rewards",) if kind == "csv" else ("labels",)
+    missing = [name for name in parts if getattr(chain, name) is not None]
+    missing += [] if chain.lag in (None, 1) else ["lag"]
+    missing += ["mark of hidden states"] if chain.hidden else []
+    return [*missing, "start"] if kind == "csv" and chain.initial[0] != 1.0 else missing
+
+
+def check_constants(path: str | Path, constants: Any) -> None:
+    """Raise if constants are given for a file that has none."""
+    if constants is not None and extension(path) not in MODELS:
+        raise InvalidArgument(
+            f"{path}: constants is for programs that stormpy builds (.pm, .nm, .prism, .jani); omit it"
+        )
 
 
 def _format(path: str | Path, format: str | None) -> str:

@@ -36,11 +36,18 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
     """Read the events in a file as Transitions, or a dict of them with ``group``; see `Transitions.from_frame`.
 
     In an XES log the id is the trace; ``state`` and ``time`` are attributes of the events (by default concept:name, and
-    time:timestamp if there is a ``gap``), and ``group`` is an attribute of the traces.
+    time:timestamp if there is a ``gap`` or ``every``), and ``group`` is an attribute of the traces.
     """
     path, kind, group = Path(path), extension(path), options.get("group")
+    others = [options[name] for name in ("cluster", "strata") if options.get(name) is not None]
     if kind == ".xes":
-        time = "time:timestamp" if time is None and options.get("gap") is not None else time
+        if id is not None or others:
+            what = "id" if id is not None else "cluster and strata"
+            raise InvalidArgument(
+                f"{path}: {what} cannot be chosen for an XES log, whose sequences are its traces; omit it"
+            )
+        timed = options.get("gap") is not None or options.get("every") not in (None, "event")
+        time = "time:timestamp" if time is None and timed else time
         log = _read_xes(path, {"state": state or ACTIVITY, "time": time}, group)
         id, time, state = "trace", time and "time", "state"
         options |= {"group": group and "group"}
@@ -50,9 +57,9 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
     elif kind in OTHERS:
         raise InvalidData(f"{path}: {kind} files are not supported; save the table as .csv, .tsv, .parquet or .arrow")
     elif kind in ARROW:
-        table = _read_arrow(path, [name for name in (id, time, state, group) if name is not None])
+        table = _read_arrow(path, list(dict.fromkeys(n for n in (id, time, state, group, *others) if n is not None)))
     else:
-        table = _read_csv(path, {name for name in (id, state, group) if name is not None}, time)
+        table = _read_csv(path, {name for name in (id, state, group, *others) if name is not None}, time)
     try:
         return Transitions.from_frame(table, id=id, time=time, state=state, **options)
     except InvalidData as error:

@@ -2,6 +2,7 @@
 
 transition              (n, n), or data, indices, indptr of its CSR form
 initial, rewards        (n,); rewards also (n, d)
+lag, hidden             numbers, if the lag is known, and if the states are those of an HMM
 labels                  JSON as UTF-8 bytes; floats and tuples, which JSON cannot represent exactly, are tagged:
                         1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
 
@@ -18,11 +19,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidData
+from diffbisim.checks import check_lag
+from diffbisim.errors import InvalidData, warn_of_input
 from diffbisim.io import limits
 from diffbisim.io.arrays import json_array, numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
 from diffbisim.mdp import MDP
+from diffbisim.names import few
 from diffbisim.timed import TimedChain
 
 VERSION = 1
@@ -38,7 +41,22 @@ def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
         parts["rewards"] = chain.rewards
     if chain.labels is not None:
         parts["labels"] = label_array(chain.labels)
-    return parts
+    return parts | _marks(chain)
+
+
+def _marks(chain: MarkovChain | TimedChain) -> dict[str, Any]:
+    """Return the lag and the mark of hidden states as arrays, where they are set."""
+    lag = {} if chain.lag is None else {"lag": np.array(chain.lag)}
+    return lag | ({"hidden": np.array(True)} if chain.hidden else {})
+
+
+def _marks_from_arrays(parts: dict[str, Any]) -> dict[str, Any]:
+    """Read the lag and the mark of hidden states."""
+    lag = parts.get("lag")
+    return {
+        "lag": lag.item() if lag is not None and lag.size == 1 else lag,
+        "hidden": bool(numbers(parts, "hidden", (), np.bool_)) if "hidden" in parts else False,
+    }
 
 
 def label_array(labels: Sequence[Hashable]) -> Any:
@@ -63,6 +81,7 @@ def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: An
         initial=_required(parts, "initial") if initial is None else initial,
         rewards=parts.get("rewards") if rewards is None else rewards,
         labels=labels_from_array(parts, "labels"),
+        **_marks_from_arrays(parts),
     )
 
 
@@ -74,6 +93,7 @@ def write_npz(chain: MarkovChain | TimedChain, path: str | Path) -> None:
 
 
 ARCHIVE = "chain archive", "write it with write_chain"
+KNOWN = {"transition", *CSR, "initial", "rewards", "labels", "lag", "hidden", "diffbisim"}
 
 
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
@@ -83,7 +103,15 @@ def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> M
         check_version(parts)
         if "sizes" in parts:
             raise InvalidData("it contains a TimedChain; read it with diffbisim.load(path)")
-        return chain_from_arrays(parts, initial=initial, rewards=rewards)
+        return _remarked(path, parts, chain_from_arrays(parts, initial=initial, rewards=rewards))
+
+
+def _remarked(path: str | Path, parts: dict[str, Any], chain: MarkovChain) -> MarkovChain:
+    """Return the chain, with a warning of arrays in its file that are not part of a chain."""
+    if unknown := sorted(parts.keys() - KNOWN):
+        warn_of_input(f"{path}: its arrays {few(unknown)} are not part of a chain, and not used; docs/data-formats.md "
+                      "has the names of arrays")  # fmt: skip
+    return chain
 
 
 def read_process(path: str | Path) -> MarkovChain | TimedChain:
@@ -91,7 +119,8 @@ def read_process(path: str | Path) -> MarkovChain | TimedChain:
     parts = read_archive(path, *ARCHIVE)
     with refusing(path, *ARCHIVE):
         check_version(parts)
-        return process_from_arrays(parts)
+        found = process_from_arrays(parts)
+        return found if isinstance(found, TimedChain) else _remarked(path, parts, found)
 
 
 def check_version(parts: dict[str, Any]) -> None:
@@ -214,7 +243,7 @@ def timed_arrays(chain: TimedChain) -> dict[str, Any]:
         arrays["rewards"] = np.concatenate([r if vectors else r.reshape(len(r), -1) for r in chain.rewards])
     if chain.labels is not None:
         arrays["labels"] = label_array([label for part in chain.labels for label in part])
-    return arrays
+    return arrays | _marks(chain)
 
 
 def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
@@ -242,7 +271,10 @@ def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
     if names is not None and len(names) != rows[-1]:
         raise InvalidData(f"labels has {len(names):,} entries for {rows[-1]:,} states")
     labels = None if names is None else [names[rows[t] : rows[t + 1]] for t in range(times)]
-    return TimedChain(kernels, initial=_required(parts, "initial"), rewards=rewards, labels=labels)
+    chain = TimedChain(kernels, initial=_required(parts, "initial"), rewards=rewards, labels=labels)
+    marks = _marks_from_arrays(parts)
+    chain._set(lag=check_lag(marks["lag"]), hidden=marks["hidden"])
+    return chain
 
 
 def process_from_arrays(parts: dict[str, Any]) -> MarkovChain | TimedChain:

@@ -45,6 +45,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers
 from diffbisim.counting import MOST_FILLED
 from diffbisim.errors import InvalidData
+from diffbisim.explicit import OWN_PROPOSITIONS, remark_on_actions, remark_on_rewards
 from diffbisim.io import limits
 from diffbisim.io.files import broken, open_text, replacing, within_memory
 from diffbisim.io.tables import Table, chain_of_edges, check_rows, check_states, is_integer
@@ -53,7 +54,6 @@ from diffbisim.mdp import MDP
 REWARDS = r"(?P<number>\d*)\.(?P<kind>srew|rews|rew|trew|rewt)"
 STORM_REWARDS = r"(\.(?P<name>[^.]+))?\.(?P<kind>state|trans)\.rew"
 STATE_KINDS = ("srew", "rews", "rew", "state")  # the other kinds are transition rewards
-OWN_PROPOSITIONS = ("init", "deadlock")  # present in every model of PRISM
 COUNTS = {2: '"states transitions"', 3: '"states choices transitions"'}  # the first line
 CHAIN = ("source", "target", "probability")
 CHOICES = ("source", "choice", "target", "probability")
@@ -81,9 +81,10 @@ def _chain(model: Model, initial: Any, rewards: Any, unseen: Any) -> MarkovChain
     path, n = model.table.path, model.n
     unseen = "error" if unseen == "repeat" else unseen  # a chain has no other choice to repeat
     propositions = _propositions(path, n)
+    labels = _labels(path, n, propositions)
     return chain_of_edges(
-        model.table, model.source, model.target, model.probability, states=n, labels=_labels(path, n, propositions),
-        initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards), unseen=unseen,
+        model.table, model.source, model.target, model.probability, states=n, labels=labels,
+        initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards, labels), unseen=unseen,
     )  # fmt: skip
 
 
@@ -112,14 +113,17 @@ def _mdp(model: Model, initial: Any, rewards: Any, unseen: Any) -> MDP:
     P = _filled(path, P, n, unseen)
     kernels = [P[k * n : (k + 1) * n] for k in range(model.n_actions)]
     propositions = _propositions(path, n)
-    paid = _rewards(model, propositions, rewards)
+    labels, names = _labels(path, n, propositions), _action_names(table, a, model.n_actions)
+    paid = _rewards(model, propositions, rewards, labels)
+    if names is None and any(table.columns.get("action", ())):
+        remark_on_actions(str(path), table.columns["action"])
     if unseen == "repeat" and paid is not rewards and np.ndim(paid) == 2:
         there = np.bincount(model.row, minlength=n * model.n_actions).reshape(-1, n).T > 0
         own = np.where(there, np.arange(model.n_actions), there.argmax(axis=1)[:, None])
         paid = paid[np.arange(n)[:, None], own]
     return MDP(
         _normalized(kernels), initial=_start(n, propositions, initial), rewards=paid,
-        labels=_labels(path, n, propositions), actions=_action_names(table, a, model.n_actions),
+        labels=labels, actions=names,
     )  # fmt: skip
 
 
@@ -261,7 +265,10 @@ def reward_structures(path: Path) -> list[RewardFiles]:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Summarize the companions of a .tra file: propositions with their numbers of states, variables, rewards."""
+    """Summarize the companions of a .tra file: propositions with their numbers of states, variables, rewards.
+
+    ``reward_names`` select the reward structures.
+    """
     path = Path(path)
     labels, states = path.with_suffix(".lab"), path.with_suffix(".sta")
     propositions = read_prism_labels(labels) if labels.exists() else {}
@@ -269,6 +276,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         "propositions": {name: int(found.size) for name, found in propositions.items()},
         "variables": read_prism_states(states)[0] if states.exists() else [],
         "reward_structures": [str(structure) for structure in reward_structures(path)],
+        "reward_names": [structure.name or structure.key for structure in reward_structures(path)],
     }
 
 
@@ -308,7 +316,7 @@ def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hasha
     return [names[k] for k in range(n)] if len(names) == n else None
 
 
-def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> Any:
+def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any, labels: Any) -> Any:
     """Return the given rewards, else those of the selected structure or proposition, or of the only structure."""
     chosen = isinstance(rewards, (str, int)) and not isinstance(rewards, bool)
     if rewards is not None and not chosen:
@@ -333,7 +341,11 @@ def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any) -> A
             f'{path}: {what}; choose by name or number, such as rewards="{example}", from {listed}'
             + (f"; or a proposition: {also}" if also else "")
         )
-    return _expected(model, fitting[0]) if fitting else None
+    paid = _expected(model, fitting[0]) if fitting else None
+    if not chosen:
+        own = {} if labels is not None and set(labels) <= set(propositions) else propositions
+        remark_on_rewards(str(path), fitting[0].name if fitting else None, paid, own)
+    return paid
 
 
 def _expected(model: Model, structure: RewardFiles) -> Floats:

@@ -27,7 +27,7 @@ import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import Floats, Integers
-from diffbisim.errors import InvalidData
+from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io import limits
 from diffbisim.io.arrays import read_array
 from diffbisim.io.files import broken, extension, naming, open_text, replacing
@@ -206,13 +206,13 @@ def read_csv(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
         return data.chain(**options)
 
 
-def read_observations(path: str | Path, states: Any = None) -> Transitions:
-    """Read a table of transitions or trajectories; ``states`` as in `Transitions.from_pairs`."""
+def read_observations(path: str | Path, states: Any = None, end: Hashable = None) -> Transitions:
+    """Read a table of transitions or trajectories; ``states`` and ``end`` as in `Transitions.from_trajectories`."""
     table = read_columns(Path(path))
     if set(table.columns) not in OBSERVED:
         raise table.expect("state,next_state[,weight] or episode,t,state")
     with naming(table.path):
-        return _observed(table, states)
+        return _observed(table, states, end)
 
 
 def holds_observations(path: Path) -> bool:
@@ -245,9 +245,11 @@ def _names_for_a_table(chain: MarkovChain) -> list[Any]:
     return names
 
 
-def _observed(table: Table, states: Any = None) -> Transitions:
+def _observed(table: Table, states: Any = None, end: Hashable = None) -> Transitions:
     if set(table.columns) == set(STEPS):
-        return Transitions.from_trajectories(_episodes(table), states=states)
+        return Transitions.from_trajectories(_episodes(table), states=states, end=end)
+    if end is not None:
+        raise InvalidArgument(f"end is {end!r}, but a table of single transitions has no sequences that end; omit end")
     weights = table.floats("weight") if "weight" in table.columns else None
     return Transitions.from_pairs(*table.states(*PAIRS), weights=weights, states=states)
 

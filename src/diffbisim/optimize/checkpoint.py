@@ -253,7 +253,7 @@ def unpack(value: Any, arrays: Mapping[str, Any]) -> Any:
         parts = [unpack(v, arrays) for v in held]
         return parts if kind == "list" else tuple(parts)
     if kind == "result":
-        return result_from_arrays(unpack(held, arrays))
+        return result_from_arrays(unpack(held, arrays), verify=True)
     if kind == "chain":
         return chain_from_arrays(unpack(held, arrays))
     if kind == "generator":

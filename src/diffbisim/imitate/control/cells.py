@@ -32,7 +32,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats
 from diffbisim.errors import InvalidArgument
 from diffbisim.imitate.control.dynamics import ForwardModel
-from diffbisim.imitate.control.learning import ControlResult, Lesson, MadeAgent
+from diffbisim.imitate.control.learning import ControlResult, Lesson, MadeAgent, Rounds
 from diffbisim.imitate.control.tracking import Interpolation, Nodes
 from diffbisim.imitate.control.walks import Walk
 from diffbisim.mdp import MDP
@@ -55,7 +55,7 @@ FARTHEST = 2.0
 Solve = Callable[[MDP, MarkovChain, Floats, float], Any]  # MDP, expert, cost, discount
 
 
-def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
+def on_cells(lesson: Lesson, solve: Solve, watch: Rounds | None = None) -> ControlResult:
     """Imitate with ``policy="markov"``; ``solve(mdp, expert, cost, discount)`` imitates a chain in an MDP."""
     nodes = Nodes.of(lesson.shown, lesson.features)
 
@@ -78,7 +78,7 @@ def on_cells(lesson: Lesson, solve: Solve) -> ControlResult:
             CellAgent(found.policy[:-1], centers / model.scale, model.scale, hold), {**facts, "table": found}
         )
 
-    return lesson.learn(make)
+    return lesson.learn(make, watch)
 
 
 def longest(blurs: Sequence[float]) -> int:

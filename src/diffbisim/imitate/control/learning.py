@@ -6,6 +6,7 @@ each round the model and the agent are rebuilt from all observed steps. Every st
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -31,6 +32,8 @@ from diffbisim.imitate.control.walks import (
     feature_map,
     walk,
 )
+from diffbisim.optimize.checkpoint import Checkpoint
+from diffbisim.progress import Progress, tracking
 from diffbisim.quantize import quantize
 
 #: Largest dimension of observations for tables on cells, which have gaps beyond; plans are used instead.
@@ -95,6 +98,24 @@ class Control:
         return [self.steps - each * (self.rounds - 1)] + [each] * (self.rounds - 1)
 
 
+class Rounds(NamedTuple):
+    """The caller's options for the rounds of a run."""
+
+    callback: Callable[[Mapping[str, Any]], object] | None = None
+    progress: Progress = False
+    file: Checkpoint | None = None
+
+    def read(self) -> list[Any]:
+        """Return the rounds in the checkpoint, if there is one."""
+        kept = None if self.file is None else self.file.read()
+        return [] if kept is None else list(kept["rounds"])
+
+    def write(self, rounds: list[Any]) -> None:
+        """Write the rounds so far to the checkpoint, if there is one."""
+        if self.file is not None:
+            self.file.write({"rounds": rounds})
+
+
 class MadeAgent(NamedTuple):
     """An agent, with further entries for the history."""
 
@@ -135,15 +156,32 @@ class Lesson:
         cells = quantize(seen.paths(), list(self.shown.paths) if self.whole else None, n_states, rng=0)
         return np.array(cells.centers)
 
-    def learn(self, make: Callable[[Walk], MadeAgent]) -> ControlResult:
-        """Alternate acting and making an agent from all observed steps."""
+    def learn(self, make: Callable[[Walk], MadeAgent], watch: Rounds | None = None) -> ControlResult:
+        """Alternate acting and making an agent from all observed steps.
+
+        A checkpoint holds the steps of every round and the generator after them. A run that resumes makes no step of
+        the environment twice: it makes the agents of these rounds again, with the same generator.
+        """
+        watch = watch or Rounds()
         agent: Agent = RandomAgent(len(self.actions), self.rng)
-        walks, history = [], []
-        for k, steps in enumerate(self.options.batches()):
-            acting = ExploringAgent(agent, len(self.actions), self.options.explore, self.rng) if k else agent
-            walks.append(walk(self.env, acting, self.actions, steps, self.rng))
-            agent, facts = make(Walk.joined(walks))
-            history.append({"steps": sum(map(len, walks)), "episode_return": _mean_return(walks[-1]), **facts})
+        walks: list[Walk] = []
+        history: list[dict[str, Any]] = []
+        batches, kept = self.options.batches(), watch.read()
+        with tracking(watch.progress, len(batches), "rounds") as advance:
+            for k, steps in enumerate(batches):
+                if k < len(kept):
+                    walks.append(Walk(**kept[k]["walk"]))
+                    self.rng.bit_generator.state = kept[k]["rng"].bit_generator.state
+                else:
+                    acting = ExploringAgent(agent, len(self.actions), self.options.explore, self.rng) if k else agent
+                    walks.append(walk(self.env, acting, self.actions, steps, self.rng))
+                    kept = [*kept, {"walk": vars(walks[-1]), "rng": copy.deepcopy(self.rng)}]
+                    watch.write(kept)
+                agent, facts = make(Walk.joined(walks))
+                history.append({"steps": sum(map(len, walks)), "episode_return": _mean_return(walks[-1]), **facts})
+                advance(1)
+                if watch.callback is not None and watch.callback(history[-1]):
+                    break
         return ControlResult(agent, self.actions, tuple(history))
 
 
@@ -192,9 +230,9 @@ class ControlResult:
         return episodes(env, self.agent, self.actions, count, rng)
 
 
-def track(lesson: Lesson) -> ControlResult:
+def track(lesson: Lesson, watch: Rounds | None = None) -> ControlResult:
     """Imitate with ``policy="tracking"``."""
-    return lesson.learn(lambda seen: planned(lesson, Nodes.of(lesson.shown, lesson.features), seen))
+    return lesson.learn(lambda seen: planned(lesson, Nodes.of(lesson.shown, lesson.features), seen), watch)
 
 
 def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> MadeAgent:

@@ -584,10 +584,13 @@ class GameCoupling(Coupling):
         moves = arrays["line"], arrays["chosen"]
         return cls(problem, pairs, fill_trees(transports, arrays), arrays["U"], moves, start, float(arrays["half"]))
 
-    def check_bounds(self, result: MDPResult, cells: float) -> None:
-        """Solve again from the table, if a sweep has at most ``cells`` cells, and check that intervals intersect."""
+    def check_bounds(self, result: MDPResult, cells: float) -> DistanceResult | None:
+        """Solve again from the table and return that result; raise if the intervals do not intersect.
+
+        If a sweep has more than ``cells`` cells, None is returned.
+        """
         if self.transports.cells > cells:
-            return
+            return None
         again: Any = Exact(tol=1e-9, max_iterations=30, reachable=not self.complete, threads=1).solve(
             self.problem,  # type: ignore[arg-type]
             warm=result,
@@ -598,6 +601,7 @@ class GameCoupling(Coupling):
                 f"the distance is from {again.lower:.17g} to {again.upper:.17g}, and the table within its own bounds; "
                 "those in the file are others"
             )
+        return again  # type: ignore[no-any-return]
 
 
 def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pairs, Transports]:

@@ -13,7 +13,8 @@ too large by at most as much plus (T - t) p, and the transport of the starts add
 3 u everywhere covers second-order terms.
 
 *Early stopping.* If the run stops at time t, the costs before t are only known to lie between their extremes, and so is
-the pair at t: Σ_{s<t} w_s min c_s + min V_t ≤ d ≤ Σ_{s<t} w_s max c_s + max V_t.
+the pair at t: Σ_{s<t} w_s min c_s + min V_t ≤ d ≤ Σ_{s<t} w_s max c_s + max V_t. A step that is not complete at the
+time limit is discarded.
 
 *Memory.* The tables need 8 bytes per pair and time. The trees, for plans and gradient, need about 10 (a + b) bytes per
 pair and step with a, b successors. If they would exceed `KEPT` bytes in total, none are kept, and those of a step are
@@ -31,6 +32,7 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import numbers
+from diffbisim.parallel import TimeUp, until
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback, deadline_of
@@ -76,7 +78,12 @@ def solve(
     run = BackwardInduction(problem, options, warm)
     deadline, history, status = deadline_of(options.time_limit), [run.row()], None
     while run.time > 0 and status is None:
-        run.step()
+        try:
+            with until(deadline):
+                run.step()
+        except TimeUp:
+            status = Status.TIME
+            break
         history.append(run.row())
         stop, late = callback is not None and callback(history[-1]), time.monotonic() > deadline
         if run.time > 0:
@@ -410,14 +417,17 @@ class HorizonCoupling(Coupling):
                 raise InvalidData(f"the {what.split()[0]} of item {k} of time {t} {what.partition(' ')[2]}")
             self.steps[t], at = fill_trees(step, parts), at + step.edges
 
-    def check_bounds(self, result: DistanceResult, cells: float) -> None:
-        """Raise if bounds and tables are wrong, provided that all sweeps together visit at most `cells` cells."""
+    def check_bounds(self, result: DistanceResult, cells: float) -> DistanceResult | None:
+        """Solve again and return that result; raise if bounds and tables are wrong.
+
+        If all sweeps together visit more than `cells` cells, None is returned.
+        """
         problem = self.problem
         if result.upper > problem.bounded(0.0, np.inf)[1]:
             raise InvalidData(f"upper is {result.upper!r}, above all costs")
         rows = [problem.rows(t) for t in range(problem.n_steps)]
         if sum(x.indices.size * y.indices.size for x, y in rows) > cells:
-            return
+            return None
         again: Any = solve(problem, Exact(reachable=self.reachable, threads=1))
         if result.lower > again.upper or result.upper < again.lower:
             raise InvalidData(
@@ -427,3 +437,4 @@ class HorizonCoupling(Coupling):
         for t in range(self.first, problem.n_steps + 1):
             if not np.allclose(self.levels[t].table, again.coupling.levels[t].table, rtol=0.0, atol=1e-9):
                 raise InvalidData(f"the table of time {t} is not that of these processes; the file is damaged")
+        return again  # type: ignore[no-any-return]

@@ -32,7 +32,8 @@ class LinearProgram:
     max_iterations : int, default=None
         Maximum number of simplex or interior-point iterations.
     time_limit : float, default=None
-        Seconds for each of the two programs.
+        Seconds for each of the two programs, with their assembly. The certificate, which needs a linear system with one
+        equation per pair that the plans reach, comes on top.
     max_variables : int, default=2_000_000
         Larger programs are refused.
     """

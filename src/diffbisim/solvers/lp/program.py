@@ -42,12 +42,14 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.sparse.linalg import spsolve
 
-from diffbisim.parallel import run_abandonable
+from diffbisim.parallel import TimeUp, run_abandonable
 from diffbisim.problem import Array, Problem
-from diffbisim.solvers.base import deadline_of
 from diffbisim.stochastic import Successors
 
 Mask = NDArray[np.bool_]
+
+#: Seconds that HiGHS may take beyond the deadline, to return what it has.
+GRACE = 0.3
 
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
@@ -361,21 +363,29 @@ class Answer(NamedTuple):
     limit: bool  # stopped at a limit of time or iterations
 
 
-def highs(program: Program, method: str, max_iterations: int | None, time_limit: float | None) -> Answer:
-    """Solve with the tightest tolerances; after numerical trouble retry without presolve, then with interior point."""
+def highs(program: Program, method: str, max_iterations: int | None, deadline: float) -> Answer:
+    """Solve with the tightest tolerances; after numerical trouble retry without presolve, then with interior point.
+
+    HiGHS looks at its clock rarely. If it is not back shortly after the deadline, it is left behind without an answer.
+    """
     options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    options |= {} if max_iterations is None else {"maxiter": max_iterations}
-    deadline = deadline_of(time_limit)
+    options |= {} if max_iterations is None else {"maxiter": min(int(max_iterations), 2**31 - 1)}
+    nothing = Answer(np.zeros(program.cost.size), np.zeros(program.rhs.size), 0, True)
     for way, presolve in ((method, True), (method, False), ("highs-ipm", True)):
-        left = {} if time_limit is None else {"time_limit": max(deadline - time.monotonic(), 0.0)}
-        now = {**options, **left, "presolve": presolve}
-        found = run_abandonable(linprog, program.cost, A_eq=program.matrix, b_eq=program.rhs, method=way, options=now)
+        if (left := deadline - time.monotonic()) <= 0:
+            return nothing
+        now = {**options, "presolve": presolve} | ({"time_limit": left} if left < np.inf else {})
+        given = {"A_eq": program.matrix, "b_eq": program.rhs, "method": way, "options": now}
+        try:
+            found = run_abandonable(linprog, program.cost, deadline=deadline + GRACE, **given)
+        except TimeUp:
+            return nothing
         if found.status in (0, 1):
             break
     iterations, limit = int(found.nit or 0), found.status == 1
     some = found.x is not None and found.eqlin.marginals is not None
     if not (some and np.isfinite(found.x).all() and np.isfinite(found.eqlin.marginals).all()):
-        return Answer(np.zeros(program.cost.size), np.zeros(program.rhs.size), iterations, limit)
+        return nothing._replace(iterations=iterations, limit=limit)
     return Answer(np.maximum(found.x, 0.0), found.eqlin.marginals, iterations, limit)
 
 

@@ -49,7 +49,7 @@ from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, w
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Row, Status, check_warm
-from diffbisim.solvers.base import MARGINALS, Callback
+from diffbisim.solvers.base import MARGINALS, Callback, deadline_of
 from diffbisim.solvers.certify import lower_table
 from diffbisim.solvers.lp.program import (
     Answer,
@@ -112,8 +112,9 @@ def solve(
             f"the linear program would have {size:,} variables, more than max_variables = "
             f"{options.max_variables:,}; use solver='exact', which gives the same distance"
         )
+    deadline = deadline_of(options.time_limit)
     grid = Grid.of(problem)
-    solution = solve_paper(grid, options)
+    solution = solve_paper(grid, options, deadline)
     value, upper = _upper(grid, solution)
     lower = max(grid.unscaled(_lower(grid, solution), -np.inf), float(problem.cost.min()))  # d averages costs
     upper = min(grid.unscaled(upper, np.inf), problem.scale)
@@ -137,15 +138,15 @@ def _status(gap: float, scale: float, solution: Solution, options: "LinearProgra
     return Status.ROUNDING if gap <= 1e-6 * scale else Status.FAILED
 
 
-def solve_program(program: Program, options: "LinearProgram") -> Answer:
+def solve_program(program: Program, options: "LinearProgram", deadline: float) -> Answer:
     """Solve with HiGHS and the options of the solver."""
-    return highs(program, options.method, options.max_iterations, options.time_limit)
+    return highs(program, options.method, options.max_iterations, deadline)
 
 
-def solve_paper(grid: Grid, options: "LinearProgram") -> Solution:
+def solve_paper(grid: Grid, options: "LinearProgram", deadline: float) -> Solution:
     """Solve the paper's program; if HiGHS has no answer, use zeros, which certify wide bounds."""
     program = paper_program(grid)
-    answer = solve_program(program, options)
+    answer = solve_program(program, options, deadline)
     mass, _, _, start = program.split_columns(answer.z)
     V, a, _, h_x, h_y, φ, _ = program.split_rows(answer.duals)
     γ, ex, ey, n_y = grid.discount, grid.ex, grid.ey, grid.cost.shape[1]
@@ -250,8 +251,9 @@ class LinearProgramCoupling(Coupling):
         grid, mass, options = self.grid, self.solution.mass, self.options
         assert options is not None, "a restored coupling already has all pairs"
         ex, ey, γ = grid.ex, grid.ey, grid.discount
+        deadline = deadline_of(options.time_limit)
         program = all_pairs_program(grid)
-        answer = solve_program(program, options)
+        answer = solve_program(program, options, deadline)
         μ = program.split_columns(answer.z)[0].reshape(grid.plan_shape)
         f = ((1 - γ) / γ * program.split_rows(answer.duals)[1]).reshape(-1, grid.cost.shape[1])
         visited = over_y(over_x(mass, ex), ey) > VISITED

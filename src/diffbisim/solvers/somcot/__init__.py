@@ -52,7 +52,7 @@ class Somcot:
     certify : bool, default=True
         Whether to certify bounds by an exact Bellman sweep at the end, if the kernels are known.
     time_limit : float, default=None
-        Seconds after which no further chunk of iterations starts.
+        Seconds after which the run ends. If bounds take more than half a second longer, those of the costs are used.
     """
 
     steps: int = 300_000

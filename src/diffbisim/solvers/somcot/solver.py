@@ -44,6 +44,7 @@ bounds on the distance. Bounds cannot be certified from data alone.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +58,7 @@ from diffbisim.cost import ground_cost
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import read_json
+from diffbisim.parallel import TimeUp, until
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, read_only
 from diffbisim.results import DistanceResult, Status, check_warm, previous_table
 from diffbisim.solvers.base import Callback, deadline_of
@@ -74,6 +76,9 @@ if TYPE_CHECKING:
 
 #: A pair counts as visited if its occupancy is at least this fraction of 1/(n_X + n_Y), a typical occupancy.
 VISITED = 0.1
+
+#: Seconds after the time limit that bounds may take; if they take longer, they are those of the costs.
+CERTIFY = 0.5
 
 #: Maximum number of sweeps that complete the table, and the change (for costs scaled to one) at which they stop.
 SWEEPS, SETTLED = 200, 1e-4
@@ -122,22 +127,28 @@ def solve(
     task: Task, options: "Somcot", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Iterate until the number of steps is reached or a stream ends."""
+    ends = deadline_of(options.time_limit)
     state, history = first_state(task, options, warm)
 
-    def result(outcome: Status) -> DistanceResult:
+    def result(outcome: Status, certify: bool = options.certify) -> DistanceResult:
         coupling, cost = SomcotCoupling.of_run(state, task), task.cost
-        certified = task.problem is not None and options.certify
-        low, high = coupling.bounds() if certified else (float(cost.min()), float(cost.max()))
+        low, high = float(cost.min()), float(cost.max())
+        if task.problem is not None and certify:
+            with suppress(TimeUp), until(ends + CERTIFY):
+                low, high = coupling.bounds()
         return DistanceResult(
             coupling.problem, float(np.clip(coupling.value, low, high)), low, high, outcome, state.iterations,
             options.name, coupling, tuple(history), {"transitions_x": state.drawn[0], "transitions_y": state.drawn[1]},
         )  # fmt: skip
 
     try:
-        outcome = _iterate(state, task, options, history, callback)
+        outcome = _iterate(state, task, options, history, callback, ends)
     except InvalidData as error:
         # The result up to the invalid item is attached to the error, so that no work is lost.
         error.result = result(Status.INTERRUPTED) if state.iterations else None  # type: ignore[attr-defined]
+        raise
+    except KeyboardInterrupt as error:  # likewise, without the time that it takes to certify bounds
+        error.result = result(Status.INTERRUPTED, False) if state.iterations else None  # type: ignore[attr-defined]
         raise
     if state.iterations == 0:
         raise InvalidData("a stream ended before its first transition; each must yield at least one minibatch")
@@ -164,30 +175,26 @@ def first_state(task: Task, options: "Somcot", warm: DistanceResult | None) -> t
 
 
 def _iterate(
-    state: State, task: Task, options: "Somcot", history: list[dict[str, float]], callback: Callback | None
-) -> Status:
+    state: State, task: Task, options: "Somcot", history: list[dict[str, float]], callback: Callback | None,
+    deadline: float,
+) -> Status:  # fmt: skip
     """Draw, run and report, chunk by chunk."""
     rules, scale = _rules(options, task.discount), task.scale
-    c, deadline = task.cost / scale, deadline_of(options.time_limit)
-    try:
-        while state.iterations < options.steps:
-            if not state.draw(task.streams, options.batch, c, rules):
-                return Status.ENDED
-            last = state.run(int(options.steps), c, rules)
-            k = state.iterations
-            if k == options.steps or k >= 1.1 * (history[-1]["iteration"] if history else 0):
-                row = {"iteration": float(k), "value": scale * state.mean_cost(c), "last": scale * last}
-                row |= {"lower": float(task.cost.min()), "upper": float(task.cost.max())}
-                row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}
-                history.append(row)
-            if callback is not None and callback(history[-1]):
-                return Status.INTERRUPTED
-            if time.monotonic() > deadline:
-                return Status.TIME
-    except KeyboardInterrupt:
-        if state.iterations == 0:
-            raise
-        return Status.INTERRUPTED
+    c = task.cost / scale
+    while state.iterations < options.steps:
+        if not state.draw(task.streams, options.batch, c, rules):
+            return Status.ENDED
+        last = state.run(int(options.steps), c, rules, deadline)
+        k = state.iterations
+        if k == options.steps or k >= 1.1 * (history[-1]["iteration"] if history else 0):
+            row = {"iteration": float(k), "value": scale * state.mean_cost(c), "last": scale * last}
+            row |= {"lower": float(task.cost.min()), "upper": float(task.cost.max())}
+            row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}
+            history.append(row)
+        if callback is not None and callback(history[-1]):
+            return Status.INTERRUPTED
+        if time.monotonic() > deadline:
+            return Status.TIME
     return Status.ESTIMATE
 
 

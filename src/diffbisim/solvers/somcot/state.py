@@ -12,6 +12,7 @@ the state. A resumed run is therefore bitwise equal to an uninterrupted one.
 """
 
 import json
+import time
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ from diffbisim.solvers.somcot.kernels import (
 CHUNK, FIRST = 1024, 64
 
 #: Number of entries of μ processed per call of the compiled loop, so that it can be interrupted.
-PATIENCE = 2e8
+PATIENCE = 2e7
 
 #: Larger numbers in a file are refused, because sums could overflow.
 LARGE = 1e100
@@ -203,8 +204,8 @@ class State:
         if new_x.size or new_y.size:
             self._date_back(new_x, sources_x, new_y)
 
-    def run(self, until: int, c: Array, rules: Rules) -> float:
-        """Iterate to the end of the chunk or to ``until``; return the cost of the last coupling."""
+    def run(self, until: int, c: Array, rules: Rules, deadline: float = np.inf) -> float:
+        """Iterate to the end of the chunk, to ``until`` or to the deadline; return the cost of the last coupling."""
         begin = self.iterations - self.chunk
         end = min(until - self.chunk, self.pending[0][0].size - 1)
         buffers = Buffers(Live.empty(self.x.at, self.y.at), Marginals.empty(self.it))
@@ -216,6 +217,8 @@ class State:
             sides = zip((self.x, self.y), self.pending, strict=True)
             draws = Both(*(_batches(*side, first, last) for side in sides))
             value = iterate(progress, draws, c, seen, self.it, buffers, rules)
+            if time.monotonic() > deadline:
+                break
         k = self.iterations
         if k >= FIRST and k & (k - 1) == 0:
             self.older = self.newer  # before the copy, so that there are never three snapshots in memory

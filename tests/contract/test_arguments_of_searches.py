@@ -1,0 +1,441 @@
+"""No argument is ignored: every argument of the searches and tables, in every mode, at a value that is not its default.
+
+A mode is a function with arguments for a base call. For every other parameter of its signature the mode has an entry:
+
+    changes(value)     the answer differs from that of the base call
+    refused(value)     the call is refused, and the message names the argument
+    honored(value, …)  the answer stays the same, and something else shows that the argument was used
+
+A parameter that is added to a signature without an entry here fails the test.
+"""
+
+import functools
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import diffbisim as db
+from later import Later
+
+torch, jax = Later("diffbisim.torch"), Later("diffbisim.jax")
+rng = np.random.default_rng(20261118)
+P = rng.dirichlet(np.ones(6), 6) * 0.3 + 0.7 * np.eye(6)
+CHAIN = db.MarkovChain(P / P.sum(axis=1, keepdims=True), rewards=np.arange(6.0) ** 1.5)
+OTHER = db.MarkovChain(np.roll(CHAIN.transition, 1, axis=(0, 1)), rewards=np.arange(6.0))
+SMALL = db.MarkovChain([[0.9, 0.1], [0.2, 0.8]], rewards=[1.0, 6.0])
+STEPS = db.Transitions.from_trajectories([rng.integers(0, 6, 40) for _ in range(8)])
+ENDING = db.Transitions.from_trajectories([[0, 1, 2, 3, 4, 5], [0, 1, 0, 2, 1, 5]])
+MODEL = db.MDP(rng.dirichlet(np.ones(7), (2, 7)), rewards=rng.random((7, 2)))
+LARGE = db.MDP(rng.dirichlet(np.full(30, 0.2), (2, 30)), rewards=rng.random((30, 2)))
+MANY = db.Transitions.from_pairs(
+    *rng.integers(0, 20, (2, 900)), actions=rng.integers(0, 2, 900), rewards=rng.random(900)
+)
+RARE = db.Transitions.from_pairs([0, 1, 2, 0, 1], [1, 2, 0, 2, 0], actions=[0, 0, 0, 1, 1], rewards=[1, 0, 3, 0, 2])
+TIMED = db.TimedChain([CHAIN.transition] * 3, rewards=CHAIN.rewards)
+
+
+class Entry(NamedTuple):
+    kind: str
+    value: object
+    also: dict  # arguments of both calls
+    shown: object = None
+    usual: object = None  # what the first call has instead of the default
+
+
+def changes(value, usual=None, **also):
+    """The argument changes the answer from that of ``usual``, by default its default."""
+    return Entry("changes", value, also, usual=usual)
+
+
+def refused(value, **also):
+    return Entry("refused", value, also)
+
+
+def unused(value, **also):
+    """The answer cannot depend on it, because the mode has no search: a seed or a progress bar does no harm."""
+    return Entry("unused", value, also)
+
+
+def honored(value, shown, **also):
+    """``shown(value)`` is asserted after the call; a callable value is made for the call: ``value(tmp_path)``."""
+    return Entry("honored", value, also, shown)
+
+
+class Log(list):
+    """A callback or progress function that keeps what it is called with."""
+
+    def __call__(self, *row):
+        self.append(row)
+
+
+class Pool:
+    """An executor that counts its tasks."""
+
+    def __init__(self):
+        self.inner, self.tasks = ThreadPoolExecutor(1), 0
+
+    def submit(self, *task, **options):
+        self.tasks += 1
+        return self.inner.submit(*task, **options)
+
+    def shutdown(self, *args, **options):
+        self.inner.shutdown(*args, **options)
+
+
+def compressed(found):
+    return (
+        found.chain.transition,
+        found.chain.rewards,
+        found.distance.gap,
+        found.distance.value,
+        found.labels,
+        len(found.history),
+    )
+
+
+def abstracted(found):
+    return found.labels, found.loss, found.bound, len(found.candidates), found.method, found.complete
+
+
+def swept(found):
+    return [part for one in found.results for part in compressed(one)]
+
+
+def table(found):
+    return (found,)
+
+
+def solved(found):
+    value, result = found
+    return float(value), result.value, result.iterations
+
+
+def in_torch():
+    """Return torch's function, which takes ``TABLE`` as a tensor."""
+
+    @functools.wraps(torch.distance_and_result)
+    def call(**given):
+        return torch.distance_and_result(
+            **{name: torch.torch.tensor(part) if part is TABLE else part for name, part in given.items()}
+        )
+
+    return call
+
+
+def chain(found):
+    return found.transition, found.initial, found.rewards, found.labels, found.is_sparse
+
+
+def estimated(found):
+    return found.value, found.discount
+
+
+def metric(found):
+    return (found.values,)
+
+
+SEARCH = {  # of compress, in every mode that searches
+    "n_states": changes(3),
+    "discount": changes(0.5),
+    "lag": changes(3),
+    "rewards": changes([0.0, 9.0]),
+    "cost": changes(rng.random((6, 2))),
+    "rng": changes(5, restarts=2),
+    "restarts": changes(1),
+    "starts": changes([SMALL], restarts=1),
+    "tol": changes(0.3),
+    "criterion": refused("average"),
+    "executor": honored(lambda path: Pool(), lambda pool: pool.tasks > 0),
+    "progress": honored(lambda path: Log(), len),
+    "callback": honored(lambda path: Log(), len),
+    "checkpoint": honored(lambda path: path / "run.npz", lambda file: file.exists()),
+    "time_limit": changes(1e-3),
+    "max_steps": changes(0),
+}
+ABSTRACT = {  # of abstract, where there is a search
+    "discount": changes(0.3),
+    "method": changes("balls"),
+    "labels": changes(np.arange(20) % 4),
+    "features": changes(rng.random((20, 2))),
+    "restarts": changes(2, method="bisimulation"),
+    "score": changes("lookahead_start_loss"),
+    "rng": changes(5, method="bisimulation", restarts=1),
+    "time_limit": changes(1e-9, method="bisimulation"),
+    "progress": honored(lambda path: Log(), len),
+}
+TABLE = np.array(OTHER.transition)
+TENSORS = {
+    "cost": changes("indicator"),
+    "discount": changes(0.5),
+    "initial": changes(3),
+    "initial_x": changes(3, X=TABLE, cost="indicator"),
+    "rewards": changes(rng.random(6)),
+    "solver": changes("sinkhorn-value"),
+    "tol": changes(0.3),
+    "warm": changes(db.distance(CHAIN, OTHER)),
+    "criterion": changes("average"),
+    "horizon": changes(3),
+    "weights": changes([1.0, 2.0]),
+    "actions": refused("lax"),
+}
+ALL_PAIRS = {
+    "discount": changes(0.5),
+    "solver": changes(db.solvers.Exact(max_iterations=1)),
+    "tol": changes(0.3),
+    "criterion": changes("average"),
+    "horizon": changes(3),
+    "weights": changes([1.0, 0.0, 2.0, 1.0]),
+    "executor": honored(lambda path: Pool(), lambda pool: pool.tasks > 0),
+    "progress": honored(lambda path: Log(), len),
+}
+ALWAYS, MIXED = np.zeros(7, int), np.arange(7) % 2
+SOMCOT = db.solvers.Somcot(steps=50, rng=1)
+SIMILAR = {
+    "other": changes(db.MDP(rng.dirichlet(np.ones(7), (2, 7)), rewards=rng.random((7, 2))), policy_y=MIXED),
+    "policy_x": changes(ALWAYS, policy_y=MIXED),
+    "policy_y": changes(ALWAYS),
+    "discount": changes(0.5),
+    "cost": changes(rng.random((7, 7))),
+}
+SOLVED = {
+    "tol": changes(0.3),
+    "solver": changes("sinkhorn-value"),
+    "callback": honored(lambda path: Log(), len),
+}
+MODES = {
+    "compress": (
+        db.compress,
+        {"target": CHAIN, "n_states": 2},
+        compressed,
+        SEARCH
+        | {
+            "model": changes("aggregate"),
+            "target_rewards": changes(np.arange(6.0) % 2),
+            "unseen": refused("uniform"),
+        },
+    ),
+    "compress, transitions": (
+        db.compress,
+        {"target": STEPS, "n_states": 2, "target_rewards": np.arange(6.0)},
+        compressed,
+        SEARCH
+        | {
+            "model": changes("aggregate"),
+            "unseen": changes("uniform", target=ENDING, usual="self-loop"),
+        },
+    ),
+    "compress, kinetic": (
+        db.compress,
+        {"target": CHAIN, "n_states": 2, "model": "kinetic"},
+        compressed,
+        {
+            "discount": changes(0.5),
+            "lag": changes(3),
+            "rewards": changes([0.0, 9.0]),
+            "cost": changes(rng.random((6, 2))),
+            "target_rewards": changes(np.arange(6.0) % 2),
+            "unseen": refused("uniform"),
+            "tol": changes(0.3),
+            "criterion": refused("average"),
+            "rng": unused(1),
+            "progress": unused(True),
+            "restarts": refused(2),
+            "max_steps": refused(3),
+            "starts": refused([SMALL]),
+            "time_limit": refused(9.0),
+            "executor": refused(Pool()),
+            "callback": refused(print),
+            "checkpoint": refused("run.npz"),
+        },
+    ),
+    "aggregate": (
+        db.aggregate,
+        {"chain": CHAIN, "labels": [0, 0, 0, 1, 1, 1]},
+        compressed,
+        {
+            "method": changes("kinetic"),
+            "discount": changes(0.5),
+            "cost": changes("classes"),
+            "weights": changes("stationary"),
+            "lag": changes(3),
+            "tol": changes(0.3),
+        },
+    ),
+    "aggregate, kinetic": (
+        db.aggregate,
+        {"chain": CHAIN, "labels": [0, 0, 0, 1, 1, 1], "method": "kinetic"},
+        compressed,
+        {
+            "discount": changes(0.5),
+            "cost": changes("classes"),
+            "weights": changes(np.arange(6.0)),
+            "lag": changes(3),
+            "tol": changes(0.3),
+        },
+    ),
+    "abstract": (
+        db.abstract,
+        {"mdp": LARGE, "n_states": 4},
+        abstracted,
+        ABSTRACT
+        | {
+            "labels": changes(np.arange(30) % 4),
+            "features": changes(rng.random((30, 2))),
+            "rewards": refused(rng.random((30, 2))),
+            "unseen": refused("uniform"),
+        },
+    ),
+    "abstract, transitions": (
+        db.abstract,
+        {"mdp": MANY, "n_states": 4},
+        abstracted,
+        ABSTRACT
+        | {
+            "discount": changes(0.3),
+            "rewards": changes(rng.random((20, 2))),
+            "unseen": changes("uniform", mdp=RARE, n_states=2, usual="self-loop"),
+        },
+    ),
+    "abstract, labels": (
+        db.abstract,
+        {"mdp": MODEL, "labels": [0, 0, 1, 1, 2, 2, 2]},
+        abstracted,
+        {
+            "n_states": refused(2),
+            "discount": changes(0.3),
+            "method": refused("balls"),
+            "features": changes(rng.random((7, 2))),
+            "rewards": refused(rng.random((7, 2))),
+            "restarts": refused(2),
+            "score": refused("start_loss"),
+            "unseen": refused("uniform"),
+            "rng": unused(1),
+            "time_limit": refused(9.0),
+            "progress": unused(True),
+        },
+    ),
+    "compress_sweep": (
+        db.compress_sweep,
+        {"target": CHAIN, "sizes": (1, 2)},
+        swept,
+        {
+            "sizes": changes((1, 3)),
+            "discount": changes(0.5),
+            "rewards": changes("spread"),
+            "time_limit": changes(1e-3),
+            "checkpoint": honored(lambda path: path / "sweep.npz", lambda file: any(file.parent.glob("sweep*"))),
+            "model": changes("aggregate"),
+            "lag": changes(3),
+            "restarts": changes(1),
+            "tol": changes(0.3),
+        },
+    ),
+    "pairwise": (db.pairwise, {"chains": [CHAIN, OTHER, SMALL]}, table, ALL_PAIRS | {"cost": changes("squared")}),
+    "pairwise, timed": (
+        db.pairwise,
+        {"chains": [TIMED, db.TimedChain.repeat(OTHER, 3)]},
+        table,
+        ALL_PAIRS
+        | {
+            "cost": changes("squared"),
+            "criterion": refused("average"),
+            "horizon": changes(2),
+            "solver": refused("lp"),
+            "tol": refused(-1.0),
+        },
+    ),
+    "streams": (
+        db.distance,
+        {"X": STEPS, "Y": OTHER, "cost": np.ones((6, 6)) - np.eye(6), "solver": SOMCOT},
+        estimated,
+        {
+            "cost": changes(rng.random((6, 6))),
+            "discount": changes(0.5),
+            "solver": changes(db.solvers.Somcot(steps=50, rng=2)),
+            "tol": refused(0.1),
+            "criterion": refused("average"),
+            "horizon": refused(3),
+            "weights": refused([1.0, 1.0]),
+            "terminal": refused(np.eye(6, dtype=bool)),
+            "actions": refused("lax"),
+            "lump": refused(True),
+            "warm": changes(db.distance(CHAIN, OTHER, solver=SOMCOT)),
+            "callback": honored(lambda path: Log(), len),
+        },
+    ),
+    "torch.distance": (lambda: in_torch(), {"X": CHAIN, "Y": TABLE}, solved, TENSORS),
+    "jax.distance": (lambda: jax.distance, {"X": CHAIN, "Y": TABLE}, table, TENSORS | {"warm": refused(CHAIN)}),
+    "from_transitions": (
+        db.MarkovChain.from_transitions,
+        {"s": [1, 2, 1, 2, 0], "s_next": [2, 1, 1, 1, 2]},
+        chain,
+        {
+            "weights": changes([1, 2, 3, 4, 5]),
+            "initial": changes(2),
+            "rewards": changes([0.0, 1.0, 2.0]),
+            "states": changes([2, 1, 0]),
+            "unseen": changes("uniform", s_next=[2, 1, 3, 1, 2], usual="self-loop"),
+            "sparse": changes(True),
+        },
+    ),
+    "MDP.from_transitions": (
+        db.MDP.from_transitions,
+        {"data": MANY},
+        lambda found: (*found.transition, found.rewards, found.initial),
+        {
+            "initial": changes(1),
+            "rewards": changes(rng.random(20)),
+            "unseen": changes("uniform", data=RARE, usual="self-loop"),
+        },
+    ),
+    "feature_cost": (
+        db.feature_cost,
+        {"features_x": rng.random((3, 2)), "features_y": rng.random((4, 2))},
+        table,
+        {"metric": changes("cityblock")},
+    ),
+    "policy_similarity": (db.policy_similarity, {"mdp": MODEL, "policy_x": MIXED}, metric, SIMILAR | SOLVED),
+    "mico": (
+        db.mico,
+        {"mdp": MODEL, "policy_x": MIXED},
+        table,
+        SIMILAR,
+    ),
+}
+
+
+def same(one, other):
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(one, other, strict=False)]
+    return len(one) == len(other) and all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+
+def fault(function, base, answer, name, entry, folder):
+    """Return in what way the argument is not treated as its entry says; None if it is."""
+    if entry.kind == "refused":
+        try:
+            function(**base | entry.also | {name: entry.value})
+        except db.DiffbisimError as error:
+            return None if name in str(error) else f"refused without its name: {error}"
+        return "not refused"
+    first = {} if entry.usual is None else {name: entry.usual}
+    before = answer(function(**base | entry.also | first))
+    value = entry.value(folder) if entry.kind == "honored" else entry.value
+    equal = same(before, answer(function(**base | entry.also | {name: value})))
+    if equal == (entry.kind == "changes"):
+        return "ignored" if equal else "changes the answer"
+    return None if entry.kind != "honored" or entry.shown(value) else "not honored"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("mode", MODES)
+def test_every_argument_counts(mode, tmp_path):
+    function, base, answer, entries = MODES[mode]
+    function = function() if function.__name__ == "<lambda>" else function  # loads torch or jax
+    parameters = inspect.signature(function).parameters.values()
+    names = {part.name for part in parameters if part.kind is not part.VAR_KEYWORD}
+    assert names <= {*entries, *base}, f"no entry for {names - {*entries, *base}}"
+    faults = {name: fault(function, base, answer, name, entry, tmp_path) for name, entry in entries.items()}
+    assert not {name: text for name, text in faults.items() if text}

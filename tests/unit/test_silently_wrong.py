@@ -1,0 +1,310 @@
+"""Known ways to be silently wrong, one test each, with its oracle.
+
+Each of these inputs once got a confident answer that was wrong. A test here fails if that answer comes back: the result
+has to agree with an oracle, or the input has to be refused (or warned about) by name.
+"""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import diffbisim as db
+from diffbisim.errors import InvalidData
+
+# --- searches: compress and aggregate -------------------------------------------------------------------------------
+
+
+# --- searches: fit and fit_simulator --------------------------------------------------------------------------------
+
+
+# --- searches: abstract and imitate ---------------------------------------------------------------------------------
+
+
+def test_abstraction_is_the_best_of_all_partitions():
+    """Medians, balls and pairs miss it, from any number of seeds; brute force builds and solves every partition."""
+    from oracles import abstraction, games
+
+    P, r = games.random_mdp(np.random.default_rng([28, 2]), 6, 3)
+    found = db.abstract(db.MDP(P, rewards=r), 2, 0.99)
+    assert found.loss == pytest.approx(abstraction.least_loss(P, r, 2, 0.99), rel=1e-9, abs=1e-11)
+    assert found.optimality == "global"
+
+
+def test_imitation_with_samples_returns_a_policy_whose_exact_distance_is_small():
+    """The least of many estimates is the luckiest; the oracle is the exact distance of every policy."""
+    from diffbisim import examples
+    from diffbisim.solvers import Somcot
+
+    mdp = examples.imitation_chain()
+    expert = mdp.induced_chain(examples.soft_right_policy(mdp, epsilon=0.4))
+    found = db.imitate(mdp, expert, discount=0.9, solver=Somcot(2_000), max_iterations=20)
+    first, last = (
+        db.distance(expert, mdp.induced_chain(policy), "indicator", 0.9)
+        for policy in (mdp.uniform_policy(), found.policy)
+    )
+    assert last.upper < 0.1 * first.lower
+    assert found.distance.value == pytest.approx(last.value, abs=1e-6)
+    assert found.history[0]["value"] == pytest.approx(first.value, abs=1e-6)
+    assert min(row["lower"] for row in found.history) <= first.value
+
+
+def test_imitation_on_boxes_refuses_what_it_cannot_honor():
+    """All of these options were accepted and had no effect; test_control.py goes through every parameter."""
+    import gymnasium
+
+    paths = [np.linspace([-0.5, 0.0], [0.5, 0.07], 20)]
+    for option in (
+        {"cost": "reward"},
+        {"horizon": 5},
+        {"criterion": "average"},
+        {"solver": "lp"},
+        {"max_iterations": 3},
+    ):
+        with pytest.raises(db.InvalidArgument, match=f"^{next(iter(option))} is given"):
+            db.imitate(gymnasium.make("MountainCar-v0"), paths, **option)
+
+
+# --- data: event tables, sequences, groups --------------------------------------------------------------------------
+
+
+def _pages(rows, **names):
+    """Events of (user, time, page, arm) as the Transitions of each arm."""
+    table = dict(zip(("user", "at", "page", "arm"), map(list, zip(*rows, strict=True)), strict=True))
+    return db.Transitions.from_frame(table, id="user", time="at", state="page", group="arm", **names)
+
+
+def test_leaving_is_visible():
+    """Two groups of 500 users with 30 % and 60 % conversion after the cart, against χ² of the 2 x 2 table."""
+    from scipy.stats import chi2_contingency
+
+    bought = {"A": 150, "B": 300}
+    assert chi2_contingency([[150, 350], [300, 200]]).pvalue < 1e-20
+    rows = [
+        (f"{arm}{k}", t, page, arm)
+        for arm, number in bought.items() for k in range(500)
+        for t, page in enumerate(["home", "cart", "buy"][: 3 if k < number else 2])
+    ]  # fmt: skip
+    arms = _pages(rows)
+    cart, buy = (arms["A"].labels.index(name) for name in ("cart", "buy"))
+    assert [arms[arm].chain().transition[cart, buy] for arm in "AB"] == [0.3, 0.6]
+    found = db.estimate(arms["A"], arms["B"], "indicator", permutations=199, replicates=20)
+    assert found.p_value == 1 / 200
+    assert found.lower > 0
+    assert found.assumed == tuple(f"{side}: sequences end in the absorbing state '■'" for side in "XY")
+    cut = _pages(rows, end=None)
+    with pytest.warns(UserWarning, match=r"end in different places \(after 'cart': 350 of 500 in X, 200 of 500 in Y"):
+        found = db.estimate(cut["A"], cut["B"], "indicator", permutations=19, replicates=20)
+    assert "the ends of sequences do not count" in found.assumed[0]
+
+
+def test_sessions_of_one_user_are_not_independent():
+    """Equal groups of users with habits of their own: rejected in about 5 % of the datasets, not in half of them."""
+    rejected, naive, n = 0, 0, 40
+    for seed in range(n):
+        rng = np.random.default_rng([28, seed])
+        rows = []
+        for user in range(40):
+            habit = rng.beta(0.5, 0.5)
+            for session in range(12):
+                pages = ["home", *np.where(rng.random(3) < habit, "sport", "news")]
+                rows += [(user, 1000 * session + t, str(page), "AB"[user % 2]) for t, page in enumerate(pages)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            arms = _pages(rows, gap=100, every="event")
+        data = [arms["A"], arms["B"]]
+        assert [(one.n_episodes, one.n_clusters) for one in data] == [(240, 20), (240, 20)]
+        options = {"permutations": 99, "rng": seed}
+        rejected += db.compare(dict(zip("AB", data, strict=True)), "indicator", **options).p_value <= 0.05
+        naive += (
+            db.compare(dict(zip("AB", data, strict=True)), "indicator", cluster="episode", **options).p_value <= 0.05
+        )
+    assert naive > n / 4  # what permuting sessions would give
+    assert rejected <= 6  # 5 % of 40 are 2; more than 6 have probability 0.003
+    found = db.estimate(*data, "indicator", permutations=99, replicates=20)
+    assert found.method == "99 permutations of 40 clusters of episodes"
+
+
+def _jumps(rng, rate, until):
+    """Return jump times and states of the generator [[-r, r], [2r, -2r]], observed exactly up to ``until``."""
+    t, state, seen = 0.0, 0, []
+    while t < until:
+        seen.append((t, state))
+        t += rng.exponential(1 / (rate * (1 + state)))
+        state = 1 - state
+    return [*seen, (until, seen[-1][1])]
+
+
+def test_time_is_not_ignored():
+    """A generator visited every 0.25 and every 1.0, and one that is three times as fast, observed exactly."""
+    from scipy.linalg import expm
+
+    rng = np.random.default_rng(8)
+
+    def visited(arm, step):
+        rows = []
+        for user in range(40):
+            path = _jumps(rng, 0.5, 12.0)
+            at = np.arange(0.0, 12.0 + step / 2, step)
+            rows += [(f"{arm}{user}", t, next(s for u, s in reversed(path) if u <= t), arm) for t in at.tolist()]
+        return rows
+
+    rows = visited("A", 0.25) + visited("B", 1.0)
+    options = {"permutations": 199, "replicates": 20}
+    arms = _pages(rows, end=None)
+    with pytest.warns(UserWarning, match=r"a step takes 0.25 in X and 1 in Y \(medians\).*same every="):
+        assert db.estimate(arms["A"], arms["B"], "indicator", **options).p_value <= 0.01
+    arms = _pages(rows, every=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert db.estimate(arms["A"], arms["B"], "indicator", **options).p_value > 0.05
+    exact = expm(0.5 * np.array([[-1.0, 1.0], [2.0, -2.0]]))
+    for arm in "AB":  # 480 steps: three standard errors
+        assert np.abs(arms[arm].chain().transition - exact).max() < 3 * 0.5 / np.sqrt(100)
+    rows = [
+        (f"{arm}{user}", t, state, arm)
+        for arm, rate in (("A", 0.5), ("B", 1.5)) for user in range(40) for t, state in _jumps(rng, rate, 12.0)
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="the times between events vary .* every= a duration"):
+        _pages(rows)
+    arms = _pages(rows, every=0.5)
+    assert db.estimate(arms["A"], arms["B"], "indicator", **options).p_value <= 0.01
+
+
+def test_groups_are_not_glued_and_duplicates_are_reported():
+    """The rows of one id: a b | x x | c d. Nobody went from b to c."""
+    table = {"id": [1] * 6, "at": range(6), "page": list("abxxcd"), "arm": list("AABBAA")}
+    names = {"id": "id", "time": "at", "state": "page", "group": "arm"}
+    with pytest.warns(UserWarning, match="1 of 1 ids occur in several groups, such as 1"):
+        arms = db.Transitions.from_frame(table, **names)
+    data = arms["A"]
+    steps = sorted((data.name(s), data.name(t)) for s, t in zip(data.states, data.next_states, strict=True))
+    assert steps == [("a", "b"), ("c", "d"), ("d", "■")]  # the first part did not end, it changed its group
+    again = {name: [*column, list(column)[1], list(column)[1]] for name, column in table.items()}
+    with pytest.warns(UserWarning, match="2 of 8 rows repeat the id, time and state of another row"):
+        kept = db.Transitions.from_frame(again, **names)
+    assert len(kept["A"]) == len(data) + 2
+    with warnings.catch_warnings(record=True):
+        dropped = db.Transitions.from_frame(again, duplicates="drop", **names)
+    assert len(dropped["A"]) == len(data)
+    with pytest.raises(InvalidData, match="the first is row 6"):
+        db.Transitions.from_frame(again, duplicates="error", **names)
+
+
+# --- data: tests and intervals of tables ----------------------------------------------------------------------------
+
+
+# --- data: trajectories with continuous states ----------------------------------------------------------------------
+
+
+# --- models of other libraries and files ----------------------------------------------------------------------------
+
+
+def test_hidden_states_of_two_models_are_not_the_same_states():
+    """The mean of the emissions bounds the distance from below; the numbers of the states do not count."""
+    from hmmlearn.hmm import GaussianHMM
+
+    P, start, discount = np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0.5, 0.5]), 0.9
+    models = []
+    for means in ([[0.0], [1.0]], [[100.0], [-300.0]]):
+        model = GaussianHMM(n_components=2, covariance_type="spherical")
+        model.startprob_, model.transmat_ = start, P
+        model.means_, model.covars_ = np.array(means), np.ones(2)
+        models.append(model)
+    with pytest.warns(db.InputWarning, match="emissions are not part"):
+        bare = [db.as_chain(model) for model in models]
+    for given in (models, bare):
+        with pytest.raises(db.InvalidCost, match=r"X has hidden states.*give rewards"):
+            db.distance(*given, "indicator", discount)
+    X, Y = (db.as_chain(model, rewards=model.means_.ravel()) for model in models)
+    spent = (1 - discount) * np.linalg.solve(np.eye(2) - discount * P.T, start)  # time in each state, discounted
+    gap = abs(spent @ (models[0].means_ - models[1].means_).ravel())
+    assert db.distance(X, Y, discount=discount).upper >= gap > 1
+
+
+def test_constant_rewards_do_not_hide_propositions(tmp_path):
+    """A coin that falls on heads with probability .5 or .45, after one step: γ |.5 - .45| from the proposition."""
+    paths = []
+    for name, p in (("fair", 0.5), ("bent", 0.45)):
+        path = tmp_path / f"{name}.tra"
+        path.write_text(f"3 4\n0 1 {p}\n0 2 {1 - p}\n1 1 1\n2 2 1\n")
+        path.with_suffix(".lab").write_text('0="init" 1="deadlock" 2="heads"\n0: 0\n1: 2\n')
+        path.with_suffix(".srew").write_text("3 3\n0 1\n1 1\n2 1\n")
+        paths.append(path)
+    with pytest.warns(db.InputWarning, match="1 in every state.*propositions 'heads' are not used; .*rewards='heads'"):
+        X, Y = (db.read_chain(path) for path in paths)
+    with pytest.warns(db.InputWarning, match="0 for every pair of states.*does not depend on the transition prob"):
+        db.distance(X, Y)
+    X, Y = (db.read_chain(path, rewards="heads") for path in paths)
+    assert db.distance(X, Y, discount=0.9).value == pytest.approx(0.9 * 0.05, abs=1e-8)
+
+
+def test_a_step_takes_as_long_as_the_lag_says():
+    """Powers of one kernel are one process: at distance zero at the same lag, with the timescale -1/log λ in steps."""
+    from deeptime.markov.msm import MarkovStateModel
+
+    P = np.array([[0.97, 0.03], [0.02, 0.98]])  # λ = 0.95
+    every, fifth = MarkovStateModel(P), MarkovStateModel(np.linalg.matrix_power(P, 5), lagtime=5)
+    with pytest.raises(db.InvalidArgument, match=r"X has lag 1 and Y has lag 5.*as_chain\(X\).at_lag\(5\)"):
+        db.distance(every, fifth, "indicator")
+    assert db.distance(db.as_chain(every).at_lag(5), fifth, "indicator").value < 1e-8
+    for model in (every, fifth):
+        found = db.compress(model, 2, model="kinetic", cost=1 - np.eye(2))
+        assert found.timescales == pytest.approx([-1 / np.log(0.95)] * 2, rel=1e-9)
+
+
+# --- results, arguments, processes ----------------------------------------------------------------------------------
+
+
+def test_a_forged_result_file_is_not_believed_because_it_is_large(tmp_path):
+    """All rewards of X are 0 and all of Y are 1: the distance is 1, not the 0 of the file."""
+    import json
+
+    n, rng = 46, np.random.default_rng(0)  # n⁴ = 4.5 million cells, more than are solved again while loading
+    X, Y = (db.MarkovChain(rng.dirichlet(np.ones(n), n), rewards=np.full(n, r)) for r in (0.0, 1.0))
+    result = db.distance(X, Y, discount=0.5)
+    arrays = result.arrays()
+    told = json.loads(bytes(arrays["meta"])) | {"lower": 0.0, "value": 0.0, "upper": 0.0}
+    arrays["meta"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    np.savez(tmp_path / "forged.npz", **arrays)
+    loaded = db.load(tmp_path / "forged.npz")
+    assert loaded.lower <= 1.0 <= loaded.upper
+    assert not loaded.converged
+    with pytest.raises(db.InvalidData, match="the table certifies the interval"):
+        db.load(tmp_path / "forged.npz", verify=True)
+
+
+def test_a_time_limit_also_ends_a_step_of_a_finite_horizon():
+    """The run stops inside a step of 10⁹ cells; Kantorovich's bound, over times, lies within its bounds."""
+    import time
+
+    rng, weights = np.random.default_rng(0), np.ones(6)
+    small, large = (
+        [db.MarkovChain(rng.dirichlet(np.ones(n), n), rewards=rng.random(n)) for _ in range(2)] for n in (130, 190)
+    )
+    solver = db.solvers.Exact(time_limit=0.1, threads=1)
+    with pytest.warns(db.ConvergenceWarning):
+        db.distance(*small, weights=weights, solver=solver)  # loads the compiled code
+    before = time.process_time()
+    with pytest.warns(db.ConvergenceWarning):
+        stopped = db.distance(*large, weights=weights, solver=solver)
+    assert time.process_time() - before < 1.1
+    assert "time_limit" in stopped.status
+    means = [[X.initial @ np.linalg.matrix_power(X.transition, t) @ X.rewards for t in range(6)] for X in large]
+    assert np.abs(np.subtract(*means)).sum() <= stopped.upper
+
+
+@pytest.mark.parametrize("unit", ["M8[D]", "m8[s]"])
+def test_dates_and_durations_are_not_numbers(unit):
+    when, X = np.array([[1, 2], [3, 4]]).astype(unit), db.MarkovChain(np.eye(2), rewards=[0, 1])
+    for use in (
+        lambda: db.MarkovChain(np.eye(2), rewards=when[0]),
+        lambda: db.MarkovChain(np.eye(2), initial=when[0]),
+        lambda: db.MDP([np.eye(2)], rewards=when[0]),
+        lambda: db.TimedChain([np.eye(2)], rewards=when[0]),
+        lambda: db.distance(X, X, when),
+        lambda: db.distance(X, X, weights=when[0]),
+        lambda: db.feature_cost(when, when),
+    ):
+        with pytest.raises(db.DiffbisimError, match=r"(dates|durations); convert them first"):
+            use()
