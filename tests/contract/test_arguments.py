@@ -191,7 +191,7 @@ FILES = {
     })
     for kind, extra in {
         "csv": {}, "npz": {"unseen": NO_GAPS}, "prism": {}, "storm": {"rewards": ("goal", CHANGES)},
-        "log": {},
+        "log": {"unseen": NO_GAPS},  # its sequences end in a state of their own
     }.items()
 }  # fmt: skip
 MDP_FILES = {
