@@ -107,6 +107,7 @@ from diffbisim.stochastic import (
     fewest_steps,
     recurrent_periods,
     stationary_law,
+    stochastic_power,
     submatrix,
 )
 
@@ -456,9 +457,9 @@ class MarkovChain:
             raise InvalidArgument(f"lag is {lag!r}; it must be a multiple of {own:g}, the lag of the chain")
         if power == 1:
             return self if self.lag is not None else self._replaced(lag=wanted)
-        P: Any = self.transition
-        matrix = np.linalg.matrix_power(P, power) if isinstance(P, np.ndarray) else sp.csr_array(P) ** power
-        return MarkovChain(**{**self.__getstate__(), "transition": matrix, "lag": wanted})
+        return MarkovChain(
+            **{**self.__getstate__(), "transition": stochastic_power(self.transition, power), "lag": wanted}
+        )
 
     # --- internals -----------------------------------------------------------------------------------------
 
@@ -913,8 +914,9 @@ class Transitions:
             at, w = np.searchsorted(kept, at[stays]), w[stays]
         if not w.max(initial=0.0) > 0.0:
             raise InvalidData("weights are all zero, so the initial distribution is unknown; pass initial=")
-        w = w / w.max()  # so that the sum cannot overflow
-        return np.asarray(np.bincount(at, w / w.sum(), minlength=n), dtype=np.float64)
+        w = w if 1 / HUGE < w.max() < HUGE else w / w.max()  # so that sums neither overflow nor lose digits
+        mass = np.bincount(at, w, minlength=n)
+        return np.asarray(mass / mass.sum(), dtype=np.float64)
 
     def _kept_start(self, initial: Any, kept: Integers) -> Floats:
         """Restrict an initial distribution to the kept states; it must not put mass on the others."""

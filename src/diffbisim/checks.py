@@ -191,9 +191,15 @@ def stochastic_matrix(value: Any, *, name: str = "transition", labels: Sequence[
     return stochastic_rows(value, square=True, name=name, labels=labels)
 
 
-def stochastic_rows(value: Any, *, name: str, labels: Sequence[Hashable] | None = None, square: bool = False) -> Matrix:
-    """Return a read-only row-stochastic copy of a kernel (n, m) from one state space to another."""
+def stochastic_rows(
+    value: Any, *, name: str, labels: Sequence[Hashable] | None = None, square: bool = False, off: float | None = None
+) -> Matrix:
+    """Return a read-only row-stochastic copy of a kernel (n, m) from one state space to another.
+
+    Row sums may differ from one by ``off``, by default because of rounding to the type of ``value``.
+    """
     matrix, tolerance = _as_floats(value, name)
+    tolerance = tolerance if off is None else off
     if 0 in matrix.shape:
         raise InvalidChain(f"{name} is empty; a chain needs at least one state")
     if square and (matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]):
@@ -214,7 +220,7 @@ def policy_table(
     refuse_labeled_rows(policy, "policy")
     axes = [range(shape[0]) if labels is None else labels, range(shape[1]) if actions is None else actions]
     policy = in_order(policy, axes[: len(entries_and_names(policy)[1])], "policy", of=("state", "action"))
-    array = np.asarray(policy)
+    array = np.asarray(without_bfloat16(policy))
     if array.ndim != 1:
         table, tolerance = _as_floats(policy, "policy")
         if not isinstance(table, np.ndarray) or table.shape != shape:
@@ -245,19 +251,19 @@ def _as_floats(value: Any, name: str) -> tuple[Matrix, float]:
     if is_sparse(value):
         matrix = sp.csr_array(value, dtype=np.float64, copy=True)
         matrix.sum_duplicates()
-        return matrix, _tolerance(value.dtype)
+        return matrix, rounding_of(value.dtype)
     refuse_masked(value, name)
     try:
         source = np.asarray(without_bfloat16(value))
         if source.dtype.kind not in "biufO":
             raise TypeError(f"entries of type {source.dtype}")
-        return as_floats(source), _tolerance(getattr(value, "dtype", source.dtype))
+        return as_floats(source), rounding_of(getattr(value, "dtype", source.dtype))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidChain(f"{name} is not a rectangular table of real numbers ({error})") from None
 
 
-def _tolerance(dtype: Any) -> float:
-    """Return how far a row sum may differ from one because of rounding in the source's precision."""
+def rounding_of(dtype: Any) -> float:
+    """Return how far a row sum may differ from one because of rounding to a type, such as torch.bfloat16."""
     name = str(dtype).rpartition(".")[2]  # "torch.float16"
     return {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}.get(name, 1e-8)
 
@@ -330,7 +336,7 @@ def distribution(value: Any, n: int, *, name: str = "initial") -> Floats:
         raise InvalidChain(f"{name}[{k}] = {vector[k]:g} is negative; probabilities lie between 0 and 1")
     np.maximum(vector, 0.0, out=vector)
     total = float(vector.sum())
-    if abs(total - 1.0) > _tolerance(getattr(value, "dtype", None)):
+    if abs(total - 1.0) > rounding_of(getattr(value, "dtype", None)):
         raise InvalidChain(f"{name} sums to {total:.10g}, {_how_far(total)}; divide it by its sum")
     if abs(total - 1.0) > ROUNDED:
         vector /= total

@@ -25,6 +25,7 @@ from diffbisim.estimate import (
     assumptions,
     check_draws,
     check_ends,
+    check_same_ends,
     check_unseen,
     grouped,
     make_sources,
@@ -205,6 +206,7 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
         ends = np.cumsum([len(paths) for paths in lists.values()])
         for name, end, paths in zip(lists, ends.tolist(), lists.values(), strict=True):
             data[name] = joint.take(np.arange(end - len(paths), end))
+    check_same_ends(data)
     first = next(iter(data.values()))
     for name, one in data.items():
         if (one.labels, one.n_states) != (first.labels, first.n_states):
@@ -346,6 +348,7 @@ def power(
 def _pilot(X: Any, Y: Any, cluster: Any, rewards: Any) -> tuple[list[Any], str]:
     """Return both sides with their clusters, and what is drawn from them: "episodes" or "clusters"."""
     data, strata = grouped({"X": X, "Y": Y}, cluster, None)
+    check_same_ends(data)
     observed = [side for side in data.values() if isinstance(side, Transitions)]
     if strata is not None:
         raise InvalidArgument("the data have strata, which power does not support; create them without strata")

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.checks import ROUNDED, Floats, Integers, Matrix, finite_numbers
+from diffbisim.checks import ROUNDED, Floats, Integers, Matrix, check_count, finite_numbers
 from diffbisim.errors import InvalidData
 from diffbisim.io import limits
 from diffbisim.names import (
@@ -138,7 +138,7 @@ def encode_column(codes: Integers, names: Sequence[Hashable], states: Any) -> En
 def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded:
     """Encode the entries of a column; ``where(k)`` locates entry k in messages."""
     if isinstance(states, (int, np.integer)) and not isinstance(states, bool):
-        return _within(entries, int(states), where)
+        return _within(entries, check_count(states, "states") if states > 0 else int(states), where)
     if states is None and isinstance(entries, np.ndarray) and entries.min() >= 0:
         return Encoded(entries, int(entries.max()) + 1, None)
     items = _as_list(entries)

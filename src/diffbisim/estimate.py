@@ -41,8 +41,8 @@ from diffbisim.checks import check_count, check_probability, start_distribution
 from diffbisim.continuous import estimate_paths
 from diffbisim.contributions import Contributions
 from diffbisim.distance import distance, make_solver_for_resampling, used_discount
-from diffbisim.errors import InvalidArgument, warn
-from diffbisim.events import CodeBook, coded
+from diffbisim.errors import InvalidArgument, warn, warn_of_input
+from diffbisim.events import END, CodeBook, coded
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
@@ -209,6 +209,7 @@ def estimate(
         return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     _check(criterion, confidence, permutations, replicates, unseen)
     data, strata = grouped({"X": as_process(X), "Y": as_process(Y)}, cluster, strata)
+    check_same_ends(data)
     check_ends(data, initial, criterion)
     sources = make_sources(data, rewards, initial, unseen, terminal)
     warn_of_ends(data)
@@ -548,6 +549,38 @@ def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, 
     return data, strata
 
 
+def check_same_ends(data: dict[Any, Any]) -> None:
+    """Raise if the ends of sequences are recorded in some groups only, or under different names.
+
+    The groups would then differ in what was recorded, whether or not the processes do.
+    """
+    ends = {name: end for name, one in data.items() if (end := _end_of(one)) is not None}
+    if not ends:
+        return
+    first, end = next(iter(ends.items()))
+    for name, one in data.items():
+        if ends.get(name) != end and not _reaches(one, end):
+            other = f"{name} ends in {ends[name]!r}" if name in ends else f"{name} has no such state"
+            raise InvalidArgument(
+                f"{first} ends in the absorbing state {end!r}, and {other}: how the ends were recorded would count as "
+                f"a difference. Create both with the same end, such as end={end!r}, or with end=None"
+            )
+
+
+def _end_of(one: Any) -> Any:
+    """Return the name of the state in which the sequences of a group end; in a known chain it is "■", if absorbing."""
+    if not isinstance(one, MarkovChain):
+        return getattr(one, "end", None)
+    return END if END in (one.labels or ()) and one.index(END) in one.absorbing_states else None
+
+
+def _reaches(one: Any, state: Any) -> bool:
+    """Return whether a group contains a state: whether observed steps lead to it, or a known chain has it."""
+    if not isinstance(one, Transitions):
+        return state in (getattr(one, "labels", None) or ())
+    return state in (one.labels or ()) and bool((one.next_states == (one.labels or ()).index(state)).any())
+
+
 def check_ends(data: dict[Any, Any], initial: Any, criterion: str) -> None:
     """Raise if all that counts is the long run, which is the end state for all groups."""
     ended = next((one.end for one in data.values() if isinstance(one, Transitions) and one.end is not None), None)
@@ -625,12 +658,11 @@ def warn_of_ends(data: dict[Any, Any]) -> None:
                 f"{one.ends.get(most[1], 0.0):.0f} of {one.visits.get(most[1], 0.0):.0f} in {name}"
                 for name, one in ending.items()
             )
-            warn(
+            warn_of_input(
                 f"the sequences of the groups end in different places (after {most[1]!r}: {shares} visits), which does "
                 'not count because there is no end state; pass end="■" when creating Transitions if the ends mean '
-                "something, such as leaving",
-                category=UserWarning, stacklevel=3,
-            )  # fmt: skip
+                "something, such as leaving"
+            )
 
 
 def _warn_of_times(data: dict[Any, Transitions]) -> None:
@@ -646,14 +678,14 @@ def _warn_of_times(data: dict[Any, Transitions]) -> None:
     for name, b in others:
         both = np.concatenate([a, b]) * (1 + 1e-9)
         apart = np.abs(np.searchsorted(a, both, "right") / a.size - np.searchsorted(b, both, "right") / b.size).max()
-        if apart > max(0.1, 1.95 * np.sqrt(1 / a.size + 1 / b.size)):
-            warn(
+        constant = all(steps[-1] <= steps[0] * (1 + 1e-9) for steps in (a, b))
+        if apart > (0 if constant else max(0.1, 1.95 * np.sqrt(1 / a.size + 1 / b.size))):
+            warn_of_input(
                 f"a step takes {np.median(a):.3g} in {first} and {np.median(b):.3g} in {name} (medians), but the "
                 "chains contain no times: speed is invisible, and a difference in how often states were "
                 "recorded looks like one of the process. Create the data with the same every= for all groups, or with "
-                'every="event" if only the order of the events matters',
-                category=UserWarning, stacklevel=4,
-            )  # fmt: skip
+                'every="event" if only the order of the events matters'
+            )
             return
 
 

@@ -21,8 +21,9 @@ warning counts the missing values.
 
 *Steps of equal length.* `resampled` replaces the events of a sequence by its states at the times t₀, t₀ + h, t₀ + 2h, …
 up to the last event, where t₀ is the time of the first event: the last observation is carried forward, and nothing is
-assumed after the last one. Only a state that no sequence of the table ever leaves is known to last, so a sequence that
-ends in such a state is continued to the next of these times.
+assumed after the last one. A warning counts visits to a state that begin and end between two of these times.
+Only a state that no sequence of the table ever leaves is known to last, so a sequence that ends in such a state is
+continued to the next of these times.
 
 *Duplicates* are rows with the same id, time, state and group. They are kept or dropped according to ``duplicates``.
 
@@ -45,13 +46,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim.checks import Integers, as_number, check_choice
-from diffbisim.errors import InvalidArgument, InvalidData, warn
+from diffbisim.errors import InvalidArgument, InvalidData, warn_of_input
 from diffbisim.names import few, is_frame, is_missing, library
 
 POLICIES = ("error", "split", "drop")
 DUPLICATES = ("warn", "keep", "drop", "error")
 EVENT = "event"  # the value of ``every`` for one step per event
 MOST_POINTS = 10**8  # maximum number of states after resampling
+UNSEEN = 0.1  # resampling may leave out this share of the visits to states before it warns
 VARIES = 1.25  # intervals vary if their 95 % quantile is this many times their 5 % quantile
 UNITS = {
     "ns": 1e-3,
@@ -63,6 +65,7 @@ UNITS = {
     "min": 60 * 10**6,
     "h": 3600 * 10**6,
     "d": 86400 * 10**6,
+    "w": 7 * 86400 * 10**6,
 }
 MISSING_NAMES = frozenset({"", "na", "n/a", "nan", "null", "none", "missing", "unknown", "?"})
 END = "■"  # the end of a sequence (pm4py's symbol)
@@ -200,6 +203,7 @@ def resampled(found: Sequences, every: Any) -> Sequences:
     until[here] = due[here + 1]
     until[ends] = points
     repeats = np.maximum(until - due, 0)
+    _report_unseen(codes, found.begins, inner, repeats, every)
     first = np.cumsum(points) - points
     offset = np.arange(int(points.sum())) - np.repeat(first, points)
     values = np.repeat(found.times.values[found.begins].astype(np.float64), points) + offset * step
@@ -313,19 +317,23 @@ class Times(NamedTuple):
     def length(self, gap: Any, name: str = "gap") -> float:
         """Return the duration ``gap`` (an argument called ``name``) in the units of ``values``."""
         if not self.dates:
-            if not (number := as_number(gap)) >= 0:
+            number = float("nan") if isinstance(gap, (bool, np.bool_, np.timedelta64)) else as_number(gap)
+            if not number >= 0:
                 raise InvalidArgument(f"{name} is {gap!r}; the times are numbers, so give a non-negative number")
             return number
         microseconds = _microseconds(gap)
         if not microseconds >= 0:
             raise InvalidArgument(
-                f"{name} is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h' or '1d', not negative"
+                f"{name} is {gap!r}; give seconds, a timedelta, or a string such as '30min', '2h', '1d' or '1w', not "
+                "negative (months and years vary in length: give days)"
             )
         return microseconds * self.ticks
 
 
 def _microseconds(gap: Any) -> float:
-    """Return a duration in microseconds, NaN if it is none."""
+    """Return a duration in microseconds, NaN if it is none or varies in length, as months do."""
+    if isinstance(gap, np.timedelta64) and np.datetime_data(gap.dtype)[0] in ("Y", "M"):
+        return float("nan")
     if isinstance(gap, (timedelta, np.timedelta64)):
         convert = getattr(gap, "to_timedelta64", None)  # of pandas, which has nanoseconds
         exact = np.timedelta64(gap) if convert is None else convert()
@@ -525,11 +533,10 @@ def _without_duplicates(rows: Integers, order: Sequence[Any], columns: Sequence[
     if duplicates == "error":
         raise InvalidData(f'{said}, the first is row {int(rows[where].min())}; remove them or pass duplicates="drop"')
     if duplicates == "warn":
-        warn(
+        warn_of_input(
             f'{said} and are counted as further events; pass duplicates="drop" to leave them out, or "keep" if these '
-            "events really happened",
-            UserWarning, stacklevel=5,
-        )  # fmt: skip
+            "events really happened"
+        )
         return rows
     return np.delete(rows, where)
 
@@ -540,23 +547,21 @@ def _report_groups(own: Mapping[str, Coded], number: int) -> None:
     if "id" not in own:
         seen = np.unique(group.codes).size
         if number > 2 * seen:
-            warn(
+            warn_of_input(
                 f"without id the table is one sequence, which the changes of group cut into {number:,} sequences; name "
-                "the column with the ids if the groups contain separate sequences",
-                UserWarning, stacklevel=6,
-            )  # fmt: skip
+                "the column with the ids if the groups contain separate sequences"
+            )
         return
     pairs = np.unique(np.stack([own["id"].codes, group.codes]), axis=1)[0]
     ids, times = np.unique(pairs, return_counts=True)
     if (times > 1).any():
         name = own["id"].names[int(ids[times > 1][0])]
-        warn(
+        warn_of_input(
             f"{int((times > 1).sum()):,} of {ids.size:,} ids occur in several groups, such as {name!r}. A "
             "sequence ends where the group changes. Tests treat the parts as different ids, which makes "
             "p-values too large if they are alike; leave out these ids, or, if groups were assigned to sequences "
-            'at random within each id, pass strata= the ids and cluster="episode"',
-            UserWarning, stacklevel=6,
-        )  # fmt: skip
+            'at random within each id, pass strata= the ids and cluster="episode"'
+        )
 
 
 def _check_constant(codes: Any, begins: Integers, what: str, name: Any) -> None:
@@ -578,13 +583,28 @@ def report_intervals(found: Sequences) -> None:
     if high <= VARIES * low or (low == high == 0.0):
         return
     unit = " s" if found.times.dates else ""
-    warn(
+    warn_of_input(
         f"the times between events vary (most are from {low:.3g} to {high:.3g}{unit}), but each step is one "
         "event, so that the chain contains no times: twice the speed looks the same, and the same process "
         'seen at other times looks different. Pass every= a duration for steps of equal length, or every="event" if '
-        "only the order of the events matters",
-        UserWarning, stacklevel=4,
-    )  # fmt: skip
+        "only the order of the events matters"
+    )
+
+
+def _report_unseen(codes: Integers, begins: Integers, inner: Any, repeats: Integers, every: Any) -> None:
+    """Warn if many visits to a state are at no step, because they begin and end between two of them."""
+    begin = np.append(True, codes[1:] != codes[:-1])
+    begin[begins] = True
+    visit = np.cumsum(begin) - 1
+    steps = np.bincount(visit, repeats)
+    over = np.ones(steps.size, dtype=bool)
+    over[visit[~inner]] = False  # the last visit of a sequence may last
+    unseen = int((steps[over] == 0).sum())
+    if unseen > UNSEEN * over.sum():
+        warn_of_input(
+            f"every is {every!r}, and {unseen:,} of {int(over.sum()):,} visits to a state begin and end between two "
+            "steps, so that they are not used; give a shorter interval if they matter"
+        )
 
 
 def _shift_begins(begin: Any, gone: Any) -> Any:
@@ -607,7 +627,7 @@ def _check_missing(absent: Mapping[str, Any], names: Mapping[str, Any], missing:
             f"missing values: {listed}; the first missing {what} is in row {int(absent[what].argmax())}. Pass "
             'missing="split" (sequences end there) or missing="drop" (rows are left out)'
         )
-    warn(f"missing values: {listed}", UserWarning, stacklevel=5)
+    warn_of_input(f"missing values: {listed}")
 
 
 def _report_spelling(column: Coded, name: Any) -> None:
@@ -632,8 +652,6 @@ def _report_spelling(column: Coded, name: Any) -> None:
     found += [f"{listed([k])} may be a missing value" for k in odd[:5]]
     more = max(0, len(several) - 5) + max(0, len(odd) - 5)
     tail = f"; and {more} more" if more else ""
-    warn(
-        f"{name!r}: {'; '.join(found)}{tail}. They are kept as distinct names; rename them if they are the same",
-        UserWarning,
-        stacklevel=6,
+    warn_of_input(
+        f"{name!r}: {'; '.join(found)}{tail}. They are kept as distinct names; rename them if they are the same"
     )

@@ -297,6 +297,7 @@ def sampled_counts(
     With ``known`` the kernel is one more group, and steps are drawn from it.
     """
     cells, truth = counted.cells, whole_steps(counted)
+    kernel = np.minimum(metric.kernel, 1.0)  # probabilities may exceed one by rounding
     trials = np.add.reduceat(truth, cells.first, axis=1)
     K, G = truth.shape[1], len(truth) + known
     bounds = np.append(cells.first, K)
@@ -307,7 +308,7 @@ def sampled_counts(
             left = np.tile(truth[:, lo:hi].sum(axis=0), (out.shape[2], 1))
             for g in range(len(truth)):
                 if known:
-                    out[0, g, :, lo:hi] = rng.multinomial(trials[g, r], metric.kernel[lo:hi], size=out.shape[2])
+                    out[0, g, :, lo:hi] = rng.multinomial(trials[g, r], kernel[lo:hi], size=out.shape[2])
                 else:
                     out[0, g, :, lo:hi] = taken = _hypergeometric(left, int(trials[g, r]), rng)
                     left -= taken

@@ -66,6 +66,7 @@ def distance(
         batch: Any = jax.vmap(lambda one: distance(**{**given, **one}, **rest))
         return jnp.asarray(batch({name: jnp.asarray(given[name]) for name in names}))
     X, Y = map(_process, (X, Y))
+    _bridge.check_constants(X, Y)
     parts: Parts = {}
     shapes: dict[str, _bridge.Shapes] = {}
     for side, chain, start, other in (("x", X, initial_x, None), ("y", Y, initial, X)):
@@ -78,11 +79,10 @@ def distance(
             tables = [jnp.asarray(table) for table in cost]
             shapes["cost"], cost = _bridge.step_shapes(tables, "cost"), _joined(tables)
     if isinstance(cost, str):
-        n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
-        cost = _bridge.named_cost(cost, X, n_y, rewards, jnp.abs, jnp.asarray)
+        cost = _bridge.named_cost(cost, X, Y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, Settings(discount, solver, tol, warm, _bridge.question(asked)), shapes)
+    run = partial(_run, X, Y, Settings.of(discount, solver, tol, warm, asked), shapes)
     return _differentiable(run, partial(_derivatives, shapes), dtype)(parts)
 
 

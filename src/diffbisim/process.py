@@ -120,8 +120,8 @@ def check_lags(processes: Sequence[Any], names: Sequence[Any] | None = None) -> 
         unknown = next(name for name in lags if lags[name] is None)
         lag = next(iter(known.values()))
         warn_of_input(
-            f"{next(iter(known))} has lag {lag:g}, and {unknown} does not say how long its steps take; the same lag is "
-            f"assumed. Say so with MarkovChain(..., lag={lag:g})"
+            f"{next(iter(known))} has lag {lag:g}, and {unknown} does not say how long its steps take, so the same is "
+            "assumed; create it with its lag"
         )
 
 

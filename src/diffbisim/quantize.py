@@ -29,7 +29,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.checks import Floats, Integers, as_number, check_count, freeze, refuse_masked
+from diffbisim.checks import Floats, Integers, as_floats, as_number, check_count, freeze, refuse_masked
 from diffbisim.cost import feature_cost
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.stochastic import as_generator
@@ -431,8 +431,8 @@ def _points(x: Any, name: str, dimension: int) -> Floats:
 def _numbers(value: Any, name: str) -> Floats:
     refuse_masked(value, name, InvalidData)
     try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        array = as_floats(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidData(f"{name} is not an array of numbers ({error})") from None
     if not np.isfinite(array).all():
         place = ", ".join(str(int(k)) for k in np.argwhere(~np.isfinite(array))[0])

@@ -27,13 +27,15 @@ Whatever is left out, such as the emissions of a hidden Markov model or attribut
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.checks import Floats
+from diffbisim.checks import Floats, rounding_of, stochastic_rows
 from diffbisim.checks import dense as as_dense
 from diffbisim.errors import InvalidChain, warn_of_input
 from diffbisim.events import END
@@ -115,7 +117,7 @@ def _is_counted(table: Any) -> bool:
     try:
         numbers: Any = table if sp.issparse(table) else np.asarray(table, dtype=np.float64)
         rows = np.asarray(numbers.sum(axis=1))
-    except (TypeError, ValueError, IndexError):  # np.exceptions.AxisError is both of the latter
+    except (TypeError, ValueError, IndexError, OverflowError):  # np.exceptions.AxisError is the second and third
         return False
     numbers = numbers.data if sp.issparse(table) else numbers
     whole = bool((numbers >= 0.0).all() and np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all())
@@ -139,7 +141,11 @@ def _crosstab(frame: Any) -> tuple[Any, Any]:
 
 
 def _tensor(value: Any, rewards: Any) -> ChainParts:
-    return _table(as_array(value))
+    """Read a tensor; rows of probabilities are normalized here, because arrays may have lost its type (bfloat16)."""
+    found = _table(as_array(value))
+    if found.weights or len(value.shape) != 2:
+        return found
+    return found._replace(table=stochastic_rows(found.table, name="transition", off=rounding_of(value.dtype)))
 
 
 def as_array(value: Any) -> Any:
@@ -147,10 +153,11 @@ def as_array(value: Any) -> Any:
     kind = library(value)
     if kind == "torch" and hasattr(value, "detach"):
         value = value.detach().cpu()
+        value = value.float() if rounding_of(value.dtype) > rounding_of("float32") else value  # as scipy needs
         if str(value.layout) != "torch.strided":
             value = value.to_sparse_coo().coalesce()
             return sp.csr_array((value.values().numpy(), tuple(value.indices().numpy())), shape=tuple(value.shape))
-        return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        return value.numpy()
     if kind in ("jax", "jaxlib"):
         return np.asarray(value.todense() if hasattr(value, "todense") else value)
     return value
@@ -215,12 +222,16 @@ def _directly_follows(graph: Mapping[Any, Any], starts: Mapping[Any, Any], ends:
 
 
 def _sparse(i: Any, j: Any, w: Any, n: int) -> sp.csr_array:
-    try:
-        weights = np.array(w, dtype=np.float64)
-    except (TypeError, ValueError):
-        odd = next(weight for weight in w if not isinstance(weight, (int, float, np.number)))
-        raise InvalidChain(f"an edge has the weight {odd!r}; weights must be non-negative numbers") from None
+    weights = np.array([_weight(weight) for weight in w], dtype=np.float64)
     return sp.csr_array((weights, (np.array(i, dtype=np.int64), np.array(j, dtype=np.int64))), shape=(n, n))
+
+
+def _weight(weight: Any) -> float:
+    """Return the weight of an edge as a float; dates and durations are not numbers."""
+    if not isinstance(weight, (np.datetime64, np.timedelta64)):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(weight)
+    raise InvalidChain(f"an edge has the weight {reprlib.repr(weight)}; weights must be non-negative numbers")
 
 
 def _names(names: list[Any]) -> list[Any] | None:

@@ -243,6 +243,27 @@ def _stationary_law_of_many(matrix: Matrix) -> Floats:
     return np.asarray(law / law.sum(), dtype=np.float64)
 
 
+def stochastic_power(matrix: Matrix, power: int) -> Matrix:
+    """Return ``P^power`` by repeated squaring, with rows normalized after each product so that errors do not grow."""
+    result: Any = None
+    square: Any = matrix if isinstance(matrix, np.ndarray) else sp.csr_array(matrix)
+    while True:
+        if power % 2:
+            result = square if result is None else _normalized(result @ square)
+        power //= 2
+        if not power:
+            return result  # type: ignore[no-any-return]
+        square = _normalized(square @ square)
+
+
+def _normalized(matrix: Any) -> Any:
+    sums = np.asarray(matrix.sum(axis=1), dtype=np.float64)
+    if isinstance(matrix, np.ndarray):
+        return matrix / sums[:, None]
+    matrix.data /= np.repeat(sums, np.diff(matrix.indptr))
+    return matrix
+
+
 def submatrix(matrix: Matrix, states: Integers) -> Matrix:
     """Return the rows and columns of the given states."""
     return matrix[states][:, states]

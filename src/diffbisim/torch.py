@@ -28,7 +28,6 @@ from diffbisim.chain import MarkovChain
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, MissingExtra
 from diffbisim.parallel import tasks
-from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 from diffbisim.timed import TimedChain
 
@@ -85,7 +84,7 @@ def distance_and_result(
     value : scalar tensor
     result : DistanceResult
     """
-    settings = Settings(discount, solver, tol, warm, _bridge.question(asked))
+    settings = Settings.of(discount, solver, tol, warm, asked)
     return evaluate(X, Y, cost, settings, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
@@ -105,7 +104,7 @@ def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call"
     """Prepare one distance of a batch; options as for :func:`distance_and_result`."""
     initial_x, initial, rewards = (options.pop(name, None) for name in ("initial_x", "initial", "rewards"))
     how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
-    settings = Settings(discount, **how, question=_bridge.question(options))
+    settings = Settings.of(discount, **how, asked=options)
     return _Call.of(_Given(X, Y, initial_x, initial, cost, rewards, settings))
 
 
@@ -212,6 +211,7 @@ class _Call(NamedTuple):
         like = next((v for v in _flat(Y, X, cost, initial, rewards, initial_x) if _floating(v)), None)
         if like is None:
             raise InvalidArgument("no argument is a floating-point tensor; use diffbisim.distance")
+        _bridge.check_constants(X, Y)
         x, y = _side(X, initial_x, None, "X"), _side(Y, initial, X, "Y")
         shapes = None
         if x.timed or y.timed:
@@ -220,8 +220,7 @@ class _Call(NamedTuple):
                 tables = [_tensor(table) for table in cost]
                 shapes, cost = _bridge.step_shapes(tables, "cost"), torch.cat([table.reshape(-1) for table in tables])
         if isinstance(cost, str):
-            n_y = Y.n_states if isinstance(Y, MarkovChain) else Y.shape[0]
-            cost = _bridge.named_cost(cost, X, n_y, rewards, torch.abs, _tensor)
+            cost = _bridge.named_cost(cost, X, Y, rewards, torch.abs, _tensor)
         parts = tuple(map(_double, (x.values, y.values, x.start, y.start, _tensor(cost))))
         return cls(_Solve(x, y, settings, shapes), parts, like)
 
@@ -348,7 +347,7 @@ def _keep(X: Any, Y: Any, initial_x: Any, initial: Any, cost: Any, rewards: Any,
     if isinstance(solver, tuple):
         kind, given = solver
         solver = kind(**{field.name: given[field.name] for field in fields(kind) if field.init})
-    settings = Settings(discount, solver, tol, warm, Question(**question))
+    settings = Settings.of(discount, solver, tol, warm, question)
     _kept.append(_Given(X, Y, initial_x, initial, cost, rewards, settings))
     return len(_kept) - 1
 

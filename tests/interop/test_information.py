@@ -39,7 +39,12 @@ def parts(found):
     if isinstance(found, float):
         return found
     if isinstance(found, db.Transitions):
-        return found.states.tolist(), found.next_states.tolist(), found.weights, found.labels, found.lag
+        kept = ("weights", "labels", "lag", "end", "episodes", "clusters", "strata", "durations")
+        own = [getattr(found, name) for name in kept]
+        lists = [one.tolist() if isinstance(one, np.ndarray) else one for one in own]
+        return repr((found.states.tolist(), found.next_states.tolist(), *lists))  # NaN equals itself in text
+    if isinstance(found, dict):
+        return [(name, parts(one)) for name, one in found.items()]
     kernels = [found.transition] if isinstance(found, db.MarkovChain) else found.transition
     dense = [np.asarray(kernel.todense() if hasattr(kernel, "todense") else kernel).tolist() for kernel in kernels]
     rewards = None if found.rewards is None else found.rewards.tolist()
@@ -89,6 +94,11 @@ def posterior(n_samples):
         db.MarkovChain(P).sample(500, rng=0)
     )
     return deeptime.msm.BayesianMSM(n_samples=n_samples).fit_fetch(counts)
+
+
+def submodel(states):
+    counts = deeptime.TransitionCountModel(np.round(P * 20) + 1, lagtime=1, state_histogram=np.ones(3))
+    return counts.submodel(states)
 
 
 def crosstab(margins):
@@ -151,11 +161,55 @@ OBJECTS = {
     "wrappers of an environment": (
         lambda: environment(False), lambda: environment(True), "without its wrappers TransformReward",
     ),
+    "weights that are no numbers": (
+        lambda: db.as_chain({("a", "b"): 1, ("b", "a"): 1}), lambda: db.as_chain({("a", "b"): "x", ("b", "a"): 1}),
+        "an edge has the weight 'x'",
+    ),
+    "symbols of a submodel": (
+        lambda: db.as_chain(submodel([0, 1])), lambda: db.as_chain(submodel([1, 2])), "differ",
+    ),
+    "type of a tensor": (
+        lambda: db.as_chain(Later("torch").tensor(P)), lambda: db.as_chain(Later("torch").tensor(P + 1e-4)), "sums to",
+    ),
     "weights of transitions": (
         lambda: db.MarkovChain.from_transitions([0, 0, 1], [1, 0, 0], weights=[1, 1, 1]),
         lambda: db.MarkovChain.from_transitions([0, 0, 1], [1, 0, 0], weights=[2, 1, 1]), "differ",
     ),
 }  # fmt: skip
+
+
+EVENTS = {"id": list("xxxxyyy"), "t": [0, 1, 2, 3, 0, 1, 2], "s": list("abcaabc"), "g": list("AAAAAAA"), "c": [1] * 7}
+
+
+def events(names=(), **columns):
+    """Events with other columns, read with the names of more of them."""
+    table = {**EVENTS, **{name: list(column) for name, column in columns.items() if name in EVENTS}}
+    options = {name: value for name, value in columns.items() if name not in EVENTS} | dict(names)
+    return lambda: db.Transitions.from_frame(table, id="id", time="t", state="s", **options)
+
+
+OBSERVED = {
+    "ids": (events(), events(id="xxxyyyy"), "differ"),
+    "order of times": (events(), events(t=[1, 0, 2, 3, 0, 1, 2]), "differ"),
+    "lengths of intervals": (events(), events(t=[0, 1, 2, 90, 0, 1, 2]), "the times between events vary"),
+    "pauses": (events(gap=5), events(gap=5, t=[0, 1, 20, 21, 0, 1, 2]), "differ"),
+    "ends": (events(), events(end=None), "differ"),
+    "a change of group": (events(group="g"), events(group="g", g="AABBAAA"), "1 of 2 ids occur in several groups"),
+    "groups": (events(group="g"), events(group="g", g="AAAABBB"), "differ"),
+    "repeated rows": (events(), events(t=[0, 1, 1, 2, 0, 1, 2], s="abbaabc"), "1 of 7 rows repeat the id, time and st"),
+    "missing states": (
+        events(missing="drop"), events(missing="drop", s=["a", None, *"caabc"]), "missing values: 1 of state",
+    ),
+    "spelling": (events(), events(s="abcAabc"), "'a' (2) and 'A' (1) differ only in spelling"),
+    "clusters": (events(), events(cluster="c"), "differ"),
+    "strata": (events(strata="c"), events(strata="c", c=[1, 1, 1, 1, 2, 2, 2]), "differ"),
+    "visits between two steps": (events(every=1), events(every=2), "visits to a state begin and end between two"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", OBSERVED)
+def test_events(piece):
+    check(*OBSERVED[piece])
 
 
 def environment(wrapped):
@@ -306,7 +360,22 @@ def npz(**arrays):
     return make
 
 
+def xes(*traces, key="concept:name"):
+    """A log of traces of activities, each with a phase."""
+    made = "".join(
+        "<trace>" + "".join(f'<event><string key="{key}" value="{a}"/><string key="lifecycle:transition" '
+                            f'value="{phase}"/></event>' for a, phase in trace) + "</trace>" for trace in traces
+    )  # fmt: skip
+    return lambda folder: db.read_transitions(file(folder, "m.xes", f"<log>{made}</log>"))
+
+
+DONE = [("a", "complete"), ("b", "complete")]
 FILES = {
+    "order of the events of a log": (xes(DONE), xes(DONE[::-1]), "differ"),
+    "phases of the activities of a log": (
+        xes(DONE), xes([("a", "start"), *DONE]), "events differ in 'lifecycle:transition' ('complete', 'start')",
+    ),
+    "activities under another name": (xes(DONE), xes(DONE, key="Activity"), "missing values: 2 of state"),
     "propositions": (tra(lab=LAB, srew=SREW), tra(lab=GOAL, srew=SREW), "its propositions 'goal' are not used"),
     "propositions without rewards": (tra(lab=LAB), tra(lab=GOAL), "it has no rewards; its propositions 'goal'"),
     "state rewards": (tra(), tra(srew=SREW), "differ"),

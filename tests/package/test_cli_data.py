@@ -393,7 +393,7 @@ def test_events_give_what_trajectories_give(folder, walks, monkeypatch):
     found = json.loads(run("estimate", "events.csv", "--group", "arm", *columns, *asked)[0])
     assert found["plug_in"] == pytest.approx(oracle["plug_in"], abs=1e-8)
     assert abs(found["plug_in"] - cut[0]) > 1e-3
-    assert found["assumed"][0] == "X: sequences end in the absorbing state '■'"
+    assert found["assumed"][0] == "A: sequences end in the absorbing state '■'"
     for option, value in (("--every", "1d"), ("--cluster", "who"), ("--duplicates", "drop")):
         _, said = run("estimate", "before.csv", "after.csv", *asked, option, value, code=2)
         assert f"{option} is for tables of events" in said
@@ -494,3 +494,35 @@ def test_a_page_about_tables_of_events(folder, walks):
         assert sorted(report["names"]) == ["after", "before"]
         assert "s4" in (folder / "page.html").read_text(encoding="utf-8")
     assert "state is not given" in run("explore", "both.csv", "--group", "arm", *asked, code=2)[1]
+
+
+def test_notes_and_assumptions_are_in_the_words_of_the_command_line(folder):
+    """A and B, as in the table, and options; three groups have the line about their ends, too."""
+    rows = {"A": "abb" * 38 + "ab" * 2, "B": "abb" * 2 + "ab" * 38, "C": "abb" * 20 + "ab" * 20}
+    for name, walk in rows.items():
+        paths = [f"a{rest}" for rest in walk.split("a")[1:]]
+        (folder / f"{name}.csv").write_text(table_of(paths), encoding="utf-8")
+        traces = ("".join(f'<event><string key="concept:name" value="{s}"/></event>' for s in path) for path in paths)
+        log = f"<log>{''.join(f'<trace>{trace}</trace>' for trace in traces)}</log>"
+        (folder / f"{name}.xes").write_text(log, encoding="utf-8")
+    asked = ["--cost", "indicator", "--permutations", 19]
+    _, said = run("estimate", "A.csv", "B.csv", *asked, "--replicates", 20)
+    assert re.search(r"after 'b': \d+ of \d+ in A, \d+ of \d+ in B visits\).* pass --end ■ if the ends mean", said)
+    table, _ = run("compare", "A.xes", "B.xes", "C.xes", *asked)
+    assert "C: sequences end in the absorbing state '■'" in " ".join(table.split())
+    for command, files in (("estimate", ("A.xes", "B.csv")), ("compare", ("A.xes", "B.csv", "C.csv"))):
+        _, said = run(command, *files, *asked, code=2)
+        assert "A ends in the absorbing state '■', and B has no such state" in said
+        assert "same end, such as --end ■, or with --end None" in said
+    (folder / "events.csv").write_text("t,s,g\n0,a,A\n1,b,B\n", encoding="utf-8")
+    columns = ["--time", "t", "--state", "s", "--group", "g"]
+    _, said = run("estimate", "events.csv", *columns, *asked, "--every", "1.2.3", code=2)
+    assert "--every is '1.2.3'; the times are numbers, so give a non-negative number" in said
+
+
+@pytest.mark.parametrize("command", [("distance",), ("explore", "--output", "page.html")])
+def test_a_lag_that_only_one_chain_has_is_noted(folder, command):
+    for name, lag in (("long", 5), ("bare", None)):
+        db.write_chain(db.MarkovChain(np.eye(2), rewards=[0, 1], lag=lag), folder / f"{name}.npz")
+    _, said = run(*command, "long.npz", "bare.npz")
+    assert "note: A has lag 5, and B does not say how long its steps take" in said

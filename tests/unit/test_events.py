@@ -18,7 +18,7 @@ import pytest
 
 import diffbisim as db
 from chain_files import file
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.errors import InputWarning, InvalidArgument, InvalidData
 from diffbisim.io import limits
 
 VISITS = {"ann": ["home", "cart", "buy"], "bob": ["home", "home"], "eve": ["cart"]}
@@ -479,3 +479,36 @@ def test_clusters_of_both_groups_are_refused():
         db.estimate(A.take([0, 1]), B.take([0, 1]), "indicator", strata=([0, 1], [0, 1]))
     plan = db.power(A, B, "indicator", cluster=([0, 0, 1, 1, 2, 2, 3, 3], range(10, 18)), episodes=4, datasets=2)
     assert str(plan).endswith("clusters in each group")
+
+
+def test_units_of_intervals():
+    """Months and years have no fixed length; a week has."""
+    days = np.array(["2026-01-01", "2026-01-08", "2026-01-22"], dtype="M8[D]")
+    table = {"t": days, "s": ["a", "b", "a"]}
+    found = [db.Transitions.from_frame(table, time="t", state="s", every=every) for every in ("1w", "7d", "168h")]
+    assert [len(one) for one in found] == [3, 3, 3]
+    for every in ("1M", "1mo", "1y", np.timedelta64(1, "M"), np.timedelta64(1, "Y"), True):
+        with pytest.raises(InvalidArgument, match=r"every is .*months and years vary in length: give days"):
+            db.Transitions.from_frame(table, time="t", state="s", every=every)
+    with pytest.raises(InvalidArgument, match="every is True; the times are numbers"):
+        db.Transitions.from_frame({"t": [0, 1], "s": [0, 1]}, time="t", state="s", every=True)
+
+
+def test_visits_between_two_steps_are_counted():
+    """a at 0, b from 1 to 2, a from 2 on: steps at 0, 10, 20 show a only."""
+    table = {"t": [0, 1, 2, 15, 20], "s": list("abaab")}
+    with pytest.warns(InputWarning, match="every is 10, and 1 of 3 visits to a state begin and end between two steps"):
+        found = db.Transitions.from_frame(table, time="t", state="s", every=10)
+    assert [found.name(k) for k in (*found.states, found.next_states[-1])] == ["a", "a", "b"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        db.Transitions.from_frame(table, time="t", state="s", every=1)
+
+
+def test_steps_of_different_length_are_reported_however_few_they_are():
+    short, long = (
+        db.Transitions.from_frame({"t": [0, 4, 8], "s": [0, 1, 0]}, time="t", state="s", every=every)
+        for every in (2, 4)
+    )
+    with pytest.warns(InputWarning, match=r"a step takes 2 in X and 4 in Y \(medians\)"):
+        db.estimate(short, long, "indicator", permutations=19, replicates=20)

@@ -127,6 +127,15 @@ HUGE = 10**400
         (lambda: db.MarkovChain(np.eye(2), labels=["a", (1, "\udc80")]), r"labels\[1\] = .* surrogate"),
         (lambda: db.MDP([np.eye(2)], actions=["\ud800"]), r"actions\[0\] = '.ud800' .* surrogate"),
         (lambda: db.fit_simulator([np.zeros((5, 1))], lambda *_: None), "start is missing; give the initial"),
+        (
+            lambda: db.as_chain({("a", "b"): HUGE, ("b", "a"): 1}),
+            "an edge has the weight 1000.*; weights must be",
+        ),
+        (lambda: db.as_chain({("a", "b"): np.timedelta64(1, "s")}), r"an edge has the weight np.timedelta64\(1,'s'\)"),
+        (lambda: db.as_chain([[HUGE, 1], [1, 1]]), "transition is not a rectangular table"),
+        (lambda: db.Transitions.from_trajectories([[0, 1]], states=HUGE), "states is an integer of 1329 bits"),
+        (lambda: db.quantize([[[HUGE]]], [[[1]]], n_states=1), r"X\[0\] is not an array of numbers"),
+        (lambda: db.quantize([np.zeros((3, 1), "M8[D]")], [np.ones((3, 1))], n_states=1), "its entries are dates"),
     ],
 )
 def test_numbers_names_and_sizes_out_of_range_are_refused_by_name(call, part):
@@ -148,6 +157,9 @@ def test_rows_may_be_off_by_the_rounding_of_their_type(kind):
     chain = db.MarkovChain(rounded, initial=rounded[0], rewards=rounded[0])
     np.testing.assert_allclose(chain.transition.sum(axis=1), 1.0, rtol=1e-14)
     np.testing.assert_allclose(chain.transition, exact, rtol=4 * torch.finfo(rounded.dtype).eps)
+    for same in (rounded, rounded.to_sparse()):
+        np.testing.assert_allclose(db.as_chain(same).transition.sum(axis=1), 1.0, rtol=1e-14)
+    assert db.MDP([exact, exact]).induced_chain(rounded[:, :2] / rounded[:, :2].sum(1, keepdim=True)).n_states == 30
     if kind != "float32":
         with pytest.raises(db.InvalidChain, match="sums to"):
             db.MarkovChain(rounded.double())
@@ -161,3 +173,17 @@ def test_nan_of_a_model_is_called_nan():
     P = torch.tensor([[0.5, 0.5], [float("nan"), 1.0]])
     with pytest.raises(db.InvalidChain, match="row 1 of X contains NaN"):
         diffbisim.torch.distance(P, torch.eye(2), torch.eye(2), 0.9)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_powers_of_a_kernel_stay_stochastic(sparse):
+    """P = 1 π + λ (I - 1 π) has the powers 1 π + λ^k (I - 1 π)."""
+    from scipy.sparse import csr_array
+
+    π, λ = np.array([0.4, 0.6]), 0.95
+    P = λ * np.eye(2) + (1 - λ) * π
+    chain = db.MarkovChain(csr_array(P) if sparse else P)
+    for k in (2, 7, 10**10, 10**300):
+        exact = λ**k * np.eye(2) + (1 - λ**k) * π
+        power = chain.at_lag(k).transition
+        np.testing.assert_allclose(power.toarray() if sparse else power, exact, rtol=1e-13)

@@ -171,6 +171,24 @@ def test_time_is_not_ignored():
     assert db.estimate(arms["A"], arms["B"], "indicator", **options).p_value <= 0.01
 
 
+def test_ends_that_only_one_group_records_are_no_difference():
+    """The same sequences twice, with and without their ends, were at distance 0.9 with the smallest p-value."""
+    rows = [
+        (user, t, page, "A") for user in range(30) for t, page in enumerate(["home", "cart", "buy"][: 2 + user % 2])
+    ]
+    with_end, without, other = (_pages(rows, **end)["A"] for end in ({}, {"end": None}, {"end": "gone"}))
+    known = without.chain(unseen="self-loop")
+    for X, Y in ((with_end, without), (with_end, other), (with_end, known), (without, with_end.chain())):
+        with pytest.raises(db.InvalidArgument, match=r"ends in the absorbing state .* Create both with the same end"):
+            db.estimate(X, Y, "indicator", permutations=19, replicates=20)
+    for compared in (lambda: db.compare({"a": with_end, "b": without}, "indicator"),
+                     lambda: db.power(with_end, without, "indicator", episodes=4)):  # fmt: skip
+        with pytest.raises(db.InvalidArgument, match="same end"):
+            compared()
+    for X in (with_end, without):  # the known chain is that of the data
+        assert db.estimate(X, X.chain(unseen="self-loop"), "indicator", permutations=19, replicates=20).plug_in < 1e-8
+
+
 def test_groups_are_not_glued_and_duplicates_are_reported():
     """The rows of one id: a b | x x | c d. Nobody went from b to c."""
     table = {"id": [1] * 6, "at": range(6), "page": list("abxxcd"), "arm": list("AABBAA")}
@@ -251,6 +269,27 @@ def test_a_step_takes_as_long_as_the_lag_says():
     for model in (every, fifth):
         found = db.compress(model, 2, model="kinetic", cost=1 - np.eye(2))
         assert found.timescales == pytest.approx([-1 / np.log(0.95)] * 2, rel=1e-9)
+
+
+def test_constant_chains_keep_their_rewards_names_and_lags_in_jax():
+    """Both sides are chains: the oracle is ``db.distance``, where nothing is a tensor."""
+    import diffbisim.jax
+
+    P = np.array([[0.9, 0.1], [0.4, 0.6]])
+    pairs = {
+        "reward": [{"rewards": [0, 1]}, {"rewards": [5, 6]}],
+        "indicator": [{"labels": ["a", "b"]}, {"labels": ["b", "a"]}],
+    }
+    for cost, parts in pairs.items():
+        X, Y = (db.MarkovChain(P, **part) for part in parts)
+        exact = db.distance(X, Y, cost).value
+        assert exact > 0.5
+        assert float(diffbisim.jax.distance(X, Y, cost)) == pytest.approx(exact, rel=1e-5)
+    X, Y = (db.MarkovChain(P, rewards=[0, 1], lag=lag) for lag in (1, 5))
+    with pytest.raises(db.InvalidArgument, match="X has lag 1 and Y has lag 5"):
+        diffbisim.jax.distance(X, Y)
+    with pytest.raises(db.InvalidArgument, match=r"discount is 0\.5, but criterion='average' has none"):
+        diffbisim.jax.distance(X, P, discount=0.5, criterion="average")
 
 
 # --- results, arguments, processes ----------------------------------------------------------------------------------

@@ -201,6 +201,7 @@ WORDING = {
     "states=[...]": "states=[...] in Python",
     "warm=result": "warm=result in Python",
     "in terminal=": "in terminal= in Python",
+    " when creating Transitions": "",
     "mdp.induced_chain(policy)": "mdp.induced_chain(policy) in Python",
     "diffbisim.distance": "diffbisim distance",
     "a bare array": "a .npy vector",
@@ -212,7 +213,7 @@ WORDING = {
 
 def command_line_message(message: str, command: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
     """Translate an error message to the options of a command; names of given files are left unchanged."""
-    options, (x, y) = options_of(command), "XY" if "b" not in arguments else "AB"
+    options, (x, y) = options_of(command), "AB" if {"b", "files"} & arguments.keys() else "XY"
     files = sorted((str(value) for value in arguments.values() if isinstance(value, Path)), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, files))})", message) if files else [message]
     for k in range(0, len(parts), 2):  # every other part is a file name
@@ -399,7 +400,8 @@ class Events:
 
         names = ("id", "time", "state", "group", "missing", "cluster", "strata", "duplicates")
         options = {name: getattr(self, name) for name in names}
-        gap, every = (float(t) if t is not None and re.fullmatch(r"[\d.]+", t) else t for t in (self.gap, self.every))
+        number = re.compile(r"\d+\.?\d*|\.\d+")
+        gap, every = (float(t) if t is not None and number.fullmatch(t) else t for t in (self.gap, self.every))
         words = {name: f"--{name}" for name in ("missing", "state", "end", "every", "cluster", "strata", "duplicates")}
         with warnings_as_notes(**words), naming_options(gap="--session-gap", **words):
             return read_transitions(path, states=states, gap=gap, every=every, end=self.end_name, **options)
@@ -455,13 +457,14 @@ def read_observed(
 
 
 @contextmanager
-def warnings_as_notes(**options: str) -> Iterator[None]:
-    """Print warnings issued inside the block as notes that name these options."""
+def warnings_as_notes(command: Callable[..., Any] | None = None, /, **options: str) -> Iterator[None]:
+    """Print warnings issued inside the block as notes that name these options, and those of a command for A and B."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        note(with_option_names(str(warning.message), options))
+        message = with_option_names(str(warning.message), options)
+        note(message if command is None else command_line_message(message, command, {"b": None}))
 
 
 def start_is_a_guess(path: Path, initial: str | None) -> bool:
@@ -620,6 +623,11 @@ def interval_note(report: Report) -> dict[str, str]:
     if report["p_value"] > 1 - report["confidence"] + 1e-12 or report["lower"] > 0:
         return {}
     return {"note": "the interval starts at 0 despite the evidence: the differing rows add little to the distance"}
+
+
+def of_sides(assumed: Iterable[str]) -> list[str]:
+    """Return sentences about X and Y as sentences about A and B."""
+    return [re.sub("^[XY]:", lambda side: "AB"["XY".index(side[0][0])] + ":", sentence) for sentence in assumed]
 
 
 def assumed_lines(report: Report) -> dict[str, str]:

@@ -71,7 +71,7 @@ def compare(
     if groups is None or len(groups) == 2:
         pair, sides = _read_pair(files, groups, events, rewards, constants)
         (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
-        with cli.warnings_as_notes(initial="--initial"):
+        with cli.warnings_as_notes(compare):
             found = db.estimate(
                 x, y, cli.read_cost(cost), rewards=given, initial=start, replicates=replicates, **options
             )
@@ -86,7 +86,7 @@ def compare(
     if cost == "reward" and own is None:
         raise InvalidArgument("the groups have no rewards; give --rewards FILE, or use --cost indicator")
     state = None if initial is None else cli.read_state(next(iter(groups.values())), initial)
-    with cli.warnings_as_notes(initial="--initial"):
+    with cli.warnings_as_notes(compare):
         several = db.compare(groups, cli.read_cost(cost), rewards=own, initial=state, **options)
     report = {
         "groups": [str(name) for name in groups],
@@ -101,7 +101,7 @@ def compare(
         "seed": rng,
         "seconds": round(time.perf_counter() - began, 6),
     }
-    cli.emit(report, str(several), as_json=as_json, output=output)
+    cli.emit(report, str(several), cli.sheet(cli.assumed_lines(report)), as_json=as_json, output=output)
 
 
 def _two(report: cli.Report) -> Table:

@@ -70,6 +70,7 @@ def distance(
 ) -> None:
     """Compute the distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
     from diffbisim.distance import constant_cost
+    from diffbisim.process import check_lags
 
     cli.check_output(output, ".npz", ".json")
     read = partial(cli.read_chain_file, unseen=unseen, any_kind=True)
@@ -77,6 +78,8 @@ def distance(
     y = read(b, initial=initial_b, rewards=rewards_b, side="-b", const=constants_b or cli.const_for(b, constants, a))
     if lag is not None:
         x, y = (_at_lag(chain, path, lag) for chain, path in ((x, a), (y, b)))
+    with cli.warnings_as_notes(distance):
+        check_lags((x, y))
     if cost == "reward":
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")

@@ -67,7 +67,7 @@ def estimate(
     files, sides = read_sides(a, b, events, (rewards_a, rewards_b), constants)
     (x, y), rewards, initial = read_both(files, sides, (rewards_a, rewards_b), (initial_a, initial_b), cost)
     began = time.perf_counter()
-    with cli.warnings_as_notes(initial="--initial-a and --initial-b"):
+    with cli.warnings_as_notes(estimate, initial="--initial-a and --initial-b"):
         found = estimated(
             x, y, cli.read_cost(cost), discount, criterion=criterion, horizon=horizon, rewards=rewards, initial=initial,
             unseen=cast(Any, unseen), confidence=confidence, permutations=permutations, replicates=replicates, rng=rng,
@@ -85,7 +85,7 @@ def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: 
     return {
         **{name: getattr(found, name) for name in names},
         "replicates": found.replicates.size,
-        "assumed": list(found.assumed),
+        "assumed": cli.of_sides(found.assumed),
         "cost": cost,
         **cli.problem_facts(found.distance.problem),
         "seed": seed,

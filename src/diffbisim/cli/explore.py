@@ -50,6 +50,7 @@ def explore(
     from diffbisim.distance import constant_cost
     from diffbisim.errors import quietly
     from diffbisim.explore import explore as write
+    from diffbisim.process import check_lags
 
     cli.check_output(output, ".html", ".htm")
     events = cli.Events(
@@ -77,6 +78,8 @@ def explore(
         if cost == "reward":
             cli.need_rewards(x, a, "--rewards-a", ", or use --cost indicator")
             cli.need_rewards(y, b or a, "--rewards-b")
+        with cli.warnings_as_notes(explore):
+            check_lags((x, y))
         with quietly():  # the page shows the status
             solver = diffbisim.solvers.Exact(time_limit=time_limit)
             result = diffbisim.distance(x, y, cost=cli.read_cost(cost), discount=discount, solver=solver)

@@ -19,7 +19,7 @@ from xml.parsers import expat
 import numpy as np
 
 from diffbisim.chain import Transitions
-from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra
+from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra, warn_of_input
 from diffbisim.events import CodeBook, Coded, Times, join_times, parse_times
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
@@ -30,6 +30,7 @@ LOGS = (".xes", *ARROW)
 OTHERS = (".json", ".jsonl", ".ndjson", ".xls", ".xlsx", ".ods", ".zip")  # tables that are not read
 BATCH = 2**16  # number of times that are parsed at once
 ACTIVITY = "concept:name"  # attribute with the activity of an event
+PHASE = "lifecycle:transition"  # attribute that says whether an event is the start or the end of an activity
 
 
 def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: Any = None, **options: Any) -> Any:
@@ -216,6 +217,7 @@ class _Log:
         self.traces, self.n_traces = array("i"), 0
         self.values: dict[str, list[str]] = {what: [] for what in self.keys}
         self.groups: list[str] = []
+        self.phases: set[str] = set()
         self.event: dict[str, str] = {}
         self.trace: dict[str, str] = {}
         self.parser = expat.ParserCreate()
@@ -246,6 +248,7 @@ class _Log:
             self.traces.append(self.n_traces)
             for what, key in self.keys.items():
                 self.values[what].append(self.event.get(key, ""))
+            self.phases.add(self.event.get(PHASE, ""))
             self.event = {}
         elif name == "trace":
             self.groups.append(self.trace.get(self.group, "") if self.group is not None else "")
@@ -254,6 +257,12 @@ class _Log:
     def table(self) -> dict[str, Any]:
         if not self.traces:
             raise InvalidData(f"{self.path} contains no <event>")
+        if len(self.phases) > 1 and PHASE not in self.keys.values():
+            named = ", ".join(repr(phase) if phase else "none" for phase in sorted(self.phases)[:5])
+            warn_of_input(
+                f"{self.path}: events differ in {PHASE!r} ({named}), which is not used, so that an activity with a "
+                "start and an end counts as two events; write a log with the events of one kind"
+            )
         traces = np.frombuffer(self.traces, dtype=np.int32)
         found: dict[str, Any] = {"trace": Coded(traces, range(self.n_traces))}
         found["state"] = [text or None for text in self.values["state"]]
