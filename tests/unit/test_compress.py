@@ -191,8 +191,10 @@ def test_starts_are_never_made_worse():
 def test_callback_and_progress():
     X, seen, rows = db.examples.random_chain(8, 0), [], []
     db.compress(X, 2, restarts=2, progress=lambda done, total: seen.append((done, total)), callback=rows.append)
-    assert seen == [(1, 3), (2, 3), (3, 3)]  # two coarsely, then the better one to the end
-    assert sorted(row["restart"] for row in rows[:2]) == [0, 1]
+    starts = len({row["restart"] for row in rows})  # two of its own, and one or two simple candidates
+    assert starts in (3, 4)
+    assert seen == [(n + 1, starts + 1) for n in range(starts + 1)]  # all coarsely, then the best one to the end
+    assert sorted(row["restart"] for row in rows[:starts]) == list(range(starts))
 
 
 def test_time_limit_returns_the_start_at_worst():
@@ -257,7 +259,8 @@ def test_barycenter_against_the_literal_program(n, degree, k):
     A = sp.block_array([[out, None], [into, -sp.kron(np.ones((n, 1)), sp.eye_array(k))]])
     cost = np.concatenate([(w[:, None, None] * U).ravel(), np.zeros(k)])
     literal = linprog(cost, A_eq=A, b_eq=np.concatenate([P.ravel(), np.zeros(n * k)]))
-    q = barycenter(X.successors, U, np.arange(n), w, start, 1e-9)
+    q, gap = barycenter(X.successors, U, np.arange(n), w, start, 1e-9)
+    assert gap <= 1e-4
     assert q.sum() == pytest.approx(1, abs=1e-9)
     assert q.min() >= 0
     assert w @ all_transports(P, q[None] / q.sum(), U)[:, 0] == pytest.approx(literal.fun, abs=1e-7)
@@ -265,9 +268,10 @@ def test_barycenter_against_the_literal_program(n, degree, k):
 
 def test_barycenter_of_rows_at_no_cost_is_where_it_began():
     X, start = db.examples.random_chain(5, 0), np.array([0.2, 0.3, 0.5])
-    assert np.array_equal(barycenter(X.successors, np.ones((5, 3)), np.arange(5), np.ones(5), start, 1e-9), start)
-    one = np.ones(1)
-    assert np.array_equal(barycenter(X.successors, np.ones((5, 1)), np.arange(5), np.ones(5), one, 1e-9), one)
+    for row in (start, np.ones(1)):
+        found = barycenter(X.successors, np.ones((5, row.size)), np.arange(5), np.ones(5), row, 1e-9)
+        assert np.array_equal(found.row, row)
+        assert found.gap == 0
 
 
 def test_barycenters_of_the_heavy_pairs_come_near_those_of_all():

@@ -5,6 +5,7 @@ has to agree with an oracle, or the input has to be refused (or warned about) by
 """
 
 import warnings
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,6 +14,75 @@ import diffbisim as db
 from diffbisim.errors import InvalidData
 
 # --- searches: compress and aggregate -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [-160.0, -300.0, -320.0])
+def test_barycenters_with_tiny_probabilities_solve_their_linear_program(exponent):
+    """Plans divided by slacks underflow for masses below 1e-154. Oracle: the program as it is written, by HiGHS."""
+    from scipy.optimize import linprog
+
+    from diffbisim.compress.descent import Barycenters
+
+    rng = np.random.default_rng(28)
+    n, k = 6, 3
+    P = rng.dirichlet(np.ones(n), n)
+    P[:, 2] = 10.0**exponent
+    P /= P.sum(axis=1, keepdims=True)
+    U, m = rng.random((n, k)), rng.random((n, k))
+    found = Barycenters(db.MarkovChain(P), U, m, np.full((k, k), 1 / k)).best
+    # variables: the plans (x, x', y') of all states, and the row; plans have the rows of P and this row as marginals
+    out = np.hstack([np.kron(np.eye(n * n), np.ones((1, k))), np.zeros((n * n, k))])
+    into = np.hstack([np.kron(np.eye(n), np.kron(np.ones((1, n)), np.eye(k))), -np.kron(np.ones((n, 1)), np.eye(k))])
+    equations, marginals = np.vstack([out, into]), np.concatenate([P.ravel(), np.zeros(n * k)])
+    for y in range(k):
+        w = m[:, y] / m[:, y].sum()
+        cost = np.concatenate([(w[:, None, None] * U).ravel(), np.zeros(k)])
+        best = linprog(cost, A_eq=equations, b_eq=marginals)
+        bounds = [(0, None)] * (n * n * k) + [(p, p) for p in found[y] / found[y].sum()]
+        spent = linprog(cost, A_eq=equations, b_eq=marginals, bounds=bounds)
+        assert spent.fun == pytest.approx(best.fun, abs=1e-6)
+
+
+def _double_well(n=40):
+    """Metropolis walk with normal leaps in a double well: leaps over the barrier have subnormal probabilities."""
+    x = np.linspace(-1.5, 1.5, n)
+    V = 4 * (x**2 - 1) ** 2
+    leaps = np.exp(-(((x[:, None] - x) / 0.05) ** 2) / 2)
+    P = leaps / leaps.sum(axis=1).max() * np.exp(np.minimum(np.subtract.outer(V, V), 0.0))
+    np.fill_diagonal(P, 0.0)
+    np.fill_diagonal(P, 1 - P.sum(axis=1))
+    return db.MarkovChain(P, initial=np.exp(-V) / np.exp(-V).sum(), rewards=x)
+
+
+@pytest.mark.filterwarnings("ignore:The small chain")
+def test_compression_is_no_farther_than_the_chain_that_never_moves():
+    """It was 1.13 times as far. Oracle: the frozen chain with the best of all sets of three rewards, in closed form."""
+    X, discount = _double_well(), 0.95
+    away = np.abs(np.subtract.outer(X.rewards, X.rewards))
+    profiles = (1 - discount) * np.linalg.solve(np.eye(40) - discount * X.transition, away)
+    frozen = min(
+        float(X.initial @ profiles[:, rewards].min(axis=1)) for rewards in map(list, combinations(range(40), 3))
+    )
+    frozen_chain = db.MarkovChain(np.eye(3), initial=[1, 0, 0], rewards=[0, 0, 0])
+    for options in ({}, {"max_steps": 0}, {"starts": [frozen_chain]}):
+        found = db.compress(X, 3, discount, restarts=1, **options)
+        assert found.distance.upper <= frozen + 1e-8 * found.distance.problem.scale
+    sweep = db.compress_sweep(X, (2, 3), discount, restarts=1)
+    assert sweep.values[1] <= frozen + 1e-8 * found.distance.problem.scale
+
+
+@pytest.mark.filterwarnings("ignore:The small chain")
+def test_compression_is_stationary_along_its_own_gradient():
+    """A step along the gradient was 5 % nearer. Oracle: fresh solves after steps; a descent stops at gains of 1e-4."""
+    X = _double_well()
+    found = db.compress(X, 3, restarts=2)
+    P, G = found.chain.transition, found.distance.gradient.transition_y
+    for t in (0.1, 0.01, 0.001):
+        for Q in ((1 - t) * P + t * np.eye(3)[G.argmin(axis=1)], P * np.exp(-10 * t * G / np.abs(G).max())):
+            moved = db.MarkovChain(
+                Q / Q.sum(axis=1, keepdims=True), initial=found.chain.initial, rewards=found.chain.rewards
+            )
+            assert db.distance(X, moved).value >= 0.999 * found.distance.value
 
 
 # --- searches: fit and fit_simulator --------------------------------------------------------------------------------

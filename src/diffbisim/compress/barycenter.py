@@ -14,12 +14,22 @@ Newton system decomposes into one small system per state; they are coupled only 
 
 An iteration takes time proportional to k² for every edge (a successor of one of the states) and k³ for every state. The
 first point is feasible (Π = P(·|x) q'), and so are all others up to rounding. If rounding errors become too large, the
-last good row is returned. Nothing is certified here: the distance of the chain made of these rows is computed later.
+iteration ends at the last good row. A row comes with its duality gap relative to the cost: it is at most the tolerance
+if the iteration converged, and infinite if no row other than the first is known to be good. If the gap is larger than
+ACCEPTED, a program of moderate size is solved by HiGHS instead. Nothing is certified here: the distance of the chain
+made of these rows is computed later.
+
+*Negligible edges.* The diagonal of the Newton system is plan / slack. It is of the order of the squared mass of an
+edge, since reduced costs are of order 1 / mass at first, and underflows for masses below 1e-154. Edges with less than
+the fraction NEGLIGIBLE of their row's mass are therefore dropped, and the row is normalized. Moving a mass δ changes a
+transport by at most δ times the range of the costs, whatever the row q is. The mass of a dropped edge is less than the
+rounding error of the sum of its row, so the optimum changes by less than rounding does. Costs are divided by the
+largest one.
 
 Notation: s states, e edges, k columns. The last of the equations Π_xᵀ 1 = q follows from the others and is omitted.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +49,22 @@ FEASIBLE = 1e-7
 #: A pivot below this counts as zero, and its column does not move.
 NO_PIVOT = 1e-200
 
+#: Edges with at most this fraction of the mass of their row are dropped: less than the rounding error of its sum.
+NEGLIGIBLE = 1e-16
+
+#: A cost below this fraction of the largest possible one counts as zero when the gap is compared with it.
+ZERO_COST = 1e-8
+
+#: Rows with a larger gap, relative to the cost, are computed by HiGHS if the program has at most LITERAL variables.
+ACCEPTED, LITERAL = 1e-4, 20_000
+
+
+class Row(NamedTuple):
+    """A row and its duality gap relative to the cost; the gap is infinite if it is just the row to start from."""
+
+    row: Array  # (k,)
+    gap: float
+
 
 class Plans(NamedTuple):
     """The plans of all states, their duals, and the workspace of an iteration."""
@@ -56,7 +82,7 @@ class Plans(NamedTuple):
     d_g: Array  # (s, k - 1) step of the duals of the columns for fixed q
 
 
-def barycenter(rows: Successors, U: Array, states: NDArray[np.int64], w: Array, start: Array, tol: float) -> Array:
+def barycenter(rows: Successors, U: Array, states: NDArray[np.int64], w: Array, start: Array, tol: float) -> Row:
     """Return the Wasserstein barycenter of some rows of a kernel.
 
     Parameters
@@ -76,39 +102,91 @@ def barycenter(rows: Successors, U: Array, states: NDArray[np.int64], w: Array, 
 
     Returns
     -------
-    array, shape (k,)
+    Row
+        The row (k,), and the gap that was reached.
     """
-    degree = rows.indptr[states + 1] - rows.indptr[states]
-    first = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
-    edges = np.arange(first[-1]) + np.repeat(rows.indptr[states] - first[:-1], degree)
-    mass, cost = rows.probabilities[edges], U[rows.indices[edges]]
-    cost = np.repeat(w, degree)[:, None] * (cost - cost.min(axis=1, keepdims=True))
+    edges = _edges(rows, U, states, w)
+    top, k = float(edges.cost.max()), start.size
+    if k == 1 or not top > 0:  # every row is optimal
+        return Row(start, 0.0)
+    first, mass, cost = edges._replace(cost=edges.cost / top)
     plan = mass[:, None] * start
     (e, k), s = cost.shape, states.size
     centering = float((plan * cost).sum()) / (e * k + k)
-    if k == 1 or not centering > 0:
-        return start
     slack = cost + (centering * k / mass)[:, None]
     plans = Plans(
         first, cost, plan, slack, np.empty((e, k)), np.zeros((e, k)), np.zeros((e, k)), np.empty(e), np.empty(e),
         np.empty((s, k - 1, k - 1)), np.empty((s, k - 1)),
     )  # fmt: skip
-    return np.asarray(_interior_point(plans, start.copy(), np.full(k, centering * k), tol))
+    found = Row(*_interior_point(plans, start.copy(), np.full(k, centering * k), tol))
+    if not found.gap <= max(tol, ACCEPTED) and (e + 1) * k <= LITERAL:
+        return _literal(Edges(first, mass, cost), tol) or found
+    return found
+
+
+class Edges(NamedTuple):
+    """The successors of some states, without negligible ones."""
+
+    first: NDArray[np.int64]  # (s + 1,) state x has the edges first[x] … first[x + 1] - 1
+    mass: Array  # (e,) probabilities, which sum to one for every state
+    cost: Array  # (e, k) w U, minus the least entry of every row
+
+
+def _edges(rows: Successors, U: Array, states: NDArray[np.int64], w: Array) -> Edges:
+    """Return the edges of the states that carry mass."""
+    degree = rows.indptr[states + 1] - rows.indptr[states]
+    begin = np.concatenate([[0], np.cumsum(degree)])[:-1]
+    edges = np.arange(degree.sum()) + np.repeat(rows.indptr[states] - begin, degree)
+    source = np.repeat(np.arange(states.size), degree)
+    mass = rows.probabilities[edges]
+    carrying = mass > NEGLIGIBLE * np.bincount(source, mass)[source]
+    edges, source, mass = edges[carrying], source[carrying], mass[carrying]
+    cost = U[rows.indices[edges]]
+    cost = w[source, None] * (cost - cost.min(axis=1, keepdims=True))
+    first = np.searchsorted(source, np.arange(states.size + 1)).astype(np.int64)
+    return Edges(first, mass / np.bincount(source, mass)[source], cost)
+
+
+def _literal(edges: Edges, tol: float) -> Row | None:
+    """Solve the linear program as it stands above, by HiGHS; return None if that fails."""
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    (e, k), s = edges.cost.shape, edges.first.size - 1
+    of = sparse.csr_array((np.ones(e), np.arange(e), edges.first), shape=(s, e))
+    out = sparse.kron(sparse.eye_array(e), np.ones((1, k)))
+    into, row = sparse.kron(of, sparse.eye_array(k)), sparse.kron(np.ones((s, 1)), sparse.eye_array(k))
+    equations: Any = sparse.block_array([[out, None], [into, -row]], format="csr")
+    found: Any = linprog(
+        np.concatenate([edges.cost.ravel(), np.zeros(k)]),
+        A_eq=equations,
+        b_eq=np.concatenate([edges.mass, np.zeros(s * k)]),
+        method="highs",
+    )
+    if found.x is None or not found.x[-k:].sum() > 0:
+        return None
+    q = np.maximum(found.x[-k:], 0.0)
+    return Row(q / q.sum(), tol)
 
 
 @njit(**FAST)
-def _interior_point(plans: Plans, q: Array, z: Array, tol: float) -> Array:
-    """Iterate from ``q (k,)`` with reduced costs ``z (k,)`` until the duality gap is below ``tol`` times the cost."""
+def _interior_point(plans: Plans, q: Array, z: Array, tol: float) -> tuple[Array, float]:
+    """Iterate from ``q (k,)`` with reduced costs ``z (k,)`` until the duality gap is below ``tol`` times the cost.
+
+    Returns the last good row and its relative gap, which is infinite if that is the first one.
+    """
     k = q.size
     dq, dz, v, M = np.zeros(k), np.zeros(k), np.zeros(k), np.empty((k, k))
-    best = q.copy()
+    best, reached = q.copy(), np.inf
     gap, cost = _move(plans, 0.0, 0.0)
     gap += (q * z).sum()
-    for _ in range(ITERATIONS):
+    for iteration in range(ITERATIONS):
         if not _factor(plans, q, M) <= FEASIBLE:  # rounding errors have spoiled the last step
-            return best
+            break
         best[:] = q
-        if gap <= tol * cost:
+        if iteration > 0:
+            reached = gap / (cost + ZERO_COST)
+        if reached <= tol:
             break
         for j in range(k):
             M[j, j] += z[j] / q[j]
@@ -132,7 +210,7 @@ def _interior_point(plans: Plans, q: Array, z: Array, tol: float) -> Array:
         z += SHARE * dual * dz
         gap, cost = _move(plans, SHARE * primal, SHARE * dual)
         gap += (q * z).sum()
-    return best
+    return best, reached
 
 
 @njit(**FAST)

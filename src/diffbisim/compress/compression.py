@@ -9,7 +9,8 @@ possible. One case has a definite answer: if X has at most k classes of exactly 
 quotient, with d = 0.
 
     1. Merge the exactly equivalent states of X (lumping.py). The search works on the quotient, with the same distances.
-    2. Find starting points: partitions into k classes of states that are close in the bisimulation metric (starts.py).
+    2. Find starting points: partitions into k classes of states that are close in the bisimulation metric (starts.py),
+       and the nearest of the chains that anybody can write down (candidates.py).
     3. From each of them, in parallel, run a block descent with exact distances (descent.py). Then try the chain
        averaged over the classes of the hard encoder, and keep it if it is nearer. All starts are run coarsely, and the
        best quarter to convergence. For larger chains, distances are coarser and three in eight are run to convergence.
@@ -45,7 +46,8 @@ from diffbisim.checks import (
     refuse_given,
 )
 from diffbisim.compress.aggregation import How, kinetic
-from diffbisim.compress.descent import MOMENT, Search, descend, lloyd
+from diffbisim.compress.candidates import nearest_first, simple_aggregates, simple_candidates
+from diffbisim.compress.descent import MOMENT, Search, along_gradient, descend, exchange, lloyd
 from diffbisim.compress.kinetics import lagged, metastable_sets
 from diffbisim.compress.result import MODELS, CompressResult, SweepResult
 from diffbisim.compress.starts import (
@@ -78,7 +80,7 @@ from diffbisim.stochastic import as_generator
 #: A restart ends when its steps gain less than this fraction of the distance: in the coarse and in the final round.
 COARSE, FINE = 1e-2, 1e-4
 
-#: Random kernels are used as starts for chains up to this size.
+#: For chains up to this size, random kernels are used as starts, and single states are moved between classes.
 SMALL = 50
 
 #: For chains up to this size, there is a descent from every start, and slow modes are computed.
@@ -87,14 +89,17 @@ MEDIUM = 400
 #: Above the discount NEARER, finalists also run via shorter horizons, each FARTHER times as long as the previous one.
 NEARER, FARTHER = 0.95, 4.0
 
+#: Starts whose distances are computed exactly.
+EXACTLY = ("given", "simple")
+
 #: Maximum number of rounds of averaging over classes before the descent.
 ROUNDS = 10
 
 #: A distance below this fraction of the largest cost counts as zero.
 ZERO = 1e-6
 
-#: Fractions of a time limit by which the landmarks and the starts must be found.
-LANDMARKS, STARTS = 0.15, 0.3
+#: Fractions of a time limit by which simple candidates, landmarks and the starts must be found.
+SIMPLE, LANDMARKS, STARTS = 0.05, 0.15, 0.3
 
 
 @stored
@@ -102,8 +107,8 @@ class Start(NamedTuple):
     """A model to start from, and what to do before the descent.
 
     ``before`` is "average" (average over classes), "hold" (keep the rewards fixed at first), "nearer" (run via shorter
-    horizons), "given" (a start of the user, whose distance is computed exactly so that the result is no farther), or
-    empty.
+    horizons), or empty. The distances of "given" starts (of the user) and "simple" ones (candidates.py) are computed
+    exactly, and the result is no farther than they are.
     """
 
     model: Model
@@ -161,14 +166,14 @@ def compress(
     rng : int or Generator, default=0
         Seed or generator. The same seed gives the same result for any number of workers.
     restarts : int, default=8
-        Number of descents, from different partitions; the best one is kept.
+        Number of descents from different partitions, besides those from simple candidates; the best one is kept.
     max_steps : int, default=200
         Maximum number of steps of each descent.
     time_limit : float, default=None
         Seconds after which the best chain so far is returned; the result then depends on the machine. Merging, one
         start and two sweeps of the solver are always completed.
     starts : sequence of MarkovChain, default=()
-        Chains of `n_states` states to start from in addition.
+        Chains of `n_states` states to start from in addition; the result is no farther than any of them.
     tol : float, default=1e-8
         Certified gap of the distance, relative to the largest cost.
     criterion : str, default="discounted"
@@ -192,6 +197,11 @@ def compress(
     UserWarning
         If the small chain is frozen, slower or faster than the target, or has fewer behaviors than states; see
         :attr:`CompressResult.remark`. Use another `model` or `lag` if that matters.
+
+    Notes
+    -----
+    Without a time limit, a "nearest" result is no farther than the chain that never moves with the best rewards,
+    averages over simple classes of states, and the kinetic model; and an "aggregate" no farther than these averages.
 
     Examples
     --------
@@ -270,8 +280,9 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     target, labels = shared.merged(discount, cost, options.tol)
     heats = _heats(target, options.model)
     notes = Notes.of(file, clock.limited, len(heats))
+    whole = Target(X, discount, X.rewards if cost is None else None, cost, options.tol)
     if not notes.starts:
-        maker = Beginnings(target, k, options.model, shared, clock)
+        maker = Beginnings(target, whole, k, options.model, shared, clock)
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
         notes.write()
     reserve = X.n_transitions / target.chain.n_transitions  # the final sweep is over X itself
@@ -412,6 +423,7 @@ class Beginnings:
     """Makes the starting points of the restarts."""
 
     target: Target
+    whole: Target  # of which the target is the quotient
     k: int
     kind: str  # kind of model
     shared: Shared
@@ -426,7 +438,18 @@ class Beginnings:
             exact = self.target.solve(quotient, callback=lambda row: time.monotonic() > self.clock.end())
             if exact.upper <= 2 * self.target.tol * exact.problem.scale:
                 return models[:1]
-        return models + self._own(restarts, rng)
+        return [*models, *self._simple(), *self._own(restarts, rng)]
+
+    def _simple(self) -> list[Start]:
+        """Return the nearest of the simple candidates, and the frozen chain if it is not much farther."""
+        target, clock = self.target, self.clock
+        seconds, until = clock.left(SIMPLE), clock.end(SIMPLE)
+        if self.kind == "aggregate":
+            aggregates = simple_aggregates(target, self.k, seconds)
+            return [Start(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
+        whole = self.whole if self.whole.chain.n_states > target.chain.n_states else target
+        candidates = simple_candidates(target, whole, self.k, seconds)
+        return [Start(model, "simple") for model in nearest_first(target, candidates, until)]
 
     def _own(self, restarts: int, rng: np.random.Generator) -> list[Start]:
         """Return one start per restart, each with its own seed.
@@ -496,12 +519,14 @@ class Heat(NamedTuple):
     tol: float = 0.0  # certified gap of distances, if larger than that of the target
     patience: int = 3  # consecutive steps that gain less before the descent ends
     rounds: int = ROUNDS  # rounds of averaging before the descent, for starts that are averaged
+    moves: bool = False  # whether single states are moved between classes instead of a descent
 
 
 def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
     """Return the rounds: all starts coarsely, then the best ones; for large chains only the nearest even coarsely."""
     if kind == "aggregate":
-        return (Heat(1.0, None),)
+        few = target.chain.n_states <= SMALL
+        return (Heat(1.0, None), Heat(0.25, None, moves=True)) if few else (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
         return Heat(1.0, COARSE), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
@@ -569,8 +594,9 @@ class Race:
     def run(self, progress: Progress) -> tuple[Ran, tuple[Mapping[str, float], ...]]:
         """Return the nearest model, and one row of history for every step."""
         starts, done = self.notes.starts, self.notes.heats
-        sizes = [math.ceil(heat.share * len(starts)) for heat in self.heats]
-        twice = self.target.discount > NEARER and len(sizes) > 1  # finalists also run via shorter horizons
+        own = sum(start.before != "simple" for start in starts)
+        sizes = [len(starts), *(math.ceil(heat.share * own) for heat in self.heats[1:])]
+        twice = self.target.discount > NEARER and self.heats[-1].small is not None and len(sizes) > 1
         runs = dict(enumerate(starts))
         with tracking(progress, sum(sizes) + twice * sizes[-1], "restarts") as advance:
             for n, (heat, size) in enumerate(zip(self.heats, sizes, strict=True)):
@@ -645,7 +671,6 @@ def _run(target: Target, job: Job) -> Ran | None:
     The remaining time is computed here, because the job may have waited in a queue.
     """
     (model, before), heat = job.start, job.heat
-    tol = 0.0 if before == "given" else heat.tol
     end = time.monotonic() + min(job.seconds, job.until - time.time())
     with quietly():  # inaccurate occupancies of intermediate models only cost steps
         for discount in _horizons(target.discount) if before == "nearer" else ():
@@ -655,24 +680,34 @@ def _run(target: Target, job: Job) -> Ran | None:
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, tol)
+        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, heat.tol)
         if search.late and not job.must:
             return None
-        search.begin()
+        search.begin(exactly=before in EXACTLY)
+        first = Ran(model, search.values[:1], search.result.values, search.result.upper, True)
         lloyd(search, heat.rounds if before == "average" else 0)
+        if heat.moves:
+            exchange(search)
         if heat.small is not None:
             _to_the_end(search, heat.small, heat.patience)
     r = search.result
+    if before in EXACTLY and r.upper > first.upper:  # by the rounding of less exact distances
+        return replace(first, complete=not search.late)
     return Ran(search.model, search.values, r.values, r.upper, not search.late)
 
 
 def _to_the_end(search: Search, small: float, patience: int) -> None:
-    """Descend, first with fixed rewards if they are held, and try the hard encoder while the distance decreases."""
+    """Descend, first with fixed rewards if they are held, and try the hard encoder while the distance decreases.
+
+    Where a fine descent ends, steps along the gradient are tried; it continues as long as they gain enough.
+    """
     descend(search, small, patience)
     if search.hold:
         search.hold = False
         descend(search, small, patience)
     while lloyd(search, 1) and not search.over:
+        descend(search, small, patience)
+    while small < COARSE / 2 and along_gradient(search) > small * search.value:
         descend(search, small, patience)
 
 

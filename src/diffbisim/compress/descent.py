@@ -20,6 +20,9 @@ which is convex in Q and separates over y: row y is the barycenter, for the cost
 m(x,y). Unlike a gradient, this model includes the kinks of every transport, so long steps from P_Y toward Q decrease
 the distance.
 
+*Steps along the gradient* of the distance itself (gradient.py) are tried where the descent ends, by
+:func:`along_gradient`. They do not depend on the model above, so the result is stationary even if that model misleads.
+
 Each barycenter is a linear program, solved by an interior-point method (barycenter.py) over the pairs (x,y) that carry
 most of the occupancy. Encoders are almost deterministic, so these are few. If the rows of the large chain are long,
 successors x' with similar rows U(x',·) are merged: the transport costs hardly tell them apart.
@@ -37,6 +40,7 @@ from scipy import sparse
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers, freeze
 from diffbisim.compress.starts import Model, Target, averaged, weighted_median
+from diffbisim.gradient import kernel_gradients
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
 from diffbisim.stochastic import Successors
@@ -77,6 +81,9 @@ SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
 #: much longer than a distance. States of least weight are left out, and the weights of the others are scaled up.
 MOST_WORK = 3e7
 
+#: Lengths of the steps along the gradient, which are tried for chains of up to this number of states.
+LENGTHS, MOST_STATES = (0.2, 0.05, 0.01), 2_000
+
 #: Weight of the present row in the starting point of a barycenter. The rest is uniform, to make all entries positive.
 PRESENT = 0.5
 
@@ -106,9 +113,9 @@ class Search:
     def __post_init__(self) -> None:
         self.pace = self.target.chain.n_transitions * self.model.transition.size / CELLS_PER_SECOND
 
-    def begin(self) -> None:
-        """Compute the distance of the starting model."""
-        self.result = self.solve(self.model)
+    def begin(self, exactly: bool = False) -> None:
+        """Compute the distance of the starting model, to the target's tolerance if ``exactly``."""
+        self.result = self.solve(self.model, tol=0.0 if exactly else self.tol)
         self.values.append(self.result.value)
 
     @property
@@ -136,7 +143,9 @@ class Search:
         """Distances below this cannot be distinguished from zero."""
         return self.target.tol * self.result.problem.scale
 
-    def solve(self, model: Model, warm: DistanceResult | None = None, least: float = np.inf) -> DistanceResult:
+    def solve(
+        self, model: Model, warm: DistanceResult | None = None, least: float = np.inf, tol: float | None = None
+    ) -> DistanceResult:
         """Compute the distance to a model; stop early if time is short or it is certainly at least ``least``."""
         began, slowest, done = time.monotonic(), self.pace / 2, 0
 
@@ -147,7 +156,7 @@ class Search:
             late = time.monotonic() + self.pace > self.end and (bool(self.values) or spent > MOMENT)
             return late or row["lower"] >= least
 
-        return self.target.solve(model, warm, stop, self.tol)
+        return self.target.solve(model, warm, stop, self.tol if tol is None else tol)
 
     def consider(self, model: Model, least: float = 0.0, cold: bool = False) -> bool:
         """Accept a model if it is nearer by more than ``least``; return whether it was.
@@ -265,6 +274,32 @@ def _kernel(search: Search, moved: Model | None = None) -> bool:
     return False
 
 
+def along_gradient(search: Search) -> float:
+    """Try steps of the kernel along the gradient of the distance; return by how much the distance decreased.
+
+    Three kinds of steps are tried, each of several lengths: probabilities times the exponential of the gradient, a step
+    in the plane of stochastic matrices, and mass from everywhere to the successor that decreases the distance most.
+    """
+    coupling: Any = search.result.coupling
+    if search.over or search.target.chain.n_states > MOST_STATES or not coupling.complete:
+        return 0.0
+    P, before = search.model.transition, search.value
+    G = np.asarray(kernel_gradients(coupling, search.occupancy, everywhere=True)[1])
+    scale = float(np.abs(G).max())
+    if not scale > 0:
+        return 0.0
+    direction, best = -G / scale, np.eye(len(P))[G.argmin(axis=1)]
+    centered = direction - direction.mean(axis=1, keepdims=True)
+    for t in LENGTHS:
+        for Q in ((1 - t) * P + t * best, P * np.exp(10 * t * direction), np.maximum(P + t * centered, 0.0)):
+            if search.late:
+                break
+            search.consider(replace(search.model, transition=Q / Q.sum(axis=1, keepdims=True)))
+    if search.value < before:
+        search.report()
+    return before - search.value
+
+
 def reseed(search: Search) -> None:
     """Move every unvisited state of Y to where the coupling is most expensive; this costs nothing."""
     target, m, U = search.target, search.occupancy, search.result.values
@@ -308,6 +343,27 @@ def lloyd(search: Search, rounds: int) -> bool:
     return gained
 
 
+def exchange(search: Search) -> None:
+    """Move single states to other classes while the averaged chain becomes nearer.
+
+    For every state the two other classes are tried whose small states are nearest to it.
+    """
+    start = search.model.labels
+    if start is None:
+        return
+    labels, n, k, idle = start.copy(), len(start), len(search.model.initial), 0
+    order, turn = np.argsort(-search.target.weight, kind="stable"), 0
+    while idle < n and not search.over:
+        x, turn, idle = int(order[turn % n]), turn + 1, idle + 1
+        near = np.argsort(search.result.values[x], kind="stable")
+        for y in near[near != labels[x]][:2]:
+            moved = np.where(np.arange(n) == x, y, labels)
+            if search.consider(averaged(search.target, moved, k), least=search.floor):
+                labels, idle = moved, 0
+                break
+    search.report()
+
+
 # --- barycenters -------------------------------------------------------------------------------------------
 
 
@@ -315,7 +371,8 @@ def lloyd(search: Search, rounds: int) -> bool:
 class Barycenters:
     """The best rows for a table ``U (n, k)`` and an occupancy ``m (n, k)``, starting from those of ``P (k, k)``.
 
-    Rows without mass do not change, nor do rows not computed by the ``deadline`` (of ``time.monotonic``).
+    Rows without mass do not change, nor do rows whose barycenter was not found, and those not computed by the
+    ``deadline`` (of ``time.monotonic``).
     """
 
     chain: MarkovChain
@@ -347,7 +404,9 @@ class Barycenters:
             states = _carrying(w, self.care.share, most)
             start = PRESENT * self.P[y] + (1 - PRESENT) / k
             w = w[states] / w[states].sum()
-            Q[y] = barycenter(rows, costs, states, w, start, self.care.tol)
+            found = barycenter(rows, costs, states, w, start, self.care.tol)
+            if np.isfinite(found.gap):
+                Q[y] = found.row
         return Q
 
     @property

@@ -134,6 +134,12 @@ def metastable_sets(chain: MarkovChain, k: int) -> Integers:
         inside = np.arange(states.size) if k > 1 else np.zeros(states.size, dtype=np.int64)
     else:
         π = np.maximum(chain.stationary_distribution[states], np.finfo(float).tiny)
+        if not np.isfinite(π).all():
+            raise InvalidChain(
+                f"the stationary distribution of these {states.size} states is out of the range of floating-point "
+                f"numbers, because the least of their transition probabilities is {_least(chain):.1e}; set "
+                "probabilities below 1e-100 to zero, or take a longer lag"
+            )
         z, ψ = _slow_modes(submatrix(chain.transition, states), π, k)
         inside = _by_means(np.sqrt(z[1:]) * ψ[:, 1:], π, _spanning(ψ))
     labels = np.empty(chain.n_states, dtype=np.int64)
@@ -145,6 +151,11 @@ def metastable_sets(chain: MarkovChain, k: int) -> Integers:
         stays = sparse.csc_array(sparse.eye_array(transient.size) - P[transient][:, transient])
         labels[transient] = sparse.linalg.splu(stays).solve(entered).argmax(axis=1)
     return labels
+
+
+def _least(chain: MarkovChain) -> float:
+    """Return the least positive transition probability."""
+    return float(chain.successors.probabilities.min())
 
 
 def _one_recurrent_class(chain: MarkovChain) -> None:
@@ -233,9 +244,15 @@ def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
             'put them into another class, or use method="mean"'
         )
     A, s, one = np.eye(k)[labels], np.sqrt(law), np.eye(k)
-    S = (A.T @ (π[:, None] * _fundamental(chain, π, A))) / np.outer(s, s)  # D_c^{1/2} Z_c D_c^{-1/2}
     whole = one + np.outer(s, s)
-    G = whole - np.linalg.inv(S)  # D_c^{-1/2} F D_c^{-1/2}
+    try:
+        S = (A.T @ (π[:, None] * _fundamental(chain, π, A))) / np.outer(s, s)  # D_c^{1/2} Z_c D_c^{-1/2}
+        G = whole - np.linalg.inv(S)  # D_c^{-1/2} F D_c^{-1/2}
+    except np.linalg.LinAlgError:
+        raise InvalidChain(
+            "the classes are left so rarely that their fundamental matrix is singular in floating-point numbers (the "
+            f'least transition probability is {_least(chain):.1e}); take a longer lag, or method="mean"'
+        ) from None
     residual = 0.0
     if G.min() < 0:
         half = scipy.linalg.sqrtm(S).real

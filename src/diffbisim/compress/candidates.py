@@ -1,0 +1,215 @@
+"""Simple candidates: small chains that anybody can write down. No result of a search is farther than the best of them.
+
+    frozen       the chain that never moves, with the best k rewards; see below
+    aggregates   averages over classes of states with similar rewards, similar values (expected discounted rewards),
+                 both, or similar profiles (those of the frozen chain): quantiles, evenly spaced, or k-means; over
+                 consecutive states; and over metastable sets
+    kinetic      the kinetic model of the metastable sets (kinetics.py), for chains with one recurrent class
+
+*The frozen chain* has the identity as its kernel. Its state y shows the reward r'_y forever, so the coupling of a state
+x with it is unique, and costs
+
+    h(x, r') = (1-γ) Σ_t γᵗ E_x |r(X_t) - r'| = Σ_x' M(x,x') |r(x') - r'|,        M = (1-γ) (I - γP)⁻¹.
+
+Every x is sent to the y of least cost, so the distance is Σ_x ν(x) min_y h(x, r'_y). As a function of r', h is convex
+and piecewise linear with kinks at rewards of the target. For given classes, the best r'_y are therefore rewards of the
+target, and for numbers a < b < … < c the minimum can be taken pair by pair: by convexity,
+
+    min (h(a), …, h(b), h(c)) = min (h(a), …, h(b)) + min (h(b), h(c)) - h(b).
+
+So the best k rewards form a shortest path, found by dynamic programming. For a table of costs c, h = M c, and there is
+nothing to choose.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from diffbisim.checks import Integers, dense
+from diffbisim.compress.kinetics import DIRECT, kinetic_model, metastable_sets
+from diffbisim.compress.starts import Model, Target, averaged, by_reward, centers, matched_to_costs, quantiles, spread
+from diffbisim.errors import DiffbisimError
+from diffbisim.problem import Array
+
+#: Maximum number of rewards to choose from, for chains of up to DIRECT states and for larger ones.
+REWARDS, FEWER = 400, 32
+
+#: For chains of more than DIRECT states, discounted sums end when this fraction of the weight is left.
+REST = 1e-3
+
+#: Up to this number of states, metastable sets are among the candidates.
+SLOW = 1_000
+
+#: The frozen chain is one of the starts if its distance is at most this multiple of that of the nearest candidate.
+NOT_MUCH_FARTHER = 1.5
+
+#: Floating-point operations per second that are assumed when time is limited.
+PER_SECOND = 2e9
+
+
+def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np.inf) -> list[Model]:
+    """Return the frozen chain first, then the aggregates and the kinetic model.
+
+    The kinetic model is that of the ``whole`` chain, of which the target is the quotient. The list is empty if there is
+    no time to compute the profiles of rewards.
+    """
+    if _operations(target) > seconds * PER_SECOND:
+        return []
+    numbers, profiles = reward_profiles(target)
+    chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
+    classes = np.asarray(profiles[:, chosen].argmin(axis=1))
+    return [_frozen(target, classes, numbers, chosen, k), *_aggregates(target, k, classes), *_kinetic(whole, k)]
+
+
+def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[Model]:
+    """Return the aggregates only."""
+    if _operations(target) > seconds * PER_SECOND:
+        return []
+    _, profiles = reward_profiles(target)
+    chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
+    return list(_aggregates(target, k, np.asarray(profiles[:, chosen].argmin(axis=1))))
+
+
+def nearest_first(target: Target, models: list[Model], deadline: float = np.inf) -> list[Model]:
+    """Return the nearest model, followed by the first one if that is not much farther.
+
+    Each is solved only until it is certainly farther than another one.
+    """
+    uppers: list[float] = []
+    for model in models:
+        if uppers and time.monotonic() > deadline:
+            break
+
+        def stop(row: Mapping[str, float], least: float = min(uppers, default=np.inf)) -> bool:
+            return row["lower"] >= least or time.monotonic() > deadline
+
+        uppers.append(target.solve(model, callback=stop).upper)
+    if not uppers:
+        return []
+    best = int(np.argmin(uppers))
+    first = [models[0]] if best and uppers[0] <= NOT_MUCH_FARTHER * uppers[best] else []
+    return [models[best], *first]
+
+
+# --- the frozen chain ----------------------------------------------------------------------------------------
+
+
+def reward_profiles(target: Target) -> tuple[Array | None, Array]:
+    """Return the rewards ``(m,)`` to choose from and the table h ``(n, m)``; for costs, None and h ``(n, k)``."""
+    if target.rewards is None:
+        return None, discounted(target, np.asarray(target.cost))
+    numbers, most = np.unique(target.rewards), REWARDS if target.chain.n_states <= DIRECT else FEWER
+    if numbers.size > most:
+        labels = quantiles(target.rewards[:, None], target.weight, most)
+        order = np.argsort(target.rewards, kind="stable")
+        numbers = np.unique(target.rewards[order][np.unique(labels[order], return_index=True)[1]])
+    return numbers, discounted(target, np.abs(target.rewards[:, None] - numbers))
+
+
+def discounted(target: Target, values: Array) -> Array:
+    """Return ``(1-γ) Σ_t γᵗ Pᵗ values``; for chains of more than DIRECT states, up to a rest of the weight."""
+    chain, γ = target.chain, target.discount
+    if chain.n_states <= DIRECT:
+        solved = np.linalg.solve(np.eye(chain.n_states) - γ * dense(chain.transition), (1 - γ) * values)
+        return np.asarray(solved)
+    total, ahead = np.zeros_like(values), values
+    for t in range(_steps(γ)):
+        total += (1 - γ) * γ**t * ahead
+        ahead = chain.successors.matrix @ ahead
+    return total
+
+
+def _steps(discount: float) -> int:
+    """Return the number of steps after which less than REST of the weight is left."""
+    return math.ceil(math.log(REST) / math.log(discount))
+
+
+def _operations(target: Target) -> float:
+    """Return about how many floating-point operations the profiles take."""
+    n = target.chain.n_states
+    return n**3 + REWARDS**2 * n if n <= DIRECT else 2.0 * FEWER * _steps(target.discount) * target.chain.n_transitions
+
+
+def medians(weight: Array, table: Array, k: int) -> Integers:
+    """Return the k columns (fewer if there are fewer) with the least ``Σ_x weight(x) min_y table(x,y)``, ascending.
+
+    The rows of the table are convex functions of the columns; see the module's docstring.
+    """
+    seen = weight > 0
+    weight, table = weight[seen], table[seen]
+    m = table.shape[1]
+    alone = weight @ table
+    pairs = np.array([weight @ np.minimum(table[:, [a]], table) for a in range(m)])
+    after = np.where(np.triu(np.ones((m, m), dtype=bool), 1), pairs - alone[:, None], np.inf)  # cost of b after a
+    cost, before = alone, []
+    for _ in range(min(k, m) - 1):
+        total = cost[:, None] + after
+        before.append(total.argmin(axis=0))
+        cost = total.min(axis=0)
+    chosen = [int(cost.argmin())]
+    for last in reversed(before):
+        chosen.append(int(last[chosen[-1]]))
+    return np.array(chosen[::-1], dtype=np.int64)
+
+
+def _frozen(target: Target, classes: Integers, numbers: Array | None, chosen: Integers, k: int) -> Model:
+    """Return the chain that never moves; states without a reward of their own copy the first one."""
+    start = np.bincount(classes, weights=target.chain.initial, minlength=k)
+    rewards = None if numbers is None else np.append(numbers[chosen], np.repeat(numbers[chosen[:1]], k - chosen.size))
+    return Model(np.eye(k), start / start.sum(), rewards)
+
+
+# --- classes -------------------------------------------------------------------------------------------------
+
+
+def _aggregates(target: Target, k: int, profiles: Integers) -> Iterator[Model]:
+    """Yield averages over classes of similar profiles, rewards or costs, and values, and over metastable sets."""
+    n, seen = target.chain.n_states, target.appearance
+    partitions = [profiles, quantiles(seen, target.weight, k), np.arange(n) * min(k, n) // n]
+    if target.rewards is not None:
+        value = discounted(target, seen)
+        both = np.hstack([seen / (np.ptp(seen) or 1.0), value / (np.ptp(value) or 1.0)])
+        partitions += [by_reward(target, k), quantiles(value, target.weight, k), nearest_of(value, spread(value, k))]
+        partitions += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= DIRECT]
+    if (sets := _metastable(target, k)) is not None:
+        partitions.append(sets)
+    for labels in partitions:
+        used = np.unique(labels, return_inverse=True)[1]
+        yield averaged(target, matched_to_costs(target, used, k), k)
+
+
+def nearest_of(points: Array, centers: Array) -> Integers:
+    """Return the number of the nearest center of every point (n, d)."""
+    away = points[:, None] - centers.reshape(len(centers), -1)
+    return np.asarray(np.linalg.norm(away, axis=2).argmin(axis=1))
+
+
+def _metastable(target: Target, k: int) -> Integers | None:
+    """Return the metastable sets; None for large chains and those without slow modes."""
+    if target.chain.n_states > SLOW:
+        return None
+    try:
+        return metastable_sets(target.chain, k)
+    except DiffbisimError:
+        return None
+
+
+def _kinetic(target: Target, k: int) -> Iterator[Model]:
+    """Yield the kinetic model of the metastable sets, if there is one; missing sets become unused states."""
+    sets = _metastable(target, k)
+    if sets is None:
+        return
+    labels = matched_to_costs(target, sets, k)
+    mean, (used, inside) = averaged(target, labels, k), np.unique(labels, return_inverse=True)
+    try:
+        kernel = kinetic_model(target.chain, inside).transition
+    except (DiffbisimError, np.linalg.LinAlgError):
+        return
+    if not np.isfinite(kernel).all():
+        return
+    P = np.array(mean.transition)
+    P[used] = 0.0
+    P[np.ix_(used, used)] = kernel
+    yield Model(P, mean.initial, mean.rewards)
