@@ -58,10 +58,17 @@ class Status(Enum):
     # fits and imitations
     REACHED = "Reached: the certified distance is within tol of zero."
     SETTLED = (
-        "Settled: no further improvement was found. This may be a local optimum; other starting parameters (kernel= or "
-        "policy=) may give a smaller distance."
+        "Settled: no further improvement was found. This may be a local optimum; other starting parameters (kernel=, "
+        "policy= or start=) may give a smaller distance."
     )
     STEPS = "Stopped after steps: raise steps, or continue from a checkpoint."
+    TIME_OF_FIT = (
+        "Stopped at time_limit: the parameters are the best so far, and their intervals come from fewer splits, or are "
+        "unbounded; raise time_limit."
+    )
+    EVALUATIONS = (
+        "Stopped after too many simulations: the parameters are the best so far; give a closer start or bounds."
+    )
     ESTIMATED = "Finished: all steps are taken; the distance is an estimate, more inner iterations make it better."
 
     # baselines

@@ -3,6 +3,7 @@
     repeat    solve      d(X, Y_θ) with the inner solver, warm-started, only as accurately as the step needs
               gradient   g = ∇_θ d from the envelope theorem (Theorem 1) and a backward pass through the model
               step       θ ← θ - η n, with the natural direction n (updates.py) and Polyak's step length η (steps.py)
+    restart    if steps fail, also from starts that anybody would try (starts.py)
     until     the certified distance is within tol of zero, or the level shows that no further gain is possible
 
 The distance d is sharp at an attainable minimum: with a fixed step size, iterates oscillate around it or approach it
@@ -48,6 +49,9 @@ from diffbisim.quantize import is_paths
 from diffbisim.questions import Question
 from diffbisim.solvers import Exact, Somcot
 
+#: Default number of other starts.
+RESTARTS = 4
+
 #: Default number of SOMCOT iterations per step for a stream.
 SOMCOT_ITERATIONS = 4000
 
@@ -69,6 +73,7 @@ def fit(
     loop: str = "double",
     warm: bool = True,
     inner_gap: float = 0.05,
+    restarts: int | None = None,
     unseen: Any = "error",
     criterion: str = "discounted",
     horizon: int | None = None,
@@ -116,6 +121,12 @@ def fit(
     inner_gap : float, default=0.05
         Certified gap of the inner solves as a fraction of what the step can gain; 0 always uses the solver's own
         tolerance.
+    restarts : int, default=None
+        Number of other starts to descend from once the descent from the given parameters has failed to improve: those
+        of maximum likelihood and of least squares (for a model with the states of the target), zero, and, for at most
+        three parameters, points spread around zero. All are evaluated, and the best descend; all of this counts as
+        steps. 0 means only the given parameters. None means 4, and 0 where the parameters are moved by an `optimizer`,
+        in a single loop or with SOMCOT, which do not restart.
     unseen : default="error"
         For Transitions, how to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
     criterion, horizon, weights
@@ -155,6 +166,7 @@ def fit(
     if not (as_number(tol) > 0 and as_number(inner_gap) >= 0):
         raise InvalidArgument(f"tol is {tol!r} and inner_gap is {inner_gap!r}; tol must be > 0 and inner_gap >= 0")
     inner = inner_solver(solver, target, tol, loop)
+    restarts = _restarts(restarts, optimizer, loop, inner)
     steps = check_count((40 if inner.samples else 200) if steps is None else steps, "steps")
     watch = Watch(steps, callback, progress, checkpoint, every)
     source = _target(target, unseen, initial, rewards, inner.samples)
@@ -164,7 +176,7 @@ def fit(
         check_discount(discount)
     problem = InnerProblem(source, discount, inner, question, warm or loop == "single")
     objective = _make_objective(problem, model, loop, steps, inner_gap)
-    update = _make_update(objective, attainable, optimizer, scheduler, loop, steps)
+    update = _make_update(objective, (attainable, restarts, tol), (optimizer, scheduler), loop, steps)
 
     def facts() -> dict[str, Any]:
         """Everything that identifies this run, except the initial parameters."""
@@ -235,17 +247,32 @@ def _make_objective(problem: Any, model: Any, loop: str, steps: int, inner_gap: 
     return TrackedObjective(problem, model, mean)
 
 
-def _make_update(objective: Any, attainable: bool | None, optimizer: Any, scheduler: Any, loop: str, steps: int) -> Any:
+def _restarts(restarts: int | None, optimizer: Any, loop: str, solver: Any) -> int:
+    """Return the number of restarts, which only the step rule has, on values that are not estimates."""
+    descends = optimizer is None and loop == "double" and not solver.samples
+    if restarts is None:
+        return RESTARTS if descends else 0
+    if check_count(restarts, "restarts", 0) and not descends:
+        raise InvalidArgument(
+            f"restarts is {restarts}, but an optimizer, a single loop and SOMCOT do not restart; leave it out"
+        )
+    return restarts
+
+
+def _make_update(
+    objective: Any, search: tuple[bool | None, int, float], chosen: tuple[Any, Any], loop: str, steps: int
+) -> Any:
     """Return the step rule, or a torch optimizer if one is given or the values come from a single loop."""
     from diffbisim.fit.updates import CAP, OptimizerSteps, RuleSteps
 
+    (attainable, restarts, tol), (optimizer, scheduler) = search, chosen
     model, sampled = objective.model, objective.solver.samples
     patience = min(20, 4 + 2 * sum(p.numel() for p in model.parameters))  # more parameters mean more kinks
     rule = Annealed(steps) if sampled else PolyakLevel(attainable=attainable, cap=CAP, patience=patience)
     if loop == "single" and optimizer is None and not sampled:
         optimizer, scheduler = annealed(steps)
     if optimizer is None:
-        return RuleSteps(objective, rule)
+        return RuleSteps(objective, rule, restarts, tol)
     return OptimizerSteps(model, rule, optimizer, scheduler)
 
 

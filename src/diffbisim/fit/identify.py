@@ -135,7 +135,8 @@ def identify(
         kernel = _observed(data, unseen, initial, rewards)
     best = fit(data, kernel, **asked)
     seeds = as_generator(rng).spawn(check_count(replicates, "replicates"))
-    refit = {name: value for name, value in asked.items() if name not in ("checkpoint", "every")}
+    refit = {name: value for name, value in asked.items() if name not in ("checkpoint", "every", "restarts")}
+    refit["restarts"] = 0  # replicates start from the estimate
     with nullcontext(executor) if executor is not None else ThreadPoolExecutor(1) as worker:
         found = tasks(_replicate, seeds, (data, best.model, refit), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}

@@ -9,10 +9,16 @@ measures how far two models are apart, independently of their parametrization. T
 A few conjugate gradient iterations suffice: a product with M costs one forward and one backward pass through the model
 (J v is the derivative of u ↦ Jᵀu), which is negligible beside the distance. Every conjugate gradient iterate satisfies
 <g, n> > 0, which is all that Polyak's step requires. A step s = η n changes the model by about
-sᵀ M s / 2 = η² <g, n>/2 nats per transition, so step lengths are capped in terms of √<g, n>.
+sᵀ M s / 2 = η² <g, n>/2 nats per transition, so step lengths are capped in terms of √<g, n>. Where a softmax is
+saturated, M is nearly singular and n is far too long; steps are therefore capped in the parameters as well.
+
+The distance has kinks. The natural steps of Polyak's rule zigzag between their sides; the shortest step that brings the
+linear models of the last few points down to the level together follows them (`shortest`).
 """
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,13 +26,29 @@ import torch
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.objectives import Evaluation, Model, ModelObjective
-from diffbisim.optimize.checkpoint import Resumable
-from diffbisim.optimize.steps import StepRule
+from diffbisim.fit.starts import obvious_starts
+from diffbisim.optimize.checkpoint import Resumable, stored
+from diffbisim.optimize.steps import Annealed, StepRule, least_distance
 
 Vector = list[torch.Tensor]
 
 #: Largest natural step: √(2 × nats per transition).
 CAP = 0.5
+
+#: Largest change of a parameter in one step, relative to the cap of a natural step.
+IN_PARAMETERS = 4.0
+
+#: Number of linear models that a step takes into account, and the relative size of what makes their products regular.
+CUTS, JITTER = 3, 1e-10
+
+#: Number of steps of a descent from another start before the best of them goes on.
+RACE = 15
+
+#: Descents whose lowest parameters differ by less than this, relative to them, are the same.
+NEAR = 0.01
+
+#: A descent goes on if it would become the best by gaining this multiple of what its rule expects.
+HOPE = 4.0
 
 #: Maximum number of conjugate gradient iterations, and the relative squared residual at which they stop.
 ITERATIONS, ACCURACY = 15, 1e-6
@@ -46,38 +68,161 @@ class Direction(NamedTuple):
     size: float  # the length that the cap of the step rule refers to
 
 
+@stored
+class Slope(NamedTuple):
+    """A linear model of the distance at one point."""
+
+    value: float
+    point: Vector
+    gradient: Vector
+
+
+@stored
+@dataclass
+class Descent:
+    """A descent from one start.
+
+    Attributes
+    ----------
+    start : str
+        Name of the start.
+    at : list of tensors
+        Parameters at which the distance is evaluated next.
+    best : list of tensors
+        Parameters with the lowest value.
+    rule : StepRule
+        The step rule, with the lowest value.
+    steps : int
+        Number of evaluations.
+    failures : int
+        Number of times that the rule raised its level without improvement.
+    plain : bool
+        Whether the next step is along the gradient instead of the natural direction.
+    stuck : bool
+        Whether the gradient is zero at the best point.
+    slopes : list of Slope
+        The last `CUTS` points, newest first.
+    """
+
+    start: str
+    at: Vector
+    best: Vector
+    rule: StepRule
+    steps: int = 0
+    failures: int = 0
+    plain: bool = False
+    stuck: bool = False
+    slopes: list[Slope] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, start: str, parameters: Vector, rule: StepRule) -> "Descent":
+        """Begin a descent with a copy of the rule."""
+        return cls(start, parameters, parameters, copy.deepcopy(rule))
+
+    @property
+    def value(self) -> float:
+        """Lowest value so far."""
+        return float(getattr(self.rule, "best", 0.0))
+
+    @property
+    def delta(self) -> float:
+        """What the rule expects to gain; zero for a rule that does not expect anything."""
+        return float(getattr(self.rule, "delta", 0.0))
+
+    def ended(self, goal: float) -> bool:
+        """Return whether no further gain above `goal` is expected."""
+        return self.stuck or self.rule.exhausted(goal)
+
+    def meets(self, other: "Descent") -> bool:
+        """Return whether the lowest points of two descents are nearly the same."""
+        pairs = zip(self.best, other.best, strict=True)
+        return all(bool((torch.abs(p - q) <= NEAR * (1 + torch.abs(q))).all()) for p, q in pairs)
+
+    def advance(self, model: Model, at: Evaluation) -> float:
+        """Move the model from an evaluated point to the next one, and return the length of the step."""
+        rule, delta, here = self.rule, self.delta, model.snapshot()
+        g = gradient(model, at)
+        n = g if self.plain else natural(model, at, g)
+        length = rule.length(at.value, n.slope, n.size)
+        self.steps += 1
+        self.slopes = [Slope(at.value, here, g.vector), *self.slopes[: CUTS - 1]]
+        if rule.improved:
+            self.best, self.stuck = here, length == 0.0
+        failed = self.delta < delta < float("inf") and not rule.improved
+        self.failures += failed
+        if rule.retreats(at.value, length) or failed:
+            self.plain, self.at = failed and self.failures % 2 == 1, self.best
+        else:
+            u = None if self.plain or isinstance(rule, Annealed) else shortest(model, at, self.slopes, rule.level, n)
+            if u is None:
+                u = Direction([-length * x for x in n.vector], 0.0, length * n.size)
+            elif u.size > (cap := float(getattr(rule, "cap", u.size))):
+                u = Direction([cap / u.size * x for x in u.vector], 0.0, cap)
+            self.plain, self.at = False, [p + x for p, x in zip(here, u.vector, strict=True)]
+        model.put(self.at)
+        return length
+
+
 class RuleSteps(Resumable):
-    """Natural steps with lengths from a step rule; plain gradient steps for models without second derivatives."""
+    """Descents with lengths from a step rule.
+
+    A step is the shortest one in the natural metric that brings the last few linear models down to the level of the
+    rule, or, with a single one, natural; it is a plain gradient step for models without second derivatives. When the
+    rule fails and raises its level, the descent goes back to its best point, every other time along the plain gradient.
+    After the first failure of the descent from the given parameters, the obvious starts (starts.py) are evaluated once
+    each. The best of them, up to `restarts`, descend for `RACE` steps, and the best descent of all goes on to its end.
+    Then the others go on, as long as their rules expect to overtake it.
+    """
 
     column: ClassVar[str] = "length"
     retrying = False
-    changing = ("rule",)
+    changing = ("descents", "current", "surveyed", "goal")
 
-    def __init__(self, objective: ModelObjective, rule: StepRule) -> None:
-        self.objective, self.model, self.rule = objective, objective.model, rule
-        self.length = 0.0
+    def __init__(self, objective: ModelObjective, rule: StepRule, restarts: int = 0, tol: float = 0.0) -> None:
+        self.objective, self.model, self.rule, self.restarts, self.tol = objective, objective.model, rule, restarts, tol
+        self.descents = [Descent.of("given", self.model.snapshot(), rule)]
+        self.current, self.surveyed, self.goal = 0, not restarts, 0.0
 
     @property
     def level(self) -> float:
-        return self.rule.level
+        return self.descents[self.current].rule.level
 
     def step(self, at: Evaluation) -> float:
-        n = natural(self.model, at)
-        self.length = self.rule.length(at.value, n.slope, n.size)
-        if self.rule.retreats(at.value, self.length):
-            self.model.put(self.objective.best())
-            return self.length
-        with torch.no_grad():
-            for p, direction in zip(self.model.parameters, n.vector, strict=True):
-                p -= self.length * direction
-        return self.length
+        descent = self.descents[self.current]
+        length = descent.advance(self.model, at)
+        self.goal = self.tol * (at.result.problem.scale or 1.0)
+        if not self.surveyed and (descent.failures or descent.stuck):
+            found = obvious_starts(self.model, self.objective.target)
+            self.descents += [Descent.of(name, start, self.rule) for name, start in found]
+            self.surveyed = True
+        following = self._next()
+        if following != self.current:
+            self.current = following
+            self.model.put(self.descents[following].at)
+        return length
+
+    def _next(self) -> int:
+        """Return the descent that goes on: the given one, then all others once, then a race, then the best."""
+        ranked = sorted(range(len(self.descents)), key=lambda k: self.descents[k].value)
+        best = self.descents[ranked[0]]
+
+        def goes_on(k: int) -> bool:
+            one = self.descents[k]
+            return not one.ended(self.goal) and (one is best or not one.meets(best))
+
+        new = [k for k, one in enumerate(self.descents) if k and not one.steps]
+        others = [k for k in ranked if k != 0][: self.restarts]
+        racing = [k for k in others if self.descents[k].steps < RACE and goes_on(k)]
+        hopes = [k for k in others if self.descents[k].value - HOPE * self.descents[k].delta <= best.value]
+        return [*new, *racing, *filter(goes_on, (ranked[0], *hopes)), ranked[0]][0]
 
     def settled(self, goal: float) -> bool:
-        return self.rule.exhausted(goal) or (self.length == 0.0 and self.rule.improved)
+        return self.descents[self._next()].ended(goal)
 
     def facts(self) -> dict[str, Any]:
         """Return the options that identify this update."""
-        return {"attainable": getattr(self.rule, "attainable", None), "optimizer": None, "scheduler": None}
+        attainable = getattr(self.rule, "attainable", None)
+        return {"attainable": attainable, "optimizer": None, "scheduler": None, "restarts": self.restarts}
 
 
 class OptimizerSteps:
@@ -121,6 +266,7 @@ class OptimizerSteps:
             "attainable": getattr(self.rule, "attainable", None),
             "optimizer": [type(optimizer), optimizer.state_dict()["param_groups"]],
             "scheduler": scheduler and [type(scheduler), scheduler.state_dict()],
+            "restarts": 0,
         }
 
     def state(self) -> dict[str, Any]:
@@ -148,16 +294,56 @@ def gradient(model: Model, at: Evaluation) -> Direction:
         at.distance, model.parameters, retain_graph=True, allow_unused=True, materialize_grads=True
     )
     g = [x.detach() for x in found]
-    return Direction(g, inner(g, g), max(float(x.abs().max()) for x in g))
+    return Direction(g, inner(g, g), _largest(g))
 
 
-def natural(model: Model, at: Evaluation) -> Direction:
-    """Return the natural direction, with size √<g, n>, or the gradient if there is none."""
-    g = gradient(model, at)
+def _largest(vector: Vector) -> float:
+    return max(float(x.abs().max()) for x in vector)
+
+
+def natural(model: Model, at: Evaluation, g: Direction) -> Direction:
+    """Return the natural direction for the gradient g, or g itself if there is none."""
     n = natural_direction(*_outputs(at), model.parameters, g.vector)
     if n is not None and all(bool(torch.isfinite(x).all()) for x in n) and (slope := inner(g.vector, n)) > 0:
-        return Direction(n, slope, slope**0.5)
+        return Direction(n, slope, max(slope**0.5, _largest(n) / IN_PARAMETERS))
     return g
+
+
+def shortest(model: Model, at: Evaluation, slopes: Sequence[Slope], level: float, n: Direction) -> Direction | None:
+    """Return the shortest displacement u that brings several linear models down to the level; None for a single one.
+
+    In the metric M, u = Σ_i c_i n_i with M n_i = g_i; the vectors g_i have the inner products K = <g_i, n_j> = L Lᵀ.
+    A linear model above the distance at the current point contradicts it and is reflected below (see Bundle in
+    optimize/steps.py); the oldest ones are dropped until the rest can reach the level together.
+    """
+    here, outputs = slopes[0], _outputs(at)
+    kept, directions, excess = [], [], []
+    for slope in slopes:
+        apart = [a - b for a, b in zip(here.point, slope.point, strict=True)]
+        above = at.value - abs(at.value - slope.value - inner(slope.gradient, apart)) - level
+        found = n.vector if slope is here else natural_direction(*outputs, model.parameters, slope.gradient)
+        if above > 0 and found is not None:
+            kept.append(slope.gradient)
+            directions.append(found)
+            excess.append(above)
+    K = np.array([[inner(g, direction) for direction in directions] for g in kept])
+    for count in range(len(kept), 1, -1):
+        scale = np.sqrt(np.maximum(np.diag(K)[:count], 1e-300))
+        R = (K + K.T)[:count, :count] / (2 * np.outer(scale, scale))
+        try:
+            L = np.linalg.cholesky(R + JITTER * np.eye(count))
+        except np.linalg.LinAlgError:
+            continue
+        x = least_distance(-L, np.array(excess[:count]) / scale)
+        if x is None:
+            continue
+        c = np.linalg.solve(L.T, x) / scale
+        u = [torch.zeros_like(part) for part in here.point]
+        for weight, direction in zip(c.tolist(), directions[:count], strict=True):
+            u = [part + weight * other for part, other in zip(u, direction, strict=True)]
+        if all(bool(torch.isfinite(part).all()) for part in u):
+            return Direction(u, 0.0, max(float(np.linalg.norm(x)), _largest(u) / IN_PARAMETERS))
+    return None
 
 
 def _outputs(at: Evaluation) -> tuple[list[Any], list[Any]]:
