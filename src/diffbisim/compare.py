@@ -23,6 +23,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.estimate import (
     NOT_EXCHANGEABLE,
     assumptions,
+    chains_of,
     check_draws,
     check_ends,
     check_same_ends,
@@ -158,7 +159,7 @@ def compare(
     check_ends(data, initial, "discounted")
     sources = make_sources(data, rewards, initial, unseen)
     warn_of_ends(data)
-    chains = [source.chain() for source in sources]
+    chains = chains_of(sources)
     table = ground_cost(cost, chains[0], chains[0])
     if np.diag(table).any():
         raise InvalidArgument(f"groups are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
@@ -175,7 +176,7 @@ def compare(
         p_values[g, k] = p_values[k, g] = p
     return Comparison(
         tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(confidence), evidence, design.names(),
-        assumptions(data, rewards),
+        assumptions(data, rewards, sources),
     )  # fmt: skip
 
 
@@ -331,7 +332,7 @@ def power(
     X, Y = as_processes((X, Y))
     lengths = _lengths(length, (X, Y))
     (X, Y), unit = _pilot(X, Y, cluster, rewards)
-    chains = [source.chain() for source in make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop")]
+    chains = chains_of(make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop"))
     if chains[0].labels != chains[1].labels or chains[0].n_states != chains[1].n_states:
         raise InvalidArgument("X and Y have different states; give both the same states= or labels, in the same order")
     table = ground_cost(cost, chains[0], chains[1])

@@ -3,16 +3,42 @@
 The *plug-in* estimate d̂ is the exact distance between the empirical chains. Sampling noise makes chains look different,
 so d̂ is biased upward, most visibly if the true distance is near zero. Two kinds of resampled data correct for this:
 
-*Bootstrap*, d*: episodes are drawn with replacement and the chains estimated again. The distribution of d* around d̂
-approximates that of d̂ around the true distance, which gives the *basic* interval [2 d̂ - q_hi, 2 d̂ - q_lo] with q the
-quantiles of d*; ``bias`` is mean(d*) - d̂. A group with fewer than 4 episodes has too few to draw from. Then the
-steps that leave each state are drawn with replacement, which assumes a Markov chain.
+*Bootstrap*, d*: episodes (or clusters of them) are drawn with replacement and the chains estimated again. The
+distribution of d* around d̂ approximates that of d̂ around the true distance; ``bias`` is mean(d*) - d̂. A group with
+fewer than 4 episodes has too few to draw from. Then the steps that leave each state are drawn with replacement, which
+assumes a Markov chain.
 
 *Null*, d₀: episodes are randomly reassigned to the two groups (evidence.py), so that the groups differ by chance only.
-Near zero, where d has a kink, the bootstrap fails, but the null distribution does not. Since noise and true differences
-add approximately in squares,
+Near zero, where d has a kink, the bootstrap fails, but the null distribution does not.
 
-    value = √max(d̂² - mean(d₀)², 0),       lower = min(basic, √max(d̂² - q², 0)),   q the upper quantile of d₀.
+*The value.* Since noise and true differences add approximately in squares, value = √max(d̂² - mean(d₀)², 0).
+
+*The interval.* To first order d is a sum over rows, Σ_x w_x W_x (solvers/causes.py). Noise W₀ and a difference add in
+squares only *within* a row, so noise adds b_x = W_x - sign(W_x² - E W₀²) √|W_x² - E W₀²| to row x. That is all of W_x
+on average if the row does not differ, and little if it differs by much. The rows that do not differ, often rare ones,
+add their noise in full, however large the distance is. The bootstrap does not see all of it, since its replicates start
+from rows that already differ. So the noise in d̂ is estimated as
+
+    B = mean(d₀) · min(Σ_x w_x b_x, Σ_x w_x E W₀) / Σ_x w_x mean(W₀)
+
+where E W₀ refers to the numbers of visits in the data, and mean(W₀) to those of the draws. With q the quantiles of d*,
+
+    upper = 2 d̂ - mean(d*) + κ (mean(d*) - q_lo)
+    lower = min(d̂ - max(B, bias) - κ (q_hi - mean(d*)), √max(d̂² - q₀², 0)),         q₀ the upper quantile of d₀.
+
+With n episodes in the smaller group, κ = √(n/(n-1)) t/z corrects that a bootstrap of few episodes varies too little
+(t and z are the quantiles of Student's distribution and of the normal one).
+
+*Bounds.* For a cost that is a pseudometric, f(x) = c(x, k) satisfies |f(x) - f(y)| ≤ c(x, y) for every state k. With ρ
+the discounted occupancies (or those of the horizon or of the long run), every coupling therefore costs at least
+
+    max_k |Σ_x ρ_X(x) c(x, k) - Σ_y ρ_Y(y) c(y, k)| ≤ d
+
+For the difference of rewards this contains the difference of expected rewards, and for the indicator that of the time
+spent in a state. These means have no kink, so their simultaneous bootstrap interval is valid near zero. Both ends of
+the interval of d are at least its lower end, and at most the largest cost.
+
+*The test* decides whether zero is in the interval: lower = 0 if p > 1 - confidence.
 
 ``p_value`` is that of the test in evidence.py, which is sensitive to more than the distance, for example to a
 difference in a rare state. A large p-value means that these data are no evidence of a difference, not that the
@@ -34,12 +60,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import chdtrc
+from scipy.special import chdtrc, ndtri, stdtrit
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen, cluster_codes
 from diffbisim.checks import check_count, check_probability, start_distribution
 from diffbisim.continuous import estimate_paths
-from diffbisim.contributions import Contributions
+from diffbisim.contributions import START, Contributions
 from diffbisim.distance import distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument, warn, warn_of_input
 from diffbisim.events import END, CodeBook, coded
@@ -58,7 +84,7 @@ from diffbisim.stochastic import as_generator
 #: A warning about ends needs a p-value below this.
 SURE = 1e-3
 
-#: With fewer episodes than this, initial distributions are pooled unless ``initial`` is given.
+#: With fewer independent episodes (clusters) than this, initial distributions are pooled unless ``initial`` is given.
 FEW_STARTS = 20
 
 
@@ -79,6 +105,7 @@ class Estimate:
     evidence: Evidence | None = field(repr=False)  # the test; None if episodes cannot be exchanged
     _noise: Any = field(repr=False)
     assumed: tuple[str, ...] = field(default=(), repr=False)  # what was assumed about the data, as sentences
+    remark: str = ""  # why test and interval seem to contradict each other, as a sentence; empty if they do not
 
     @lazy
     def noise(self) -> Array:
@@ -90,7 +117,7 @@ class Estimate:
         """The probability of a difference at least this large if both processes are equal."""
         if self.evidence is not None:
             return self.evidence.p_value
-        return float((1 + (self.noise >= self.plug_in).sum()) / (1 + self.noise.size))
+        return _p_of_noise(self.plug_in, self.noise)
 
     @property
     def conclusion(self) -> str:
@@ -160,8 +187,9 @@ def estimate(
         Initial distribution of the chains that are estimated from data: "first" is that of the episodes (without
         episodes, the first state observed, with a warning if the two sides differ), "pooled" that of all episodes of
         both sides, "empirical" the frequencies of all states, and "stationary" the long-run distribution of each
-        chain. The default is "first", or "pooled" if a side has fewer than 20 episodes (with a warning if it matters),
-        so that distances between long trajectories do not depend on a few first states.
+        chain. The default is "first", or "pooled" if a side has fewer than 20 episodes or clusters of them (with a
+        warning if the sides start differently), so that distances between long trajectories do not depend on a few
+        first states; ``assumed`` says which was used. With a known chain, "pooled" is its initial distribution.
     unseen : {"self-loop", "uniform", "error"}, default="self-loop"
         How to treat states without outgoing transitions, which also occur in replicates.
     terminal : state, sequence of states or callable, default=None
@@ -217,16 +245,19 @@ def estimate(
         raise InvalidArgument("X and Y are both chains, so there are no data to resample; use diffbisim.distance")
     question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
     chosen = make_solver_for_resampling(solver)
-    sides = sources[0].chain(), sources[1].chain()
-    base = distance(*sides, cost, used_discount(discount, criterion, weights), chosen, **question)
+    one, other = chains_of(sources)
+    base = distance(one, other, cost, used_discount(discount, criterion, weights), chosen, **question)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
-    work = Resampler(sources, base.problem, chosen)
+    space = shared_space(sources, base.problem, cost)
+    work = Resampler(sources, base.problem, chosen, references(space))
     kept = deepcopy(seeds)  # drawing changes the state of a generator
-    stars = np.concatenate(executor_map(work.bootstrap, batches(seeds, 8), executor, progress, "replicates"))
+    drawn = np.concatenate(executor_map(work.bootstrap, batches(seeds, 8), executor, progress, "replicates"))
+    draws = Draws(drawn[:, 0], drawn[:, 1:], work.means(one, other))
     evidence = null = None
-    design = make_design(sources, base.problem, cost, discount, strata)
+    noise: Any = partial(work.noise, kept)
+    design = make_design(sources, space, discount, strata)
     if design is not None:
         warn_of_few(sources, design)
         evidence = compare_two(design, permutations, for_test)
@@ -234,12 +265,13 @@ def estimate(
         null = np.concatenate(executor_map(partial(work.null, design), without, executor, progress, "null"))
     elif strata is not None:
         raise InvalidArgument(f"strata needs exchangeable episodes, but {NOT_EXCHANGEABLE}")
-    bias = float(stars.mean() - base.value)
-    value = max(0.0, base.value - bias) if null is None else _corrected(base.value, null)
-    lower, upper = _interval(base.value, stars, null, partial(work.noise, kept), float(confidence))
+    else:
+        noise = partial(np.asarray, noise())
+    outcome = Outcome.of(sources, base, draws, null, evidence or noise(), float(confidence))
     return Estimate(
-        value, lower, max(value, upper), float(confidence), base.value, bias, float(stars.std(ddof=1)), base, stars,
-        null, evidence, partial(work.noise, kept), assumptions(data, rewards),
+        outcome.value, outcome.lower, outcome.upper, float(confidence), base.value, draws.bias(base.value),
+        float(draws.values.std(ddof=1)), base, draws.values, null, evidence, noise,
+        assumptions(data, rewards, sources), outcome.remark,
     )  # fmt: skip
 
 
@@ -277,23 +309,6 @@ def _check_unused(**given: Any) -> None:
             raise InvalidArgument(f"{name} is for finitely many states; omit it for trajectories in R^d")
 
 
-def _interval(value: float, stars: Array, null: Array | None, noise: Any, confidence: float) -> tuple[float, float]:
-    """Return the basic bootstrap interval, with its lower end limited by the null distribution or by the noise."""
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(stars, [tail, 1 - tail], method="weibull")  # unbiased also for few replicates
-    lower = max(0.0, float(2 * value - high))
-    if null is not None:
-        q = float(np.quantile(null, 1 - tail, method="weibull"))
-        lower = min(lower, float(np.sqrt(max(0.0, value**2 - q**2))))
-    elif value <= np.quantile(noise(), confidence, method="weibull"):
-        lower = 0.0
-    return lower, max(lower, float(2 * value - low))
-
-
-def _corrected(value: float, null: Array) -> float:
-    return float(np.sqrt(max(0.0, value**2 - null.mean() ** 2)))
-
-
 # --- one side -----------------------------------------------------------------------------------------------------
 
 
@@ -303,21 +318,35 @@ class Source:
 
     data: Any
     rewards: Any
-    start: Any  # None (that of the episodes), "empirical", "stationary", or a distribution
+    start: Any  # None (that of the episodes), "pooled", "empirical", "stationary", or a distribution
     unseen: Unseen
     terminal: tuple[Any, ...] = ()  # names of absorbing states
+    default: str = ""  # how the default of ``initial`` was chosen, as a sentence
 
     @property
     def known(self) -> bool:
         return isinstance(self.data, MarkovChain)
 
-    def chain(self, rng: np.random.Generator | None = None) -> MarkovChain:
-        """Return the empirical chain, or that of a bootstrap replicate if a generator is given."""
-        if isinstance(self.data, MarkovChain):
-            return self.data
-        data = self.data if rng is None else _resampled(self.data, rng)
+    def chain(self, data: Any, pool: dict[Any, float] | None) -> MarkovChain:
+        """Estimate the chain from these data (a known chain is returned); ``pool`` is the pooled initial law."""
+        if isinstance(data, MarkovChain):
+            return data
+        start = self.start
+        if isinstance(start, str) and start == "pooled":
+            start = start_distribution(pool, data.n_states, {label: k for k, label in enumerate(data.labels or ())})
         ends = _numbers_of(self.terminal, data.n_states, data.labels)
-        return chain_from(data, self.rewards, self.start, self.unseen, ends)
+        return chain_from(data, self.rewards, start, self.unseen, ends)
+
+
+def chains_of(sources: Sequence[Source], rng: np.random.Generator | None = None) -> list[MarkovChain]:
+    """Return the empirical chains, or those of a bootstrap replicate if a generator is given.
+
+    Pooled initial distributions are those of the replicate, so that their noise counts.
+    """
+    data = [s.data if s.known or rng is None else _resampled(s.data, rng) for s in sources]
+    pooled = any(isinstance(s.start, str) and s.start == "pooled" for s in sources)
+    pool = _pooled_start(data) if pooled else None
+    return [source.chain(one, pool) for source, one in zip(sources, data, strict=True)]
 
 
 def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
@@ -412,34 +441,64 @@ def make_sources(
             raise InvalidArgument(f"{name} is a {type(one).__name__}; give Transitions or a MarkovChain")
     ends = _names_of_ends(terminal, list(data.values()))
     data = {name: _without_exits(one, ends) for name, one in data.items()}
-    starts = [initial[k] if isinstance(initial, tuple) else initial for k in range(len(data))]
-    few = [one for one in data.values() if isinstance(one, Transitions) and one.starts is not None]
-    laws = [_named(one, first_states(one)) for one in few]
-    if (
-        initial is None and len(few) == len(data) and min(one.n_episodes for one in few) < FEW_STARTS
-        and any(law != laws[0] for law in laws) and all(one.labels == few[0].labels for one in few)
-    ):  # fmt: skip
-        warn(
-            f"with fewer than {FEW_STARTS} episodes the initial distributions are uncertain, so that of all episodes "
-            'is used for every group; pass initial="pooled" to confirm, or initial="first" to use that of each group',
-            category=UserWarning, stacklevel=3,
-        )  # fmt: skip
-        starts = ["pooled"] * len(data)
+    starts = list(initial) if isinstance(initial, tuple) else [initial] * len(data)
+    if len(starts) != len(data):
+        raise InvalidArgument(f"initial has {len(starts)} entries for {len(data)} groups; give one for each, or one")
+    default = ""
+    if all(start is None for start in starts):
+        rule, default = _default_start(data)
+        starts = [rule] * len(data)
     pool = _pooled_start(list(data.values()))
     sources = []
     for k, (one, start) in enumerate(zip(data.values(), starts, strict=True)):
         own = rewards[k] if isinstance(rewards, tuple) else rewards
         if isinstance(one, MarkovChain):
             law = long_run(one) if start in ("stationary", "empirical") else None
-            sources.append(Source(one if law is None else one.with_initial(law), None, None, unseen))
+            sources.append(Source(one if law is None else one.with_initial(law), None, None, unseen, (), default))
         else:
-            sources.append(Source(one, own, _start(one, start, pool), unseen, ends))
+            sources.append(Source(one, own, _start(one, start, pool), unseen, ends, default))
     _warn_of_guesses(data, starts, sources)
     return sources
 
 
+def _default_start(data: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the default of ``initial``, "first" or "pooled", and why; with a warning if pooling changes something."""
+    observed = {name: one for name, one in data.items() if isinstance(one, Transitions)}
+    if not observed or any(one.starts is None for one in observed.values()):
+        return None, ""
+    least = min(observed, key=lambda name: observed[name].n_clusters)
+    number = observed[least].n_clusters
+    what = "episodes" if observed[least].clusters is None else "clusters of episodes"
+    if number >= FEW_STARTS:
+        return None, 'each group starts as its own episodes do (initial="first")'
+    pool = _pooled_start(list(data.values()))
+    missing = [
+        (state, name) for name, one in observed.items() for state in pool
+        if find_state(state, one.n_states, {label: k for k, label in enumerate(one.labels or ())}) is None
+    ]  # fmt: skip
+    if missing:
+        state, name = missing[0]
+        warn(
+            f"{least} has only {number} {what}, so that its initial distribution is uncertain, but that of all "
+            f"episodes cannot be used for every group because {name} does not have the state {state!r}; create all "
+            "groups with the same states=, or pass initial=",
+            category=UserWarning, stacklevel=4,
+        )  # fmt: skip
+        return None, f'each group starts as its own episodes do (initial="first"), although {least} has only {number}'
+    laws = [_named(one, one.initial if isinstance(one, MarkovChain) else first_states(one)) for one in data.values()]
+    known = len(observed) < len(data)
+    of = "of the known chain" if known else "of all episodes"
+    if any(law != laws[0] for law in laws):
+        warn(
+            f"with fewer than {FEW_STARTS} {what} the initial distributions are uncertain, so that {of} "
+            'is used for every group; pass initial="pooled" to confirm, or initial="first" to use that of each group',
+            category=UserWarning, stacklevel=4,
+        )  # fmt: skip
+    return "pooled", f'every group has the initial distribution {of} (initial="pooled"): {least} has {number} {what}'
+
+
 def _start(data: Transitions, start: Any, pool: dict[Any, float]) -> Any:
-    """Return None, "empirical", "stationary" or a distribution; names of states take precedence over these words."""
+    """Return None, a rule or a distribution; names of states take precedence over the names of rules."""
     numbers = {label: k for k, label in enumerate(data.labels or ())}
     if start is None or (isinstance(start, str) and start not in numbers):
         if start in (None, "first"):
@@ -453,7 +512,7 @@ def _start(data: Transitions, start: Any, pool: dict[Any, float]) -> Any:
                     f'initial="pooled": state {missing[0]!r} is missing from a group; pass states= when creating '
                     "Transitions"
                 )
-            start = pool
+            return start
     if isinstance(start, str) and start not in numbers:
         raise InvalidArgument(
             f'initial is {start!r}, which is not a state; use "first", "pooled", "empirical", "stationary", a state or '
@@ -489,7 +548,7 @@ def _warn_of_guesses(data: dict[str, Any], starts: Sequence[Any], sources: Seque
     )
     if not guessed:
         return
-    laws = [_named(chain, chain.initial) for chain in (source.chain() for source in sources)]
+    laws = [_named(chain, chain.initial) for chain in chains_of(sources)]
     k = next((k for k, law in enumerate(laws) if law != laws[0]), None)
     if k is not None:
         x, y = ("{" + ", ".join(map(repr, list(law)[:3])) + "}" for law in (laws[0], laws[k]))
@@ -594,8 +653,8 @@ def check_ends(data: dict[Any, Any], initial: Any, criterion: str) -> None:
         )
 
 
-def assumptions(data: dict[Any, Any], rewards: Any) -> tuple[str, ...]:
-    """Return sentences on what was assumed about ends, clusters and times of the observed groups."""
+def assumptions(data: dict[Any, Any], rewards: Any, sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return sentences on what was assumed about ends, clusters and initial distributions of the observed groups."""
     found = []
     for name, one in data.items():
         if not isinstance(one, Transitions):
@@ -607,7 +666,7 @@ def assumptions(data: dict[Any, Any], rewards: Any) -> tuple[str, ...]:
             found.append(f"{name}: the ends of sequences do not count, as if they were cut at arbitrary times")
         if one.clusters is not None:
             found.append(f"{name}: {one.n_clusters:,} independent clusters of {one.n_episodes:,} episodes")
-    return tuple(found)
+    return (*found, *([sources[0].default] if sources[0].default else []))
 
 
 class Ending(NamedTuple):
@@ -692,11 +751,13 @@ def _warn_of_times(data: dict[Any, Transitions]) -> None:
 # --- common state space -------------------------------------------------------------------------------------------
 
 
-def make_design(sources: Sequence[Source], problem: Problem, cost: Any, discount: float, strata: Any) -> Design | None:
+def shared_space(sources: Sequence[Source], problem: Problem, cost: Any) -> "Space | None":
+    """Return the common states if the problem has one cost, and episodes can be exchanged; else None."""
+    return None if len(_tables(problem)) > 1 else common_space(problem, cost, [source.known for source in sources])
+
+
+def make_design(sources: Sequence[Source], space: "Space | None", discount: float, strata: Any) -> Design | None:
     """Return the design of the permutation test; None if episodes cannot be exchanged."""
-    if len(_tables(problem)) > 1:
-        return None
-    space = common_space(problem, cost, [source.known for source in sources])
     if space is None:
         return None
     data = [
@@ -787,6 +848,129 @@ def stratum_numbers(strata: Any, data: Sequence[Transitions]) -> list[Any]:
     return [np.array([numbers[name] for name in one.names])[one.codes] for one in given]
 
 
+# --- the interval -------------------------------------------------------------------------------------------------
+
+
+class Draws(NamedTuple):
+    """The distances of bootstrap replicates, and K means per replicate whose differences bound them from below."""
+
+    values: Array  # (n,)
+    means: Array  # (n, K) differences of means between the two sides
+    plug_in: Array  # (K,) the same for the data
+
+    def bias(self, value: float) -> float:
+        """Return the bias of the plug-in distance as estimated by the bootstrap."""
+        return float(self.values.mean() - value)
+
+    def floor(self, tail: float, κ: float) -> float:
+        """Return a lower confidence bound on the distance, from the means alone."""
+        if not self.plug_in.size:
+            return 0.0
+        error = np.abs(self.means - self.plug_in).max(axis=1)
+        margin = κ * float(np.quantile(error, 1 - tail, method="weibull"))
+        return max(0.0, float(np.abs(self.plug_in).max()) - margin)
+
+    def interval(self, value: float, added: float, q: float, tail: float, κ: float) -> tuple[float, float]:
+        """Return the interval before the test; ``added`` is B and ``q`` is q₀ in the head of this module."""
+        low, high = np.quantile(self.values, [tail, 1 - tail], method="weibull")  # unbiased also for few replicates
+        mean, bias, floor = float(self.values.mean()), self.bias(value), self.floor(tail, κ)
+        lower = min(value - max(added, bias) - κ * (high - mean), np.sqrt(max(0.0, value**2 - q**2)))
+        return max(float(lower), floor), max(float(value - bias + κ * (mean - low)), floor)
+
+
+class Outcome(NamedTuple):
+    """The corrected value, the interval around it, and a remark."""
+
+    value: float
+    lower: float
+    upper: float
+    remark: str
+
+    @classmethod
+    def of(
+        cls, sources: Sequence[Source], base: DistanceResult, draws: Draws, null: Array | None, test: Any,
+        confidence: float,
+    ) -> "Outcome":  # fmt: skip
+        """Combine the draws; ``test`` is the evidence, or the noise (n,) if episodes cannot be exchanged."""
+        plug_in, tail, level = base.value, (1 - confidence) / 2, 1 - confidence
+        starts = any(source.start is None and not source.known for source in sources)
+        κ = expansion(sources, tail)
+        if null is None:
+            value, p, number = max(0.0, plug_in - draws.bias(plug_in)), _p_of_noise(plug_in, test), test.size
+            lower, upper = draws.interval(plug_in, 0.0, 0.0, tail, κ)
+        else:
+            value, p, number = _corrected(plug_in, null), test.p_value, test.draws
+            added, q = float(null.mean()) * test.excess(starts), np.quantile(null, 1 - tail, method="weibull")
+            lower, upper = draws.interval(plug_in, added, float(q), tail, κ)
+        rejected = p <= level + 1e-12
+        if not rejected and 1 / (1 + number) <= level + 1e-12:
+            lower = 0.0
+        value = max(value, lower)
+        remark = _remark(rejected, lower, None if null is None else test, starts)
+        return cls(value, lower, min(max(value, upper), max(plug_in, float(base.problem.scale))), remark)
+
+
+def _p_of_noise(value: float, noise: Array) -> float:
+    return float((1 + (noise >= value).sum()) / (1 + noise.size))
+
+
+def expansion(sources: Sequence[Source], tail: float) -> float:
+    """Return κ, by which the spread of the bootstrap is too small for few episodes."""
+    units = [
+        len(one) if one.starts is None or one.n_clusters < MIN_EPISODES else one.n_clusters
+        for one in (source.data for source in sources if not source.known)
+    ]
+    least, free = max(2, min(units)), max(1, sum(units) - len(units))
+    return float(np.sqrt(least / (least - 1)) * stdtrit(free, 1 - tail) / ndtri(1 - tail))
+
+
+def references(space: "Space | None") -> tuple[Array, Array] | None:
+    """Return the costs to the K reference states, (n_X, K) and (n_Y, K); None if the cost is not a pseudometric."""
+    if space is None or not np.allclose(within(space.cost), space.cost, rtol=1e-9, atol=0.0):
+        return None
+    return space.cost[space.codes[0]], space.cost[space.codes[1]]
+
+
+def _spent(problem: Any, chain: MarkovChain) -> Array:
+    """Return the weight of the cost of each state: the occupancy of the criterion, (n,)."""
+    if not isinstance(problem, TimedProblem):
+        return long_run(chain) if problem.criterion == "average" else chain.occupancy(problem.discount)
+    law, total = chain.initial, np.zeros(chain.n_states)
+    for weight in problem.weights:
+        total += weight * law
+        law = law @ chain.transition
+    return total
+
+
+def _remark(rejected: bool, lower: float, evidence: Evidence | None, starts: bool) -> str:
+    """Explain a test and an interval that seem to contradict each other; else return an empty string."""
+    if rejected == (lower > 0):
+        return ""
+    if not rejected:
+        return (
+            "the interval excludes 0 although the p-value is large: so few permutations or replicates cannot give a "
+            "smaller one; use more of them"
+        )
+    begin = "the interval starts at 0 although the test finds a difference: "
+    if evidence is None:
+        return begin + "the distance is hardly larger than its noise"
+    most = evidence.most
+    if most == START and not starts:
+        return (
+            f"{begin}it is most evident in the initial distributions of the episodes, which are not part of the "
+            'distance because of initial=; initial="first" includes them'
+        )
+    where = "the initial distributions" if most == START else f"the row of {most!r}"
+    return (
+        f"{begin}it is most evident in {where}, but what the differing rows add to the distance cannot be told from "
+        "the noise of all rows"
+    )
+
+
+def _corrected(value: float, null: Array) -> float:
+    return float(np.sqrt(max(0.0, value**2 - null.mean() ** 2)))
+
+
 # --- resampling in workers ----------------------------------------------------------------------------------------
 
 
@@ -797,15 +981,23 @@ class Resampler:
     sources: list[Source]
     problem: Problem
     solver: Any
+    references: tuple[Array, Array] | None = None  # costs to reference states, for lower bounds by means
 
     def __post_init__(self) -> None:
         if self.solver.threads is None:  # the replicates are computed in parallel already
             self.__dict__["solver"] = replace(self.solver, threads=1)
 
     def bootstrap(self, seeds: Sequence[np.random.Generator]) -> Array:
-        """Return the distances of bootstrap replicates."""
-        first, second = self.sources
-        return np.array([self._distance(first.chain(seed), second.chain(seed)) for seed in seeds])
+        """Return the distances of bootstrap replicates, each followed by its K differences of means."""
+        pairs = (chains_of(self.sources, seed) for seed in seeds)
+        return np.array([[self._distance(one, other), *self.means(one, other)] for one, other in pairs])
+
+    def means(self, one: MarkovChain, other: MarkovChain) -> Array:
+        """Return the difference of the mean costs to each reference state, (K,)."""
+        if self.references is None:
+            return np.empty(0)
+        of_one, of_other = self.references
+        return np.asarray(_spent(self.problem, one) @ of_one - _spent(self.problem, other) @ of_other)
 
     def noise(self, seeds: Sequence[np.random.Generator]) -> Array:
         """Return the distances of these replicates from the data, summed over both sides."""
@@ -813,9 +1005,10 @@ class Resampler:
         costs = [within(table) for table in tables], [within(table.T) for table in tables]
         out = np.zeros(len(seeds))
         for k, seed in enumerate(deepcopy(list(seeds))):
-            for source, old, cost in zip(self.sources, (base.x, base.y), costs, strict=True):
+            new = chains_of(self.sources, seed)
+            for source, drawn, old, cost in zip(self.sources, new, (base.x, base.y), costs, strict=True):
                 if not source.known:
-                    out[k] += self.solver.solve(_between(base, source.chain(seed), old, cost)).value
+                    out[k] += self.solver.solve(_between(base, drawn, old, cost)).value
         return out
 
     def null(self, design: Design, draws: Sequence[Array]) -> Array:
@@ -842,7 +1035,7 @@ class Resampler:
             start = source.start
             if start is None and begin.any():
                 start = np.bincount(cells.targets[begin], row[begin] / row[begin].sum(), minlength=n)
-            elif not isinstance(start, str):
+            elif not isinstance(start, str) or start == "pooled":
                 start = np.zeros(n)
                 numbers = {name: k for k, name in enumerate(design.labels or range(n))}
                 for name, share in _named(own, own.initial).items():

@@ -472,6 +472,22 @@ def harmonic(*statistics: Floats) -> tuple[float, list[float]]:
 # --- the tests ----------------------------------------------------------------------------------------------------
 
 
+class Chance(NamedTuple):
+    """The transports W_x of the rows if the groups differ by chance only."""
+
+    mean: Floats  # (R,) E W_x if the groups visit the rows as often as in the data
+    square: Floats  # (R,) E W_x² for the same visits
+    drawn: Floats  # (R,) mean of W_x over the draws, in which the visits are those of the draws
+
+    @classmethod
+    def of(cls, found: RowStatistics, metric: PooledMetric) -> Chance:
+        """Estimate them from the statistics of the data, followed by those of draws under the null."""
+        noise = np.sqrt(metric.spread / np.where(found.h[0] > 0, found.h[0], np.inf))
+        shift = np.nan_to_num(found.shift[1:], posinf=0.0)
+        return cls(noise * shift.mean(axis=0), np.square(noise) * np.square(shift).mean(axis=0),
+                   found.apart[1:].mean(axis=0))  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The result of the test of two groups."""
@@ -483,7 +499,31 @@ class Evidence:
     rows: Rows  # W, size, z and p-value of every row
     draws: int  # number of permutations or draws
     permuted: bool  # whether whole episodes were permuted, else single steps
-    clusters: int | None = None  # number of clusters of episodes that were permuted; None if episodes were
+    clusters: int | None  # number of clusters of episodes that were permuted; None if episodes were
+    chance: Chance  # the rows under the null
+    weights: Floats  # (R,) weight of W_x in the distance, to first order
+
+    @property
+    def most(self) -> Hashable:
+        """Name of the row with the largest z."""
+        assert self.rows.z is not None
+        return self.rows.names[int(np.argmax(self.rows.z))]
+
+    def excess(self, starts: bool) -> float:
+        """Return by how much noise adds to the distance, relative to what it adds under the null.
+
+        Within a row, noise and difference add approximately in squares, and rows add up. ``starts`` says whether the
+        initial distributions are part of the distance.
+        """
+        W, (mean, square, drawn) = self.rows.apart, self.chance
+        inside = np.array([starts or name != START for name in self.rows.names])
+        weights = np.where(inside, self.weights, 0.0)
+        usual = float(weights @ drawn)
+        if not usual > 0:
+            return 1.0
+        gap = np.square(W) - square
+        added = W - np.sign(gap) * np.sqrt(np.abs(gap))
+        return float(min(max(0.0, weights @ added), weights @ mean)) / usual
 
 
 @dataclass(frozen=True, eq=False)
@@ -522,7 +562,8 @@ def compare_two(design: Design, draws: int, rng: np.random.Generator) -> Evidenc
     W, own = found.apart[0].copy(), z[0].copy()
     adjusted = (largest[:, None] >= own - 1e-9).mean(axis=0)
     rows = Rows(design.names(), freeze(W), freeze(metric.size * W), freeze(own), freeze(adjusted))
-    return Evidence(p_value, each[0], each[1], each[2], rows, draws, design.permute, design.clusters)
+    chance, weights = Chance.of(found, metric), freeze(metric.size)
+    return Evidence(p_value, each[0], each[1], each[2], rows, draws, design.permute, design.clusters, chance, weights)
 
 
 def compare_pairs(design: Design, draws: int, rng: np.random.Generator) -> PairEvidence:

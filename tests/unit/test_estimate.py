@@ -31,10 +31,34 @@ def test_the_plug_in_is_the_distance_of_the_empirical_chains(far):
     assert far.distance.value == far.plug_in
 
 
-def test_interval_is_the_basic_one(far):
+def means(chain, discount=0.9):
+    """Discounted means of the costs |r - r_k| to every state k, from the linear system of the occupancy."""
+    P, n = np.asarray(chain.transition), chain.n_states
+    occupancy = (1 - discount) * np.linalg.solve((np.eye(n) - discount * P).T, chain.initial)
+    return occupancy @ np.abs(np.subtract.outer(REWARDS, REWARDS))
+
+
+def test_interval_is_that_of_the_definition(far):
+    """The formulas of the module, with quantiles of scipy and replicates that are drawn again."""
+    from scipy import stats
+
     low, high = np.quantile(far.replicates, [0.025, 0.975], method="weibull")
-    assert far.lower == pytest.approx(2 * far.plug_in - high)
-    assert far.upper == pytest.approx(2 * far.plug_in - low)
+    mean, κ = far.replicates.mean(), np.sqrt(30 / 29) * stats.t.ppf(0.975, 58) / stats.norm.ppf(0.975)
+    assert far.upper == pytest.approx(far.plug_in - far.bias + κ * (mean - low))
+    W, w, (one, square, drawn) = far.evidence.rows.apart, far.evidence.weights, far.evidence.chance
+    added = W - np.sign(W**2 - square) * np.sqrt(np.abs(W**2 - square))
+    B = far.null.mean() * min(w @ added, w @ one) / (w @ drawn)
+    rule = far.plug_in - max(B, far.bias) - κ * (high - mean)
+    data, errors = (walks(0.0, 1), walks(1.5, 2)), []
+    apart = np.subtract(*(means(d.chain(rewards=REWARDS, unseen="self-loop")) for d in data))
+    for generator in np.random.default_rng(3).spawn(60):
+        drawn = [d.take(generator.integers(d.n_episodes, size=d.n_episodes)) for d in data]
+        new = np.subtract(*(means(d.chain(rewards=REWARDS, unseen="self-loop")) for d in drawn))
+        errors.append(np.abs(new - apart).max())
+    floor = np.abs(apart).max() - κ * np.quantile(errors, 0.975, method="weibull")
+    assert far.lower == pytest.approx(max(rule, floor))
+    assert rule < far.plug_in
+    assert 0 < floor < np.abs(apart).max() <= far.plug_in + 5 * 1e-8  # tolerance 1e-8 of the cost
     assert far.bias == pytest.approx(far.replicates.mean() - far.plug_in)
     assert far.value == pytest.approx(np.sqrt(far.plug_in**2 - far.null.mean() ** 2))
     assert far.corrected == far.value
@@ -69,6 +93,30 @@ def test_noise_bounds_the_error():
     e = db.estimate(walks(0.0, 1), walks(0.3, 2), cost, discount=0.9, replicates=40)
     assert (np.abs(e.replicates - e.plug_in) <= e.noise + 1e-7).all()
     assert e.value == pytest.approx(e.plug_in - e.bias)  # there is no null
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"criterion": "average"}, {"horizon": 5, "discount": 1.0}, {"weights": [0.0, 1.0, 3.0]}, {"discount": 0.8}],
+    ids=str,
+)
+@pytest.mark.parametrize("cost", ["reward", "indicator"])
+def test_means_bound_every_distance_from_below(asked, cost):
+    """max_k of the differences of means of c(x, k), which the interval uses, against the exact distance."""
+    from diffbisim.estimate import Resampler, make_sources, references, shared_space
+    from diffbisim.solvers import Exact
+
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X, Y = (
+            db.MarkovChain(rng.dirichlet(np.ones(4), 4), initial=rng.dirichlet(np.ones(4)), rewards=REWARDS[:4] ** 2)
+            for _ in range(2)
+        )
+        base = db.distance(X, Y, cost, **asked)
+        sources = make_sources({"X": X, "Y": Y}, None, None, "self-loop")
+        given = references(shared_space(sources, base.problem, cost))
+        found = np.abs(Resampler(sources, base.problem, Exact(), given).means(X, Y)).max()
+        assert 0 < found <= base.value + 1e-7
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_leaving_is_visible():
     found = db.estimate(arms["A"], arms["B"], "indicator", permutations=199, replicates=20)
     assert found.p_value == 1 / 200
     assert found.lower > 0
-    assert found.assumed == tuple(f"{side}: sequences end in the absorbing state '■'" for side in "XY")
+    assert found.assumed[:2] == tuple(f"{side}: sequences end in the absorbing state '■'" for side in "XY")
     cut = _pages(rows, end=None)
     with pytest.warns(UserWarning, match=r"end in different places \(after 'cart': 350 of 500 in X, 200 of 500 in Y"):
         found = db.estimate(cut["A"], cut["B"], "indicator", permutations=19, replicates=20)
@@ -280,6 +280,69 @@ def test_groups_are_not_glued_and_duplicates_are_reported():
 
 
 # --- data: tests and intervals of tables ----------------------------------------------------------------------------
+
+
+def _walks(chain, number, steps, rng):
+    paths = [chain.sample(steps, rng) for _ in range(number)]
+    return db.Transitions.from_trajectories(paths, states=chain.n_states)
+
+
+def test_few_walks_are_not_compared_by_their_starts():
+    """Six walks in each group, from the same six states. The oracle is the distance of the true chains."""
+    rng, covered, n = np.random.default_rng([28, 9]), 0, 6
+    for _ in range(n):
+        P, r, start = rng.dirichlet(np.ones(6), 6), rng.random(6), np.full(6, 1 / 6)
+        X, Y = (db.MarkovChain(Q, initial=start, rewards=r) for Q in (P, 0.4 * P + 0.6 * rng.dirichlet(np.ones(6), 6)))
+        data = [
+            db.Transitions.from_trajectories([C.with_initial(k).sample(60, rng) for k in range(6)], states=6)
+            for C in (X, Y)
+        ]
+        how = {"rewards": r, "replicates": 40, "permutations": 39}
+        found, own = db.estimate(*data, **how), db.estimate(*data, initial="first", **how)
+        assert found.null.mean() < own.null.mean()  # the latter contains the noise of six first states
+        assert found.value > own.value
+        assert found.assumed[-1].endswith('of all episodes (initial="pooled"): X has 6 episodes')
+        covered += found.lower <= db.distance(X, Y).value <= found.upper
+    assert covered >= n - 2  # fewer have probability 0.002
+    pooled = db.estimate(*data, initial="pooled", **how)
+    assert (found.value, found.lower, found.upper) == (pooled.value, pooled.lower, pooled.upper)
+
+
+def test_noise_of_rows_that_do_not_differ_is_not_a_difference():
+    """One frequent row differs, the others (one of them rare) only seem to. The oracle is the distance of chains."""
+    missed, n = 0, 30
+    for seed in range(n):
+        rng = np.random.default_rng([28, 15, seed])
+        P = 0.9 * rng.dirichlet(np.full(8, 5 / 8), 8) + 0.1 / 8
+        P[:, -1] *= 0.25
+        P /= P.sum(axis=1, keepdims=True)
+        X = db.MarkovChain(P, initial=rng.dirichlet(np.ones(8)), rewards=8 * rng.random(8))
+        Q = P.copy()
+        Q[X.stationary_distribution.argmax()] = rng.dirichlet(np.ones(8))
+        Y = db.MarkovChain(Q, initial=X.initial, rewards=X.rewards)
+        data = [_walks(C, 40, 12, rng) for C in (X, Y)]
+        found = db.estimate(*data, rewards=X.rewards, replicates=40, permutations=39, rng=seed)
+        truth = db.distance(X, Y).value
+        missed += not found.lower <= truth <= found.upper
+        assert (found.p_value <= 0.05) == (found.lower > 0) or found.remark
+    assert missed <= 4  # 5 % of 30; more have probability 0.016
+
+
+def test_test_and_interval_do_not_contradict_each_other_in_silence():
+    """Only the starts differ: the test sees them, and a distance with pooled initial distributions does not."""
+    rng = np.random.default_rng([28, 16])
+    X = db.MarkovChain(rng.dirichlet(np.ones(4), 4), initial=0, rewards=np.arange(4.0))
+    data = [_walks(C, 40, 10, rng) for C in (X, X.with_initial(3))]
+    how = {"rewards": X.rewards, "replicates": 20, "permutations": 99}
+    found = db.estimate(*data, initial="pooled", **how)
+    assert (found.p_value, found.lower) == (0.01, 0.0)
+    assert "most evident in the initial distributions of the episodes, which are not part" in found.remark
+    own = db.estimate(*data, **how)
+    assert own.lower > 0
+    assert not own.remark
+    rare = db.estimate(*data, confidence=0.999, **how)  # 99 permutations never give p ≤ 0.001
+    assert rare.lower > 0
+    assert "the interval excludes 0 although the p-value is large" in rare.remark
 
 
 # --- data: trajectories with continuous states ----------------------------------------------------------------------

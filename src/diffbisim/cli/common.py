@@ -619,10 +619,8 @@ def problem_line(report: Report) -> dict[str, str]:
 
 
 def interval_note(report: Report) -> dict[str, str]:
-    """Return a line that explains an interval down to zero despite evidence of a difference; else nothing."""
-    if report["p_value"] > 1 - report["confidence"] + 1e-12 or report["lower"] > 0:
-        return {}
-    return {"note": "the interval starts at 0 despite the evidence: the differing rows add little to the distance"}
+    """Return a line that explains a test and an interval that seem to contradict each other; else nothing."""
+    return {"note": report["remark"]} if report["remark"] else {}
 
 
 def of_sides(assumed: Iterable[str]) -> list[str]:

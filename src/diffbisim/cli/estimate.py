@@ -80,7 +80,8 @@ def estimate(
 def estimate_report(found: Estimate, files: tuple[Path, Path], cost: str, seed: int, seconds: float) -> cli.Report:
     """Return an estimate as a report for JSON."""
     names = (
-        "value", "lower", "upper", "confidence", "plug_in", "bias", "standard_error", "p_value", "conclusion", "method",
+        "value", "lower", "upper", "confidence", "plug_in", "bias", "standard_error", "p_value", "conclusion", "remark",
+        "method",
     )  # fmt: skip
     return {
         **{name: getattr(found, name) for name in names},
