@@ -11,7 +11,8 @@ such process is fitted to each dataset and quantized to the same cells, and its 
 
 This removes most of the error if the processes are nearly linear, and that of their linear parts otherwise. It requires
 a closed form: cost "sqeuclidean", discounted or over a horizon, or "euclidean" on the line with slopes ≥ 0; and no
-terminal states. The remaining error is estimated by comparison with cells twice as large, since errors of order
+terminal states. For "euclidean" elsewhere, d(G_X, G_Y) is replaced by d_cells(G_X, G_Y), moved into the bounds of
+gaussian.py. The remaining error is estimated by comparison with cells twice as large, since errors of order
 (diameter)² fall by 2^(2/d) when the number of cells doubles. The effect of pruning is estimated by omitting it once.
 
 *Bias.* Sampling noise makes equal processes look different. Let u = t|t|; its bias is of order 1/N both at zero
@@ -20,7 +21,9 @@ u_½ the mean over the halves,
 
     value = sqrt(max(0, 2u - u_½))
 
-removes the term of order 1/N. Half of this correction is taken as the remaining bias.
+removes the term of order 1/N. Half of this correction is taken as the remaining bias. Without an exact calibration, the
+noise of equal rows is not subtracted first, and where it exceeds the distance of the states its bias is of order
+1/√N, which would take 2.4 times the correction. Since both orders occur, 1.7 ± 0.7 times the correction is used then.
 
 *Sampling error.* The difference in u between two halves has twice the standard error of the whole dataset, so the same
 halves give the standard error. Its multiple, the quantization error, the remaining bias and the effect of pruning are
@@ -33,6 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -42,9 +46,10 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, check_count, check_probability
 from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver_for_resampling, used_discount
-from diffbisim.errors import InvalidArgument
-from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
-from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, paths_of, quantize
+from diffbisim.errors import InvalidArgument, InvalidData, warn
+from diffbisim.gaussian import LinearGaussian, euclidean_bounds, later_share, linear_gaussian_distance, times
+from diffbisim.marginals import METRICS, MarginalBound, aligned, marginal_bound
+from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, cut, paths_of, points_of, quantize
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
 
@@ -52,12 +57,36 @@ from diffbisim.stochastic import as_generator
 FEW = 8
 #: Number of pieces that a dataset with few trajectories is cut into.
 PIECES = 16
+#: With fewer trajectories (or episodes) than this, initial distributions are pooled unless ``initial`` is given.
+FEW_STARTS = 20
 #: Number of quasi-random points that represent a Gaussian distribution.
 POINTS = 256
 #: Certified accuracy of every distance, relative to the largest cost; far below all other errors.
 TOLERANCE = 1e-5
 #: Number of distances per split: four pairs of halves, each with its calibration.
 SOLVES = 8
+#: If cells are wider than a step, n_states="auto" doubles their number up to this.
+FINEST = 100
+#: Largest share of the weighted size of a process that may come from growth after the observed times.
+LATER = 0.1
+#: The long run of a chain is its occupancy with this discount.
+STATIONARY = 1 - 1e-9
+#: Multiple of the correction for bias, and of what may be left of it: with an exact calibration, and without.
+CORRECTION = {True: (1.0, 0.5), False: (1.7, 0.7)}
+#: Without discounting, growth is followed up to this time.
+LONG = 2000
+
+
+class Basis(Enum):
+    """What the interval of a :class:`PathEstimate` is based on, as a sentence."""
+
+    CELLS = "The interval is that of the cells; the marginal laws do not contradict it."
+    RAISED = "The lower end, or the value, is that of the marginal laws, which is larger than that of the cells."
+    CONTRADICTED = (
+        "The marginal laws prove a larger distance than the upper end of the cells. The cells do not describe these "
+        "processes and give no upper end: use more cells, or compare fewer times with weights=."
+    )
+    UNCHECKED = "The interval is that of the cells; the marginal laws give no bound here, see ``assumed``."
 
 
 @dataclass(frozen=True)
@@ -68,6 +97,7 @@ class Budget:
     quantization: float  # estimated from cells twice as large
     bias: float  # bias that may remain after the correction for noise
     pruned: float  # effect of moving the smallest probabilities of each row to nearby cells
+    later: float = 0.0  # growth after the observed times, which cells cannot follow
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +106,7 @@ class PathEstimate:
 
     value: float  # the estimate, corrected for quantization and bias
     lower: float  # lower end of the confidence interval
-    upper: float  # upper end of the confidence interval
+    upper: float  # upper end of the confidence interval; infinite if the marginal laws contradict the cells
     confidence: float  # nominal coverage of the interval
     plug_in: float  # distance of the chains on cells
     calibrated: float  # the plug-in distance minus the quantization error of linear-Gaussian processes
@@ -85,6 +115,9 @@ class PathEstimate:
     cells: Cells = field(repr=False)  # as returned by ``quantize``
     halves: Floats = field(repr=False)  # (n, 2) calibrated distances of both halves of n splits
     null: Floats = field(repr=False)  # (n, 2) distances between the halves of X and between the halves of Y
+    marginal: MarginalBound | None = field(default=None, repr=False)  # lower bound from the marginal laws
+    basis: Basis = field(default=Basis.UNCHECKED, repr=False)  # what the interval is based on
+    assumed: tuple[str, ...] = field(default=(), repr=False)  # what was assumed about the data, as sentences
 
     @property
     def standard_error(self) -> float:
@@ -95,6 +128,11 @@ class PathEstimate:
     def conclusion(self) -> str:
         """The conclusion from the interval, as a sentence."""
         return "evidence that they differ" if self.lower > 0 else "no evidence of a difference at this sample size"
+
+    @property
+    def status(self) -> str:
+        """What the interval is based on, as a sentence: the cells, or bounds from the marginal laws."""
+        return self.basis.value
 
 
 def estimate_paths(
@@ -107,6 +145,8 @@ def estimate_paths(
     criterion: str = "discounted",
     horizon: int | None = None,
     weights: Any = None,
+    initial: Any = None,
+    paired: bool | None = None,
     n_states: Any = "auto",
     scale: Any = "std",
     terminal: Terminal | None = None,
@@ -126,7 +166,18 @@ def estimate_paths(
         returns (n, m) costs.
     discount, solver, criterion, horizon, weights : as for :func:`diffbisim.distance`
         The criterion is "discounted" or "average". Over a finite horizon the steps of all times are pooled.
+    initial : str, array of shape (n, d), or tuple (for X, for Y), default=None
+        Initial distribution: "first" is that of the trajectories, "pooled" that of all trajectories of both sides,
+        "empirical" all points with a successor, "stationary" the long-run distribution of each chain, and an array the
+        given points. The default is "first", or "pooled" if a side has fewer than 20 trajectories (with a warning if it
+        matters).
+    paired : bool, default=None
+        Whether trajectories come in pairs that must be kept together: those with equal first points if both sides have
+        the same ones equally often, else ``X[i]`` and ``Y[i]``. By default they are paired if the first points are the
+        same, as for a simulator that is started where recordings start.
     n_states, scale, rng : as for :func:`diffbisim.quantize`
+        "auto" uses up to 100 cells if fewer are wider than a step. Cells that are wider than half of the steps of a
+        dataset are refused.
     terminal : callable, default=None
         A function from points (n, d) to (n,) booleans that says which points end a trajectory. Processes stay there,
         and later points of a trajectory are ignored.
@@ -141,6 +192,46 @@ def estimate_paths(
     -------
     estimate : PathEstimate
     """
+    n_splits = _check(criterion, confidence, replicates, cost)
+    chosen = make_solver_for_resampling(solver, TOLERANCE)
+    x = paths_of(X, "X")
+    y = paths_of(Y, "Y", x[0].shape[1], "X")
+    generator = as_generator(rng)
+    seed = int(generator.integers(2**31))
+    cells = _narrow_cells(x, y, n_states, scale, seed, terminal)
+    coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
+    whole = cells.steps(x), cells.steps(y)
+    units = Units.of(whole, paired)
+    starts = Starts.of(initial, whole, units, cells, criterion)
+    options = {"criterion": criterion, "horizon": horizon, "weights": weights}
+    task = Task(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
+    base = task.solve(whole, starts)
+    later = _growth(task, whole, starts, base)
+    halves, null = _halved(task, whole, base, n_splits, (units, starts, generator))
+    other = replace(task, cells=coarse).solve(whole, starts).calibrated
+    pruned = abs(replace(task, prune=0.0).solve(whole, starts).calibrated - base.calibrated) if prune else 0.0
+    found = Found(base.calibrated, halves, null, other, pruned, cells.dimension, later, base.exact)
+    value, interval, budget = _value_and_interval(found, float(confidence))
+    reason = _unbounded(task, units, starts)
+    bound = None
+    if not reason:
+        first, second = (aligned(cut(paths, terminal), terminal) for paths in (x, y))
+        bound = marginal_bound(
+            first, second, units.of_trajectory, task.times_of(base), cost=cost, confidence=float(confidence),
+            rng=generator, paired=units.paired,
+        )  # fmt: skip
+    sentences = (*units.assumed, *starts.assumed, *([reason] if reason else []))
+    value, interval, basis = _raised(value, interval, bound)
+    if basis is Basis.CONTRADICTED:
+        warn(basis.value, category=UserWarning, stacklevel=2)
+    return PathEstimate(
+        value, *interval, float(confidence), base.result.value, base.calibrated, budget, base.result, cells, halves,
+        null, bound, basis, sentences,
+    )  # fmt: skip
+
+
+def _check(criterion: str, confidence: float, replicates: int, cost: Any) -> int:
+    """Validate arguments; return the number of splits."""
     if criterion not in ("discounted", "average"):
         raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
     check_probability(confidence, "confidence")
@@ -150,36 +241,23 @@ def estimate_paths(
         raise InvalidArgument(
             f'cost is a {type(cost).__name__}; use "euclidean", "sqeuclidean" or a function of two sets of points'
         )
-    chosen = make_solver_for_resampling(solver, TOLERANCE)
-    x = paths_of(X, "X")
-    y = paths_of(Y, "Y", x[0].shape[1], "X")
-    generator = as_generator(rng)
-    seed = int(generator.integers(2**31))
-    cells = quantize(x, y, n_states, scale, seed, terminal=terminal)
-    coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
-    whole = cells.steps(x), cells.steps(y)
-    options = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    task = Task(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
-    base = task.solve(*whole)
-    halves, null = _halved(task, whole, base, n_splits, generator)
-    other = replace(task, cells=coarse).solve(*whole).calibrated
-    pruned = abs(replace(task, prune=0.0).solve(*whole).calibrated - base.calibrated) if prune else 0.0
-    found = Found(base.calibrated, halves, null, other, pruned, cells.dimension)
-    value, interval, budget = _value_and_interval(found, float(confidence))
-    return PathEstimate(
-        value, *interval, float(confidence), base.result.value, base.calibrated, budget, base.result, cells, halves,
-        null,
-    )  # fmt: skip
+    return n_splits
 
 
 def _halved(
-    task: Task, whole: tuple[Steps, Steps], base: Solved, n_splits: int, rng: np.random.Generator
+    task: Task, whole: Both, base: Solved, n_splits: int, how: tuple[Units, Starts, np.random.Generator]
 ) -> tuple[Floats, Floats]:
     """Return calibrated distances between halves of X and Y, (n, 2), and between the halves of each dataset, (n, 2)."""
+    units, starts, rng = how
     near, rows = [base] * 4, []
     for _ in range(n_splits):
-        x1, x2, y1, y2 = (task.side(half) for steps in whole for half in halves_of(steps, rng))
-        pairs = ((x1, y1), (x2, y2), (x1, x2), (y1, y2))
+        parts = units.halves(whole, rng)
+        sides = [task.side(part, starts.of_side(k // 2, part)) for k, part in enumerate(parts)]
+        alike = sides  # the halves of one dataset start like the pairs that are compared
+        if units.shared:
+            alike = [task.begun(side, starts.of_side(k // 2, whole[k // 2])) for k, side in enumerate(sides)]
+        (x1, x2, y1, y2), (u1, u2, v1, v2) = sides, alike
+        pairs = ((x1, y1), (x2, y2), (u1, u2), (v1, v2))
         near = [task.between(*pair, near=old) for pair, old in zip(pairs, near, strict=True)]
         rows.append([solved.calibrated for solved in near])
     table = np.array(rows)
@@ -195,27 +273,262 @@ class Found(NamedTuple):
     coarse: float  # on cells twice as large
     pruned: float  # effect of pruning
     dimension: int
+    later: float  # share of growth after the observed times
+    exact: bool  # whether the calibration is exact
 
 
 def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[float, float], Budget]:
     """Return value, interval and error budget, computed on the scale u = t|t|."""
     from scipy.special import stdtrit
 
-    t, halves, null, coarse, pruned, d = found
+    t, halves, null, coarse, pruned, d, share, exact = found
     u, u_halves, u_null = (part * np.abs(part) for part in (t, halves, null))
-    corrected = max(0.0, float(2 * u - u_halves.mean()))
+    multiple, rest = CORRECTION[exact]
+    noisier = float(u_halves.mean() - u)
+    corrected = max(0.0, float(u) - multiple * noisier)
     value = float(np.sqrt(corrected))
     size = max(value, abs(t) / 2)  # bounded away from zero, where the slope of u vanishes
     slope = 2 * size or 1.0
     deviation = float(np.sqrt((((u_halves[:, 0] - u_halves[:, 1]) / 2) ** 2).mean()))
     cells = abs(t - coarse) / (2 ** (2 / d) - 1)
-    left = abs(float(u_halves.mean() - u)) / 2
+    left = rest * abs(noisier)
+    later = share * size
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
-    wide = math.hypot(quantile * deviation, slope * cells, left, slope * pruned)
+    wide = math.hypot(quantile * deviation, slope * cells, left, slope * pruned, slope * later)
     noise = float(u_null.mean(axis=0).max())
     lower = min(max(0.0, value - wide / slope), float(np.sqrt(max(0.0, float(u) - noise))))
     upper = float(np.sqrt(corrected + wide))
-    return value, (lower, upper), Budget(deviation / slope, float(cells), left / slope, float(pruned))
+    budget = Budget(deviation / slope, float(cells), left / slope, float(pruned), float(later))
+    return value, (lower, upper), budget
+
+
+def _raised(
+    value: float, interval: tuple[float, float], bound: MarginalBound | None
+) -> tuple[float, tuple[float, float], Basis]:
+    """Return value and interval, not below what the marginal laws prove."""
+    lower, upper = interval
+    if bound is None:
+        return value, interval, Basis.UNCHECKED
+    if bound.lower > upper:
+        return bound.value, (bound.lower, math.inf), Basis.CONTRADICTED
+    if bound.lower <= 0 or (bound.lower <= lower and bound.value <= value and bound.upper <= upper):
+        return value, interval, Basis.CELLS
+    return max(value, bound.value), (max(lower, bound.lower), max(upper, bound.upper)), Basis.RAISED
+
+
+def _unbounded(task: Task, units: Units, starts: Starts) -> str:
+    """Return why there is no bound from the marginal laws, as a sentence; empty if there is one."""
+    if task.options["criterion"] == "average":
+        return "no bound from marginal laws: for average costs it would need the laws at late times"
+    if not (isinstance(task.cost, str) and task.cost in METRICS):
+        return f"no bound from marginal laws: it needs one of the costs {', '.join(METRICS)}"
+    if not starts.observed:
+        return "no bound from marginal laws: the initial distributions are not those of the trajectories"
+    if min(units.numbers) < FEW:
+        return f"no bound from marginal laws: it needs at least {FEW} trajectories (or pairs) on each side"
+    return ""
+
+
+def _growth(task: Task, whole: Both, starts: Starts, base: Solved) -> float:
+    """Return the share of growth after the observed times; raise if it is large."""
+    if task.cells.n_terminal:
+        return 0.0  # the linear fit does not know where trajectories end
+    weights, shares = task.times_of(base), []
+    for k, name in enumerate("XY"):
+        steps = whole[k]
+        seen = 1 + int(np.median(np.bincount(steps.trajectory, minlength=len(steps.starts))))
+        process = LinearGaussian.fit(steps.now, steps.after, steps.starts)
+        process = process.with_start(starts.of_side(k, steps)) or process
+        power = 2 if task.cost == "sqeuclidean" else 1
+        share = later_share(process, seen, weights, steps.now.mean(axis=0), power)
+        if share > LATER:
+            γ, remedy = f"{task.discount:g}", f"compare at most {seen} times"
+            if task.options["weights"] is None and task.options["horizon"] is None:
+                remedy = (
+                    f"pass weights=(1 - {γ}) * {γ} ** np.arange({seen}) to compare the observed times only, lower the "
+                    "discount"
+                )
+            raise InvalidData(
+                f"{name} grows beyond the data: trajectories have {seen} points (median), and by the linear process "
+                f"fitted to them, {share:.0%} of the weighted size of its states is growth after these times, which "
+                f"cells in the range of the data cannot follow; {remedy}, or give longer trajectories"
+            )
+        shares.append(share)
+    return max(shares)
+
+
+def _narrow_cells(
+    x: Any, y: Any, n_states: Any, scale: Any, seed: int, terminal: Terminal | None
+) -> Cells:  # fmt: skip
+    """Return shared cells that are narrower than the steps."""
+    cells = quantize(x, y, n_states, scale, seed, terminal=terminal)
+    while isinstance(n_states, str) and cells.n_states < FINEST and _too_wide(cells, x, y):
+        finer = quantize(x, y, min(FINEST, 2 * cells.n_states), scale, seed, terminal=terminal)
+        if finer.n_states <= cells.n_states:
+            break
+        cells = finer
+    if message := _too_wide(cells, x, y):
+        raise InvalidData(message)
+    return cells
+
+
+def _too_wide(cells: Cells, x: Any, y: Any) -> str:
+    """Return a message if half of the steps of a dataset are shorter than the radius of the cell they start in."""
+    for name, paths in (("X", x), ("Y", y)):
+        steps = cells.steps(paths)
+        length = np.linalg.norm((steps.after - steps.now) / cells.scale, axis=1)
+        moving = length > 0
+        radius = cells.radius[cells.encode(steps.now, outside="nearest")]
+        if moving.any() and np.median(length[moving] - radius[moving]) < 0:
+            return (
+                f"cells are wider than the steps of {name}: the median step is {np.median(length[moving]):.3g}, the "
+                f"median radius of the {cells.n_states} cells that steps start in {np.median(radius[moving]):.3g} (in "
+                "units of scale), so that the chain on cells would hardly move. Use more cells (n_states= of "
+                "diffbisim.continuous.estimate_paths), fewer coordinates, or every m-th point of the trajectories, "
+                "with longer steps"
+            )
+    return ""
+
+
+# --- units and initial distributions -------------------------------------------------------------------------------
+
+Both = tuple[Steps, Steps]
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What is kept together when data are divided: trajectories, or pairs of them."""
+
+    of_trajectory: tuple[Integers, Integers]  # unit of each trajectory of X and of Y
+    paired: bool  # whether unit i of X belongs to unit i of Y
+    shared: bool  # whether the first points of both sides are the same
+    assumed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, whole: Both, paired: bool | None) -> Units:
+        if paired not in (None, True, False):
+            raise InvalidArgument(f"paired is {paired!r}; use True, False or None")
+        n, m = (len(steps.starts) for steps in whole)
+        units = None if paired is False else _by_start(*whole)
+        if units is not None:
+            number = int(units[0].max()) + 1
+            rule = "paired=True" if paired else "paired=False treats them as independent"
+            return cls(units, True, True, (f"trajectories are paired by their {number} shared first points ({rule})",))
+        each = np.arange(n), np.arange(m)
+        if not paired:
+            return cls(each, False, False)
+        if n != m:
+            raise InvalidArgument(
+                f"paired=True, but X has {n} trajectories and Y has {m}, with different first points; give as many, in "
+                "the same order, or the same first points equally often"
+            )
+        return cls(each, True, False, ("X[i] and Y[i] are paired",))
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Numbers of units of X and of Y."""
+        x, y = (int(unit.max()) + 1 for unit in self.of_trajectory)
+        return x, y
+
+    def halves(self, whole: Both, rng: np.random.Generator) -> tuple[Steps, Steps, Steps, Steps]:
+        """Split both datasets into random halves: x1, x2, y1, y2; pairs stay in halves of the same number."""
+        (x1, x2), first = _split(whole[0], self.of_trajectory[0], rng)
+        (y1, y2), _ = _split(whole[1], self.of_trajectory[1], rng, first if self.paired else None)
+        return x1, x2, y1, y2
+
+
+def _by_start(x: Steps, y: Steps) -> tuple[Integers, Integers] | None:
+    """Return the number of the first point of each trajectory if both sides have the same ones equally often."""
+    n, m = len(x.starts), len(y.starts)
+    _, unit = np.unique(np.concatenate([x.starts, y.starts]), axis=0, return_inverse=True)
+    unit = unit.reshape(-1)
+    one, two = np.bincount(unit[:n]), np.bincount(unit[n:])
+    if len(one) < 2 or len(one) != len(two) or (one * m != two * n).any():
+        return None
+    return unit[:n], unit[n:]
+
+
+@dataclass(frozen=True, eq=False)
+class Starts:
+    """The initial distributions."""
+
+    rules: tuple[Any, Any]  # "first", "empirical" or "stationary", or points (n, d)
+    observed: bool  # whether they are those of the trajectories
+    assumed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, initial: Any, whole: Both, units: Units, cells: Cells, criterion: str) -> Starts:
+        given = initial if isinstance(initial, tuple) else (initial, initial)
+        if len(given) != 2:
+            raise InvalidArgument(f"initial is a tuple of {len(given)}; give one for X and one for Y")
+        x, y = (steps.starts for steps in whole)
+        pooled = np.concatenate([x, y])
+        same = units.shared or bool((pooled == pooled[0]).all())
+        assumed: tuple[str, ...] = ()
+        if initial is None and min(len(x), len(y)) < FEW_STARTS:
+            given, assumed = ("pooled", "pooled"), ("both sides start like all trajectories together",)
+            if not same and criterion != "average":
+                warn(
+                    f"with fewer than {FEW_STARTS} trajectories the initial distributions are uncertain, so that of "
+                    'all trajectories is used for both sides; pass initial="pooled" to confirm, or initial="first" to '
+                    "use that of each side",
+                    category=UserWarning, stacklevel=4,
+                )  # fmt: skip
+        rules = [_start_rule(rule, pooled, cells) for rule in given]
+        own = [rule == "first" if isinstance(rule, str) else same and rule is pooled for rule in rules]
+        return cls((rules[0], rules[1]), all(own), assumed)
+
+    def of_side(self, k: int, steps: Steps) -> Floats | None:
+        """Return the points that side k starts from; None for its stationary distribution."""
+        rule = self.rules[k]
+        if isinstance(rule, str):
+            return {"first": steps.starts, "empirical": steps.now, "stationary": None}[rule]
+        return np.asarray(rule)
+
+
+def _start_rule(rule: Any, pooled: Floats, cells: Cells) -> Any:
+    """Return "first", "empirical", "stationary" or points (n, d)."""
+    if rule is None or (isinstance(rule, str) and rule in ("first", "empirical", "stationary")):
+        return rule or "first"
+    if isinstance(rule, str):
+        if rule != "pooled":
+            raise InvalidArgument(
+                f'initial is {rule!r}; use "first", "pooled", "empirical", "stationary" or an array of points (n, d)'
+            )
+        return pooled
+    points = points_of(rule, "initial", cells.dimension).reshape(-1, cells.dimension)
+    cells.encode(points)  # raises if they are far outside the data
+    return points
+
+
+def _split(
+    steps: Steps, unit: Integers, rng: np.random.Generator, first: Any = None
+) -> tuple[tuple[Steps, Steps], Any]:
+    """Split into random halves by units, or by pieces of the data if there are few units; also return the choice.
+
+    ``first`` says which units are in the first half.
+    """
+    n = int(unit.max()) + 1
+    whole = n >= FEW
+    if whole:
+        of_step = unit[steps.trajectory]
+    else:
+        n = min(PIECES, len(steps.now))
+        of_step = np.arange(len(steps.now)) * n // len(steps.now)
+    if first is None or len(first) != n:
+        first = np.zeros(n, dtype=bool)
+        first[rng.permutation(n)[: n // 2]] = True
+    parts = []
+    for mask in (first, ~first):
+        taken = mask[of_step]
+        starts = steps.starts[mask[unit]] if whole else steps.starts
+        parts.append(Steps(steps.now[taken], steps.after[taken], starts, steps.trajectory[taken]))
+    return (parts[0], parts[1]), first
+
+
+def halves_of(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
+    """Split the steps into random halves by trajectory, or by pieces of them if there are few."""
+    return _split(steps, np.arange(len(steps.starts)), rng)[0]
 
 
 # --- distances on cells --------------------------------------------------------------------------------------------
@@ -235,6 +548,7 @@ class Solved(NamedTuple):
     result: DistanceResult
     gaussian: DistanceResult | None  # distance of the linear-Gaussian processes on the same cells
     shift: float  # added by the calibration
+    exact: bool = False  # whether the distance of the linear-Gaussian processes is known exactly
 
     @property
     def calibrated(self) -> float:
@@ -252,36 +566,69 @@ class Task:
     options: dict[str, Any]  # criterion, horizon, weights
     prune: float
 
-    def solve(self, X: Steps, Y: Steps) -> Solved:
-        """Compute the distance on the cells."""
-        return self.between(self.side(X), self.side(Y))
+    def solve(self, whole: Both, starts: Starts | None = None) -> Solved:
+        """Compute the distance on the cells; by default, of processes that start like the trajectories."""
+        points = [part.starts if starts is None else starts.of_side(k, part) for k, part in enumerate(whole)]
+        x, y = (self.side(part, p) for part, p in zip(whole, points, strict=True))
+        return self.between(x, y)
 
-    def side(self, steps: Steps) -> Side:
-        """Estimate the chain on the cells, and that of a linear-Gaussian process fitted to the same steps."""
+    def times_of(self, solved: Solved) -> Floats:
+        """Return the weights of the times."""
+        if self.options["criterion"] == "average":
+            return np.append(np.zeros(LONG), 1.0)
+        weights = getattr(solved.result.problem, "weights", None)
+        return times(self.discount) if weights is None else np.asarray(weights)
+
+    def side(self, steps: Steps, points: Floats | None) -> Side:
+        """Estimate the chain on the cells, and that of a linear-Gaussian process fitted to the same steps.
+
+        They start like the points (n, d), or in their stationary distributions.
+        """
         chain = self.cells.smoothed(steps, self.prune)
         usual = self.options["criterion"] == "discounted" and not self.cells.n_terminal
         if not (usual and isinstance(self.cost, str) and self.cost in ("euclidean", "sqeuclidean")):
-            return Side(chain, None, None)
+            return self.begun(Side(chain, None, None), points)
         process = LinearGaussian.fit(steps.now, steps.after, steps.starts)
-        return Side(chain, process, on_cells(process, self.cells, self.prune))
+        return self.begun(Side(chain, process, on_cells(process, self.cells, self.prune)), points)
+
+    def begun(self, side: Side, points: Floats | None) -> Side:
+        """Return the same dynamics, started like the points (n, d), or in the stationary distribution."""
+        chain, process, gaussian = side
+        if points is None:
+            chain = chain.with_initial(chain.occupancy(STATIONARY))
+        else:
+            chain = chain.with_initial(self.cells.law(points))
+        process = None if process is None else process.with_start(points)
+        if process is None or gaussian is None:
+            return Side(chain, None, None)
+        return Side(chain, process, gaussian.with_initial(start_on_cells(process, self.cells)))
 
     def between(self, x: Side, y: Side, near: Solved | None = None) -> Solved:
         """Compute the distance of two sides, with the solution of a similar problem as a warm start."""
         result = self._distance(x.chain, y.chain, near.result if near else None)
-        exact = self._closed_form(x, y, getattr(result.problem, "weights", None))
-        if exact is None:
+        bounds = self._bounds(x, y, getattr(result.problem, "weights", None))
+        if bounds is None:
             return Solved(result, None, near.shift if near else 0.0)
         gaussian = self._distance(x.on_cells, y.on_cells, near.gaussian if near else None)
-        return Solved(result, gaussian, exact - gaussian.value)
+        return Solved(
+            result, gaussian, float(np.clip(gaussian.value, *bounds)) - gaussian.value, bounds[0] == bounds[1]
+        )
 
-    def _closed_form(self, x: Side, y: Side, weights: Any) -> float | None:
-        """Return the distance of the linear-Gaussian processes, or None if there is no closed form."""
+    def _bounds(self, x: Side, y: Side, weights: Any) -> tuple[float, float] | None:
+        """Return bounds of the distance of the linear-Gaussian processes, equal if there is a closed form."""
         if x.process is None or y.process is None:
             return None
         try:
-            return linear_gaussian_distance(x.process, y.process, self.discount, self.cost, weights=weights)
+            exact = linear_gaussian_distance(x.process, y.process, self.discount, self.cost, weights=weights)
         except InvalidArgument:
-            return None
+            return self._without_closed_form(x.process, y.process, weights)
+        return exact, exact
+
+    def _without_closed_form(self, x: LinearGaussian, y: LinearGaussian, weights: Any) -> tuple[float, float] | None:
+        if self.cost != "euclidean":
+            return None  # the distance of the processes is infinite
+        lower, upper = euclidean_bounds(x, y, used_discount(self.discount, "discounted", weights), weights)
+        return (lower, upper) if np.isfinite(upper) else None
 
     def _distance(self, X: Any, Y: Any, warm: DistanceResult | None) -> DistanceResult:
         discount = used_discount(self.discount, self.options["criterion"], self.options.get("weights"))
@@ -300,7 +647,12 @@ def on_cells(process: LinearGaussian, cells: Cells, prune: float = 0.0) -> Marko
     points = steps[:, None] + normal @ process.noise.T
     weights = np.full(points.shape[:2], 1.0 / len(normal))
     rows = cells.rows(LocalLaws(points, weights, np.zeros(weights.shape, dtype=bool)), prune)
-    return MarkovChain(rows, initial=cells.law(process.start + normal @ process.spread.T))
+    return MarkovChain(rows, initial=start_on_cells(process, cells))
+
+
+def start_on_cells(process: LinearGaussian, cells: Cells) -> Floats:
+    """Return the initial distribution of a linear-Gaussian process on cells, by quasi-random points."""
+    return cells.law(process.start + _normal_points(process.dimension) @ process.spread.T)
 
 
 @cache
@@ -311,20 +663,3 @@ def _normal_points(d: int) -> Floats:
 
     uniform = qmc.Sobol(d, scramble=False).random(POINTS)
     return np.asarray(ndtri((uniform + 0.5 / POINTS) % 1.0))
-
-
-def halves_of(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
-    """Split the steps into random halves by trajectory, or by pieces of them if there are few."""
-    n = len(steps.starts)
-    unit: Integers = steps.trajectory
-    if n < FEW:
-        n = min(PIECES, len(steps.now))
-        unit = np.arange(len(steps.now)) * n // len(steps.now)
-    first = np.zeros(n, dtype=bool)
-    first[rng.permutation(n)[: n // 2]] = True
-    parts = []
-    for mask in (first, ~first):
-        taken = mask[unit]
-        starts = steps.starts[mask] if n == len(steps.starts) else steps.starts
-        parts.append(Steps(steps.now[taken], steps.after[taken], starts, steps.trajectory[taken]))
-    return parts[0], parts[1]

@@ -64,7 +64,7 @@ from scipy.special import chdtrc, ndtri, stdtrit
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen, cluster_codes
 from diffbisim.checks import check_count, check_probability, start_distribution
-from diffbisim.continuous import estimate_paths
+from diffbisim.continuous import FEW_STARTS, estimate_paths
 from diffbisim.contributions import START, Contributions
 from diffbisim.distance import distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument, warn, warn_of_input
@@ -83,9 +83,6 @@ from diffbisim.stochastic import as_generator
 
 #: A warning about ends needs a p-value below this.
 SURE = 1e-3
-
-#: With fewer independent episodes (clusters) than this, initial distributions are pooled unless ``initial`` is given.
-FEW_STARTS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +158,7 @@ def estimate(
     terminal: Any = None,
     strata: Any = None,
     cluster: Any = None,
+    paired: bool | None = None,
     confidence: float = 0.95,
     permutations: int = 999,
     replicates: int = 200,
@@ -203,6 +201,8 @@ def estimate(
         A cluster for each episode of X and of Y, such as the person: episodes of one cluster are not independent, so
         that whole clusters are permuted and resampled. Labels that occur in both are refused. By default those of the
         data (the ids of an event table); "episode" treats all episodes as independent.
+    paired : bool, default=None
+        For continuous states, whether trajectories come in pairs; see ``diffbisim.continuous.estimate_paths``.
     confidence : float, default=0.95
         Nominal coverage of the interval.
     permutations : int, default=999
@@ -228,13 +228,18 @@ def estimate(
     (True, 'evidence that they differ')
     """
     if is_paths(X) and is_paths(Y):
-        _check_unused(rewards=rewards, initial=initial, strata=strata, cluster=cluster, executor=executor)
+        _check_unused(rewards=rewards, strata=strata, cluster=cluster, executor=executor)
         named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
         how: Any = {
             "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
-            "confidence": confidence, "replicates": replicates, "rng": rng,
+            "initial": initial, "paired": paired, "confidence": confidence, "replicates": replicates, "rng": rng,
         }  # fmt: skip
         return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
+    if paired is not None:
+        raise InvalidArgument(
+            "paired is for trajectories in R^d; for finitely many states pass the pairs as strata= and "
+            'cluster="episode"'
+        )
     _check(criterion, confidence, permutations, replicates, unseen)
     data, strata = grouped({"X": as_process(X), "Y": as_process(Y)}, cluster, strata)
     check_same_ends(data)

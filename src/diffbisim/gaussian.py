@@ -15,6 +15,11 @@ each time contributes -2 ‖Mᵀ K_t L‖_*, for any slopes.
 *Absolute cost* |x - y|, on the line with slopes A, B ≥ 0. It is optimal to drive both monotone kernels by the same
 noise (a convex function of x - y stays submodular under such steps), so x_t - y_t is normal at every time and
 d = (1-γ) Σ_t γ^t E|x_t - y_t|.
+
+*Absolute cost* |x - y| otherwise: bounds. Any coupling of the noises gives an upper bound, with x_t - y_t normal; used
+are equal noises and those that are optimal for the squared cost. The difference of the means |E x_t - E y_t| and that
+of the distances from a point, |E|x_t - a| - E|y_t - a||, are lower bounds at each time. The mean norm of a normal
+vector follows from √q = ∫ (1 - e^(-sq)) s^(-3/2) ds / (2 √π) over s > 0 and the Laplace transform of its square.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ from diffbisim.stochastic import as_generator
 
 #: Sums over time are truncated where the weights of the remaining times add up to less than this.
 NEGLIGIBLE = 1e-12
+#: The same for bounds.
+SMALL = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,18 @@ class LinearGaussian:
         noise = _root(residuals.T @ residuals / max(1, m - d - 1))
         spread = _root(np.cov(starts.T, bias=True).reshape(d, d))
         return cls(found[:d].T, noise, shift=found[d], start=starts.mean(axis=0), spread=spread)
+
+    def with_start(self, points: Floats | None) -> LinearGaussian | None:
+        """Return the process started like the points (n, d), or if None, in its stationary law, None without one."""
+        d = self.dimension
+        if points is not None:
+            start, spread = points.mean(axis=0), _root(np.cov(points.T, bias=True).reshape(d, d))
+        elif np.abs(np.linalg.eigvals(self.slope)).max() < 1.0:
+            start = np.linalg.solve(np.eye(d) - self.slope, self.shift)
+            spread = _root(_lyapunov(self.slope, self.noise @ self.noise.T, 1.0))
+        else:
+            return None
+        return LinearGaussian(self.slope, self.noise, shift=self.shift, start=start, spread=spread)
 
     @property
     def dimension(self) -> int:
@@ -155,7 +174,7 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats |
             'cost "euclidean" has a closed form only on the line and for non-negative slopes; use "sqeuclidean"'
         )
     if weights is None:
-        weights = (1.0 - γ) * γ ** np.arange(np.ceil(np.log(NEGLIGIBLE) / np.log(γ)))
+        weights = times(γ)
     a, b = (float(Z.slope[0, 0]) for Z in (X, Y))
     σ, τ = (abs(float(Z.noise[0, 0])) for Z in (X, Y))
     m, n = (float(Z.start[0]) for Z in (X, Y))
@@ -169,6 +188,91 @@ def _absolute(X: LinearGaussian, Y: LinearGaussian, γ: float, weights: Floats |
     root = np.sqrt(np.maximum(variance, 1e-300))
     z = apart / root
     return float(weights @ (root * np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) + apart * (1 - 2 * ndtr(-z))))
+
+
+def euclidean_bounds(X: LinearGaussian, Y: LinearGaussian, discount: float, weights: Any = None) -> tuple[float, float]:
+    """Return lower and upper bounds of the distance with cost "euclidean", in any dimension; see the module docstring.
+
+    They are equal if the processes differ by a shift, or by the scale of their noise from the same starting point. With
+    ``weights`` of the times 0 … T, the discount only selects one of the couplings.
+    """
+    w = times(discount, SMALL) if weights is None else np.asarray(weights, dtype=np.float64)
+    d = X.dimension
+    joint = [np.eye(d)]
+    radii = [np.abs(np.linalg.eigvals(Z.slope)).max() for Z in (X, Y)]
+    if discount * radii[0] * radii[1] < 1.0:
+        K = np.linalg.solve(np.eye(d * d) - discount * np.kron(Y.slope.T, X.slope.T), np.eye(d).ravel()).reshape(d, d)
+        left, _, right = np.linalg.svd(Y.noise.T @ K @ X.noise)
+        joint.append((left @ right).T)
+    m, n = moments(X, len(w)), moments(Y, len(w))
+    apart, middle = m[0] - n[0], (m[0] + n[0]) / 2
+    spread = np.abs(mean_norm(m[0] - middle, m[1]) - mean_norm(n[0] - middle, n[1]))
+    lower = float(w @ np.maximum(np.linalg.norm(apart, axis=1), spread))
+    upper = np.inf
+    for R in joint:  # E[ε ηᵀ]
+        cross, crossed = X.spread @ _polar(Y.spread.T @ X.spread) @ Y.spread.T, []
+        for _ in w:
+            crossed.append(cross)
+            cross = X.slope @ cross @ Y.slope.T + X.noise @ R @ Y.noise.T
+        both = np.array(crossed)
+        difference = m[1] + n[1] - both - both.transpose(0, 2, 1)
+        upper = min(upper, float(w @ mean_norm(apart, difference)))
+    return min(lower, upper), upper
+
+
+def _polar(M: Floats) -> Floats:
+    """Return the orthogonal R with the largest trace of M R."""
+    left, _, right = np.linalg.svd(M)
+    return np.asarray((left @ right).T)
+
+
+def times(discount: float, rest: float = NEGLIGIBLE) -> Floats:
+    """Return the weights (1-γ) γ^t up to a time after which they add up to less than ``rest``."""
+    return np.asarray(
+        (1.0 - discount) * discount ** np.arange(max(1.0, np.ceil(np.log(rest) / np.log(max(discount, rest)))))
+    )
+
+
+def moments(process: LinearGaussian, n: int) -> tuple[Floats, Floats]:
+    """Return means (n, d) and covariances (n, d, d) at the times 0 … n-1; infinite where they overflow."""
+    mean, second, means, covariances = process.start, process.spread @ process.spread.T, [], []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(n):
+            means.append(mean)
+            covariances.append(second)
+            mean = process.slope @ mean + process.shift
+            second = process.slope @ second @ process.slope.T + process.noise @ process.noise.T
+    return np.array(means), np.array(covariances)
+
+
+def mean_norm(means: Floats, covariances: Floats) -> Floats:
+    """Return E|z| of normal vectors z with means (n, d) and covariances (n, d, d)."""
+    values, vectors = np.linalg.eigh(covariances)
+    values = np.maximum(values, 0.0)
+    squares = np.square(np.einsum("nij,ni->nj", vectors, means))
+    size = np.maximum((values + squares).sum(axis=1), 1e-300)[:, None, None]
+    v = np.arange(-50.0, 50.0, 0.5)  # s = e^v; the integrand is analytic and decreases like e^(-|v|/2)
+    scaled = 2.0 * np.exp(v)[:, None] * (values[:, None] / size)  # (n, v, d)
+    exponent = -np.exp(v)[:, None] * (squares[:, None] / size) / (1.0 + scaled) - 0.5 * np.log1p(scaled)
+    integrand = -np.expm1(exponent.sum(axis=2)) * np.exp(-v / 2)
+    return np.asarray(0.5 * integrand.sum(axis=1) / (2.0 * np.sqrt(np.pi)) * np.sqrt(size[:, 0, 0]))
+
+
+def later_share(process: LinearGaussian, seen: int, weights: Floats, center: Floats, power: int) -> float:
+    """Return the share of growth after the last observed time in the weighted size of a process.
+
+    The size at time t is (E|x_t - center|²)^(power / 2). A model that is confined to the observed range keeps that of
+    the last of the ``seen`` times.
+    """
+    means, covariances = moments(process, max(len(weights), seen))
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = np.trace(covariances, axis1=1, axis2=2) + np.square(means - center).sum(axis=1)
+        size = square ** (power / 2)
+        total = float(weights @ size[: len(weights)])
+        if not np.isfinite(total):
+            return 1.0
+        beyond = weights[seen:] @ np.maximum(size[seen : len(weights)] - size[seen - 1], 0.0)
+    return float(beyond / total) if total > 0 else 0.0
 
 
 def _lyapunov(A: Floats, Q: Floats, γ: float) -> Floats:

@@ -117,7 +117,7 @@ class Cells:
         """
         if outside not in ("error", "nearest"):
             raise InvalidArgument(f'outside is {outside!r}; use "error" or "nearest"')
-        points = _points(x, "x", self.dimension)
+        points = points_of(x, "x", self.dimension)
         flat = points.reshape(-1, self.dimension)
         if outside == "error":
             self._check_range(flat)
@@ -131,7 +131,7 @@ class Cells:
 
     def transitions(self, X: Any) -> Transitions:
         """Return the transitions between cells of a list of trajectories."""
-        paths = _cut(paths_of(X, "X", self.dimension), self.terminal)
+        paths = cut(paths_of(X, "X", self.dimension), self.terminal)
         ends = np.cumsum([len(path) for path in paths])[:-1]
         codes = np.split(self.encode(_stacked(paths)), ends)
         return Transitions.from_trajectories(codes, states=self.n_states)
@@ -163,7 +163,7 @@ class Cells:
 
     def steps(self, paths: Any) -> Steps:
         """Return the steps of validated trajectories, up to the first terminal point of each."""
-        return Steps.of(_cut(paths, self.terminal))
+        return Steps.of(cut(paths, self.terminal))
 
     def smoothed(self, steps: Steps, prune: float = 0.0) -> MarkovChain:
         """Return the chain with local-linear rows, estimated from validated steps."""
@@ -293,7 +293,7 @@ def quantize(
     data = [paths_of(X, "X")]
     if Y is not None:
         data.append(paths_of(Y, "Y", data[0][0].shape[1], "X"))
-    data = [_cut(paths, terminal) for paths in data]
+    data = [cut(paths, terminal) for paths in data]
     sets = [_stacked(paths) for paths in data]
     points = np.concatenate(sets)
     share = np.concatenate([np.full(len(part), 1.0 / (len(sets) * len(part))) for part in sets])
@@ -309,7 +309,7 @@ def quantize(
         found = [_clusters(points[mask], scaling, share[mask], n, rng) for mask, n in parts if n and mask.any()]
         middle, n_terminal = np.concatenate(found), len(found[1]) if len(found) > 1 else 0
     else:
-        middle, n_terminal = _points(centers, "centers", points.shape[1]), 0
+        middle, n_terminal = points_of(centers, "centers", points.shape[1]), 0
         if ends.any():
             last_ones = _terminal_mask(terminal, middle)
             middle, n_terminal = np.concatenate([middle[~last_ones], middle[last_ones]]), int(last_ones.sum())
@@ -418,7 +418,7 @@ def _stacked(paths: Any) -> Floats:
     return paths.reshape(-1, paths.shape[2]) if isinstance(paths, np.ndarray) else np.concatenate(paths)
 
 
-def _points(x: Any, name: str, dimension: int) -> Floats:
+def points_of(x: Any, name: str, dimension: int) -> Floats:
     """Return finite points (…, d); on the line numbers are points."""
     array = _numbers(x, name)
     if dimension == 1 and (array.ndim < 2 or array.shape[-1] != 1):
@@ -484,7 +484,7 @@ def _terminal_mask(terminal: Terminal | None, points: Floats) -> Any:
     return mask
 
 
-def _cut(paths: Any, terminal: Terminal | None) -> Any:
+def cut(paths: Any, terminal: Terminal | None) -> Any:
     """Truncate trajectories after their first terminal points."""
     if terminal is None:
         return paths

@@ -22,7 +22,7 @@ def far(cost="euclidean"):
 
 
 def short(seed, process=FAR[0]):
-    return list(process.sample(12, 10, seed))
+    return list(process.sample(20, 10, seed))
 
 
 @pytest.mark.parametrize("cost", ["euclidean", "sqeuclidean"])
@@ -140,7 +140,7 @@ def test_terminal_states_are_never_left():
     assert (again.value, again.plug_in) == (e.value, e.plug_in)  # what follows does not count
 
 
-@pytest.mark.parametrize("given", [{"rewards": [0, 1]}, {"initial": "pooled"}, {"strata": [[0], [0]]}], ids=str)
+@pytest.mark.parametrize("given", [{"rewards": [0, 1]}, {"cluster": [[0], [0]]}, {"strata": [[0], [0]]}], ids=str)
 def test_options_for_finite_states_are_refused(given):
     with pytest.raises(InvalidArgument, match=f"{next(iter(given))} is for finitely many states"):
         db.estimate(short(0), short(1), **given)
@@ -165,6 +165,129 @@ def test_what_are_trajectories():
     assert is_paths(np.zeros((4, 3, 2)))
     for other in ([], [[0, 1, 2]], [np.array([0, 1])], np.zeros((3, 2)), db.MarkovChain([[1.0]]), None):
         assert not is_paths(other)
+
+
+def test_bounds_of_the_euclidean_distance_agree_with_closed_forms():
+    """A shift decays, a scale of the noise multiplies a mean norm; on the line the general closed form lies between."""
+    from diffbisim.gaussian import euclidean_bounds, mean_norm
+
+    def process(slope, noise, start, spread):
+        return db.LinearGaussian(slope * np.eye(3), noise * np.eye(3), start=start, spread=spread * np.eye(3))
+
+    shift = euclidean_bounds(process(0.9, 0.3, [2, 1, 2], 0.5), process(0.9, 0.3, 0, 0.5), 0.8)
+    assert shift == pytest.approx((0.2 * 3 / (1 - 0.72),) * 2, rel=1e-6)
+    t = np.arange(400)
+    norm = np.sqrt((1 - 0.81**t) / 0.19) * np.sqrt(8 / np.pi)  # E|z| = √(8/π) for standard normal z in space
+    scale = euclidean_bounds(process(0.9, 0.3, 0, 0), process(0.9, 0.5, 0, 0), 0.8)
+    assert scale == pytest.approx((0.2 * 0.2 * 0.8**t @ norm,) * 2, rel=1e-6)
+    lower, upper = euclidean_bounds(*FAR, 0.9)
+    assert lower < linear_gaussian_distance(*FAR, 0.9, "euclidean") <= upper + 1e-6
+    rng = np.random.default_rng(0)
+    root, mean = rng.normal(size=(3, 3)), rng.normal(size=3)
+    norms = np.linalg.norm(mean + rng.normal(size=(200_000, 3)) @ root.T, axis=1)
+    assert abs(mean_norm(mean[None], (root @ root.T)[None])[0] - norms.mean()) < 4 * norms.std() / np.sqrt(norms.size)
+
+
+@pytest.mark.parametrize("cost", ["euclidean", "sqeuclidean", "cityblock", "chebyshev"])
+def test_the_marginal_bound_is_unbiased_for_what_the_distance_exceeds(cost):
+    """At one time, all couplings cost at least the transport between the samples, and equal laws nothing."""
+    from diffbisim.marginals import marginal_bound
+
+    rng, n = np.random.default_rng(3), 60
+    units = (np.arange(n), np.arange(n))
+    values, errors, raised = [], [], 0
+    for _ in range(200):
+        X, Y = rng.normal(size=(n, 1, 2)), rng.normal(size=(n, 1, 2))
+        null = marginal_bound(X, Y, units, np.ones(1), cost=cost, confidence=0.95, rng=rng)
+        raised += null.lower > 0
+        far = marginal_bound(
+            X * np.array([1.0, 2.0]), Y + np.array([3.0, 0.0]), units, np.ones(1), cost=cost, confidence=0.95, rng=rng
+        )
+        values.append(far.value)
+        errors.append(far.standard_error)
+    assert raised <= 12  # 2.5 % of 200 are 5; more than 12 have probability 0.003
+    assert np.std(values) == pytest.approx(np.mean(errors), rel=0.3)
+    cloud = rng.normal(size=(2, 400, 2))
+    table = cdist(cloud[0] * [1, 2], cloud[1] + [3, 0], cost)
+    from scipy.optimize import linear_sum_assignment
+
+    most = table[linear_sum_assignment(table)].mean()  # at least the transport between the laws, up to noise
+    assert np.mean(values) <= 1.1 * most
+    assert np.mean(values) > 0.95 * (9 if cost == "sqeuclidean" else 3)  # the means alone
+
+
+def test_paths_that_end_stay_where_they_ended():
+    from diffbisim.marginals import aligned
+
+    ended = [np.array([[0.0], [1.0]]), np.array([[0.0], [0.2], [0.4], [0.5]])]
+    np.testing.assert_array_equal(aligned(ended, lambda s: s[:, 0] >= 1)[..., 0], [[0, 1, 1, 1], [0, 0.2, 0.4, 0.5]])
+    np.testing.assert_array_equal(aligned(ended, None)[..., 0], [[0, 1], [0, 0.2]])
+
+
+def test_when_the_marginal_laws_contradict_the_cells_there_is_no_upper_end():
+    """Cells that were given, and that are far too few, cannot see the noise of Y."""
+    from diffbisim.continuous import Basis, _raised
+    from diffbisim.marginals import MarginalBound
+
+    bound = MarginalBound(1.0, 0.1, 0.8, 1.2, 5)
+    assert _raised(0.2, (0.1, 0.5), bound) == (1.0, (0.8, np.inf), Basis.CONTRADICTED)
+    assert _raised(0.2, (0.1, 0.9), bound) == (1.0, (0.8, 1.2), Basis.RAISED)
+    assert _raised(1.5, (0.9, 2.0), bound) == (1.5, (0.9, 2.0), Basis.CELLS)
+    assert _raised(1.5, (0.9, 2.0), None) == (1.5, (0.9, 2.0), Basis.UNCHECKED)
+    noise = MarginalBound(0.3, 0.2, -0.1, 0.7, 5)
+    assert _raised(0.2, (0.0, 0.5), noise) == (0.2, (0.0, 0.5), Basis.CELLS)
+
+
+def test_pairs_stay_together():
+    """Halves of both sides have the same starts, in whatever order they are given."""
+    from diffbisim.continuous import Units
+    from diffbisim.quantize import Steps
+
+    rng = np.random.default_rng(0)
+    starts = rng.normal(size=(12, 1))
+    X = [np.vstack([s, rng.normal(size=(5, 1))]) for s in starts]
+    Y = [np.vstack([s, rng.normal(size=(5, 1))]) for s in starts[rng.permutation(12)]]
+    whole = Steps.of(X), Steps.of(Y)
+    units = Units.of(whole, None)
+    assert units.shared
+    for _ in range(5):
+        x1, x2, y1, y2 = units.halves(whole, rng)
+        assert set(x1.starts.ravel()) == set(y1.starts.ravel())
+        assert set(x2.starts.ravel()) == set(y2.starts.ravel())
+    for paired in (False, None):
+        assert not Units.of((whole[0], Steps.of(Y[:-1])), paired).paired
+    by_number = Units.of((whole[0], Steps.of([path + 1 for path in Y])), True)
+    assert by_number.paired
+    assert not by_number.shared
+    with pytest.raises(InvalidArgument, match="X has 12 trajectories and Y has 11"):
+        Units.of((whole[0], Steps.of(Y[:-1])), True)
+
+
+@pytest.mark.parametrize("initial", ["pooled", "empirical", "stationary", np.array([1.0, -1.0])], ids=str)
+def test_initial_distributions_are_those_asked_for(initial):
+    """The chain starts there, and the interval covers the closed form of processes that do."""
+    pair = db.LinearGaussian(0.8, 0.6, start=2.0, spread=0.1), db.LinearGaussian(0.5, 0.4, start=-2.0, spread=0.1)
+    X, Y = (process.sample(60, 20, s) for s, process in enumerate(pair))
+    e = db.estimate(X, Y, discount=0.9, replicates=40, initial=initial)
+    long = [process.sample(400, 60, 5 + s)[:, -1] for s, process in enumerate(pair)]
+    points = {
+        "pooled": [np.concatenate([X[:, 0], Y[:, 0]])] * 2,
+        "empirical": [part[:, :-1].reshape(-1, 1) for part in (X, Y)],
+        "stationary": long,
+    }.get(initial if isinstance(initial, str) else "", [np.array([[1.0], [-1.0]])] * 2)
+    for chain, expected in zip((e.distance.problem.x, e.distance.problem.y), points, strict=True):
+        assert chain.initial @ e.cells.centers[:, 0] == pytest.approx(expected.mean(), abs=0.2)
+    (m, n), t = [np.mean(part) for part in points], np.arange(200)
+    decay = 0.1 * 0.9**t @ np.abs(m * 0.8**t - n * 0.5**t)  # the difference of the means is a lower bound
+    assert e.upper >= decay
+    assert "no bound from marginal laws" in e.assumed[-1]
+    assert e.marginal is None
+
+
+def test_initial_distributions_are_checked():
+    for initial, message in (("nonsense", "initial is 'nonsense'"), (np.array([99.0]), "far outside the range")):
+        with pytest.raises((InvalidArgument, InvalidData), match=message):
+            db.estimate(short(0), short(1), initial=initial)
 
 
 @pytest.mark.parametrize(

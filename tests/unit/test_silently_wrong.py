@@ -348,6 +348,68 @@ def test_test_and_interval_do_not_contradict_each_other_in_silence():
 # --- data: trajectories with continuous states ----------------------------------------------------------------------
 
 
+def _paths(slope, noise, d, seed, start=0.0, n=40):
+    process = db.LinearGaussian(slope * np.eye(d), noise * np.eye(d), start=np.full(d, start), spread=0.5 * np.eye(d))
+    return list(process.sample(n, 20, seed))
+
+
+def test_estimates_from_paths_are_not_below_what_the_marginal_laws_prove():
+    """Growth in the plane: the difference of the true E|x_t| and E|y_t| alone is 1.08."""
+    weights, t, norms = 0.1 * 0.9 ** np.arange(21), np.arange(21), []
+    for a in (0.9, 1.1):  # x_t is N(0, v I) with v = a^2t / 4 + 0.09 (1 + … + a^2(t-1)), and E|x_t| = √(π v / 2)
+        norms.append(np.sqrt(np.pi / 2 * (a ** (2 * t) / 4 + 0.09 * (a ** (2 * t) - 1) / (a**2 - 1))))
+    proven = weights @ np.abs(norms[0] - norms[1])
+    assert proven > 1.07
+    X, Y = _paths(0.9, 0.3, 2, 0, n=100), _paths(1.1, 0.3, 2, 1, n=100)
+    e = db.estimate(X, Y, weights=weights, replicates=40)
+    assert e.upper >= proven
+    assert e.value > 0.9 * proven
+    assert e.marginal.lower <= proven <= e.marginal.upper
+    assert e.lower >= e.marginal.lower > 0.7 * proven
+    with pytest.raises(InvalidData, match=r"Y grows beyond the data: trajectories have 21 points.*weights=\(1 - 0.9\)"):
+        db.estimate(X, _paths(1.12, 0.3, 2, 1, n=100), discount=0.9, replicates=24)  # 0.9 · 1.12 > 1: it is infinite
+
+
+def test_cells_that_are_wider_than_steps_are_refused():
+    """They hardly move: the distance was [0, 0] for slopes 0.9 and 1.3, which differ by 11 in E|x_t|."""
+    message = r"wider than the steps of X: the median step is 0.0\d+, the median radius of the 100 cells .*n_states="
+    with pytest.raises(InvalidData, match=message):
+        db.estimate(_paths(0.9, 0.3, 2, 0), _paths(1.3, 0.3, 2, 1), weights=0.1 * 0.9 ** np.arange(21), replicates=24)
+
+
+def test_a_simulator_that_starts_where_recordings_start_is_compared_pair_by_pair():
+    """The starts are no difference: on the line, the truth given them is the mean of the closed form over starts."""
+    from diffbisim.gaussian import linear_gaussian_distance
+
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        starts = 3 * rng.normal(size=(30, 1))
+        sides = [[db.LinearGaussian(a, 0.3, start=s) for s in starts] for a in (0.8, 0.6)]
+        exact = np.mean([linear_gaussian_distance(x, y, 0.9, "euclidean") for x, y in zip(*sides, strict=True)])
+        X, Y = ([process.sample(1, 20, rng)[0] for process in side] for side in sides)
+        e = db.estimate(X, Y, discount=0.9, replicates=40)
+        assert e.lower <= exact <= e.upper
+        assert e.lower > 0
+        assert e.value > exact / 2
+        assert "paired by their 30 shared first points" in e.assumed[0]
+
+
+def test_a_few_paths_do_not_differ_because_they_start_elsewhere():
+    """Two times six paths of one process: the starts say little, and were taken for a difference in 3 of 4."""
+    found = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, Y = (
+            [db.LinearGaussian(0.8, 0.3, start=s).sample(1, 30, rng)[0] for s in 2 * rng.normal(size=(6, 1))]
+            for _ in range(2)
+        )
+        with pytest.warns(UserWarning, match='fewer than 20 trajectories.*pass initial="pooled" to confirm'):
+            found.append(db.estimate(X, Y, discount=0.9, replicates=24))
+        assert found[-1].value == db.estimate(X, Y, discount=0.9, replicates=24, initial="pooled").value
+    assert all(e.lower == 0 for e in found)
+    assert "both sides start like all trajectories together" in found[0].assumed
+
+
 # --- models of other libraries and files ----------------------------------------------------------------------------
 
 
