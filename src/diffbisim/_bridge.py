@@ -22,7 +22,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import Floats, Integers, dense
 from diffbisim.cost import HIDDEN
 from diffbisim.data.streams import Stream
-from diffbisim.distance import make_solver
+from diffbisim.distance import check_discount_is_used, make_solver
 from diffbisim.distance import solve as solve_problem
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain, warn
 from diffbisim.gradient import kernel_gradients
@@ -194,8 +194,8 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
     return MarkovChain(kernel / sums[:, None], initial=initial)
 
 
-def question(asked: dict[str, Any]) -> Question:
-    """Return the question that the remaining arguments ask."""
+def question(asked: dict[str, Any], discount: float) -> Question:
+    """Return the question that the remaining arguments ask; a discount that it does not use is refused."""
     known = [option.name for option in fields(Question) if option.name != "actions"]
     for name in asked:
         if name not in known:
@@ -203,7 +203,9 @@ def question(asked: dict[str, Any]) -> Question:
                 f"a differentiable distance has no option {name!r}; besides X, Y, cost, discount, initial, initial_x, "
                 f"rewards, solver, tol and warm it has {', '.join(known)}"
             )
-    return Question(**asked)
+    question = Question(**asked)
+    check_discount_is_used(discount, question)
+    return question
 
 
 class Settings(NamedTuple):

@@ -124,7 +124,7 @@ def distance(
                 "for Transitions use diffbisim.estimate(X, Y) or the empirical chain, data.chain()"
             )
     question = Question(criterion, horizon, weights, terminal, actions)
-    _check_discount_is_used(discount, question)
+    check_discount_is_used(discount, question)
     result: DistanceResult
     if chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y)):
         _check_plain(question)
@@ -138,8 +138,9 @@ def distance(
     return result
 
 
-def _check_discount_is_used(discount: float, question: Question) -> None:
+def check_discount_is_used(discount: float, question: Question) -> None:
     """Raise if a discount other than the default is given to a problem without one."""
+    question._check()
     if as_number(discount) == DISCOUNT:
         return
     if question.criterion != "discounted":

@@ -311,6 +311,27 @@ MODES = {
             "callback": honored(lambda path: Log(), len),
         },
     ),
+    "pairwise, average": (
+        db.pairwise,
+        {"chains": [CHAIN, OTHER], "criterion": "average"},
+        table,
+        ALL_PAIRS
+        | {"criterion": changes("discounted"), "cost": changes("squared"), "discount": refused(0.5)}
+        | {"horizon": refused(3), "weights": refused([1.0])},
+    ),
+    "torch.distance, average": (
+        lambda: in_torch(),
+        {"X": CHAIN, "Y": TABLE, "criterion": "average"},
+        solved,
+        TENSORS
+        | {
+            "criterion": changes("discounted"),
+            "horizon": refused(3),
+            "weights": refused([1.0]),
+            "discount": refused(0.5),
+        }
+        | {"solver": refused("sinkhorn-value"), "warm": changes(db.distance(CHAIN, OTHER, criterion="average"))},
+    ),
     "torch.distance": (lambda: in_torch(), {"X": CHAIN, "Y": TABLE}, solved, TENSORS),
     "jax.distance": (lambda: jax.distance, {"X": CHAIN, "Y": TABLE}, table, TENSORS | {"warm": refused(CHAIN)}),
     "from_transitions": (
