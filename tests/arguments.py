@@ -44,21 +44,21 @@ class Entry(NamedTuple):
     usual: object = None  # what the first call has instead of the default
 
 
-def changes(value, usual=None, **also):
+def changes(value, /, usual=None, **also):
     """The argument changes the answer from that of ``usual``, by default its default."""
     return Entry("changes", value, also, usual=usual)
 
 
-def refused(value, **also):
+def refused(value, /, **also):
     return Entry("refused", value, also)
 
 
-def unused(value, **also):
+def unused(value, /, **also):
     """The answer cannot depend on it, because the mode has no search: a seed or a progress bar does no harm."""
     return Entry("unused", value, also)
 
 
-def honored(value, shown, **also):
+def honored(value, shown, /, **also):
     """``shown(value)`` is asserted after the call; a callable value is made for the call: ``value(tmp_path)``."""
     return Entry("honored", value, also, shown)
 

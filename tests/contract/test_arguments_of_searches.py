@@ -324,13 +324,13 @@ MODES = {
         {"X": CHAIN, "Y": TABLE, "criterion": "average"},
         solved,
         TENSORS
+        | {"criterion": changes("discounted"), "horizon": refused(3), "weights": refused([1.0])}
+        | {"solver": refused("sinkhorn-value"), "warm": changes(db.distance(CHAIN, OTHER, criterion="average"))}
         | {
-            "criterion": changes("discounted"),
-            "horizon": refused(3),
-            "weights": refused([1.0]),
             "discount": refused(0.5),
-        }
-        | {"solver": refused("sinkhorn-value"), "warm": changes(db.distance(CHAIN, OTHER, criterion="average"))},
+            "initial": unused(3),
+            "initial_x": unused(3),
+        },  # irreducible
     ),
     "torch.distance": (lambda: in_torch(), {"X": CHAIN, "Y": TABLE}, solved, TENSORS),
     "jax.distance": (lambda: jax.distance, {"X": CHAIN, "Y": TABLE}, table, TENSORS | {"warm": refused(CHAIN)}),
