@@ -138,6 +138,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(f"diffbisim.{_HOME[name]}"), name)
+        if _HOME[name].startswith(f"{name}."):  # also a package: `import diffbisim.imitate.baselines as b` works
+            value.__dict__ = vars(import_module(f"diffbisim.{name}"))
     elif name in _MODULES:
         value = import_module(f"diffbisim.{_MODULES[name]}")
     else:

@@ -196,8 +196,8 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
     return MarkovChain(kernel / sums[:, None], initial=initial)
 
 
-def question(asked: dict[str, Any]) -> Question:
-    """Return the question that the remaining arguments ask."""
+def question(asked: dict[str, Any], discount: float) -> Question:
+    """Return the question that the remaining arguments ask; a discount that it does not use is refused."""
     known = [option.name for option in fields(Question) if option.name != "actions"]
     for name in asked:
         if name not in known:
@@ -205,7 +205,9 @@ def question(asked: dict[str, Any]) -> Question:
                 f"a differentiable distance has no option {name!r}; besides X, Y, cost, discount, initial, initial_x, "
                 f"rewards, solver, tol and warm it has {', '.join(known)}"
             )
-    return Question(**asked)
+    question = Question(**asked)
+    check_discount_is_used(discount, question)
+    return question
 
 
 def check_constants(X: Any, Y: Any) -> None:
@@ -223,13 +225,6 @@ class Settings(NamedTuple):
     warm: DistanceResult | None = None
     question: Question = Question()
     warn: bool = True  # whether to warn if the solver did not converge
-
-    @classmethod
-    def of(cls, discount: float, solver: Any, tol: Any, warm: Any, asked: dict[str, Any]) -> "Settings":
-        """Return the settings of a call, whose remaining arguments are ``asked``."""
-        asks = question(asked)
-        check_discount_is_used(discount, asks)
-        return cls(discount, solver, tol, warm, asks)
 
 
 def solve(

@@ -140,6 +140,7 @@ def distance(
 
 def check_discount_is_used(discount: float, question: Question) -> None:
     """Raise if a discount other than the default is given to a problem without one."""
+    question._check()
     if as_number(discount) == DISCOUNT:
         return
     if question.criterion != "discounted":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers, check_discount
 from diffbisim.cost import ground_cost
-from diffbisim.distance import make_solver, solve
+from diffbisim.distance import check_discount_is_used, make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.parallel import Executor, batches, stop_flag, tasks
 from diffbisim.problem import Array
@@ -73,6 +73,7 @@ def pairwise(
         if not isinstance(chain, (MarkovChain, TimedChain)):
             raise InvalidArgument(f"chains[{k}] is a {type(chain).__name__}, not a MarkovChain")
     question = Question(criterion, horizon, weights)
+    check_discount_is_used(discount, question)
     plain = criterion == "discounted" and horizon is None and weights is None
     if plain and all(isinstance(chain, MarkovChain) for chain in chains):
         check_discount(discount)

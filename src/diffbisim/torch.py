@@ -84,7 +84,7 @@ def distance_and_result(
     value : scalar tensor
     result : DistanceResult
     """
-    settings = Settings.of(discount, solver, tol, warm, asked)
+    settings = Settings(discount, solver, tol, warm, _bridge.question(asked, discount))
     return evaluate(X, Y, cost, settings, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
@@ -104,7 +104,7 @@ def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call"
     """Prepare one distance of a batch; options as for :func:`distance_and_result`."""
     initial_x, initial, rewards = (options.pop(name, None) for name in ("initial_x", "initial", "rewards"))
     how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
-    settings = Settings.of(discount, **how, asked=options)
+    settings = Settings(discount, **how, question=_bridge.question(options, discount))
     return _Call.of(_Given(X, Y, initial_x, initial, cost, rewards, settings))
 
 

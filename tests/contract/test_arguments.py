@@ -183,6 +183,12 @@ MDPS = {
     }),
 }  # fmt: skip
 
+NO_NAMES = {  # MDP.of takes no labels and no lag
+    mode: (call, {name: row for name, row in rows.items() if name not in ("labels", "lag")})
+    for mode, (call, rows) in MDPS.items()
+    if mode == "model with choices"
+}
+
 READ = PARTS | {"constants": ("N=1", refuses("constants"))}
 del READ["labels"]
 FILES = {
@@ -227,6 +233,7 @@ TABLE = [
     (db.distance, DISTANCE),
     (db.as_chain, CONVERSIONS | MODELS | MDPS),
     (db.MarkovChain.of, CONVERSIONS | MODELS),
+    (db.MDP.of, NO_NAMES),
     (db.read_chain, FILES),
     (db.read_mdp, MDP_FILES),
     (db.write_chain, WRITTEN),

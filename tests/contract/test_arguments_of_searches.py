@@ -1,23 +1,16 @@
 """No argument is ignored: every argument of the searches and tables, in every mode, at a value that is not its default.
 
-A mode is a function with arguments for a base call. For every other parameter of its signature the mode has an entry:
-
-    changes(value)     the answer differs from that of the base call
-    refused(value)     the call is refused, and the message names the argument
-    honored(value, …)  the answer stays the same, and something else shows that the argument was used
-
-A parameter that is added to a signature without an entry here fails the test.
+The entries of a mode are explained in tests/arguments.py. A parameter that is added to a signature without an entry
+here fails the test.
 """
 
 import functools
-import inspect
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import diffbisim as db
+from arguments import Log, Mode, Pool, changes, faults, honored, refused, unused
 from later import Later
 
 torch, jax = Later("diffbisim.torch"), Later("diffbisim.jax")
@@ -35,54 +28,6 @@ MANY = db.Transitions.from_pairs(
 )
 RARE = db.Transitions.from_pairs([0, 1, 2, 0, 1], [1, 2, 0, 2, 0], actions=[0, 0, 0, 1, 1], rewards=[1, 0, 3, 0, 2])
 TIMED = db.TimedChain([CHAIN.transition] * 3, rewards=CHAIN.rewards)
-
-
-class Entry(NamedTuple):
-    kind: str
-    value: object
-    also: dict  # arguments of both calls
-    shown: object = None
-    usual: object = None  # what the first call has instead of the default
-
-
-def changes(value, usual=None, **also):
-    """The argument changes the answer from that of ``usual``, by default its default."""
-    return Entry("changes", value, also, usual=usual)
-
-
-def refused(value, **also):
-    return Entry("refused", value, also)
-
-
-def unused(value, **also):
-    """The answer cannot depend on it, because the mode has no search: a seed or a progress bar does no harm."""
-    return Entry("unused", value, also)
-
-
-def honored(value, shown, **also):
-    """``shown(value)`` is asserted after the call; a callable value is made for the call: ``value(tmp_path)``."""
-    return Entry("honored", value, also, shown)
-
-
-class Log(list):
-    """A callback or progress function that keeps what it is called with."""
-
-    def __call__(self, *row):
-        self.append(row)
-
-
-class Pool:
-    """An executor that counts its tasks."""
-
-    def __init__(self):
-        self.inner, self.tasks = ThreadPoolExecutor(1), 0
-
-    def submit(self, *task, **options):
-        self.tasks += 1
-        return self.inner.submit(*task, **options)
-
-    def shutdown(self, *args, **options):
-        self.inner.shutdown(*args, **options)
 
 
 def compressed(found):
@@ -366,6 +311,27 @@ MODES = {
             "callback": honored(lambda path: Log(), len),
         },
     ),
+    "pairwise, average": (
+        db.pairwise,
+        {"chains": [CHAIN, OTHER], "criterion": "average"},
+        table,
+        ALL_PAIRS
+        | {"criterion": changes("discounted"), "cost": changes("squared"), "discount": refused(0.5)}
+        | {"horizon": refused(3), "weights": refused([1.0])},
+    ),
+    "torch.distance, average": (
+        lambda: in_torch(),
+        {"X": CHAIN, "Y": TABLE, "criterion": "average"},
+        solved,
+        TENSORS
+        | {"criterion": changes("discounted"), "horizon": refused(3), "weights": refused([1.0])}
+        | {"solver": refused("sinkhorn-value"), "warm": changes(db.distance(CHAIN, OTHER, criterion="average"))}
+        | {
+            "discount": refused(0.5),
+            "initial": unused(3),
+            "initial_x": unused(3),
+        },  # irreducible
+    ),
     "torch.distance": (lambda: in_torch(), {"X": CHAIN, "Y": TABLE}, solved, TENSORS),
     "jax.distance": (lambda: jax.distance, {"X": CHAIN, "Y": TABLE}, table, TENSORS | {"warm": refused(CHAIN)}),
     "from_transitions": (
@@ -407,35 +373,9 @@ MODES = {
 }
 
 
-def same(one, other):
-    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(one, other, strict=False)]
-    return len(one) == len(other) and all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
-
-
-def fault(function, base, answer, name, entry, folder):
-    """Return in what way the argument is not treated as its entry says; None if it is."""
-    if entry.kind == "refused":
-        try:
-            function(**base | entry.also | {name: entry.value})
-        except db.DiffbisimError as error:
-            return None if name in str(error) else f"refused without its name: {error}"
-        return "not refused"
-    first = {} if entry.usual is None else {name: entry.usual}
-    before = answer(function(**base | entry.also | first))
-    value = entry.value(folder) if entry.kind == "honored" else entry.value
-    equal = same(before, answer(function(**base | entry.also | {name: value})))
-    if equal == (entry.kind == "changes"):
-        return "ignored" if equal else "changes the answer"
-    return None if entry.kind != "honored" or entry.shown(value) else "not honored"
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("mode", MODES)
 def test_every_argument_counts(mode, tmp_path):
-    function, base, answer, entries = MODES[mode]
+    function, *rest = MODES[mode]
     function = function() if function.__name__ == "<lambda>" else function  # loads torch or jax
-    parameters = inspect.signature(function).parameters.values()
-    names = {part.name for part in parameters if part.kind is not part.VAR_KEYWORD}
-    assert names <= {*entries, *base}, f"no entry for {names - {*entries, *base}}"
-    faults = {name: fault(function, base, answer, name, entry, tmp_path) for name, entry in entries.items()}
-    assert not {name: text for name, text in faults.items() if text}
+    assert not faults(Mode(function, *rest), tmp_path)

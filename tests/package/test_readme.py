@@ -5,10 +5,12 @@ block ``python`` is what that prints; commands are lines ``$ diffbisim …`` of 
 of one text run in order, in one folder, sharing their names.
 """
 
+import importlib.util
 import io
 import re
 import shlex
 import subprocess
+import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -110,3 +112,19 @@ def test_make_targets_of_the_texts_exist():
     }
     assert "test" in named
     subprocess.run(["make", "--dry-run", *sorted(named)], cwd=ROOT, capture_output=True, check=True)
+
+
+def test_every_path_in_the_texts_can_be_imported():
+    """Oracle: sys.modules. ``import a.b.c as d`` goes through the attributes, where a function may be in the way."""
+    paths = {path for text in TEXTS for path in re.findall(r"diffbisim(?:\.[a-z_0-9]+)+", text.read_text("utf-8"))}
+    assert "diffbisim.imitate.baselines" in paths
+    for path in sorted(paths):
+        home, _, last = path.rpartition(".")
+        names = {}
+        try:
+            is_module = importlib.util.find_spec(path) is not None
+        except ModuleNotFoundError:
+            is_module = False
+        exec(f"import {path if is_module else home} as found", names)
+        found = names["found"] if is_module else getattr(names["found"], last)
+        assert callable(found) or found is sys.modules[path], path

@@ -40,8 +40,8 @@ MOST_WORK = 1e10
 #: Operations that every partition and every policy costs in addition, whatever its size.
 OVERHEAD = 2e4
 
-#: Number of candidates that moves and swaps start from.
-STARTS = 3
+#: Number of candidates that moves and swaps start from, if the work allows.
+STARTS = 20
 
 #: Number of entries of the largest temporary array of a block.
 BLOCK = 400_000
@@ -156,7 +156,7 @@ class Scoring:
         actions = _best(q)[every, labels]
         if self.loss.startswith("lookahead"):
             actions = self._ahead(v[every, labels], actions)
-        keys = [row.tobytes() for row in actions.astype(np.int16)]
+        keys = [row.tobytes() for row in actions.astype(np.int32)]
         fresh = {key: i for i, key in enumerate(keys) if key not in self.known}
         if fresh:
             self.known |= dict(zip(fresh, self._evaluated(actions[list(fresh.values())]), strict=True))
@@ -225,7 +225,7 @@ def _best(q: Floats, otherwise: Integers | None = None) -> Integers:
 
 
 #: What is known of a partition: no other has a smaller score; no move or swap has; it is the best that was tried; it
-#: was given by the caller.
+#: was given by the caller. States that are exactly equivalent count as one state if they were merged before the search.
 GLOBAL, LOCAL, TRIED, GIVEN = "global", "local", "tried", "given"
 
 
@@ -233,11 +233,13 @@ def best_of_all(scoring: Scoring, in_time: Callable[[], bool]) -> tuple[Integers
     """Return the best of all partitions, and what is known of it; at least one block is scored."""
     rows = all_partitions(scoring.n, scoring.k)
     best, score = scoring.best_of(rows[:1])
+    left = len(rows)
     for block in np.split(rows, range(scoring.block, len(rows), scoring.block)):
         if score.loss <= scoring.tolerance:
             break
         best, score = scoring.best_of(np.vstack([best, block]))
-        if block is not rows and not in_time():
+        left -= len(block)
+        if left and not in_time():
             return best, TRIED
     return best, GLOBAL
 

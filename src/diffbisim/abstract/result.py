@@ -98,7 +98,8 @@ class AbstractionResult:
     optimality : {"global", "local", "tried", "given"}
         What is known of the partition. "global": no partition with at most as many classes as requested has a smaller
         score (if there were too many, none that keeps exactly equivalent states together); "local": none that is one
-        move or swap of states away has; "tried": it is the best of the candidates; "given": it was given as `labels`.
+        move or swap of states away has (with equivalent states as one); "tried": it is the best of the candidates;
+        "given": it was given as `labels`.
     """
 
     ground: MDP

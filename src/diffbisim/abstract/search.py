@@ -238,8 +238,8 @@ class Search:
             labels, known = improved(scoring, row.labels[first], self._has_time)
             moved = not np.array_equal(by_first_appearance(labels[self.labels]), row.labels)
             ends.append((self._try("moves", -1, labels) if moved else row, known))
-            if known == GLOBAL:
-                break
+            if known in (GLOBAL, TRIED):
+                break  # nothing is left to gain, or no work and no time is left
         best, self.optimality = min(ends, key=lambda end: self._loss(end[0]))
         return best
 

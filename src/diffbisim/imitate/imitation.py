@@ -34,6 +34,7 @@ from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import Floats, as_number, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.gymnasium import first_states, has_numbers, is_env, sizes
+from diffbisim.distance import check_discount_is_used
 from diffbisim.errors import InvalidArgument, InvalidCost
 from diffbisim.imitate.control.cells import on_cells
 from diffbisim.imitate.control.learning import Control, ControlResult, Lesson, track
@@ -163,7 +164,7 @@ def imitate(
     if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
         raise InvalidArgument(f"tol is {tol!r} and max_iterations is {max_iterations!r}; both must be positive")
     question = Question(criterion, horizon, weights, terminal)
-    question._check()
+    check_discount_is_used(discount, question)
     if simplest and not (is_env(mdp) and has_numbers(mdp)):
         expert = _data_for_simplest(expert, policy, question)
     watch = Watch(max_iterations, callback, progress, checkpoint, every)
@@ -184,11 +185,7 @@ def imitate(
             raise InvalidArgument("sampling is given, but mdp is a known MDP, which is not sampled; leave sampling out")
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
-        if not question.is_usual:
-            raise InvalidArgument(
-                "mdp is an environment, for which only the discounted distance is available; for another criterion, "
-                "pass its MDP, data.gymnasium.from_env(env), or an MDP estimated from its transitions"
-            )
+        refuse_for_sampled(question)
         found = in_environment(mdp, asked, watch, sampling or Sampling())
     else:
         raise InvalidArgument(
@@ -288,6 +285,17 @@ def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -
             warn_if_impossible(task.expert, task.mdp, asked.question, model.known(sampling.enough))
         run = asked.run(task, learner)
         return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
+
+
+def refuse_for_sampled(question: Question) -> None:
+    """Raise if another distance than the discounted one is requested where transitions are sampled."""
+    for name in question.facts():
+        value, usual = getattr(question, name), getattr(DISCOUNTED, name)
+        if value is not usual and (name != "criterion" or value != usual):
+            raise InvalidArgument(
+                f"{name} is given, but mdp is an environment, for which only the discounted distance is available; "
+                f"leave {name} out, or pass its MDP, data.gymnasium.from_env(env), or an MDP estimated from transitions"
+            )
 
 
 def refuse_for_box(given: Mapping[str, Any]) -> None:
