@@ -5,6 +5,7 @@
 #   make test-portable  the numerical tests as on another processor, in random order (SEED=2 for another one)
 #   make test-contract  every solver from every start with every option to every end: all combinations, not a sample
 #   make test-oldest    all tests with the oldest versions that pyproject.toml allows, in .venv-oldest
+#   make test-sanitizers  the engine alone, on random problems, under the compiler's sanitizers
 #   make lint     ruff and mypy
 #   make docs     the documentation, with every example run: docs/_build/html/index.html
 #   make bench    speed against other libraries, as ratios
@@ -18,6 +19,8 @@ RUN := $(VENV)/bin/python
 INSTALL := -m pip install --quiet --disable-pip-version-check -c
 PIP := $(RUN) $(INSTALL) constraints.txt
 OLDEST := .venv-oldest
+# What the compiled engine is built from; a change builds it again.
+ENGINE := engine/CMakeLists.txt $(wildcard engine/*.cpp engine/*.hpp engine/*.py)
 # What computes: not files, doors, limits of time, pictures, and what hangs on chance more than on digits.
 OTHER := chain_input checkpoint compress_limits estimate examples files files_csv files_prism fit_samples fuzz_files \
     hostile_files identify odd_arguments plot process_state read_only streams transitions unseen_states
@@ -33,7 +36,7 @@ test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
 # Workers and the processes that tests start load the same files: their bytecode is kept, whatever the environment says.
 setup test test-portable test-contract test-oldest: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-portable test-contract test-oldest lint docs bench clean
+.PHONY: help setup demo test test-portable test-contract test-oldest test-sanitizers lint docs bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,6 +60,14 @@ test-contract: $(VENV)/.ready-kernels
 test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python $(PYTEST) $(ARGS)
 
+# Without Python: the engine's files but the bindings, and a program that checks them on random problems.
+test-sanitizers:
+	@mkdir -p build
+	@for kind in address,undefined thread; do \
+	    $(CXX) -std=c++20 -O1 -g -ffp-contract=off -Wall -Wextra -Wshadow -Wpedantic -Werror -fno-sanitize-recover=all \
+	        -fsanitize=$$kind $(filter-out engine/bindings.cpp,$(wildcard engine/*.cpp)) -o build/check && build/check \
+	        || exit 1; done
+
 lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -71,10 +82,10 @@ bench: $(VENV)/.ready-bench
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results docs/_build docs/_api docs/gallery
+	rm -rf $(VENV) $(OLDEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results src/diffbisim/*.so docs/_build docs/_api docs/gallery
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt $(ENGINE)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) -e ".[all,test]"
@@ -85,7 +96,7 @@ $(VENV)/.ready-kernels: $(VENV)/.ready
 	-$(RUN) tests/kernels.py
 	@touch $@
 
-$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
+$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt $(ENGINE)
 	$(PYTHON) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python $(INSTALL) constraints-oldest.txt -e ".[all,test]"
 	@touch $@

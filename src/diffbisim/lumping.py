@@ -29,7 +29,7 @@ for every class C (and action). Two consequences:
 
 With ``tol=0`` sums are compared exactly, and rounding may separate bisimilar states.
 
-Cost: O(m log n) for m transitions and n states (Valmari & Franceschinis, TACAS 2010); kernels in _refine.py.
+Cost: O(m log n) for m transitions and n states (Valmari & Franceschinis, TACAS 2010); compiled in engine/refine.cpp.
 """
 
 from collections.abc import Hashable, Iterable
@@ -45,7 +45,6 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.mdp import MDP
-from diffbisim.parallel import CHUNK, stop_flag, thread_map
 from diffbisim.process import as_process
 
 Array = NDArray[np.float64]
@@ -190,14 +189,12 @@ def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:
 
 def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tuple[Labels, int]:
     """Refine a partition to a fixed point; also return the number of transitions visited."""
-    from diffbisim._refine import Incoming, refine  # imported here because it loads numba
+    from diffbisim import _engine
 
     incoming = (kernels[0] if len(kernels) == 1 else sparse.hstack(kernels, format="csr")).tocsc()
-    edges = Incoming(incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data)
-    stop = stop_flag()
-    given = edges, start, int(start.max()) + 1, tol, stop
-    ((blocks, _, scanned, _),) = thread_map(refine, [given], 1, stop, wait=incoming.nnz > CHUNK)
-    return by_first_appearance(blocks), int(scanned)
+    first, sources = (part.astype(np.int64) for part in (incoming.indptr, incoming.indices))
+    blocks, scanned = _engine.refine(first, sources, np.ascontiguousarray(incoming.data), start, tol)
+    return by_first_appearance(blocks), scanned
 
 
 def _observed(rewards: Array | None, n: int, tol: float) -> Labels:

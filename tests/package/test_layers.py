@@ -15,7 +15,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (
-    ("errors", "_compile", "io.limits"),
+    ("errors", "_compile", "_engine", "io.limits"),
     ("names",),
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),
@@ -23,7 +23,7 @@ LAYERS = (
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains", "data"),
     ("problem", "horizon", "actions", "questions", "gradient", "contributions", "results", "explore"),
     ("progress", "parallel"),
-    ("_refine", "lumping"),
+    ("lumping",),
     ("solvers",),
     ("distance", "metrics", "pairwise", "continuous", "evidence", "estimate", "compare", "io.results"),
     ("plot",),

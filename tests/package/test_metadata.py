@@ -24,7 +24,7 @@ def text(name):
 
 def test_version_has_one_place(project):
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["hatch"]["version"]["path"] == "src/diffbisim/__init__.py"
+    assert project["tool"]["scikit-build"]["metadata"]["version"]["input"] == "src/diffbisim/__init__.py"
     places = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "src").rglob("*.py")
@@ -86,8 +86,8 @@ def test_the_oldest_versions_are_those_that_are_allowed(project):
 
 
 def test_source_distribution_has_all_that_make_needs(project):
-    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    for name in ("src", "tests", "docs", "*.md", "LICENSE", "CITATION.cff", "Makefile", "constraints*.txt"):
+    included = project["tool"]["scikit-build"]["sdist"]["include"]
+    for name in ("engine", "src", "tests", "docs", "*.md", "LICENSE", "CITATION.cff", "Makefile", "constraints*.txt"):
         assert name in included
         assert list(ROOT.glob(name))
 

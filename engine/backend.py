@@ -1,0 +1,81 @@
+"""Build backend: scikit-build-core, with a compiler from PyPI where there is none.
+
+If no compiler for C++20 is found, ``ziglang`` is added to the build requirements and used as the compiler. Its target
+is named, because without one zig compiles for the processor that it runs on.
+"""
+
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scikit_build_core import build as _build
+from scikit_build_core.build import build_sdist, get_requires_for_build_sdist  # noqa: F401
+
+TARGETS = {
+    ("Linux", "x86_64"): "x86_64-linux-gnu.2.17",
+    ("Linux", "aarch64"): "aarch64-linux-gnu.2.17",
+    ("Darwin", "x86_64"): "x86_64-macos",
+    ("Darwin", "arm64"): "aarch64-macos",
+}
+
+
+def has_compiler() -> bool:
+    """Return whether the compiler that CMake would take accepts C++20; Windows has its own way to find one."""
+    if platform.system() == "Windows":
+        return True
+    named = os.environ.get("CXX")
+    for compiler in [named] if named else ["c++", "g++", "clang++"]:
+        if shutil.which(compiler.split()[0]):
+            with tempfile.TemporaryDirectory() as folder:
+                source = Path(folder) / "test.cpp"
+                source.write_text("#include <span>\nint main() { return int(std::span<int>().size()); }\n")
+                command = [*compiler.split(), "-std=c++20", "-c", str(source), "-o", str(source.with_suffix(".o"))]
+                return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return False
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    return [*_build.get_requires_for_build_wheel(config_settings), *([] if has_compiler() else ["ziglang>=0.13"])]
+
+
+def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+    return [*_build.get_requires_for_build_editable(config_settings), *([] if has_compiler() else ["ziglang>=0.13"])]
+
+
+def build_wheel(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
+    _prepare()
+    return _build.build_wheel(directory, config_settings, metadata)
+
+
+def build_editable(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
+    _prepare()
+    return _build.build_editable(directory, config_settings, metadata)
+
+
+def _prepare() -> None:
+    """Check for Python's headers, and make zig the compiler if there is no other."""
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if not headers.exists():
+        raise SystemExit(
+            f"{headers} is missing, which is needed to build diffbisim. Install Python's headers, such as the package "
+            "python3-dev (Debian, Ubuntu) or python3-devel (Fedora)."
+        )
+    if has_compiler():
+        return
+    system = platform.system(), platform.machine()
+    if system not in TARGETS:
+        raise SystemExit(f"no compiler for C++20 was found, and none is known for {' '.join(system)}; install one")
+    print("No compiler for C++20 was found: the engine is compiled by ziglang from PyPI.", file=sys.stderr)
+    folder = Path(tempfile.mkdtemp(prefix="diffbisim-zig-"))
+    for name, verb in (("zig-cc", "cc"), ("zig-c++", "c++")):
+        wrapper = folder / name
+        wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {verb} -target {TARGETS[system]} "$@"\n')
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    os.environ.update(CC=str(folder / "zig-cc"), CXX=str(folder / "zig-c++"), DIFFBISIM_ZIG="1")

@@ -1,0 +1,73 @@
+"""The compiled engine: the same bits at every level of instructions, and arrays that it cannot use are refused."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from diffbisim import _engine, _engine_baseline
+from oracles.bisimilarity import coarsest_mdp_bisimulation
+
+LEVELS = [_engine_baseline] + ([importlib.import_module("diffbisim._engine_v3")] if _engine.level == "v3" else [])
+
+
+def columns(kernels):
+    """The incoming edges of all states, action by action."""
+    incoming = sp.hstack([sp.csr_array(P) for P in kernels], format="csr").tocsc()
+    return incoming.indptr.astype(np.int64), incoming.indices.astype(np.int64), incoming.data
+
+
+def first_appearance(classes):
+    number = {}
+    return [number.setdefault(c, len(number)) for c in np.asarray(classes).tolist()]
+
+
+def test_every_level_refines_to_the_coarsest_bisimulation():
+    """Masses are whole 16ths, so that sums are exact and so is the oracle."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n, actions = int(rng.integers(2, 30)), int(rng.integers(1, 4))
+        kernels = rng.multinomial(16, rng.dirichlet(np.full(n, 0.2), (actions, n))) / 16
+        start = rng.integers(0, 2, n)
+        found = [engine.refine(*columns(kernels), start, 1e-12) for engine in LEVELS]
+        wanted = coarsest_mdp_bisimulation(kernels.tolist(), start.tolist())
+        assert first_appearance(found[0][0]) == first_appearance(wanted), seed
+        assert all(classes.tobytes() == found[0][0].tobytes() and edges == found[0][1] for classes, edges in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("sources", np.array([0, 1, 2]), "sources must be numbers of states"),
+        ("sources", np.array([0, -1, 1]), "sources must be numbers of states"),
+        ("sources", np.array([0, 1]), "ascend from 0 to the number of edges"),
+        ("first", np.array([0, 2, 1]), "first must ascend"),
+        ("first", np.array([0, 3]), "one entry for each column"),
+        ("classes", np.array([0, 2]), "classes must be numbers from 0"),
+        ("probabilities", np.array([0.5, 0.5]), "must have the same size"),
+        ("probabilities", np.array([0.5, 0.5, 1.0], dtype=np.float32), "incompatible function arguments"),
+        ("probabilities", np.ones(6)[::2], "incompatible function arguments"),
+    ],
+)
+def test_arrays_that_would_be_read_out_of_bounds_are_refused(name, value, error):
+    given = {"first": np.array([0, 1, 3]), "sources": np.array([0, 0, 1]), "probabilities": np.array([0.5, 0.5, 1.0])}
+    given |= {"classes": np.array([0, 0])}
+    assert _engine.refine(**given, tolerance=0.0)[0].tolist() == [0, 0]
+    with pytest.raises((ValueError, TypeError), match=error):
+        _engine.refine(**given | {name: value}, tolerance=0.0)
+
+
+def test_the_level_can_be_chosen():
+    def level(name):
+        code = "from diffbisim import _engine; print(_engine.level)"
+        command, environment = [sys.executable, "-c", code], os.environ | {"DIFFBISIM_ENGINE": name}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        return done.stdout.strip() or done.stderr.splitlines()[-1]
+
+    assert level("baseline") == "baseline"
+    assert level("") == _engine.level
+    assert "DIFFBISIM_ENGINE is 'v9'; use 'baseline' or 'v3'" in level("v9")
