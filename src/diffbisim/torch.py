@@ -347,7 +347,7 @@ def _keep(X: Any, Y: Any, initial_x: Any, initial: Any, cost: Any, rewards: Any,
     if isinstance(solver, tuple):
         kind, given = solver
         solver = kind(**{field.name: given[field.name] for field in fields(kind) if field.init})
-    settings = Settings.of(discount, solver, tol, warm, question)
+    settings = Settings(discount, solver, tol, warm, _bridge.question(question, discount))
     _kept.append(_Given(X, Y, initial_x, initial, cost, rewards, settings))
     return len(_kept) - 1
 
