@@ -12,11 +12,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from scikit_build_core import build as _build
 from scikit_build_core.build import build_sdist, get_requires_for_build_sdist  # noqa: F401
+
+with suppress(ImportError):  # metadata without a build, if the backend offers it
+    from scikit_build_core.build import (  # noqa: F401
+        prepare_metadata_for_build_editable,
+        prepare_metadata_for_build_wheel,
+    )
 
 TARGETS = {
     ("Linux", "x86_64"): "x86_64-linux-gnu.2.17",

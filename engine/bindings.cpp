@@ -4,7 +4,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include <string>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
+
+#include <algorithm>
 
 #include "refine.hpp"
 
@@ -70,13 +74,21 @@ nb::tuple refine(
     return nb::make_tuple(as_array(std::move(found.classes)), found.edges_visited);
 }
 
-/// The name of the best level of instructions that this processor supports.
-const char* best_level() {
+/// Whether processor and system support the instructions of x86-64-v3 (those beyond the baseline that compilers use).
+bool supports_v3() {
 #if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return "v3";
+    unsigned a, b, c, d, state, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+    const unsigned first = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C, second = bit_BMI | bit_AVX2 | bit_BMI2;
+    if ((c & first) != first) return false;
+    __asm__("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+    if ((state & 6) != 6) return false;  // the system does not save the long registers
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if ((b & second) != second) return false;
+    return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
+#else
+    return false;
 #endif
-    return "baseline";
 }
 
 }  // namespace
@@ -84,7 +96,7 @@ const char* best_level() {
 NB_MODULE(ENGINE_MODULE, m) {
     m.doc() = "The compiled engine; see engine/ in the sources.";
     m.attr("level") = ENGINE_LEVEL;
-    m.def("best_level", &best_level);
+    m.def("best_level", [] { return supports_v3() ? "v3" : "baseline"; });
     m.def(
         "refine", &refine, "first"_a.noconvert(), "sources"_a.noconvert(), "probabilities"_a.noconvert(),
         "classes"_a.noconvert(), "tolerance"_a
