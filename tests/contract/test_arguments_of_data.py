@@ -59,7 +59,7 @@ def cells(found):
 
 
 def interval(found):
-    return found.value, found.lower, found.upper, repr(found)
+    return found.value, found.lower, found.upper, getattr(found, "p_value", 0.0), repr(found)
 
 
 def powers(found):

@@ -104,7 +104,7 @@ def imitate(
         Ground cost. With "indicator" the expert's states are the learner's; with any other cost the expert may have its
         own state space.
     discount : float, default=0.95
-        Discount γ.
+        Discount γ. It is refused where it has no effect, that is with the average or total cost and with `weights`.
     criterion, horizon, weights, terminal
         Which distance to minimize, as in :func:`diffbisim.distance`. Other criteria than "discounted" need a known MDP
         and the update "natural" or "gradient".
@@ -150,7 +150,9 @@ def imitate(
     Returns
     -------
     ImitationResult
-        With ``policy``, ``distance`` (certified), ``history`` and ``reward``. For Box observations, a
+        With ``policy``, ``distance`` (certified), ``history`` and ``reward``. With the update "natural" and a table as
+        policy, no simple policy is closer to the expert (uniform, constant, most likely by an inverse model, its most
+        likely actions, and all deterministic ones if they are at most 64). For Box observations, a
         :class:`~diffbisim.imitate.control.ControlResult` with ``reset``, ``act``, ``walk`` and ``history``.
 
     Examples

@@ -47,7 +47,8 @@ class ImitationResult(HasStatus):
     distance : DistanceResult
         The certified distance between the expert and the learner.
     history : tuple of dict
-        One row per outer iteration: ``value``, ``lower``, ``upper``, ``level`` and ``step``.
+        One row per outer iteration: ``value``, ``lower``, ``upper``, ``level`` and ``step``. The distance of the result
+        is below all values if a simple policy was closer than every iterate (simple.py).
     mdp : MDP
         The MDP; for a sampled environment, the model estimated from all its transitions.
     outcome : Status
