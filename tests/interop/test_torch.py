@@ -299,14 +299,14 @@ def test_a_missing_extra_says_what_to_install_and_breaks_nothing_else():
     assert answers == "0.0 (5, 4) 2"
 
 
-@pytest.mark.parametrize("asked", [{"horizon": 3}, {"weights": [0.0, 0.0, 1.0]}])
+@pytest.mark.parametrize("asked", [{"horizon": 3, "discount": 0.9}, {"weights": [0.0, 0.0, 1.0]}])
 def test_finite_horizons_are_differentiated_too(asked):
     rng = np.random.default_rng(3)
     P, Q = (torch.tensor(rng.dirichlet(np.ones(n), size=n), requires_grad=True) for n in (3, 2))
     c = torch.tensor(rng.random((3, 2)), requires_grad=True)
 
     def value(P, Q, c):
-        return distance(P, Q, c, 0.9, initial=0, initial_x=0, **asked)
+        return distance(P, Q, c, initial=0, initial_x=0, **asked)
 
     assert torch.autograd.gradcheck(value, (P, Q, c))
 
