@@ -191,7 +191,7 @@ FILES = {
     })
     for kind, extra in {
         "csv": {}, "npz": {"unseen": NO_GAPS}, "prism": {}, "storm": {"rewards": ("goal", CHANGES)},
-        "log": {},
+        "log": {"unseen": NO_GAPS},  # every state is followed by the end, at least
     }.items()
 }  # fmt: skip
 MDP_FILES = {
