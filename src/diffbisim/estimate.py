@@ -587,7 +587,12 @@ def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, 
     ``cluster`` and ``strata`` are None or have one sequence per group.
     """
     observed = {name: one for name, one in data.items() if isinstance(one, Transitions)}
-    if strata is None and observed and all(one.strata is not None for one in observed.values()):
+    if strata is None and any(one.strata is not None for one in observed.values()):
+        for name, one in observed.items():
+            if one.strata is None:
+                raise InvalidArgument(
+                    f"{name} has no strata, and another group does; create all groups with strata=, or none of them"
+                )
         strata = [one.strata for one in observed.values()]
     if cluster is None:
         return data, strata

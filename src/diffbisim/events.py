@@ -569,7 +569,7 @@ def _check_constant(codes: Any, begins: Integers, what: str, name: Any) -> None:
     change = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     inside = np.setdiff1d(change, begins)
     if inside.size:
-        k = int(np.searchsorted(begins, inside[0], side="right"))
+        k = int(np.searchsorted(begins, inside[0], side="right")) - 1
         raise InvalidData(f"{what} ({name!r}) changes within sequence {k}; it must be the same in all of its rows")
 
 

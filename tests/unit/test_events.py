@@ -459,7 +459,7 @@ def test_clusters_and_strata_are_columns():
     assert data.strata.tolist() == [7, 8, 7]
     taken = data.take_clusters([1, 0, 0])
     assert (taken.n_episodes, taken.clusters.tolist(), taken.strata.tolist()) == (5, [0, 1, 1, 2, 2], [7, 7, 8, 7, 8])
-    with pytest.raises(InvalidData, match=r"strata \('age'\) changes within sequence 1"):
+    with pytest.raises(InvalidData, match=r"strata \('age'\) changes within sequence 0"):
         db.Transitions.from_frame(rows | {"age": [7, 8, 8, 8, 7]}, id="user", state="page", strata="age")
 
 
@@ -512,3 +512,14 @@ def test_steps_of_different_length_are_reported_however_few_they_are():
     )
     with pytest.warns(InputWarning, match=r"a step takes 2 in X and 4 in Y \(medians\)"):
         db.estimate(short, long, "indicator", permutations=19, replicates=20)
+
+
+def test_strata_of_one_group_only_are_refused():
+    table = {"t": [0, 1] * 8, "id": np.repeat(range(8), 2), "s": [0, 1] * 8, "site": [0] * 16}
+    options = {"id": "id", "time": "t", "state": "s"}
+    X, Y = db.Transitions.from_frame(table, **options, strata="site"), db.Transitions.from_frame(table, **options)
+    for call in (lambda: db.estimate(X, Y, "indicator"), lambda: db.compare({"X": X, "Y": Y}, "indicator")):
+        with pytest.raises(InvalidArgument, match="Y has no strata, and another group does; create all groups with"):
+            call()
+    with pytest.raises(InvalidData, match=r"cluster .'c'. changes within sequence 0"):
+        db.Transitions.from_frame({**table, "c": [0, 1, *[2] * 14]}, **options, cluster="c")
