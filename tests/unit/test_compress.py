@@ -11,9 +11,8 @@ from scipy.optimize import linprog
 
 import diffbisim as db
 from cases import each
-from diffbisim.compress import descent
+from diffbisim.compress import candidates, descent
 from diffbisim.compress.barycenter import barycenter
-from diffbisim.compress.candidates import simple_candidates
 from diffbisim.compress.descent import Barycenters
 from diffbisim.compress.starts import (
     Target,
@@ -241,9 +240,23 @@ def test_the_frozen_chain_has_the_best_rewards(seed):
     h = (1 - discount) * np.linalg.solve(np.eye(12) - discount * P, np.abs(np.subtract.outer(r, r)))
     best = min(float(X.initial @ h[:, some].min(axis=1)) for some in map(list, itertools.combinations(range(12), k)))
     target = Target(X, discount, rewards=r)
-    frozen = simple_candidates(target, target, k)[0]
+    frozen = candidates.simple_candidates(target, target, k)[0]
     Y = db.MarkovChain(frozen.transition, initial=frozen.initial, rewards=frozen.rewards)
     assert db.distance(X, Y, discount=discount).value == pytest.approx(best, abs=1e-7)
+
+
+def test_profiles_of_large_chains_are_sums_over_steps(monkeypatch):
+    """They end when a thousandth of the weight is left; values between 0 and 1 are off by no more than that."""
+    X = db.examples.random_sparse_chain(30, 3, 0)
+    target = Target(X, 0.9, rewards=X.rewards)
+    exact = 0.1 * np.linalg.solve(np.eye(30) - 0.9 * X.transition.toarray(), np.eye(30))
+    monkeypatch.setattr(candidates, "DIRECT", 10)
+    found = candidates.discounted(target, np.eye(30))
+    assert ((found <= exact + 1e-12) & (found >= exact - candidates.REST)).all()
+    numbers, profiles = candidates.reward_profiles(target)
+    assert profiles.shape == (30, numbers.size)
+    assert set(numbers) <= set(X.rewards)
+    assert db.compress(X, 3, 0.9, restarts=1, max_steps=2).distance.converged
 
 
 @each(seed=range(4))

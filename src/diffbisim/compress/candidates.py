@@ -30,7 +30,17 @@ import numpy as np
 
 from diffbisim.checks import Integers, dense
 from diffbisim.compress.kinetics import DIRECT, kinetic_model, metastable_sets
-from diffbisim.compress.starts import Model, Target, averaged, by_reward, centers, matched_to_costs, quantiles, spread
+from diffbisim.compress.starts import (
+    LOOSE,
+    Model,
+    Target,
+    averaged,
+    by_reward,
+    centers,
+    matched_to_costs,
+    quantiles,
+    spread,
+)
 from diffbisim.errors import DiffbisimError
 from diffbisim.problem import Array
 
@@ -89,8 +99,10 @@ def _in_order(labels: Integers) -> bool:
 def nearest_first(target: Target, models: list[Model], deadline: float = np.inf) -> list[Model]:
     """Return the nearest model, followed by the first one if that is not much farther.
 
-    Each is solved only until it is certainly farther than another one.
+    Each is solved only until it is certainly farther than another one. Chains of more than DIRECT states are compared
+    to a gap of LOOSE.
     """
+    tol = 0.0 if target.chain.n_states <= DIRECT else LOOSE
     uppers: list[float] = []
     for model in models:
         if uppers and time.monotonic() > deadline:
@@ -99,7 +111,7 @@ def nearest_first(target: Target, models: list[Model], deadline: float = np.inf)
         def stop(row: Mapping[str, float], least: float = min(uppers, default=np.inf)) -> bool:
             return row["lower"] >= least or time.monotonic() > deadline
 
-        uppers.append(target.solve(model, callback=stop).upper)
+        uppers.append(target.solve(model, callback=stop, tol=tol).upper)
     if not uppers:
         return []
     best = int(np.argmin(uppers))
