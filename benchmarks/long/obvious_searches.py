@@ -2,7 +2,7 @@
 
     python benchmarks/long/obvious_searches.py      104 + 30 + 24 MDPs, 100 + 100 imitations, 104 + 20 chains
     python benchmarks/long/obvious_searches.py --small 20 --large 5 --beyond 0 --imitations 20 --others 0 --seed 7
-    python benchmarks/long/obvious_searches.py --only compress --before ../before/src
+    python benchmarks/long/obvious_searches.py --only compress --states 30 --before ../before/src
 
 1. ``abstract`` on small MDPs: brute force over all partitions (tests/oracles/abstraction.py). Half of the problems have
    more actions than classes, so that states with the same best action are too many for a class each.
@@ -208,11 +208,11 @@ def kernel(kind: str, rng: Any, n: int) -> tuple[Any, Any]:
     return W, r
 
 
-def chain(seed: int, case: int) -> tuple[Any, int, float]:
-    """Return a chain, the number of small states and the discount of a case."""
+def chain(seed: int, case: int, most: int = 72) -> tuple[Any, int, float]:
+    """Return a chain of at most so many states, the number of small states and the discount of a case."""
     rng = np.random.default_rng([45, seed, case])
     kind, n, k = CHAINS[case % 8], int(rng.integers(12, 49)), int(rng.integers(2, 9))
-    n = 24 + n if case % 24 < 8 else n // 12 * 12
+    n = min(24 + n if case % 24 < 8 else n // 12 * 12, most)
     P, r = kernel(kind, rng, n)
     start = np.full(n, 1 / n) if case % 3 else rng.dirichlet(np.full(n, 0.2))
     P = P / P.sum(axis=1, keepdims=True)
@@ -293,15 +293,15 @@ def work() -> None:
     warnings.simplefilter("ignore")
     db.compress(db.examples.random_chain(6, 0), 2, restarts=2)
     for line in sys.stdin:
-        seed, case, model = line.split()
-        X, k, γ = chain(int(seed), int(case))
+        seed, case, most, model = line.split()
+        X, k, γ = chain(int(seed), int(case), int(most))
         began = time.process_time()
         found = db.compress(X, k, γ, model=model, executor=Inline())
         spent = time.process_time() - began
         print(spent, found.distance.value, after_steps(X, found, γ) if model == "nearest" else 0.0, flush=True)
 
 
-def compression(seed: int, count: int, before: str | None) -> None:
+def compression(seed: int, count: int, most: int, before: str | None) -> None:
     versions = [None] if before is None else [None, before]
     workers = [
         Popen([sys.executable, __file__, "--only", "work"], stdin=PIPE, stdout=PIPE, text=True,
@@ -310,12 +310,12 @@ def compression(seed: int, count: int, before: str | None) -> None:
     ]  # fmt: skip
     rows: dict[str, list[Any]] = {"nearest": [], "aggregate": []}
     for case in range(count):
-        X, k, γ = chain(seed, case)
+        X, k, γ = chain(seed, case, most)
         bests = dict(zip(("aggregate", "nearest"), simple_chains(X, k, γ), strict=True))
         for model, found in rows.items():
             answers = []
             for worker in workers:
-                print(seed, case, model, file=worker.stdin, flush=True)
+                print(seed, case, most, model, file=worker.stdin, flush=True)
                 answers.append([float(number) for number in worker.stdout.readline().split()])  # type: ignore[union-attr]
             found.append([*answers[0], *answers[-1], bests[model]])
             said = " ".join(f"{x:.5g}" for x in found[-1])
@@ -379,7 +379,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     counts = {
         "seed": 0, "small": 104, "large": 30, "beyond": 24, "imitations": 100, "others": 100, "compressions": 104,
-        "tiny": 20,
+        "states": 72, "tiny": 20,
     }  # fmt: skip
     for name, default in counts.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -403,7 +403,7 @@ def main() -> None:
                 report(f"{name}, above simple policies", [row[0] for row in rows], sum(row[2] for row in rows))
                 report(f"{name}, above steps along the gradient", [row[1] for row in rows], 0.0)
     if args.compressions and args.only in (None, "compress"):
-        compression(args.seed, args.compressions, args.before)
+        compression(args.seed, args.compressions, args.states, args.before)
     if args.tiny and args.only in (None, "compress"):
         tiny(args.seed, args.tiny)
 

@@ -88,7 +88,7 @@ SEARCH = {  # of compress, in every mode that searches
     "lag": changes(3),
     "rewards": changes([0.0, 9.0]),
     "cost": changes(rng.random((6, 2))),
-    "rng": changes(5, restarts=2),
+    "rng": changes(5, restarts=6),
     "restarts": changes(1),
     "starts": changes([SMALL], restarts=1),
     "tol": changes(0.3),

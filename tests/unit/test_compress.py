@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 import diffbisim as db
 from cases import each
-from diffbisim.compress import descent
+from diffbisim.compress import candidates, descent
 from diffbisim.compress.barycenter import barycenter
 from diffbisim.compress.descent import Barycenters
 from diffbisim.compress.starts import (
@@ -226,6 +226,73 @@ def test_without_rewards_it_says_what_to_do():
         db.compress(db.MarkovChain(np.eye(2)), 1)
     with pytest.raises(InvalidArgument, match="target is a str"):
         db.compress("chain.npz", 1)
+
+
+# --- no search is worse than the obvious ----------------------------------------------------------------------
+
+
+@each(seed=range(6))
+def test_the_frozen_chain_has_the_best_rewards(seed):
+    """Brute force over all sets of rewards, in closed form; the library's distance of the chain is the same."""
+    rng, k, discount = np.random.default_rng([28, seed]), 2 + seed % 3, (0.5, 0.95)[seed % 2]
+    X = db.examples.random_sparse_chain(12, 3, seed).with_initial(rng.dirichlet(np.full(12, 0.3)))
+    P, r = X.transition.toarray(), X.rewards
+    h = (1 - discount) * np.linalg.solve(np.eye(12) - discount * P, np.abs(np.subtract.outer(r, r)))
+    best = min(float(X.initial @ h[:, some].min(axis=1)) for some in map(list, itertools.combinations(range(12), k)))
+    target = Target(X, discount, rewards=r)
+    frozen = candidates.simple_candidates(target, target, k)[0]
+    Y = db.MarkovChain(frozen.transition, initial=frozen.initial, rewards=frozen.rewards)
+    assert db.distance(X, Y, discount=discount).value == pytest.approx(best, abs=1e-7)
+
+
+def test_profiles_of_large_chains_are_sums_over_steps(monkeypatch):
+    """They end when a thousandth of the weight is left; values between 0 and 1 are off by no more than that."""
+    X = db.examples.random_sparse_chain(30, 3, 0)
+    target = Target(X, 0.9, rewards=X.rewards)
+    exact = 0.1 * np.linalg.solve(np.eye(30) - 0.9 * X.transition.toarray(), np.eye(30))
+    monkeypatch.setattr(candidates, "DIRECT", 10)
+    found = candidates.discounted(target, np.eye(30))
+    assert ((found <= exact + 1e-12) & (found >= exact - candidates.REST)).all()
+    numbers, profiles = candidates.reward_profiles(target)
+    assert profiles.shape == (30, numbers.size)
+    assert set(numbers) <= set(X.rewards)
+    assert db.compress(X, 3, 0.9, restarts=1, max_steps=2).distance.converged
+
+
+@each(seed=range(4))
+@pytest.mark.filterwarnings("ignore:The s")
+def test_given_costs_and_rewards_are_no_farther_than_the_frozen_chain(seed):
+    """With fixed appearances the frozen chain sends every state to the least discounted cost."""
+    X, rng = db.examples.random_chain(9, seed), np.random.default_rng(seed)
+    sticky = db.MarkovChain(0.97 * np.eye(9) + 0.03 * X.transition, initial=X.initial, rewards=X.rewards)
+    cost = rng.random((9, 3))
+    for given in ({"cost": cost}, {"rewards": [0.2, 0.5, 0.8]}, {"cost": lambda x, y, cost=cost: cost}):
+        c = np.abs(np.subtract.outer(X.rewards, given["rewards"])) if "rewards" in given else cost
+        profiles = 0.1 * np.linalg.solve(np.eye(9) - 0.9 * sticky.transition, c)
+        found = db.compress(sticky, 3, 0.9, restarts=1, max_steps=0, **given)
+        assert found.distance.value <= sticky.initial @ profiles.min(axis=1) + 1e-7
+
+
+@each(seed=range(6))
+@pytest.mark.filterwarnings("ignore:The s")
+def test_the_best_aggregate_of_a_small_chain(seed):
+    """Oracle: all partitions of six states into at most two classes."""
+    X = db.examples.random_chain(6, 40 + seed)
+    found = db.compress(X, 2, 0.9, model="aggregate", restarts=2)
+    every = [np.array([0, *rest]) for rest in itertools.product((0, 1), repeat=5) if any(rest)]
+    best = min(db.aggregate(X, labels, discount=0.9).distance.value for labels in every)
+    assert found.distance.value <= 1.001 * best + 1e-8
+
+
+def test_a_kinetic_model_out_of_the_range_of_numbers_is_refused():
+    P = np.eye(4)
+    for x, leave in enumerate((1e-318, 1e-2, 1e-160, 1e-1)):
+        P[x, (x + 1) % 4] = leave
+        P[x, x] -= leave
+    X = db.MarkovChain(P, rewards=np.arange(4.0))
+    with pytest.raises(db.InvalidChain, match="floating-point numbers"):
+        db.compress(X, 2, model="kinetic")
+    assert db.compress(X, 2, restarts=1).distance.converged
 
 
 # --- the parts -----------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ So the best k rewards form a shortest path, found by dynamic programming. For a 
 nothing to choose.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,17 @@ import numpy as np
 
 from diffbisim.checks import Integers, dense
 from diffbisim.compress.kinetics import DIRECT, kinetic_model, metastable_sets
-from diffbisim.compress.starts import Model, Target, averaged, by_reward, centers, matched_to_costs, quantiles, spread
+from diffbisim.compress.starts import (
+    LOOSE,
+    Model,
+    Target,
+    averaged,
+    by_reward,
+    centers,
+    matched_to_costs,
+    quantiles,
+    spread,
+)
 from diffbisim.errors import DiffbisimError
 from diffbisim.problem import Array
 
@@ -41,6 +52,9 @@ REST = 1e-3
 
 #: Up to this number of states, metastable sets are among the candidates.
 SLOW = 1_000
+
+#: All partitions are compared if there are at most this many ways to name the classes of all but one state.
+FEW = 512
 
 #: The frozen chain is one of the starts if its distance is at most this multiple of that of the nearest candidate.
 NOT_MUCH_FARTHER = 1.5
@@ -64,19 +78,31 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
 
 
 def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[Model]:
-    """Return the aggregates only."""
+    """Return the aggregates only; if there are few partitions, those of all of them."""
     if _operations(target) > seconds * PER_SECOND:
         return []
+    n = target.chain.n_states
+    if k ** (n - 1) <= FEW:
+        every = (np.array([0, *rest]) for rest in itertools.product(range(k), repeat=n - 1))
+        unlike = [labels for labels in every if _in_order(labels)]
+        return [averaged(target, matched_to_costs(target, labels, k), k) for labels in unlike]
     _, profiles = reward_profiles(target)
     chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
     return list(_aggregates(target, k, np.asarray(profiles[:, chosen].argmin(axis=1))))
 
 
+def _in_order(labels: Integers) -> bool:
+    """Return whether the classes are numbered in the order of their first states; others are the same partition."""
+    return bool(np.all(labels[1:] <= np.maximum.accumulate(labels)[:-1] + 1))
+
+
 def nearest_first(target: Target, models: list[Model], deadline: float = np.inf) -> list[Model]:
     """Return the nearest model, followed by the first one if that is not much farther.
 
-    Each is solved only until it is certainly farther than another one.
+    Each is solved only until it is certainly farther than another one. Chains of more than DIRECT states are compared
+    to a gap of LOOSE.
     """
+    tol = 0.0 if target.chain.n_states <= DIRECT else LOOSE
     uppers: list[float] = []
     for model in models:
         if uppers and time.monotonic() > deadline:
@@ -85,7 +111,7 @@ def nearest_first(target: Target, models: list[Model], deadline: float = np.inf)
         def stop(row: Mapping[str, float], least: float = min(uppers, default=np.inf)) -> bool:
             return row["lower"] >= least or time.monotonic() > deadline
 
-        uppers.append(target.solve(model, callback=stop).upper)
+        uppers.append(target.solve(model, callback=stop, tol=tol).upper)
     if not uppers:
         return []
     best = int(np.argmin(uppers))

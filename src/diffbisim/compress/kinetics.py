@@ -245,25 +245,36 @@ def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
         )
     A, s, one = np.eye(k)[labels], np.sqrt(law), np.eye(k)
     whole = one + np.outer(s, s)
+    residual = 0.0
     try:
         S = (A.T @ (π[:, None] * _fundamental(chain, π, A))) / np.outer(s, s)  # D_c^{1/2} Z_c D_c^{-1/2}
         G = whole - np.linalg.inv(S)  # D_c^{-1/2} F D_c^{-1/2}
-    except np.linalg.LinAlgError:
-        raise InvalidChain(
-            "the classes are left so rarely that their fundamental matrix is singular in floating-point numbers (the "
-            f'least transition probability is {_least(chain):.1e}); take a longer lag, or method="mean"'
-        ) from None
-    residual = 0.0
-    if G.min() < 0:
-        half = scipy.linalg.sqrtm(S).real
-        R = half @ scipy.linalg.sqrtm(half).real  # S^¾
-        binding = BINDING * np.abs(S).max() ** 1.5
-        rows = np.vstack([np.kron(R, R.T), binding * np.kron(one, s), binding * np.kron(s, one)])
-        wanted = np.concatenate([(R @ whole @ R - half).ravel(), binding * s, binding * s])
-        G = nnls(rows, wanted, maxiter=100 * k * k)[0].reshape(k, k)
-        residual = float(np.linalg.norm(R @ (whole - G) @ R - half) / np.linalg.norm(half))
+        if not np.isfinite(G).all():
+            raise _out_of_range(chain)
+        if G.min() < 0:
+            half = scipy.linalg.sqrtm(S).real
+            R = half @ scipy.linalg.sqrtm(half).real  # S^¾
+            binding = BINDING * np.abs(S).max() ** 1.5
+            rows = np.vstack([np.kron(R, R.T), binding * np.kron(one, s), binding * np.kron(s, one)])
+            wanted = np.concatenate([(R @ whole @ R - half).ravel(), binding * s, binding * s])
+            if not (np.isfinite(rows).all() and np.isfinite(wanted).all()):
+                raise _out_of_range(chain)
+            G = nnls(rows, wanted, maxiter=100 * k * k)[0].reshape(k, k)
+            residual = float(np.linalg.norm(R @ (whole - G) @ R - half) / np.linalg.norm(half))
+    except (np.linalg.LinAlgError, RuntimeError):  # singular, or no convergence of the fit
+        raise _out_of_range(chain) from None
     P = np.maximum(G, 0.0) * s / s[:, None]
+    if not P.sum(axis=1).min() > 0:
+        raise _out_of_range(chain)
     return KineticModel(P / P.sum(axis=1, keepdims=True), law, residual)
+
+
+def _out_of_range(chain: MarkovChain) -> InvalidChain:
+    """Return the error for classes whose rates cannot be computed."""
+    return InvalidChain(
+        "the classes are left so rarely that their rates cannot be computed with floating-point numbers (the least "
+        f'transition probability is {_least(chain):.1e}); take a longer lag, or method="mean" (model="aggregate")'
+    )
 
 
 def _fundamental(chain: MarkovChain, π: Array, A: Array) -> Array:
