@@ -219,8 +219,8 @@ def compare_with_candidates(seed: int, count: int, before: str | None) -> None:
             if above(own, least[case], 1e-3, scale):
                 bad[given.kind].append(case)
             size = float(np.abs(slope).max())
-            lengths = (1e-4, 1e-3, 1e-2, 1e-1, 1.0) if size > 0 else ()
-            gained = [value(given, theta - length / size * slope) for length in lengths]
+            lengths = (1e-4, 1e-3, 1e-2, 1e-1, 1.0) if size > 1e-100 else ()
+            gained = [value(given, theta - length * (slope / size)) for length in lengths]
             if gained and outcome in ("SETTLED", "REACHED") and above(own, min(gained), 1e-3, scale):
                 moving[given.kind].append(case)
         report(f"{name}, more than .1 % above a candidate", rows, bad)
