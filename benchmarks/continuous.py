@@ -193,12 +193,12 @@ def ornstein_uhlenbeck(parameters: np.ndarray, rng: np.random.Generator) -> np.n
     return db.LinearGaussian(np.exp(-0.2 * parameters[0]), 0.4, start=1.0).sample(80, 20, rng)
 
 
-def pendulum(parameters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Simulate angle and velocity of a pendulum with friction and noise, in steps of 0.2, from random angles."""
-    states = [np.stack([rng.uniform(-2, 2, 80), np.zeros(80)], axis=1)]
+def pendulum(parameters: np.ndarray, rng: np.random.Generator, starts: np.ndarray | None = None) -> np.ndarray:
+    """Simulate angle and velocity of a pendulum with friction and noise, from random angles by default."""
+    states = [np.stack([rng.uniform(-2, 2, 80), np.zeros(80)], axis=1) if starts is None else starts]
     for _ in range(20):
         angle, speed = states[-1].T
-        speed = speed + 0.2 * (-np.sin(angle) - parameters[0] * speed) + 0.1 * rng.standard_normal(80)
+        speed = speed + 0.2 * (-np.sin(angle) - parameters[0] * speed) + 0.1 * rng.standard_normal(len(angle))
         states.append(np.stack([angle + 0.2 * speed, speed], axis=1))
     return np.stack(states, axis=1)
 

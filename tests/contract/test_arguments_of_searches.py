@@ -82,6 +82,41 @@ def metric(found):
     return (found.values,)
 
 
+def torch_of():
+    import torch as module
+
+    return module
+
+
+@functools.wraps(db.fit)
+def fresh_fit(**given):
+    """Fit a new module, because a fit trains its module in place."""
+    kernels = db.kernels
+    made = {
+        "logits": lambda: kernels.Softmax(6),
+        "small": lambda: kernels.Softmax(3),
+    }
+    return db.fit(**given | {"kernel": made[given["kernel"]]()})
+
+
+def fitted(found):
+    return (*found.parameters.values(), found.value, len(found.history), *found.work.values())
+
+
+def walk(parameters, noise, starts):
+    """x' = a x + noise, from given first states."""
+    paths = [starts]
+    for _ in range(12):
+        paths.append(parameters[0] * paths[-1] + 0.4 * noise.standard_normal(starts.shape))
+    return np.stack(paths, axis=1)
+
+
+def simulated(found):
+    return found.parameters, found.lower, found.upper, found.distance.value
+
+
+GAPS = db.Transitions.from_pairs([0, 0, 1, 1], [1, 2, 0, 2], states=3)  # state 2 was never left
+PATHS = list(walk([0.7], np.random.default_rng(0), np.random.default_rng(1).normal(size=(24, 1))))
 SEARCH = {  # of compress, in every mode that searches
     "n_states": changes(3),
     "discount": changes(0.5),
@@ -369,6 +404,51 @@ MODES = {
         {"mdp": MODEL, "policy_x": MIXED},
         table,
         SIMILAR,
+    ),
+}
+MODES |= {
+    "fit": (
+        fresh_fit,
+        {"target": CHAIN, "kernel": "logits", "steps": 8},
+        fitted,
+        {
+            "cost": changes("indicator"),
+            "discount": changes(0.5),
+            "initial": changes(3),
+            "rewards": changes(rng.random(6)),
+            "solver": changes("sinkhorn-policy", tol=0.01),
+            "tol": changes(0.3),
+            "attainable": changes(True, kernel="small", rewards=np.arange(3.0), steps=60),
+            "optimizer": changes(lambda p: torch_of().optim.SGD(p, 0.1)),
+            "scheduler": refused(print),
+            "loop": changes("single"),
+            "warm": changes(False),
+            "inner_gap": changes(0.0),
+            "restarts": changes(0, kernel="small", rewards=np.arange(3.0), steps=60),
+            "unseen": changes("uniform", target=GAPS, usual="self-loop", rewards=np.arange(3.0), kernel="small"),
+            "criterion": changes("average"),
+            "horizon": changes(4),
+            "weights": changes([1.0, 0.5]),
+            "callback": honored(lambda path: Log(), len),
+            "progress": honored(lambda path: Log(), len),
+            "checkpoint": honored(lambda path: path / "fit.npz", lambda file: file.exists()),
+            "every": unused(3),  # only how often a file is written
+        },
+    ),
+    "fit_simulator": (
+        db.fit_simulator,
+        {"target": PATHS, "simulate": walk, "start": [0.5], "splits": 2, "n_states": 8, "tol": 0.02},
+        simulated,
+        {
+            "step": refused(lambda x, parameters, noise: x),
+            "cost": changes("euclidean"),
+            "discount": changes(0.5),
+            "bounds": changes([(0.4, 0.6)]),
+            "confidence": changes(0.5),
+            "time_limit": changes(0.0),
+            "progress": honored(lambda path: Log(), len),
+            "rng": changes(1),
+        },
     ),
 }
 

@@ -88,6 +88,71 @@ def test_compression_is_stationary_along_its_own_gradient():
 # --- searches: fit and fit_simulator --------------------------------------------------------------------------------
 
 
+def test_a_fit_leaves_the_saturated_softmax():
+    """A mixture of three kernels, started where one has nearly all of the weight; at its own weights it is at zero."""
+    for seed in range(3):
+        rng = np.random.default_rng([28, seed])
+        kernels, initial, rewards = rng.dirichlet(np.ones(3), (3, 3)), rng.dirichlet(np.ones(3)), rng.random(3)
+        target = db.MarkovChain(np.einsum("k,kij", [0.2, 0.3, 0.5], kernels), initial=initial, rewards=rewards)
+        for start in ([-0.54, 5.3, 0.0], [0.85, 8.6, 0.0]):
+            found = db.fit(target, db.kernels.Mixture(kernels, logits=start), discount=0.9)
+            assert found.value <= 1e-6
+
+
+def test_a_fit_is_not_worse_than_maximum_likelihood():
+    """Saturated logits of a target that the model reaches: the likelihood is best at the target's own rows."""
+    target = db.examples.random_chain(4, 3)
+    found = db.fit(target, db.kernels.Softmax(4, logits=8 * np.random.default_rng(0).normal(size=(4, 4))))
+    assert found.value <= 1e-6
+
+
+def _masses(states, parameters, noise):
+    """Four masses on springs, k and friction c: positions and velocities."""
+    q, v = states[:, :4], states[:, 4:]
+    push = -2 * parameters[0] * q
+    push[:, 1:] += parameters[0] * q[:, :-1]
+    push[:, :-1] += parameters[0] * q[:, 1:]
+    return np.hstack([q + 0.1 * v, v + 0.1 * (push - parameters[1] * v)]) + 0.02 * noise
+
+
+def test_cells_wider_than_a_step_do_not_return_the_start():
+    """In eight dimensions every cell is wider than ten steps: whatever the masses do, they stay in their cell."""
+    first = np.random.default_rng(0).normal(size=(20, 8))
+
+    def simulate(parameters, rng, starts=first):
+        states = [starts]
+        for _ in range(15):
+            states.append(_masses(states[-1], parameters, rng.standard_normal(starts.shape)))
+        return np.stack(states, axis=1)
+
+    paths = list(simulate((1.0, 0.3), np.random.default_rng(1)))
+    with pytest.raises(InvalidData, match=r"wider than a step.*radius of .*give more cells \(n_states=\)"):
+        db.fit_simulator(paths, simulate, [0.6, 0.6], splits=2, tol=0.05)
+
+
+def test_a_parameter_without_an_effect_has_no_interval():
+    """The second parameter does nothing."""
+    data = db.LinearGaussian(0.6, 0.4, start=1.0).sample(30, 10, 1)
+
+    def law(parameters, rng):
+        return db.LinearGaussian(parameters[0], 0.4, start=1.0)
+
+    with pytest.raises(InvalidData, match=r"flat in parameter 1: .*cells have a radius of .*n_states="):
+        db.fit_simulator(data, law, [0.5, 0.5], splits=2, tol=0.02)
+
+
+def test_simulated_trajectories_begin_at_the_recorded_states():
+    """Deterministic relaxation x' = a x: with other first states, another a would be the nearest."""
+    starts = np.random.default_rng(0).uniform(0.5, 2.0, (30, 1))
+    paths = [start * 0.8 ** np.arange(9)[:, None] for start in starts]
+
+    def elsewhere(parameters, rng):
+        return rng.uniform(-2.0, 2.0, (30, 1))[:, None] * parameters[0] ** np.arange(9)[None, :, None]
+
+    with pytest.raises(InvalidData, match=r"not a recorded first state; .*simulate\(parameters, rng, starts\)"):
+        db.fit_simulator(paths, elsewhere, 0.6, splits=2, n_states=30)
+
+
 # --- searches: abstract and imitate ---------------------------------------------------------------------------------
 
 

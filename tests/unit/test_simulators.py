@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, InvalidData
 
 
 def ornstein_uhlenbeck(parameters, rng, n=60):
@@ -58,3 +58,117 @@ def test_bad_arguments_are_named():
         db.fit_simulator(ornstein_uhlenbeck([1.0], 0), ornstein_uhlenbeck, np.nan)
     with pytest.raises(InvalidArgument, match="the process has 2 dimensions and target 1"):
         db.fit_simulator(ornstein_uhlenbeck([1.0], 0), db.LinearGaussian(np.eye(2), 1.0))
+
+
+def van_der_pol(states, parameters, noise):
+    """Position and speed after 0.2, with noise in the speed."""
+    place, speed = states.T
+    push = parameters[0] * (1 - place**2) * speed - place
+    return np.stack([place + 0.2 * speed, speed + 0.2 * push + 0.1 * noise[:, 1]], axis=1)
+
+
+def walks(step, parameters, rng, starts, n_steps=12):
+    """Simulate a one-step function."""
+    states = [starts]
+    for _ in range(n_steps):
+        states.append(step(states[-1], parameters, rng.standard_normal(starts.shape)))
+    return np.stack(states, axis=1)
+
+
+STARTS = np.random.default_rng(2).uniform(-2, 2, size=(40, 2))
+OSCILLATIONS = list(walks(van_der_pol, [1.0], np.random.default_rng(3), STARTS))
+QUICK = {"splits": 2, "n_states": 40, "tol": 0.02}
+
+
+def test_the_damping_of_an_oscillator_is_found_from_the_recorded_states():
+    found = db.fit_simulator(OSCILLATIONS, start=0.6, step=van_der_pol, **QUICK)
+    assert abs(found.parameters[0] - 1.0) < 0.05
+    assert found.outcome is db.results.Status.SETTLED
+
+
+def test_a_step_is_simulated_like_a_simulator_with_the_same_draws():
+    def simulate(parameters, rng, starts):
+        return walks(van_der_pol, parameters, rng, starts)
+
+    one, other = (
+        db.fit_simulator(OSCILLATIONS, start=0.6, **how, **QUICK)
+        for how in ({"step": van_der_pol}, {"simulate": simulate})
+    )
+    assert one.parameters == other.parameters
+    assert (one.lower, one.upper, one.distance.value) == (other.lower, other.upper, other.distance.value)
+    with pytest.raises(InvalidArgument, match="both is given"):
+        db.fit_simulator(OSCILLATIONS, simulate, 0.6, step=van_der_pol)
+
+
+def test_a_step_is_simulated_over_the_recorded_lengths():
+    seen = []
+
+    def step(states, parameters, noise):
+        seen.append(len(states))
+        return van_der_pol(states, parameters, noise)
+
+    cut = [path[: 6 + k % 5] for k, path in enumerate(OSCILLATIONS)]
+    found = db.fit_simulator(cut, start=0.6, step=step, time_limit=0, **QUICK)
+    assert found.evaluations == 1
+    assert seen == [40] * 9 * 2  # ten states; once for the distance, once for the type of the result
+    with pytest.raises(InvalidData, match=r"step\(…\) returned an array of shape \(40,\)"):
+        db.fit_simulator(cut, start=0.6, step=lambda states, parameters, noise: states[:, 0], **QUICK)
+
+
+def test_bounds_are_respected():
+    """The best parameter is 1: with bounds below it, the upper one is best; no simulation leaves them."""
+    tried = []
+
+    def step(states, parameters, noise):
+        tried.append(parameters[0])
+        return van_der_pol(states, parameters, noise)
+
+    found = db.fit_simulator(OSCILLATIONS, start=0.6, step=step, bounds=[(0.5, 0.7)], **QUICK)
+    assert found.parameters[0] == pytest.approx(0.7, abs=0.02 * 0.6)
+    assert 0.5 <= min(tried) <= max(tried) <= 0.7
+    assert 0.5 <= found.lower[0] <= found.upper[0] <= 0.7
+    for bounds, message in (
+        ([(0.7, 0.5)], "low < high"), ([(0, 1), (0, 1)], "give 1 pairs"), (3, "give 1 pairs"),
+        ([(1, 2)], r"start\[0\] is 0.6, outside its bounds 1 to 2"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=message):
+            db.fit_simulator(OSCILLATIONS, start=0.6, step=van_der_pol, bounds=bounds, **QUICK)
+
+
+def test_a_time_limit_ends_with_the_best_so_far_and_says_so():
+    found = db.fit_simulator(OSCILLATIONS, start=0.6, step=van_der_pol, time_limit=0, **QUICK)
+    assert found.evaluations == 1
+    assert found.parameters == [0.6]
+    assert (found.lower[0], found.upper[0]) == (-np.inf, np.inf)
+    assert "time_limit" in found.status
+    assert not found.converged
+
+
+def test_progress_counts_fits():
+    seen = []
+    db.fit_simulator(
+        OSCILLATIONS, start=0.9, step=van_der_pol, progress=lambda done, total: seen.append((done, total)), **QUICK
+    )
+    assert seen == [(k, 5) for k in range(1, 6)]
+
+
+def test_automatic_cells_are_no_wider_than_a_step():
+    """Shorter steps need more cells."""
+
+    def slow(states, parameters, noise):
+        return states + 0.7 * (van_der_pol(states, parameters, 0 * noise) - states) + 0.02 * noise
+
+    paths = list(walks(slow, [1.0], np.random.default_rng(4), STARTS))
+    found = db.fit_simulator(paths, start=0.8, step=slow, time_limit=0)
+    data = np.concatenate(paths)
+    radius = np.sqrt((((data - found.cells.centers[found.cells.encode(data)]) / found.cells.scale) ** 2).sum(1).mean())
+    length = np.sqrt((((np.diff(paths, axis=1)) / found.cells.scale) ** 2).sum(-1).mean())
+    assert radius <= 1.05 * length
+    assert found.cells.n_states > db.quantize(paths).n_states
+    with pytest.raises(InvalidData, match="wider than a step"):
+        db.fit_simulator(paths, start=0.8, step=slow, n_states=db.quantize(paths).n_states)
+
+
+def test_numbers_that_are_not_finite_name_the_parameters():
+    with pytest.raises(InvalidData, match=r"the parameters were \[0.6\], which bounds= can exclude"):
+        db.fit_simulator(OSCILLATIONS, start=0.6, step=lambda states, parameters, noise: states / 0, **QUICK)

@@ -54,6 +54,9 @@ EVALUATIONS = 200
 #: With n_states="auto", the radius of a cell is made smaller than a step by this factor.
 FINER = 1.25
 
+#: ... but with no fewer steps per cell than this: cells around single points are small, whatever a step is.
+PER_CELL = 10
+
 #: Simulated trajectories begin at a recorded first state up to rounding: this fraction of the range of the data.
 ROUNDING = 1e-6
 
@@ -142,8 +145,8 @@ def fit_simulator(
     cost, discount
         As in :func:`diffbisim.estimate`.
     n_states : int or "auto", default="auto"
-        Number of cells, as in :func:`diffbisim.quantize`; "auto" gives more, up to 200, if cells would be wider than a
-        step.
+        Number of cells, as in :func:`diffbisim.quantize`; "auto" gives more, up to 200 and a tenth of the
+        number of steps, if cells would be wider than a step.
     bounds : sequence of p pairs (low, high), default=None
         Bounds of the parameters; None or an infinite number for an open end. Intervals are cut off there.
     tol : float, default=1e-3
@@ -348,10 +351,15 @@ def _cells(paths: Any, data: Steps, n_states: Any, seed: int) -> Cells:
     sizes = _Sizes.of(cells, data)
     needed = cells.n_states * (FINER * sizes.radius / max(sizes.step, 1e-300)) ** cells.dimension
     if not sizes.radius <= sizes.step and isinstance(n_states, str):
-        cells = quantize(paths, n_states=int(min(MOST_CELLS, np.ceil(needed))), rng=seed)
+        most = max(cells.n_states, min(MOST_CELLS, len(data.now) // PER_CELL))
+        cells = quantize(paths, n_states=int(min(most, np.ceil(needed))), rng=seed)
         sizes = _Sizes.of(cells, data)
     if not sizes.radius <= sizes.step:
-        about = f"about {needed:.2g} cells are needed" if needed < len(data.now) else "there are too few data for that"
+        about = (
+            f"about {needed:.2g} cells are needed"
+            if needed * PER_CELL < len(data.now)
+            else "there are too few data for that"
+        )
         raise InvalidData(
             f"the cells of target are wider than a step, so they hide its dynamics: {sizes} ({cells.n_states} cells in "
             f"{cells.dimension} dimensions; {about}); {REMEDY}"

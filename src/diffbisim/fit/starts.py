@@ -57,7 +57,7 @@ def obvious_starts(model: Model, target: MarkovChain) -> list[tuple[str, Vector]
                 found += [] if start is None else [(name, start)]
         found.append(("zero", zero))
         found += [("spread", start) for start in _spread(given)]
-        return [(name, start) for name, start in found if _works(model, start)]
+        return [(name, start) for name, start in found if is_defined(model, start)]
     finally:
         model.put(given)
 
@@ -118,15 +118,16 @@ def _spread(given: Vector) -> list[Vector]:
     return [_shaped(point, given) for point in points]
 
 
-def _works(model: Model, start: Vector) -> bool:
-    """Return whether the module returns finite numbers at these parameters."""
+def is_defined(model: Model, parameters: Vector) -> bool:
+    """Return whether the module returns finite numbers, and no negative probabilities; puts the parameters into it."""
     try:
-        model.put(start)
+        model.put(parameters)
         with torch.no_grad():
             made = model()
     except (ArithmeticError, RuntimeError, ValueError):
         return False
-    return all(bool(torch.isfinite(part).all()) for part in (made.entries, *made[2:]) if isinstance(part, torch.Tensor))
+    parts = [part for part in (made.entries, *made[2:]) if isinstance(part, torch.Tensor)]
+    return all(bool(torch.isfinite(part).all()) for part in parts) and not bool((made.entries < 0).any())
 
 
 def _flat(vector: Any) -> Array:

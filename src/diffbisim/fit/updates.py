@@ -26,7 +26,7 @@ import torch
 
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.objectives import Evaluation, Model, ModelObjective
-from diffbisim.fit.starts import obvious_starts
+from diffbisim.fit.starts import is_defined, obvious_starts
 from diffbisim.optimize.checkpoint import Resumable, stored
 from diffbisim.optimize.steps import Annealed, StepRule, least_distance
 
@@ -159,7 +159,10 @@ class Descent:
             elif u.size > (cap := float(getattr(rule, "cap", u.size))):
                 u = Direction([cap / u.size * x for x in u.vector], 0.0, cap)
             self.plain, self.at = False, [p + x for p, x in zip(here, u.vector, strict=True)]
-        model.put(self.at)
+        if not is_defined(model, self.at):
+            self.plain, self.at = False, self.best
+            rule.retreats(at.value, 0.0)
+            model.put(self.best)
         return length
 
 
@@ -169,6 +172,8 @@ class RuleSteps(Resumable):
     A step is the shortest one in the natural metric that brings the last few linear models down to the level of the
     rule, or, with a single one, natural; it is a plain gradient step for models without second derivatives. When the
     rule fails and raises its level, the descent goes back to its best point, every other time along the plain gradient.
+    It also goes back, with shorter steps, if the module is not defined at the next point.
+
     After the first failure of the descent from the given parameters, the obvious starts (starts.py) are evaluated once
     each. The best of them, up to `restarts`, descend for `RACE` steps, and the best descent of all goes on to its end.
     Then the others go on, as long as their rules expect to overtake it.
