@@ -27,10 +27,19 @@ noise of equal rows is not subtracted first, and where it exceeds the distance o
 
 *Sampling error.* The difference in u between two halves has twice the standard error of the whole dataset, so the same
 halves give the standard error. Its multiple, the quantization error, the remaining bias and the effect of pruning are
-added in quadrature, as independent errors; without an exact calibration, the quantization error and the remaining bias,
-which mostly make distances too large, are subtracted from the lower end as they are. Near zero the distribution is skewed, and the lower end is limited further:
-two halves X', X'' of the *same* dataset are a sample from the null, and the lower end is at most sqrt(u - u_0), with
-u_0 the larger of the means of u(X', X'') and u(Y', Y''). This is conservative, since halves are noisier than the whole.
+added in quadrature, as independent errors. Without an exact calibration, the quantization error and the remaining bias,
+which mostly make distances too large, are subtracted from the lower end as they are. Near zero the distribution is
+skewed, and the lower end is limited further: two halves X', X'' of the *same* dataset are a sample from the null, and
+the lower end is at most sqrt(u - u_0), with u_0 the larger of the means of u(X', X'') and u(Y', Y''). This is
+conservative, since halves are noisier than the whole.
+
+*Marginal laws.* Neither value nor interval is below the bound of marginals.py. If it proves more than the upper end,
+the cells are wrong, and there is no upper end. Cells wider than the steps, and growth that the data end before, are
+refused.
+
+*Pairs.* If both sides start at the same points, such as a simulator that is started where recordings start, X' and Y'
+have the same starts in each split. Halves that compare X with X start at all points, as X and Y do: the null is that
+the dynamics are equal, and the starts are no part of the noise.
 """
 
 from __future__ import annotations
