@@ -141,7 +141,7 @@ class PathEstimate:
 
     @property
     def status(self) -> str:
-        """What the interval is based on, as a sentence: the cells, or bounds from the marginal laws."""
+        """What the interval is based on (the cells, or bounds from the marginal laws), as a sentence."""
         return self.basis.value
 
 

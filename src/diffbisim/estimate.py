@@ -159,7 +159,8 @@ def estimate(
         episodes, the first state observed, with a warning if the two sides differ), "pooled" that of all episodes of
         both sides, "empirical" the frequencies of all states, and "stationary" the long-run distribution of each
         chain. The default is "first", or "pooled" if a side has fewer than 20 episodes (with a warning if it matters),
-        so that distances between long trajectories do not depend on a few first states.
+        so that distances between long trajectories do not depend on a few first states. For continuous states a
+        distribution is an array of points.
     unseen : {"self-loop", "uniform", "error"}, default="self-loop"
         How to treat states without outgoing transitions, which also occur in replicates.
     terminal : state, sequence of states or callable, default=None
