@@ -27,9 +27,19 @@ noise of equal rows is not subtracted first, and where it exceeds the distance o
 
 *Sampling error.* The difference in u between two halves has twice the standard error of the whole dataset, so the same
 halves give the standard error. Its multiple, the quantization error, the remaining bias and the effect of pruning are
-added in quadrature, as independent errors. Near zero the distribution is skewed, and the lower end is limited further:
-two halves X', X'' of the *same* dataset are a sample from the null, and the lower end is at most sqrt(u - u_0), with
-u_0 the larger of the means of u(X', X'') and u(Y', Y''). This is conservative, since halves are noisier than the whole.
+added in quadrature, as independent errors. Without an exact calibration, the quantization error and the remaining bias,
+which mostly make distances too large, are subtracted from the lower end as they are. Near zero the distribution is
+skewed, and the lower end is limited further: two halves X', X'' of the *same* dataset are a sample from the null, and
+the lower end is at most sqrt(u - u_0), with u_0 the larger of the means of u(X', X'') and u(Y', Y''). This is
+conservative, since halves are noisier than the whole.
+
+*Marginal laws.* Neither value nor interval is below the bound of marginals.py. If it proves more than the upper end,
+the cells are wrong, and there is no upper end. Cells wider than the steps, and growth that the data end before, are
+refused.
+
+*Pairs.* If both sides start at the same points, such as a simulator that is started where recordings start, X' and Y'
+have the same starts in each split. Halves that compare X with X start at all points, as X and Y do: the null is that
+the dynamics are equal, and the starts are no part of the noise.
 """
 
 from __future__ import annotations
@@ -47,7 +57,7 @@ from diffbisim.checks import Floats, Integers, check_count, check_probability
 from diffbisim.cost import feature_cost
 from diffbisim.distance import distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument, InvalidData, warn
-from diffbisim.gaussian import LinearGaussian, euclidean_bounds, later_share, linear_gaussian_distance, times
+from diffbisim.gaussian import LinearGaussian, euclidean_bounds, later_share, linear_gaussian_distance, started, times
 from diffbisim.marginals import METRICS, MarginalBound, aligned, marginal_bound
 from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, cut, paths_of, points_of, quantize
 from diffbisim.results import DistanceResult
@@ -131,7 +141,7 @@ class PathEstimate:
 
     @property
     def status(self) -> str:
-        """What the interval is based on, as a sentence: the cells, or bounds from the marginal laws."""
+        """What the interval is based on (the cells, or bounds from the marginal laws), as a sentence."""
         return self.basis.value
 
 
@@ -296,7 +306,10 @@ def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[f
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
     wide = math.hypot(quantile * deviation, slope * cells, left, slope * pruned, slope * later)
     noise = float(u_null.mean(axis=0).max())
-    lower = min(max(0.0, value - wide / slope), float(np.sqrt(max(0.0, float(u) - noise))))
+    down = wide
+    if not exact:  # both make distances too large, so they are no independent errors of the lower end
+        down = math.hypot(quantile * deviation, slope * pruned, slope * later) + slope * cells + left
+    lower = min(max(0.0, value - down / slope), float(np.sqrt(max(0.0, float(u) - noise))))
     upper = float(np.sqrt(corrected + wide))
     budget = Budget(deviation / slope, float(cells), left / slope, float(pruned), float(later))
     return value, (lower, upper), budget
@@ -338,7 +351,7 @@ def _growth(task: Task, whole: Both, starts: Starts, base: Solved) -> float:
         steps = whole[k]
         seen = 1 + int(np.median(np.bincount(steps.trajectory, minlength=len(steps.starts))))
         process = LinearGaussian.fit(steps.now, steps.after, steps.starts)
-        process = process.with_start(starts.of_side(k, steps)) or process
+        process = started(process, starts.of_side(k, steps)) or process
         power = 2 if task.cost == "sqeuclidean" else 1
         share = later_share(process, seen, weights, steps.now.mean(axis=0), power)
         if share > LATER:
@@ -598,7 +611,7 @@ class Task:
             chain = chain.with_initial(chain.occupancy(STATIONARY))
         else:
             chain = chain.with_initial(self.cells.law(points))
-        process = None if process is None else process.with_start(points)
+        process = None if process is None else started(process, points)
         if process is None or gaussian is None:
             return Side(chain, None, None)
         return Side(chain, process, gaussian.with_initial(start_on_cells(process, self.cells)))

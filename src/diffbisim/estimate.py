@@ -187,7 +187,8 @@ def estimate(
         both sides, "empirical" the frequencies of all states, and "stationary" the long-run distribution of each
         chain. The default is "first", or "pooled" if a side has fewer than 20 episodes or clusters of them (with a
         warning if the sides start differently), so that distances between long trajectories do not depend on a few
-        first states; ``assumed`` says which was used. With a known chain, "pooled" is its initial distribution.
+        first states; ``assumed`` says which was used. With a known chain, "pooled" is its initial distribution. For
+        continuous states a distribution is an array of points.
     unseen : {"self-loop", "uniform", "error"}, default="self-loop"
         How to treat states without outgoing transitions, which also occur in replicates.
     terminal : state, sequence of states or callable, default=None

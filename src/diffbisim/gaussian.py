@@ -79,18 +79,6 @@ class LinearGaussian:
         spread = _root(np.cov(starts.T, bias=True).reshape(d, d))
         return cls(found[:d].T, noise, shift=found[d], start=starts.mean(axis=0), spread=spread)
 
-    def with_start(self, points: Floats | None) -> LinearGaussian | None:
-        """Return the process started like the points (n, d), or if None, in its stationary law, None without one."""
-        d = self.dimension
-        if points is not None:
-            start, spread = points.mean(axis=0), _root(np.cov(points.T, bias=True).reshape(d, d))
-        elif np.abs(np.linalg.eigvals(self.slope)).max() < 1.0:
-            start = np.linalg.solve(np.eye(d) - self.slope, self.shift)
-            spread = _root(_lyapunov(self.slope, self.noise @ self.noise.T, 1.0))
-        else:
-            return None
-        return LinearGaussian(self.slope, self.noise, shift=self.shift, start=start, spread=spread)
-
     @property
     def dimension(self) -> int:
         """Number of coordinates of a state."""
@@ -104,6 +92,19 @@ class LinearGaussian:
         for ε in noise[1:]:
             states.append(states[-1] @ self.slope.T + self.shift + ε @ self.noise.T)
         return np.stack(states, axis=1)
+
+
+def started(process: LinearGaussian, points: Floats | None) -> LinearGaussian | None:
+    """Return the process started like the points (n, d); if None, in its stationary law, or None if it has none."""
+    d = process.dimension
+    if points is not None:
+        start, spread = points.mean(axis=0), _root(np.cov(points.T, bias=True).reshape(d, d))
+    elif np.abs(np.linalg.eigvals(process.slope)).max() < 1.0:
+        start = np.linalg.solve(np.eye(d) - process.slope, process.shift)
+        spread = _root(_lyapunov(process.slope, process.noise @ process.noise.T, 1.0))
+    else:
+        return None
+    return LinearGaussian(process.slope, process.noise, shift=process.shift, start=start, spread=spread)
 
 
 def linear_gaussian_distance(

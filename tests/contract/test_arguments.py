@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from chain_files import file
+from diffbisim.continuous import PathEstimate, estimate_paths
 from diffbisim.errors import DiffbisimError
 from diffbisim.io.storm import read_storm
 
@@ -229,7 +230,19 @@ METRICS = {
     }),
 }  # fmt: skip
 
+WALKS = [db.LinearGaussian([[a, 0.2], [-0.2, 0.7]], 0.5, spread=0.5).sample(22, 8, k) for k, a in enumerate((0.8, 0.5))]
+PATHS = {
+    "trajectories": (lambda f, **o: f(*WALKS, **{"replicates": 24, "discount": 0.8, **o}), {
+        "cost": ("cityblock", CHANGES), "discount": (0.5, CHANGES), "solver": ("somcot", refuses("use solver='exact'")),
+        "criterion": ("average", CHANGES), "horizon": (3, CHANGES), "weights": ([1, 0, 2], CHANGES),
+        "initial": ("pooled", CHANGES), "paired": (True, CHANGES), "n_states": (14, CHANGES),
+        "scale": ([1.0, 10.0], CHANGES), "terminal": (lambda points: points[:, 0] > 1, CHANGES),
+        "prune": (0.2, CHANGES), "confidence": (0.5, CHANGES), "replicates": (32, CHANGES), "rng": (1, CHANGES),
+    }),
+}  # fmt: skip
+
 TABLE = [
+    (estimate_paths, PATHS),
     (db.distance, DISTANCE),
     (db.as_chain, CONVERSIONS | MODELS | MDPS),
     (db.MarkovChain.of, CONVERSIONS | MODELS),
@@ -257,6 +270,8 @@ def plain(value):
         rows = tuple((row.get("lower"), row.get("upper")) for row in value.history)
         facts = ("value", "lower", "upper", "solver", "outcome", "iterations", "work")
         return rows, plain([getattr(value, name) for name in facts])
+    if isinstance(value, PathEstimate):
+        return plain([value.value, value.lower, value.upper, value.halves])
     if isinstance(value, (db.MarkovChain, db.MDP)):
         return plain(value.__getstate__())
     if hasattr(value, "reward_residual"):

@@ -19,7 +19,7 @@ LAYERS = (
     ("names",),
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),
-    ("chain", "mdp", "timed", "process", "cost", "planning", "gaussian", "quantize"),
+    ("chain", "mdp", "timed", "process", "cost", "planning", "gaussian", "quantize", "marginals"),
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains", "data"),
     ("problem", "horizon", "actions", "questions", "gradient", "contributions", "results", "explore"),
     ("progress", "parallel"),

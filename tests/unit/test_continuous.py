@@ -284,6 +284,12 @@ def test_initial_distributions_are_those_asked_for(initial):
     assert e.marginal is None
 
 
+def test_pairs_of_finite_states_are_strata():
+    data = db.Transitions.from_trajectories([[0, 1], [1, 0]])
+    with pytest.raises(InvalidArgument, match=r"paired is for trajectories in R\^d; .* strata= and cluster="):
+        db.estimate(data, data, paired=True)
+
+
 def test_initial_distributions_are_checked():
     for initial, message in (("nonsense", "initial is 'nonsense'"), (np.array([99.0]), "far outside the range")):
         with pytest.raises((InvalidArgument, InvalidData), match=message):

@@ -454,7 +454,7 @@ def test_estimates_from_paths_are_not_below_what_the_marginal_laws_prove():
     proven = weights @ np.abs(norms[0] - norms[1])
     assert proven > 1.07
     X, Y = _paths(0.9, 0.3, 2, 0, n=100), _paths(1.1, 0.3, 2, 1, n=100)
-    e = db.estimate(X, Y, weights=weights, replicates=40)
+    e = db.estimate(X, Y, weights=weights, replicates=24)
     assert e.upper >= proven
     assert e.value > 0.9 * proven
     assert e.marginal.lower <= proven <= e.marginal.upper
