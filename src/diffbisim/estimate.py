@@ -11,7 +11,8 @@ assumes a Markov chain.
 *Null*, d₀: episodes are randomly reassigned to the two groups (evidence.py), so that the groups differ by chance only.
 Near zero, where d has a kink, the bootstrap fails, but the null distribution does not.
 
-*The value.* Since noise and true differences add approximately in squares, value = √max(d̂² - mean(d₀)², 0).
+*The value.* Since noise and true differences add approximately in squares, value = √max(d̂² - mean(d₀)², 0),
+and at least ``lower``.
 
 *The interval.* To first order d is a sum over rows, Σ_x w_x W_x (solvers/causes.py). Noise W₀ and a difference add in
 squares only *within* a row, so noise adds b_x = W_x - sign(W_x² - E W₀²) √|W_x² - E W₀²| to row x. That is all of W_x
@@ -23,11 +24,12 @@ from rows that already differ. So the noise in d̂ is estimated as
 
 where E W₀ refers to the numbers of visits in the data, and mean(W₀) to those of the draws. With q the quantiles of d*,
 
-    upper = 2 d̂ - mean(d*) + κ (mean(d*) - q_lo)
+    upper = d̂ - bias + κ max(mean(d*) - q_lo, q_hi - mean(d*))
     lower = min(d̂ - max(B, bias) - κ (q_hi - mean(d*)), √max(d̂² - q₀², 0)),         q₀ the upper quantile of d₀.
 
 With n episodes in the smaller group, κ = √(n/(n-1)) t/z corrects that a bootstrap of few episodes varies too little
-(t and z are the quantiles of Student's distribution and of the normal one).
+(t and z are the quantiles of Student's distribution and of the normal one). The upper end takes the larger side of d*:
+if rare events were seen less often than expected, d̂ is small, and so is the lower side.
 
 *Bounds.* For a cost that is a pseudometric, f(x) = c(x, k) satisfies |f(x) - f(y)| ≤ c(x, y) for every state k. With ρ
 the discounted occupancies (or those of the horizon or of the long run), every coupling therefore costs at least
@@ -38,7 +40,8 @@ For the difference of rewards this contains the difference of expected rewards, 
 spent in a state. These means have no kink, so their simultaneous bootstrap interval is valid near zero. Both ends of
 the interval of d are at least its lower end, and at most the largest cost.
 
-*The test* decides whether zero is in the interval: lower = 0 if p > 1 - confidence.
+*The test* decides whether zero is in the interval: lower = 0 if p > 1 - confidence, unless there are so few draws that
+no p-value could be smaller. Then, and if the test rejects although lower = 0, ``remark`` is a sentence that says why.
 
 ``p_value`` is that of the test in evidence.py, which is sensitive to more than the distance, for example to a
 difference in a rare state. A large p-value means that these data are no evidence of a difference, not that the
@@ -257,7 +260,7 @@ def estimate(
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
     space = shared_space(sources, base.problem, cost)
-    work = Resampler(sources, base.problem, chosen, references(space))
+    work = Resampler(sources, base.problem, chosen, references(space, cost))
     kept = deepcopy(seeds)  # drawing changes the state of a generator
     drawn = np.concatenate(executor_map(work.bootstrap, batches(seeds, 8), executor, progress, "replicates"))
     draws = Draws(drawn[:, 0], drawn[:, 1:], work.means(one, other))
@@ -886,7 +889,7 @@ class Draws(NamedTuple):
         low, high = np.quantile(self.values, [tail, 1 - tail], method="weibull")  # unbiased also for few replicates
         mean, bias, floor = float(self.values.mean()), self.bias(value), self.floor(tail, κ)
         lower = min(value - max(added, bias) - κ * (high - mean), np.sqrt(max(0.0, value**2 - q**2)))
-        return max(float(lower), floor), max(float(value - bias + κ * (mean - low)), floor)
+        return max(float(lower), floor), max(float(value - bias + κ * max(mean - low, high - mean)), floor)
 
 
 class Outcome(NamedTuple):
@@ -935,9 +938,12 @@ def expansion(sources: Sequence[Source], tail: float) -> float:
     return float(np.sqrt(least / (least - 1)) * stdtrit(free, 1 - tail) / ndtri(1 - tail))
 
 
-def references(space: "Space | None") -> tuple[Array, Array] | None:
+def references(space: Space | None, cost: Any) -> tuple[Array, Array] | None:
     """Return the costs to the K reference states, (n_X, K) and (n_Y, K); None if the cost is not a pseudometric."""
-    if space is None or not np.allclose(within(space.cost), space.cost, rtol=1e-9, atol=0.0):
+    if space is None:
+        return None
+    named = isinstance(cost, str) and cost != "squared"
+    if not named and not np.allclose(within(space.cost), space.cost, rtol=1e-9, atol=1e-12 * space.cost.max()):
         return None
     return space.cost[space.codes[0]], space.cost[space.codes[1]]
 

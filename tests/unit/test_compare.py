@@ -104,6 +104,53 @@ def test_long_trajectories_do_not_hang_on_few_first_states():
     assert found.plug_in < db.estimate(A, B, initial="first", **how).plug_in
 
 
+def test_default_of_few_starts_is_told():
+    """Below 20 episodes or clusters pooled, if possible, for both forms of the default; otherwise as they are."""
+    path = [0, 0, 1, 1, 0, 1, 0, 0]
+    few = db.Transitions.from_trajectories([path] * 6, states=2)
+    many = db.Transitions.from_trajectories([path[2:] + path[:2]] * 24, states=2)
+    how = {"cost": "indicator", "replicates": 20, "permutations": 19}
+    with pytest.warns(UserWarning, match="with fewer than 20 episodes.*of all episodes is used"):
+        found = db.estimate(few, many, initial=(None, None), **how)
+    assert found.distance.problem.x.initial.tolist() == [0.2, 0.8]  # 6 and 24 episodes start in 0 and 1
+    assert found.assumed[-1].endswith('of all episodes (initial="pooled"): X has 6 episodes')
+    found = db.estimate(many, many, **how)
+    assert found.assumed[-1] == 'each group starts as its own episodes do (initial="first")'
+    assert db.estimate(many, many, initial="first", **how).assumed == found.assumed[:-1]
+    found = db.estimate(many, many, cluster=[[f"{side}{k // 2}" for k in range(24)] for side in "ab"], **how)
+    assert found.assumed[-1].endswith("X has 12 clusters of episodes")
+    chain = db.MarkovChain([[0.5, 0.5], [0.5, 0.5]], initial=[0.5, 0.5])
+    with pytest.warns(UserWarning, match="of the known chain is used"):
+        found = db.estimate(chain, few, **how)
+    assert found.distance.problem.y.initial.tolist() == [0.5, 0.5]
+    with pytest.raises(db.InvalidArgument, match="initial has 3 entries for 2 groups"):
+        db.estimate(few, many, initial=(None, "first", 0), **how)
+    A, B = (db.Transitions.from_trajectories([text] * 6) for text in (list("abab"), list("cbcb")))
+    with pytest.warns(UserWarning, match="because X does not have the state 'c'"):
+        found = db.estimate(A, B, **how)
+    assert found.distance.problem.y.initial == pytest.approx([float(name == "c") for name in B.labels])
+    assert 'initial="first"), although X has only 6' in found.assumed[-1]
+    with pytest.warns(UserWarning, match="with fewer than 20 episodes"):
+        compared = db.compare({"a": many, "b": many, "c": few}, "indicator", permutations=19)
+    assert compared.assumed[-1].endswith('(initial="pooled"): c has 6 episodes')
+
+
+def test_pooled_starts_are_drawn_again():
+    """With a kernel that stays where it starts, the distance of a replicate depends only on its first states."""
+    stay = [[0, 0], [1, 1]]
+    A, B = (db.Transitions.from_trajectories([stay[k % 2] for k in range(24)], states=2) for _ in range(2))
+    moving = db.MarkovChain([[0.0, 1.0], [0.0, 1.0]], initial=[0.5, 0.5])
+    rng = np.random.default_rng(0)
+    C = db.Transitions.from_trajectories([moving.sample(1, rng) for _ in range(24)], states=2)
+    how = {"cost": "indicator", "discount": 0.5, "initial": "pooled", "permutations": 19, "replicates": 60}
+    assert db.estimate(A, B, **how).replicates.max() < 1e-7
+    found = db.estimate(A, C, **how)  # pairs that start in 0 cost γ, those that start in 1 cost nothing
+    share = found.distance.problem.x.initial[0]
+    assert found.plug_in == pytest.approx(0.5 * share)
+    exact = 0.5 * np.sqrt(share * (1 - share) / 48)  # binomial, of 48 first states
+    assert found.standard_error == pytest.approx(exact, rel=4 / np.sqrt(2 * 60))
+
+
 def test_long_run_of_several_classes():
     from diffbisim.estimate import long_run
 
