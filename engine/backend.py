@@ -4,6 +4,8 @@ If no compiler for C++20 is found, ``ziglang`` is added to the build requirement
 is named, because without one zig compiles for the processor that it runs on.
 """
 
+import base64
+import hashlib
 import os
 import platform
 import shutil
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,7 +66,25 @@ def build_wheel(directory: str, config_settings: Any = None, metadata: str | Non
 
 def build_editable(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
     _prepare()
-    return _build.build_editable(directory, config_settings, metadata)
+    name: str = _build.build_editable(directory, config_settings, metadata)
+    _find_by_path(Path(directory) / name)
+    return name
+
+
+def _find_by_path(wheel: Path) -> None:
+    """Replace the import hook of an editable wheel by the path of the sources, which ``PYTHONPATH`` can precede."""
+    with zipfile.ZipFile(wheel) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist() if not name.startswith("_editable_")}
+    parts["diffbisim.pth"] = f"{Path(__file__).resolve().parents[1] / 'src'}\n".encode()
+    (record,) = (name for name in parts if name.endswith(".dist-info/RECORD"))
+    del parts[record]
+    lines = [f"{record},,\n"]
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            lines.append(f"{name},sha256={digest},{len(content)}\n")
+            archive.writestr(name, content)
+        archive.writestr(record, "".join(lines))
 
 
 def _prepare() -> None:
