@@ -39,7 +39,8 @@ refused.
 
 *Pairs.* If both sides start at the same points, such as a simulator that is started where recordings start, X' and Y'
 have the same starts in each split. Halves that compare X with X start at all points, as X and Y do: the null is that
-the dynamics are equal, and the starts are no part of the noise.
+the dynamics are equal, and the starts are no part of the noise. Errors of other kinds are then larger in comparison,
+and all of them are added up.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ def estimate_paths(
     halves, null = _halved(task, whole, base, n_splits, (units, starts, generator))
     other = replace(task, cells=coarse).solve(whole, starts).calibrated
     pruned = abs(replace(task, prune=0.0).solve(whole, starts).calibrated - base.calibrated) if prune else 0.0
-    found = Found(base.calibrated, halves, null, other, pruned, cells.dimension, later, base.exact)
+    found = Found(base.calibrated, halves, null, other, pruned, cells.dimension, later, base.exact, units.shared)
     value, interval, budget = _value_and_interval(found, float(confidence))
     reason = _unbounded(task, units, starts)
     bound = None
@@ -285,13 +286,14 @@ class Found(NamedTuple):
     dimension: int
     later: float  # share of growth after the observed times
     exact: bool  # whether the calibration is exact
+    shared: bool  # whether both sides start at the same points
 
 
 def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[float, float], Budget]:
     """Return value, interval and error budget, computed on the scale u = t|t|."""
     from scipy.special import stdtrit
 
-    t, halves, null, coarse, pruned, d, share, exact = found
+    t, halves, null, coarse, pruned, d, share, exact, shared = found
     u, u_halves, u_null = (part * np.abs(part) for part in (t, halves, null))
     multiple, rest = CORRECTION[exact]
     noisier = float(u_halves.mean() - u)
@@ -304,10 +306,11 @@ def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[f
     left = rest * abs(noisier)
     later = share * size
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
-    wide = math.hypot(quantile * deviation, slope * cells, left, slope * pruned, slope * later)
+    errors = quantile * deviation, slope * cells, left, slope * pruned, slope * later
+    wide = float(sum(errors)) if shared else math.hypot(*errors)
     noise = float(u_null.mean(axis=0).max())
     down = wide
-    if not exact:  # both make distances too large, so they are no independent errors of the lower end
+    if not (exact or shared):  # both make distances too large, so they are no independent errors of the lower end
         down = math.hypot(quantile * deviation, slope * pruned, slope * later) + slope * cells + left
     lower = min(max(0.0, value - down / slope), float(np.sqrt(max(0.0, float(u) - noise))))
     upper = float(np.sqrt(corrected + wide))
