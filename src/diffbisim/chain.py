@@ -578,6 +578,7 @@ class Transitions:
     clusters: Integers | None = None  # (n_episodes,); episodes of one cluster, such as a person, are not independent
     strata: Any = None  # (n_episodes,) labels, if known
     durations: Floats | None = None  # (m,) time of each step, NaN for steps to ``end``
+    ids: tuple[Hashable, ...] = ()  # distinct ids of the event table, to notice those that are in two tables
 
     @classmethod
     def from_pairs(
@@ -737,7 +738,7 @@ class Transitions:
             codes[here], codes[here + 1], n, labels, starts=codes[found.begins], clusters=found.clusters,
             episodes=np.repeat(np.arange(ends.size), ends - found.begins),
             durations=None if by_event or found.durations is None else found.durations[here],
-            strata=None if found.strata is None else named(found.strata),
+            strata=None if found.strata is None else named(found.strata), ids=found.ids,
         )  # fmt: skip
         if isinstance(end, str) and end == "auto":
             end = END if every is None or by_event else None

@@ -60,6 +60,7 @@ from diffbisim.distance import distance, make_solver_for_resampling, used_discou
 from diffbisim.errors import InvalidArgument, InvalidData, warn
 from diffbisim.gaussian import LinearGaussian, euclidean_bounds, later_share, linear_gaussian_distance, started, times
 from diffbisim.marginals import METRICS, MarginalBound, aligned, marginal_bound
+from diffbisim.progress import Progress, tracking
 from diffbisim.quantize import Cells, LocalLaws, Steps, Terminal, cut, paths_of, points_of, quantize
 from diffbisim.results import DistanceResult
 from diffbisim.stochastic import as_generator
@@ -165,6 +166,7 @@ def estimate_paths(
     confidence: float = 0.95,
     replicates: int = 200,
     rng: int | np.random.Generator = 0,
+    progress: Progress = False,
 ) -> PathEstimate:
     """Estimate the distance of two sets of trajectories; :func:`diffbisim.estimate` calls it for (T, d) arrays.
 
@@ -198,6 +200,8 @@ def estimate_paths(
         Nominal coverage of the interval.
     replicates : int, default=200
         Number of distances solved for the interval, eight per split of the data.
+    progress : bool or callable, default=False
+        Whether to show a progress bar, or a function ``(done, total)``.
 
     Returns
     -------
@@ -218,7 +222,7 @@ def estimate_paths(
     task = Task(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
     base = task.solve(whole, starts)
     later = _growth(task, whole, starts, base)
-    halves, null = _halved(task, whole, base, n_splits, (units, starts, generator))
+    halves, null = _halved(task, whole, base, (units, starts, generator), n_splits, progress)
     other = replace(task, cells=coarse).solve(whole, starts).calibrated
     pruned = abs(replace(task, prune=0.0).solve(whole, starts).calibrated - base.calibrated) if prune else 0.0
     found = Found(base.calibrated, halves, null, other, pruned, cells.dimension, later, base.exact, units.shared)
@@ -256,21 +260,24 @@ def _check(criterion: str, confidence: float, replicates: int, cost: Any) -> int
 
 
 def _halved(
-    task: Task, whole: Both, base: Solved, n_splits: int, how: tuple[Units, Starts, np.random.Generator]
-) -> tuple[Floats, Floats]:
+    task: Task, whole: Both, base: Solved, how: tuple[Units, Starts, np.random.Generator], n_splits: int,
+    progress: Progress,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Return calibrated distances between halves of X and Y, (n, 2), and between the halves of each dataset, (n, 2)."""
     units, starts, rng = how
     near, rows = [base] * 4, []
-    for _ in range(n_splits):
-        parts = units.halves(whole, rng)
-        sides = [task.side(part, starts.of_side(k // 2, part)) for k, part in enumerate(parts)]
-        alike = sides  # the halves of one dataset start like the pairs that are compared
-        if units.shared:
-            alike = [task.begun(side, starts.of_side(k // 2, whole[k // 2])) for k, side in enumerate(sides)]
-        (x1, x2, y1, y2), (u1, u2, v1, v2) = sides, alike
-        pairs = ((x1, y1), (x2, y2), (u1, u2), (v1, v2))
-        near = [task.between(*pair, near=old) for pair, old in zip(pairs, near, strict=True)]
-        rows.append([solved.calibrated for solved in near])
+    with tracking(progress, n_splits, "splits") as advance:
+        for _ in range(n_splits):
+            parts = units.halves(whole, rng)
+            sides = [task.side(part, starts.of_side(k // 2, part)) for k, part in enumerate(parts)]
+            alike = sides  # the halves of one dataset start like the pairs that are compared
+            if units.shared:
+                alike = [task.begun(side, starts.of_side(k // 2, whole[k // 2])) for k, side in enumerate(sides)]
+            (x1, x2, y1, y2), (u1, u2, v1, v2) = sides, alike
+            pairs = ((x1, y1), (x2, y2), (u1, u2), (v1, v2))
+            near = [task.between(*pair, near=old) for pair, old in zip(pairs, near, strict=True)]
+            rows.append([solved.calibrated for solved in near])
+            advance(1)
     table = np.array(rows)
     return table[:, :2], table[:, 2:]
 

@@ -56,7 +56,7 @@ side is estimated by the bootstrap. This test is conservative.
 :func:`estimate`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,7 +69,7 @@ from diffbisim.chain import MarkovChain, Transitions, Unseen, cluster_codes
 from diffbisim.checks import check_count, check_probability, start_distribution
 from diffbisim.continuous import FEW_STARTS, estimate_paths
 from diffbisim.contributions import START, Contributions
-from diffbisim.distance import distance, make_solver_for_resampling, used_discount
+from diffbisim.distance import check_discount_is_used, distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument, warn, warn_of_input
 from diffbisim.events import END, CodeBook, coded
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
@@ -80,6 +80,7 @@ from diffbisim.problem import Array, Problem, lazy
 from diffbisim.process import as_process
 from diffbisim.progress import Progress
 from diffbisim.quantize import is_paths
+from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 from diffbisim.solvers.causes import within
 from diffbisim.stochastic import as_generator
@@ -231,12 +232,19 @@ def estimate(
     >>> e.lower < e.value < e.upper, e.conclusion
     (True, 'evidence that they differ')
     """
+    check_discount_is_used(discount, Question(criterion, horizon, weights))
     if is_paths(X) and is_paths(Y):
-        _check_unused(rewards=rewards, strata=strata, cluster=cluster, executor=executor)
+        usual = estimate.__kwdefaults__ or {}
+        given = {"unseen": unseen, "permutations": permutations}
+        _check_unused(
+            rewards=rewards, strata=strata, cluster=cluster, executor=executor,
+            **{name: value for name, value in given.items() if value != usual[name]},
+        )  # fmt: skip
         named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
         how: Any = {
             "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
             "initial": initial, "paired": paired, "confidence": confidence, "replicates": replicates, "rng": rng,
+            "progress": progress,
         }  # fmt: skip
         return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
     if paired is not None:
@@ -591,6 +599,7 @@ def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, 
     ``cluster`` and ``strata`` are None or have one sequence per group.
     """
     observed = {name: one for name, one in data.items() if isinstance(one, Transitions)}
+    _report_shared_ids(observed)
     if strata is None and any(one.strata is not None for one in observed.values()):
         for name, one in observed.items():
             if one.strata is None:
@@ -620,6 +629,21 @@ def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, 
             )
         data = data | {name: replace(one, clusters=codes)}
     return data, strata
+
+
+def _report_shared_ids(observed: dict[Any, Transitions]) -> None:
+    """Warn if tables of different groups have ids in common, which the test takes for different ones."""
+    owner, shared = dict[Hashable, Any](), dict[Hashable, Any]()
+    for name, one in observed.items():
+        shared |= {label: name for label in one.ids if owner.setdefault(label, name) != name}
+    if shared:
+        label, name = next(iter(shared.items()))
+        warn_of_input(
+            f"{len(shared):,} ids occur in the tables of several groups, such as {label!r} in {owner[label]} and "
+            f"{name}. They are taken for different ids. If they are the same, the groups are not independent, which makes "
+            "p-values too large if the groups are alike: leave out these ids, or, if groups were assigned to sequences "
+            'at random within each id, pass strata= the ids and cluster="episode"'
+        )
 
 
 def check_same_ends(data: dict[Any, Any]) -> None:

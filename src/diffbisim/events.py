@@ -89,6 +89,7 @@ class Sequences(NamedTuple):
     clusters: Integers | None  # (k,) cluster of each sequence; None if each has its own
     strata: Coded | None  # (k,)
     times: Times | None  # (m,)
+    ids: tuple[Hashable, ...] = ()  # distinct ids of a table without groups
 
     @property
     def ends(self) -> Integers:
@@ -170,9 +171,10 @@ def _assembled(
     clusters = None if of is None or np.unique(of.codes).size == begins.size else of.codes.astype(np.int64)
     times = None if moments is None else moments._replace(values=moments.values[rows], missing=moments.missing[rows])
     ends = np.append(begins[1:], rows.size) - 1
+    ids = () if "id" not in own or "group" in own else tuple(own["id"].names[k] for k in np.unique(own["id"].codes))
     return Sequences(
         states._replace(codes=states.codes[rows]), begins, own.get("group"), cut[ends], clusters, own.get("strata"),
-        times,
+        times, ids,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ The entries of a mode are explained in tests/arguments.py.
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 import diffbisim as db
 from arguments import Log, Made, Mode, Pool, changes, faults, honored, refused, unused
@@ -22,7 +23,7 @@ def walks(chain, count, length=12):
 CLUSTERS = np.arange(12) // 3
 A, B = (db.Transitions.from_trajectories(walks(chain, 12), states=3) for chain in (ONE, TWO))
 GAPS = db.Transitions.from_trajectories([[0, 1, 2], [0, 1, 0, 1]], states=3)  # state 2 is never left
-PATHS = [[rng.normal(size=12).cumsum()[:, None] * scale for _ in range(14)] for scale in (1.0, 1.5)]
+PATHS = [[lfilter([1], [1, -0.6], rng.normal(size=12))[:, None] * scale for _ in range(14)] for scale in (1.0, 1.5)]
 POINTS = db.quantize(*PATHS, n_states=6)
 LINES = [
     "user,at,page,arm,shop",
@@ -95,6 +96,7 @@ ESTIMATE = RESAMPLED | {
     "terminal": refused(np.eye(3, dtype=bool)),
     "strata": changes([np.arange(12) % 2] * 2),
     "cluster": changes([CLUSTERS, CLUSTERS + 4]),
+    "paired": refused(True),
     "confidence": changes(0.6),
     "permutations": changes(39),
     "replicates": changes(30),
@@ -107,15 +109,20 @@ PATH_ESTIMATE = {
     "horizon": changes(3),
     "weights": changes([1.0, 2.0]),
     "rewards": refused([1.0]),
-    "initial": refused([1.0]),
+    "initial": changes("empirical"),
     "terminal": refused(np.eye(2)),
     "strata": refused([np.arange(14) % 2] * 2),
     "cluster": refused([np.arange(14) // 2, np.arange(14) // 2 + 9]),
+    "unseen": refused("uniform"),
+    "permutations": refused(99),
+    "executor": refused(2),
+    "paired": changes(True),
     "confidence": changes(0.6),
+    "solver": changes("sinkhorn-value"),
+    "replicates": changes(40),
+    "progress": honored(lambda path: Log(), len),
     "rng": changes(5),
 }
-#: Without effect on paths in these calls.
-NO_EFFECT = ("solver", "unseen", "permutations", "replicates", "executor", "progress")
 ALIKE = [db.Transitions.from_trajectories([ONE.sample(12, rng=k) for k in range(20 * j, 20 * j + 12)], states=3)
          for j in range(3)]  # fmt: skip
 GROUPS = dict(zip("abc", ALIKE, strict=True))
@@ -221,7 +228,6 @@ MODES = {
         db.estimate, {"X": A, "Y": B, "rewards": [0.0, 1.0, 3.0], **SHORT}, interval, ESTIMATE, ),
     "estimate, paths": Mode(
         db.estimate, {"X": PATHS[0], "Y": PATHS[1], "cost": "euclidean", "replicates": 24}, interval, PATH_ESTIMATE,
-        NO_EFFECT,
     ),
     "compare": Mode(
         db.compare, {"groups": GROUPS, "rewards": [0.0, 1.0, 3.0], "permutations": 29},

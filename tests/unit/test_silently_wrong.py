@@ -352,6 +352,24 @@ def test_ends_that_only_one_group_records_are_no_difference():
         assert db.estimate(X, X.chain(unseen="self-loop"), "indicator", permutations=19, replicates=20).plug_in < 1e-8
 
 
+def test_ids_in_two_tables_are_reported():
+    """The same users before and after: the groups are not independent, and no permutation keeps users together."""
+    rng = np.random.default_rng(5)
+    tables = [
+        [(user, t, str(rng.integers(3)), side) for user in users for t in range(4)]
+        for side, users in (("before", range(20)), ("after", range(10, 30)))
+    ]
+    data = [
+        db.Transitions.from_frame(
+            dict(zip(("user", "at", "page"), map(list, zip(*(row[:3] for row in rows), strict=True)), strict=True)),
+            id="user", time="at", state="page",
+        )
+        for rows in tables
+    ]  # fmt: skip
+    with pytest.warns(db.InputWarning, match="10 ids occur in the tables of several groups, such as 10 in X and Y"):
+        db.estimate(*data, "indicator", permutations=19, replicates=20)
+
+
 def test_groups_are_not_glued_and_duplicates_are_reported():
     """The rows of one id: a b | x x | c d. Nobody went from b to c."""
     table = {"id": [1] * 6, "at": range(6), "page": list("abxxcd"), "arm": list("AABBAA")}
