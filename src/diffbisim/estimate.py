@@ -640,9 +640,9 @@ def _report_shared_ids(observed: dict[Any, Transitions]) -> None:
         label, name = next(iter(shared.items()))
         warn_of_input(
             f"{len(shared):,} ids occur in the tables of several groups, such as {label!r} in {owner[label]} and "
-            f"{name}. They are taken for different ids. If they are the same, the groups are not independent, which makes "
-            "p-values too large if the groups are alike: leave out these ids, or, if groups were assigned to sequences "
-            'at random within each id, pass strata= the ids and cluster="episode"'
+            f"{name}. They are taken for different ids. If they are the same, the groups are not independent, which "
+            "makes p-values too large if the groups are alike: leave out these ids, or, if groups were assigned to "
+            'sequences at random within each id, pass strata= the ids and cluster="episode"'
         )
 
 

@@ -210,6 +210,10 @@ def fewest_steps(graph: sp.csr_array, starts: Integers) -> Floats:
     return np.asarray(dijkstra(graph, unweighted=True, indices=starts, min_only=True))
 
 
+#: The smallest positive number.
+SMALLEST = 5e-324
+
+
 def stationary_law(matrix: Matrix) -> Floats:
     """Return the stationary distribution (n,) of an irreducible kernel.
 
@@ -221,12 +225,17 @@ def stationary_law(matrix: Matrix) -> Floats:
     if n > DIRECT:
         return _stationary_law_of_many(matrix)
     A = np.array(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
+    leaving = np.ones(n)
     for k in range(n - 1, 0, -1):  # censor state k, that is, skip its visits
-        A[:k, k] /= A[k, :k].sum()
-        A[:k, :k] += np.outer(A[:k, k], A[k, :k])
+        leaving[k] = max(A[k, :k].sum(), SMALLEST)  # zero if products are out of the range of numbers
+        A[:k, :k] += np.outer(A[:k, k], A[k, :k] / leaving[k])
     law = np.ones(n)
-    for k in range(1, n):
-        law[k] = law[:k] @ A[:k, k]
+    for k in range(1, n):  # the largest entry so far is one: quotients could overflow
+        entering = law[:k] @ A[:k, k]
+        if entering <= leaving[k]:
+            law[k] = entering / leaving[k]
+        else:
+            law[:k] *= leaving[k] / entering
     return np.asarray(law / law.sum(), dtype=np.float64)
 
 

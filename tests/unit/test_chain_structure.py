@@ -78,6 +78,15 @@ def test_stationary_law_of_a_birth_death_chain():
     np.testing.assert_allclose(chain.stationary_distribution, known / known.sum(), rtol=1e-13)
 
 
+@pytest.mark.parametrize("p", [1e-160, 1e-300, 1e-318])
+def test_stationary_law_with_probabilities_at_the_end_of_the_range(p):
+    """A state that is entered with probability 1/2 and left with p, in the middle of three: its law is 1/(1 + 3 p)."""
+    P = np.array([[0.5, 0.5, 0.0], [p / 2, 1 - p, p / 2], [0.0, 0.25, 0.75]])
+    law = db.MarkovChain(P).stationary_distribution
+    np.testing.assert_allclose(law, [p, 1, 2 * p], rtol=1e-4)
+    np.testing.assert_allclose(db.MarkovChain(P[::-1, ::-1]).stationary_distribution, law[::-1], rtol=1e-4)
+
+
 def test_stationary_law_where_others_lose_all_digits():
     """Two pairs of states that meet once in 10^13 steps: the law is known exactly, and no entry is off by more."""
     e = 1e-13
