@@ -85,6 +85,8 @@ LATER = 0.1
 STATIONARY = 1 - 1e-9
 #: Multiple of the correction for bias, and of what may be left of it: with an exact calibration, and without.
 CORRECTION = {True: (1.0, 0.5), False: (1.7, 0.7)}
+#: In more dimensions than this, cells are coarse, and errors of the interval are added up, not in quadrature.
+FINE = 3
 #: Without discounting, growth is followed up to this time.
 LONG = 2000
 
@@ -314,7 +316,7 @@ def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[f
     later = share * size
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
     errors = quantile * deviation, slope * cells, left, slope * pruned, slope * later
-    wide = float(sum(errors)) if shared else math.hypot(*errors)
+    wide = float(sum(errors)) if shared or d > FINE else math.hypot(*errors)
     noise = float(u_null.mean(axis=0).max())
     down = wide
     if not (exact or shared):  # both make distances too large, so they are no independent errors of the lower end
