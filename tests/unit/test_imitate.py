@@ -453,3 +453,12 @@ def test_every_parameter_is_honored_or_refused(tmp_path):
         path.unlink()
     with pytest.raises(db.InvalidArgument, match="sampling is given, but mdp is a known MDP"):
         db.imitate(MDP, EXPERT, sampling=few)
+
+
+def test_an_expert_with_a_lag_is_compared_with_a_warning():
+    """Steps of an MDP take an unknown time; an expert seen at every fifth step is likely to be a mistake."""
+    mdp = examples.imitation_chain()
+    expert = mdp.induced_chain(examples.soft_right_policy(mdp, epsilon=0.4))
+    slow = db.MarkovChain(expert.transition, initial=expert.initial, lag=5)
+    with pytest.warns(db.InputWarning, match="expert has lag 5, and mdp does not say"):
+        db.imitate(mdp, slow, discount=0.9, max_iterations=1)

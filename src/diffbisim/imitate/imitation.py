@@ -55,6 +55,7 @@ from diffbisim.imitate.updates import PolicyRun, Update, make_update
 from diffbisim.mdp import MDP
 from diffbisim.optimize.checkpoint import Checkpoint, Session
 from diffbisim.optimize.loop import Callback, Run, Watch
+from diffbisim.process import check_lags
 from diffbisim.progress import Progress
 from diffbisim.questions import Question
 from diffbisim.results import Status
@@ -252,6 +253,7 @@ def finished(run: Run, status: Status) -> ImitationResult:
 def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
     """Imitate in a known MDP."""
     task, learner = asked.task(mdp), asked.learner(mdp)
+    check_lags((task.expert, mdp), ("expert", "mdp"))
     if asked.shared and task.expert.n_states == mdp.n_states:
         warn_if_elsewhere(task.expert, mdp, asked.question)
         warn_if_impossible(task.expert, mdp, asked.question)
