@@ -578,7 +578,7 @@ class Transitions:
     clusters: Integers | None = None  # (n_episodes,); episodes of one cluster, such as a person, are not independent
     strata: Any = None  # (n_episodes,) labels, if known
     durations: Floats | None = None  # (m,) time of each step, NaN for steps to ``end``
-    ids: tuple[Hashable, ...] = ()  # distinct ids of the event table, to notice those that are in two tables
+    ids: tuple[Hashable, ...] = ()  # distinct ids of the event table, or clusters, to notice those in two datasets
 
     @classmethod
     def from_pairs(
@@ -658,6 +658,7 @@ class Transitions:
             start_weights=w,
             lag=far,
             clusters=None if clusters is None else cluster_codes(clusters, lengths.size),
+            ids=() if clusters is None else tuple(dict.fromkeys(clusters)),
             **encode_actions(
                 concatenate_steps(actions, lengths, "actions"),
                 concatenate_steps(rewards, lengths, "rewards"),
@@ -703,7 +704,7 @@ class Transitions:
             vary; "event" confirms that only the order of the events matters.
         cluster : column name, default=None
             Sequences with the same entry are not independent; tests and intervals keep them together. By default the
-            sequences of one ``id``.
+            sequences of one ``id``; with "episode" all are independent.
         strata : column name, default=None
             Tests compare and permute within strata only.
         duplicates : {"warn", "keep", "drop", "error"}, default="warn"

@@ -19,7 +19,7 @@ from diffbisim.chain import MarkovChain, Transitions, Unseen
 from diffbisim.checks import check_count, check_probability, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, quietly, warn_of_input
 from diffbisim.estimate import (
     NOT_EXCHANGEABLE,
     assumptions,
@@ -263,6 +263,21 @@ class Power:
         return "\n".join([f"{self.unit:8s}  power", *lines, end])
 
 
+def _warn_of_pilot(X: Any, Y: Any, about: tuple[Any, float, Any], test: tuple[int, float]) -> None:
+    """Warn if a pilot study shows no evidence of the difference that is to be detected."""
+    (cost, discount, rewards), (permutations, level) = about, test
+    if not (isinstance(X, Transitions) and isinstance(Y, Transitions)) or min(X.n_clusters, Y.n_clusters) < 4:
+        return
+    with quietly():
+        found = compare({"X": X, "Y": Y}, cost, discount, rewards=rewards, permutations=permutations)
+    if found.p_value > level:
+        warn_of_input(
+            f"the pilot data show no evidence of a difference (p = {found.p_value:.2g}). power draws from them as they "
+            "are, so that it takes their noise for a difference and overestimates the power; pass two chains with the "
+            "difference that you want to detect"
+        )
+
+
 def power(
     X: MarkovChain | Transitions,
     Y: MarkovChain | Transitions,
@@ -287,7 +302,8 @@ def power(
     ----------
     X, Y : MarkovChain or Transitions
         Two chains on the same states with the difference of interest, or the data of a pilot study, whose episodes are
-        drawn with replacement (a small pilot study overestimates the difference and the power).
+        drawn with replacement. A pilot study overestimates the difference and the power, the more the smaller it is;
+        if it shows no evidence of a difference, a warning says so.
     cost, discount : as for :func:`diffbisim.distance`
     episodes : sequence of int, default=(10, 20, 40, 80, 160, 320)
         Numbers of episodes per group to try; for data with clusters, numbers of clusters.
@@ -338,6 +354,7 @@ def power(
     table = ground_cost(cost, chains[0], chains[1])
     if np.diag(table).any():
         raise InvalidArgument(f"X and Y are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
+    _warn_of_pilot(X, Y, (cost, discount, rewards), (permutations, level))
     value = solve(Question().problem(chains[0], chains[1], table, discount), make_solver("exact")).value
     work = partial(_detected, (X, Y), table, discount, lengths, (permutations, level))
     jobs = [(n, seed) for n in sizes for seed in as_generator(rng).spawn(datasets)]

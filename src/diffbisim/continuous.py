@@ -87,6 +87,9 @@ STATIONARY = 1 - 1e-9
 CORRECTION = {True: (1.0, 0.5), False: (1.7, 0.7)}
 #: In more dimensions than this, cells are coarse, and errors of the interval are added up, not in quadrature.
 FINE = 3
+#: First points are the same if they are closer than this fraction of the distance to another first point; and the share
+#: of such points that is not reported, since on the line a tenth of independent points are that close.
+NEARLY, MAY_BE_CHANCE = 0.05, 0.4
 #: Without discounting, growth is followed up to this time.
 LONG = 2000
 
@@ -434,14 +437,24 @@ class Units:
         if paired not in (None, True, False):
             raise InvalidArgument(f"paired is {paired!r}; use True, False or None")
         n, m = (len(steps.starts) for steps in whole)
-        units = None if paired is False else _by_start(*whole)
-        if units is not None:
+        units, gap, share = _by_start(*whole)
+        if units is not None and paired is not False:
             number = int(units[0].max()) + 1
             rule = "paired=True" if paired else "paired=False treats them as independent"
-            return cls(units, True, True, (f"trajectories are paired by their {number} shared first points ({rule})",))
+            near = f", which differ by at most {gap:.2g}" if gap else ""
+            same = f"trajectories are paired by their {number} shared first points{near} ({rule})"
+            return cls(units, True, True, (same,))
         each = np.arange(n), np.arange(m)
         if not paired:
-            return cls(each, False, False)
+            assumed = ("trajectories are independent, although first points are shared",) if share else ()
+            if share and paired is None:
+                warn(
+                    f"{share:.0%} of the first points of Y are (nearly) first points of X, but not all, or not equally "
+                    "often. The trajectories are taken as independent; pass paired=True if X[i] and Y[i] belong "
+                    "together, or paired=False to confirm",
+                    category=UserWarning, stacklevel=4,
+                )  # fmt: skip
+            return cls(each, False, False, assumed)
         if n != m:
             raise InvalidArgument(
                 f"paired=True, but X has {n} trajectories and Y has {m}, with different first points; give as many, in "
@@ -462,15 +475,30 @@ class Units:
         return x1, x2, y1, y2
 
 
-def _by_start(x: Steps, y: Steps) -> tuple[Integers, Integers] | None:
-    """Return the number of the first point of each trajectory if both sides have the same ones equally often."""
+def _by_start(x: Steps, y: Steps) -> tuple[tuple[Integers, Integers] | None, float, float]:
+    """Return the number of the first point of each trajectory if both sides have the same ones equally often.
+
+    First points count as the same if they are much closer than different first points of X are, since a file or a
+    simulator may have rounded them. Also returns their largest difference in any coordinate and, if not all are shared,
+    the share of Y's first points that are, zero if this may be chance.
+    """
+    from scipy.spatial import KDTree
+
     n, m = len(x.starts), len(y.starts)
-    _, unit = np.unique(np.concatenate([x.starts, y.starts]), axis=0, return_inverse=True)
-    unit = unit.reshape(-1)
-    one, two = np.bincount(unit[:n]), np.bincount(unit[n:])
-    if len(one) < 2 or len(one) != len(two) or (one * m != two * n).any():
-        return None
-    return unit[:n], unit[n:]
+    points, one = np.unique(x.starts, axis=0, return_inverse=True)
+    if len(points) < 2:
+        return None, 0.0, 0.0
+    scale = np.where((spread := points.std(axis=0)) > 0, spread, 1.0)
+    tree = KDTree(points / scale)
+    apart = np.asarray(tree.query(points / scale, k=2)[0])[:, 1]
+    distance, two = (np.asarray(part) for part in tree.query(y.starts / scale))
+    same = distance <= NEARLY * apart[two]
+    one, two = one.reshape(-1).astype(np.int64), two.astype(np.int64)
+    counts = np.bincount(one), np.bincount(two, minlength=len(points))
+    if same.all() and (counts[0] * m == counts[1] * n).all():
+        return (one, two), float(np.abs(points[two] - y.starts).max()), 0.0
+    share = float(same.mean())
+    return None, 0.0, share if share > MAY_BE_CHANCE and len(points) == n else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,7 +71,7 @@ from diffbisim.continuous import FEW_STARTS, estimate_paths
 from diffbisim.contributions import START, Contributions
 from diffbisim.distance import check_discount_is_used, distance, make_solver_for_resampling, used_discount
 from diffbisim.errors import InvalidArgument, warn, warn_of_input
-from diffbisim.events import END, CodeBook, coded
+from diffbisim.events import END, CodeBook, coded, is_episode
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
 from diffbisim.names import find_state
@@ -609,7 +609,7 @@ def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, 
         strata = [one.strata for one in observed.values()]
     if cluster is None:
         return data, strata
-    if isinstance(cluster, str) and cluster == "episode":
+    if is_episode(cluster):
         return data | {name: replace(one, clusters=None) for name, one in observed.items()}, strata
     if isinstance(cluster, str) or not isinstance(cluster, Sequence) or len(cluster) != len(observed):
         raise InvalidArgument(
@@ -639,7 +639,7 @@ def _report_shared_ids(observed: dict[Any, Transitions]) -> None:
     if shared:
         label, name = next(iter(shared.items()))
         warn_of_input(
-            f"{len(shared):,} ids occur in the tables of several groups, such as {label!r} in {owner[label]} and "
+            f"{len(shared):,} ids or clusters occur in several groups, such as {label!r} in {owner[label]} and "
             f"{name}. They are taken for different ids. If they are the same, the groups are not independent, which "
             "makes p-values too large if the groups are alike: leave out these ids, or, if groups were assigned to "
             'sequences at random within each id, pass strata= the ids and cluster="episode"'

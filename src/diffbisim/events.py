@@ -116,6 +116,7 @@ def sequences(
     check_choice(missing, "missing", POLICIES)
     check_choice(duplicates, "duplicates", DUPLICATES)
     table = _with_columns(table)
+    independent, cluster = is_episode(cluster), None if is_episode(cluster) else cluster
     names = {"id": id, "time": time, "group": group, "cluster": cluster, "strata": strata, "state": state}
     states = _coded(table, state, "state")
     if len(states.codes) == 0:
@@ -151,7 +152,13 @@ def sequences(
     rows, cut = rows[~gone], cut[~gone]
     if rows.size == 0:
         raise InvalidData("every row has a missing value, so no sequence is left")
-    return _assembled(rows, np.flatnonzero(begin), cut, states, keys, moments, names)
+    found = _assembled(rows, np.flatnonzero(begin), cut, states, keys, moments, names)
+    return found._replace(clusters=None) if independent else found
+
+
+def is_episode(cluster: Any) -> bool:
+    """Return whether sequences are clusters of their own."""
+    return isinstance(cluster, str) and cluster == "episode"
 
 
 def _assembled(
@@ -163,7 +170,8 @@ def _assembled(
     _report_spelling(states._replace(codes=states.codes[rows]), names["state"])
     if "group" in keys:
         _report_spelling(keys["group"], names["group"])
-        _report_groups(own, begins.size)
+        if "id" not in own or not ("strata" in own and (own["strata"].codes == own["id"].codes).all()):
+            _report_groups(own, begins.size)
     for what in ("cluster", "strata"):
         if what in keys:
             _check_constant(keys[what].codes[rows], begins, what, names[what])

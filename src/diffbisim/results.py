@@ -61,6 +61,10 @@ class Status(Enum):
         "Settled: no further improvement was found. This may be a local optimum; other starting parameters (kernel=, "
         "policy= or start=) may give a smaller distance."
     )
+    POLICIES = (
+        "Stopped after max_iterations: a closer policy may exist; the distance of this one is certified. Raise "
+        "max_iterations or tol."
+    )
     STEPS = "Stopped after steps: raise steps, or continue from a checkpoint."
     TIME_OF_FIT = (
         "Stopped at time_limit: the parameters are the best so far, and their intervals come from fewer splits, or are "

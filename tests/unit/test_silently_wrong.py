@@ -366,7 +366,7 @@ def test_ids_in_two_tables_are_reported():
         )
         for rows in tables
     ]  # fmt: skip
-    with pytest.warns(db.InputWarning, match="10 ids occur in the tables of several groups, such as 10 in X and Y"):
+    with pytest.warns(db.InputWarning, match="10 ids or clusters occur in several groups, such as 10 in X and Y"):
         db.estimate(*data, "indicator", permutations=19, replicates=20)
 
 
@@ -519,6 +519,34 @@ def test_a_few_paths_do_not_differ_because_they_start_elsewhere():
         assert found[-1].value == db.estimate(X, Y, discount=0.9, replicates=24, initial="pooled").value
     assert all(e.lower == 0 for e in found)
     assert "both sides start like all trajectories together" in found[0].assumed
+
+
+def test_starts_that_a_file_has_rounded_are_shared_starts():
+    """Recordings and a simulator from the same points, which were rounded: pairs, as with exact points."""
+    rng = np.random.default_rng(901)
+
+    def walk(slope, start, steps=20):
+        path = [start]
+        for _ in range(steps):
+            path.append(slope * path[-1] + 0.4 * rng.standard_normal(start.shape))
+        return list(np.stack(path, axis=1))
+
+    starts = rng.normal(0, 1, (40, 1))
+    recorded = walk(0.9, starts)
+    for rounded, apart in ((starts, False), (starts.astype("f4").astype(float), True), (starts.round(5), True)):
+        found = db.estimate(recorded, walk(0.6, rounded), discount=0.9, replicates=24)
+        assert found.assumed[0].startswith("trajectories are paired by their 40 shared first points")
+        assert ("differ by at most" in found.assumed[0]) == apart
+        assert found.lower > 0
+    partly = np.concatenate([starts[:25], rng.normal(0, 1, (15, 1))])
+    with pytest.warns(UserWarning, match=r"of the first points of Y are \(nearly\) first points of X"):
+        db.estimate(recorded, walk(0.6, partly), discount=0.9, replicates=24)
+
+
+def test_a_pilot_study_without_a_difference_promises_no_power():
+    data = [db.Transitions.from_trajectories([[0, 1, 0, 1, 1]] * 3 + [[0, 0, 1, 1, 0]] * 3, states=2)] * 2
+    with pytest.warns(db.InputWarning, match=r"show no evidence of a difference \(p = 1\)"):
+        db.power(*data, "indicator", episodes=[8], datasets=10, permutations=19)
 
 
 # --- models of other libraries and files ----------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class BestPolicy(NamedTuple):
 class PolicyObjective:
     """The distance as a function of the learner's policy; `solver` None means exact, with an adaptive tolerance."""
 
-    at_limit = Status.ITERATIONS
+    at_limit = Status.POLICIES
 
     def __init__(self, task: Task, learner: Learner, solver: Any = None) -> None:
         self.task, self.learner = task, learner

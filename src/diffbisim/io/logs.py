@@ -20,7 +20,7 @@ import numpy as np
 
 from diffbisim.chain import Transitions
 from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra, warn_of_input
-from diffbisim.events import CodeBook, Coded, Times, join_times, parse_times
+from diffbisim.events import CodeBook, Coded, Times, is_episode, join_times, parse_times
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
 from diffbisim.io.tables import Rows, csv_line, csv_rows
@@ -40,7 +40,8 @@ def read_events(path: str | Path, *, id: Any = None, time: Any = None, state: An
     time:timestamp if there is a ``gap`` or ``every``), and ``group`` is an attribute of the traces.
     """
     path, kind, group = Path(path), extension(path), options.get("group")
-    others = [options[name] for name in ("cluster", "strata") if options.get(name) is not None]
+    others = [name for name in (options.get("cluster"), options.get("strata")) if name is not None]
+    others = [name for name in others if not is_episode(name)]
     if kind == ".xes":
         if id is not None or others:
             what = "id" if id is not None else "cluster and strata"

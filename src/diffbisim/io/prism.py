@@ -326,7 +326,7 @@ def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any, labe
     if rewards is None:
         fitting = structures
     else:
-        fitting = [s for s in structures if str(rewards) in (s.key, s.name)]
+        fitting = [s for s in structures if str(rewards) in (s.key, s.name or "default")]
         if not fitting and rewards in propositions:
             return np.bincount(propositions[str(rewards)], minlength=n).astype(np.float64)
     if len(fitting) > 1 or (chosen and not fitting):
