@@ -226,9 +226,9 @@ class RuleSteps(Resumable):
 
     @property
     def retrying(self) -> bool:
-        """Whether the best descent has ended, and the others go on."""
+        """Whether all starts were tried and the best descent has ended, while others go on."""
         best = min(self.descents, key=lambda one: one.value)
-        return self.surveyed and best.ended(self.goal)
+        return self.surveyed and all(one.steps for one in self.descents) and best.ended(self.goal)
 
     def facts(self) -> dict[str, Any]:
         """Return the options that identify this update."""
