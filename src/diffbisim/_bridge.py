@@ -299,7 +299,8 @@ def default_start(chain: Any, n: int) -> Any:
 def no_start(initial: Any, name: str) -> None:
     """Raise an error if an initial distribution is given for a chain, which has its own."""
     if initial is not None:
-        raise InvalidArgument(f"{name} is a chain with its own initial distribution; omit initial for it")
+        argument = "initial_x" if name == "X" else "initial"
+        raise InvalidArgument(f"{name} is a chain with its own initial distribution; omit {argument}")
 
 
 def named_cost(

@@ -124,10 +124,12 @@ def distance(
                 "for Transitions use diffbisim.estimate(X, Y) or the empirical chain, data.chain()"
             )
     question = Question(criterion, horizon, weights, terminal, actions)
+    from_samples = chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y))
+    if from_samples:
+        _check_plain(question)
     check_discount_is_used(discount, question)
     result: DistanceResult
-    if chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y)):
-        _check_plain(question)
+    if from_samples:
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
         result = solve(question.problem(X, Y, cost, discount), chosen, warm, callback)

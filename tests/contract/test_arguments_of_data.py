@@ -159,7 +159,28 @@ def drift():
 
 
 def fitted(found):
-    return [repr(found.parameters), found.distance.value, len(found.history), found.outcome.name]
+    return [repr(found.parameters), found.distance.value, len(found.history), found.outcome.name, repr(found.work)]
+
+
+#: Parameters of ``fit`` whose entries are those of its first mode.
+OF_FIT = (
+    "cost", "discount", "initial", "rewards", "solver", "tol", "attainable", "optimizer", "scheduler", "loop", "warm",
+    "inner_gap", "restarts", "callback", "progress", "checkpoint", "every",
+)  # fmt: skip
+
+
+def torch():
+    import torch as module
+
+    return module
+
+
+def one_step(x, parameters, noise):
+    return parameters[0] * x + noise
+
+
+def half_step(x, parameters, noise):
+    return parameters[0] * x + 0.5 * noise
 
 
 def identified(found):
@@ -247,8 +268,41 @@ MODES = {
             "horizon": changes(3), "weights": changes([1.0, 2.0]),
             "callback": honored(lambda path: Log(), len), "progress": honored(lambda path: Log(), len),
             "checkpoint": honored(lambda path: path / "fit.npz", lambda file: file.exists()),
+            "attainable": changes(True, steps=60),
+            "optimizer": changes(lambda parameters: torch().optim.SGD(parameters, 0.1)),
+            "scheduler": changes(
+                lambda optimizer: torch().optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+                optimizer=lambda parameters: torch().optim.SGD(parameters, 0.1),
+            ),
+            "loop": changes("single"), "warm": changes(False), "inner_gap": changes(0.0),
+            "restarts": changes(0, steps=60), "every": refused(0),  # only how often a checkpoint is written
         },
-        ("attainable", "optimizer", "scheduler", "loop", "warm", "inner_gap", "every"),  # tests/unit/test_fit*.py
+    ),
+    "fit, average": Mode(
+        db.fit, {"target": ONE, "kernel": Made(drift), "criterion": "average", "steps": 2}, fitted,
+        {
+            "discount": refused(0.5), "horizon": refused(3), "weights": refused([1.0]), "loop": refused("single"),
+            "unseen": refused("uniform"), "solver": refused("sinkhorn-value"),
+        },
+        OF_FIT,
+    ),
+    "fit, weights": Mode(
+        db.fit, {"target": ONE, "kernel": Made(drift), "weights": [1.0, 2.0], "steps": 2}, fitted,
+        {
+            "discount": refused(0.5), "criterion": refused("average"), "loop": refused("single"),
+            "unseen": refused("uniform"),
+        },
+        (*OF_FIT, "horizon", "solver"),
+    ),
+    "fit, samples": Mode(
+        db.fit, {"target": A, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "steps": 3,
+                 "solver": db.solvers.Somcot(40)}, fitted,
+        {
+            "unseen": refused("uniform"), "horizon": refused(3), "weights": refused([1.0]),
+            "criterion": refused("average"), "restarts": refused(2), "loop": changes("single"),
+            "discount": changes(0.5),
+        },
+        OF_FIT,
     ),
     "fit_simulator": Mode(
         db.fit_simulator,
@@ -258,7 +312,16 @@ MODES = {
         {
             "start": changes(0.8), "cost": changes("euclidean"), "discount": changes(0.5), "n_states": changes(5),
             "tol": changes(0.5), "splits": changes(3), "confidence": changes(0.6), "rng": changes(5),
+            "bounds": changes([(1.0, 1.3)]), "progress": honored(lambda path: Log(), len), "time_limit": changes(0.0),
+            "step": refused(one_step),
         },
+    ),
+    "fit_simulator, step": Mode(
+        db.fit_simulator,
+        {"target": PATHS[0], "step": one_step, "start": 0.9, "splits": 2, "n_states": 8, "tol": 0.05},
+        lambda found: (found.parameters, found.lower, found.upper),
+        {"step": changes(one_step, usual=half_step), "simulate": refused(simulated)},
+        ("start", "cost", "discount", "bounds", "confidence", "time_limit", "progress", "rng"),
     ),
     "identify": Mode(
         db.identify, {"data": A, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "replicates": 2, "tol": 1e-1},

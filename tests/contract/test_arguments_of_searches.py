@@ -363,9 +363,9 @@ MODES = {
         | {"solver": refused("sinkhorn-value"), "warm": changes(db.distance(CHAIN, OTHER, criterion="average"))}
         | {
             "discount": refused(0.5),
-            "initial": unused(3),
-            "initial_x": unused(3),
-        },  # irreducible
+            "initial": unused(3),  # irreducible
+            "initial_x": refused(3),  # X is a chain
+        },
     ),
     "torch.distance": (lambda: in_torch(), {"X": CHAIN, "Y": TABLE}, solved, TENSORS),
     "jax.distance": (lambda: jax.distance, {"X": CHAIN, "Y": TABLE}, table, TENSORS | {"warm": refused(CHAIN)}),
@@ -432,7 +432,7 @@ MODES |= {
             "callback": honored(lambda path: Log(), len),
             "progress": honored(lambda path: Log(), len),
             "checkpoint": honored(lambda path: path / "fit.npz", lambda file: file.exists()),
-            "every": unused(3),  # only how often a file is written
+            "every": refused(0),  # only how often a file is written
         },
     ),
     "fit_simulator": (

@@ -309,3 +309,32 @@ def test_a_fit_that_was_saved_with_the_older_name_of_its_end_is_read(tmp_path):
     arrays["fit"] = np.frombuffer(bytes(arrays["fit"]).replace(b'"SETTLED"', b'"STALLED"'), np.uint8)
     np.savez(path, **arrays)
     assert db.load(path).outcome is Status.SETTLED
+
+
+def test_two_parameters_settle_where_no_step_along_the_gradient_gains():
+    """The target is out of reach; runs ended as stopped. Oracle: the exact distance on both sides of the gradient."""
+    rng = np.random.default_rng(3)
+    target = db.MarkovChain(rng.dirichlet(np.ones(4), 4), rewards=rng.random(4))
+    base, one, two = torch.tensor(rng.normal(size=(3, 3, 3)))
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.theta = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+        def forward(self):
+            return torch.softmax(base + self.theta[0] * one + self.theta[1] * two, 1)
+
+    rewards = [0.0, 0.5, 1.0]
+    found = db.fit(target, Logits(), discount=0.9, initial=0, rewards=rewards)
+    assert found.outcome.name == "SETTLED"
+    model = found.model
+    theta = torch.tensor(found.parameters["theta"])
+    (g,) = torch.autograd.grad(
+        (model() * torch.tensor(np.array(found.distance.gradient.transition_y))).sum(), model.theta
+    )
+    for length in (1e-4, 1e-2, 1.0):
+        with torch.no_grad():
+            model.theta.copy_(theta - length * g / g.abs().max())
+        moved = db.MarkovChain(model().detach().numpy(), rewards=rewards)
+        assert db.distance(target, moved, discount=0.9).value > found.value * (1 - 1e-6)

@@ -153,6 +153,21 @@ def test_simulated_trajectories_begin_at_the_recorded_states():
         db.fit_simulator(paths, elsewhere, 0.6, splits=2, n_states=30)
 
 
+def test_a_fit_refuses_what_it_does_not_use_and_keeps_the_lag():
+    """Discounts without effect and rules for gaps were ignored, lags lost. Oracle: what `distance` does."""
+    target = db.MarkovChain([[0.9, 0.1], [0.3, 0.7]], rewards=[0.0, 1.0], lag=20)
+    unused = [
+        ({"discount": 0.5, "criterion": "average"}, "discount is 0.5, but criterion='average' has none"),
+        ({"discount": 0.5, "weights": [1.0, 2.0]}, "discount is 0.5, but weights replace its powers"),
+        ({"unseen": "uniform"}, "unseen is given, but the target is a chain"),
+        ({"unseen": "uniform", "solver": db.solvers.Somcot(10)}, "unseen is given, but samples"),
+    ]
+    for options, message in unused:
+        with pytest.raises(db.DiffbisimError, match=message):
+            db.fit(target, db.kernels.Softmax(2), steps=2, **options)
+    assert db.fit(target, db.kernels.Softmax(2), steps=2).chain.lag == 20
+
+
 # --- searches: abstract and imitate ---------------------------------------------------------------------------------
 
 

@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.checks import as_number, check_count, check_discount
+from diffbisim.checks import as_number, check_count, check_discount, refuse_given
 from diffbisim.data.streams import Stream
-from diffbisim.distance import make_solver
+from diffbisim.distance import check_discount_is_used, make_solver
 from diffbisim.errors import InvalidArgument
 from diffbisim.fit.result import FitResult
 from diffbisim.fit.simulators import SimulatorFit, fit_simulator
@@ -96,7 +96,7 @@ def fit(
     cost : {"reward", "indicator"}, array of shape (n_X, n_Y) or torch.nn.Module, default="reward"
         Ground cost. A module that returns such an array is learned.
     discount : float, default=0.95
-        Discount γ.
+        Discount γ; refused where it has no effect, that is together with another criterion or `weights`.
     initial : int, array of shape (n_Y,) or torch.nn.Module, default=None
         Initial state or distribution of the model; a module is learned. None uses that of the target.
     rewards : array of shape (n_Y,) or torch.nn.Module, default=None
@@ -129,6 +129,7 @@ def fit(
         in a single loop or with SOMCOT, which do not restart.
     unseen : default="error"
         For Transitions, how to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
+        Refused for other targets and solvers, which have no such states.
     criterion, horizon, weights
         Which distance to minimize, as in :func:`diffbisim.distance`. Only with ``loop="double"``, and not for streams.
     callback : callable, default=None
@@ -172,6 +173,7 @@ def fit(
     source = _target(target, unseen, initial, rewards, inner.samples)
     model = Model(kernel, initial, rewards, cost)
     question = _question(inner, loop, criterion, horizon, weights)
+    check_discount_is_used(discount, question)
     if question.is_usual:
         check_discount(discount)
     problem = InnerProblem(source, discount, inner, question, warm or loop == "single")
@@ -263,12 +265,14 @@ def _make_update(
     objective: Any, search: tuple[bool | None, int, float], chosen: tuple[Any, Any], loop: str, steps: int
 ) -> Any:
     """Return the step rule, or a torch optimizer if one is given or the values come from a single loop."""
-    from diffbisim.fit.updates import CAP, OptimizerSteps, RuleSteps
+    from diffbisim.fit.updates import CAP, CUTS, OptimizerSteps, RuleSteps
 
     (attainable, restarts, tol), (optimizer, scheduler) = search, chosen
     model, sampled = objective.model, objective.solver.samples
-    patience = min(20, 4 + 2 * sum(p.numel() for p in model.parameters))  # more parameters mean more kinks
-    rule = Annealed(steps) if sampled else PolyakLevel(attainable=attainable, cap=CAP, patience=patience)
+    size = sum(p.numel() for p in model.parameters)
+    patience = min(20, 4 + 2 * size)  # more parameters mean more kinks
+    shrink = 0.125 if size < CUTS else 0.5  # the cuts determine a sharp minimum of few parameters
+    rule = Annealed(steps) if sampled else PolyakLevel(attainable, CAP, patience=patience, shrink=shrink)
     if loop == "single" and optimizer is None and not sampled:
         optimizer, scheduler = annealed(steps)
     if optimizer is None:
@@ -289,11 +293,13 @@ def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Call
 def _target(target: Any, unseen: Any, initial: Any, rewards: Any, sampling: bool) -> MarkovChain | Stream:
     """Return the target as a chain, or as a stream if the solver samples."""
     target = as_process(target)
+    if isinstance(target, Transitions) and not sampling:
+        return empirical_chain(target, unseen, initial, rewards)
+    reason = "samples have no rows to fill" if sampling else "the target is a chain, whose rows are all known"
+    refuse_given(reason, {"unseen": "error"}, unseen=unseen)
     if isinstance(target, MarkovChain):
         return Stream(target) if sampling else target
     if isinstance(target, Transitions):
-        if not sampling:
-            return empirical_chain(target, unseen, initial, rewards)
         return Stream(target, **_constants(target, initial, rewards))
     if isinstance(target, Stream):
         if sampling:

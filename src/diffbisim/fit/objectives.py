@@ -327,7 +327,10 @@ class SampledObjective(ModelObjective):
 
 
 def fitted_chain(objective: ModelObjective, result: DistanceResult) -> MarkovChain:
-    """Return the model as a chain, with its own rewards or those of a target with equally many states."""
+    """Return the model as a chain, whose steps take as long as the target's.
+
+    Its rewards are its own, or those of a target with equally many states.
+    """
     rewards = objective.model.chain().rewards
     y, target = result.problem.y, objective.target
     known = target.frame if isinstance(target, Stream) else target
@@ -335,7 +338,7 @@ def fitted_chain(objective: ModelObjective, result: DistanceResult) -> MarkovCha
         rewards = rewards.detach().numpy()
     elif rewards is None and y.n_states == known.n_states:
         rewards = known.rewards
-    return MarkovChain(y.transition, initial=y.initial, rewards=rewards)
+    return MarkovChain(y.transition, initial=y.initial, rewards=rewards, lag=known.lag)
 
 
 # --- threads -----------------------------------------------------------------------------------------------

@@ -176,11 +176,11 @@ class RuleSteps(Resumable):
 
     After the first failure of the descent from the given parameters, the obvious starts (starts.py) are evaluated once
     each. The best of them, up to `restarts`, descend for `RACE` steps, and the best descent of all goes on to its end.
-    Then the others go on, as long as their rules expect to overtake it.
+    Then the others go on, as long as their rules expect to overtake it. If only they remain when the steps are used up,
+    the run has settled.
     """
 
     column: ClassVar[str] = "length"
-    retrying = False
     changing = ("descents", "current", "surveyed", "goal")
 
     def __init__(self, objective: ModelObjective, rule: StepRule, restarts: int = 0, tol: float = 0.0) -> None:
@@ -223,6 +223,12 @@ class RuleSteps(Resumable):
 
     def settled(self, goal: float) -> bool:
         return self.descents[self._next()].ended(goal)
+
+    @property
+    def retrying(self) -> bool:
+        """Whether all starts were tried and the best descent has ended, while others go on."""
+        best = min(self.descents, key=lambda one: one.value)
+        return self.surveyed and all(one.steps for one in self.descents) and best.ended(self.goal)
 
     def facts(self) -> dict[str, Any]:
         """Return the options that identify this update."""

@@ -12,9 +12,9 @@ best value b,
 
     ℓ = max(floor, b - δ),
 
-where δ is doubled as soon as the best value has decreased by δ/2 and halved after `patience` steps without such a
-decrease (Brännlund; Goffin and Kiwiel; Nedić and Bertsekas). So δ also estimates how much is left to gain. A step
-changes no parameter by more than `cap`, because logits that have diverged do not recover.
+where δ is doubled as soon as the best value has decreased by δ/2 and halved (`shrink`) after `patience` steps without
+such a decrease (Brännlund; Goffin and Kiwiel; Nedić and Bertsekas). So δ also estimates how much is left to gain. A
+step changes no parameter by more than `cap`, because logits that have diverged do not recover.
 
 *Annealed steps* (:class:`Annealed`). If values are estimates, the best one is unknown; step lengths then decrease to
 zero on a fixed schedule.
@@ -106,6 +106,8 @@ class PolyakLevel(StepRule):
         Number of steps since then.
     widest : float
         Initial cap.
+    shrink : float
+        What `delta` is multiplied by when the level is raised.
     """
 
     attainable: bool | None = None
@@ -118,6 +120,7 @@ class PolyakLevel(StepRule):
     record: float = float("inf")
     waited: int = 0
     widest: float = 0.0
+    shrink: float = 0.5
 
     def __post_init__(self) -> None:
         self.widest = self.widest or self.cap
@@ -125,6 +128,8 @@ class PolyakLevel(StepRule):
             raise InvalidArgument(f"cap is {self.cap!r}; it must be positive, e.g. cap=2.0")
         if self.patience < 1:
             raise InvalidArgument(f"patience is {self.patience!r}; it must be at least 1")
+        if not 0 < self.shrink < 1:
+            raise InvalidArgument(f"shrink is {self.shrink!r}; it must be between 0 and 1, e.g. shrink=0.5")
 
     @property
     def level(self) -> float:
@@ -155,7 +160,7 @@ class PolyakLevel(StepRule):
         else:
             self.waited += 1
             if self.waited >= self.patience:
-                self.record, self.delta, self.waited = self.best, self.delta / 2, 0
+                self.record, self.delta, self.waited = self.best, self.delta * self.shrink, 0
         self.delta = min(self.delta, max(self.best - self.floor, 0.0))
 
     def retreats(self, value: float, length: float) -> bool:
