@@ -225,6 +225,7 @@ def _partitions(target: Target, k: int, profiles: Integers) -> list[Integers]:
         value, both = _seen_and_expected(target)
         found += [by_reward(target, k), quantiles(value, target.weight, k), nearest_of(value, spread(value, k))]
         found += [cells(seen, k), cells(value, k)]
+        found += [quantiles(points, np.full(n, 1 / n), k) for points in (seen, value)]  # as many states in each
         found += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= DIRECT]
     if (sets := _metastable(target, k)) is not None:
         found.append(sets)
