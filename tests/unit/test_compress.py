@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.cluster.vq import kmeans2
 from scipy.optimize import linprog
 
 import diffbisim as db
@@ -191,8 +192,8 @@ def test_starts_are_never_made_worse():
 def test_callback_and_progress():
     X, seen, rows = db.examples.random_chain(8, 0), [], []
     db.compress(X, 2, restarts=2, progress=lambda done, total: seen.append((done, total)), callback=rows.append)
-    starts = len({row["restart"] for row in rows})  # two of its own, and one or two simple candidates
-    assert starts in (3, 4)
+    starts = len({row["restart"] for row in rows})  # two of its own, and one to three simple candidates
+    assert starts in (3, 4, 5)
     assert seen == [(n + 1, starts + 1) for n in range(starts + 1)]  # all coarsely, then the best one to the end
     assert sorted(row["restart"] for row in rows[:starts]) == list(range(starts))
 
@@ -214,6 +215,10 @@ def test_time_limit_returns_the_start_at_worst():
         ({"n_states": 2, "criterion": "average"}, "criterion is 'average'; .* compress with a discount near 1"),
         ({"n_states": 2, "restarts": 0}, "restarts is 0"),
         ({"n_states": 2, "starts": [db.MarkovChain(np.eye(3))]}, r"starts\[0\]"),
+        (
+            {"n_states": 2, "lag": 5, "starts": [db.MarkovChain(np.eye(2), rewards=[0, 1], lag=3)]},
+            r"starts\[0\] has lag 3 and the small chain has lag 5",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(options, message):
@@ -416,3 +421,33 @@ def test_averaging_over_classes_is_the_textbook_formula():
     ]
     literal = np.array(literal) / np.array([[rho[labels == a].sum()] for a in range(3)])
     assert np.allclose(averaged(target, labels, 3).transition, literal, atol=1e-9)
+
+
+def test_no_average_over_clusters_of_rewards_and_values_is_nearer():
+    """Groups of states that are seldom left; k-means by SciPy from twenty seeds, and certified distances."""
+    rng = np.random.default_rng([45, 304, 35])
+    n, k = 24, int(rng.integers([12, 2], [49, 9])[1])
+    noise, group = rng.normal(size=n), np.sort(rng.integers(0, 5, n))
+    P = rng.gamma(0.5, size=(n, n)) * np.where(group[:, None] == group, 1.0, 10 ** -rng.uniform(1, 4))
+    P /= P.sum(axis=1, keepdims=True)
+    X = db.MarkovChain(P, rewards=rng.normal(size=5)[group] + 0.2 * noise).with_initial(np.full(n, 1 / n))
+    value = np.linalg.solve(np.eye(n) - 0.95 * P, X.rewards)
+    points = np.stack([X.rewards / np.ptp(X.rewards), value / np.ptp(value)], axis=1)
+    tried = [kmeans2(points, k, minit="++", rng=np.random.default_rng([7, seed]))[1] for seed in range(20)]
+    best = min(db.aggregate(X, np.unique(labels, return_inverse=True)[1]).distance.value for labels in tried)
+    for model in ("nearest", "aggregate"):
+        assert db.compress(X, k, model=model, restarts=1, max_steps=5).distance.value <= 1.001 * best
+
+
+def test_prospects_of_moves_are_first_order_changes():
+    """The gradient times the change of the averaged kernel, computed by averaging over the new classes."""
+    X, labels = db.examples.random_sparse_chain(9, 3, 1), np.arange(9) % 3
+    target = Target(X, 0.8, rewards=X.rewards)
+    search = descent.Search(target, averaged(target, labels, 3), 10, np.inf)
+    search.begin()
+    found, U = descent.prospects(search, labels), search.result.values
+    G = search.result.gradient.transition_y
+    for x, y in itertools.product(range(9), range(3)):
+        moved = averaged(target, np.where(np.arange(9) == x, y, labels), 3)
+        change = (G * (moved.transition - search.model.transition)).sum() + X.initial[x] * (U[x, y] - U[x, labels[x]])
+        assert found[x, y] == (np.inf if y == labels[x] else pytest.approx(change, abs=1e-9))

@@ -195,6 +195,8 @@ def test_the_nearest_average_is_an_average_over_its_classes():
         ({"cost": "reward"}, "chain has no rewards"),
         ({"weights": "equal"}, '"occupancy", "stationary" or 3 numbers'),
         ({"weights": [1, -1, 0]}, "the least is -1"),
+        ({"labels": [0, 1, 2**62]}, "class 2 has no states"),
+        ({"labels": np.array([0, 0, 2**63], dtype=np.uint64)}, "class 1 has no states"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

@@ -158,9 +158,10 @@ def _classes(labels: Any, n: int) -> Classes:
     if given.shape != (n,):
         raise InvalidArgument(f"labels has shape {given.shape}; give one class for each of the {n} states")
     if given.dtype.kind in "iu":
-        missing = np.setdiff1d(np.arange(int(given.max()) + 1), given)
-        if given.min() < 0 or missing.size:
-            wrong = f"class {missing[0]} has no states" if given.min() >= 0 else f"there is a class {given.min()}"
+        used = np.unique(given)
+        gaps = np.flatnonzero(used != np.arange(used.size, dtype=used.dtype))
+        if gaps.size:
+            wrong = f"there is a class {used[0]}" if used[0] < 0 else f"class {gaps[0]} has no states"
             raise InvalidArgument(f"labels: {wrong}; number the classes 0, 1, … without gaps, or give names")
         return Classes(given.astype(np.int64), None)
     if given.dtype.kind not in "USO":

@@ -2,9 +2,9 @@
 
     frozen       the chain that never moves, with the best k rewards; see below
     aggregates   averages over classes of states with similar rewards, similar values (expected discounted rewards),
-                 both, or similar profiles (those of the frozen chain): quantiles, evenly spaced, or k-means; over
-                 consecutive states; and over metastable sets
-    kinetic      the kinetic model of the metastable sets (kinetics.py), for chains with one recurrent class
+                 both, or similar profiles (those of the frozen chain): quantiles, evenly spaced, cells of equal width,
+                 or k-means from several seeds; over consecutive states; and over metastable sets
+    kinetic      the kinetic models of these classes (kinetics.py), for chains with one recurrent class
 
 *The frozen chain* has the identity as its kernel. Its state y shows the reward r'_y forever, so the coupling of a state
 x with it is unique, and costs
@@ -25,6 +25,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from diffbisim.compress.starts import (
     by_reward,
     centers,
     matched_to_costs,
+    medoid_partition,
     quantiles,
     spread,
 )
@@ -52,6 +54,9 @@ REST = 1e-3
 
 #: Up to this number of states, metastable sets are among the candidates.
 SLOW = 1_000
+
+#: Up to this number of states, there is k-means from so many seeds, and a kinetic model for every other partition.
+MODEST, SEEDS = 400, 12
 
 #: All partitions are compared if there are at most this many ways to name the classes of all but one state.
 FEW = 512
@@ -74,7 +79,14 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
     numbers, profiles = reward_profiles(target)
     chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
     classes = np.asarray(profiles[:, chosen].argmin(axis=1))
-    return [_frozen(target, classes, numbers, chosen, k), *_aggregates(target, k, classes), *_kinetic(whole, k)]
+    partitions, sets = _partitions(target, k, classes), _metastable(whole, k)
+    found = [_frozen(target, classes, numbers, chosen, k)]
+    found += [averaged(target, labels, k) for labels in _different(partitions + _seeded(target, k))]
+    if sets is not None:
+        found += _kinetic(whole, matched_to_costs(whole, sets, k), k)
+    for labels in partitions if target.chain.n_states <= MODEST and len(target.chain.recurrent_classes) == 1 else ():
+        found += _kinetic(target, labels, k)
+    return found
 
 
 def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[Model]:
@@ -88,7 +100,20 @@ def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[M
         return [averaged(target, matched_to_costs(target, labels, k), k) for labels in unlike]
     _, profiles = reward_profiles(target)
     chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
-    return list(_aggregates(target, k, np.asarray(profiles[:, chosen].argmin(axis=1))))
+    partitions = _partitions(target, k, np.asarray(profiles[:, chosen].argmin(axis=1)))
+    return [averaged(target, labels, k) for labels in _different(partitions + _seeded(target, k))]
+
+
+def metric_averages(target: Target, features: Array, k: int) -> list[Model]:
+    """Return averages over classes of k-medoids in the bisimulation metric, from several seeds; always the same."""
+    rngs = map(np.random.default_rng, range(SEEDS))
+    found = [medoid_partition(features, target.weight, k, rng) for rng in rngs]
+    return [averaged(target, matched_to_costs(target, labels, k), k) for labels in _different(found)]
+
+
+def _different(partitions: list[Integers]) -> list[Integers]:
+    """Return every partition once, however its classes are numbered."""
+    return list({_name(labels): labels for labels in reversed(partitions)}.values())[::-1]
 
 
 def _in_order(labels: Integers) -> bool:
@@ -97,26 +122,28 @@ def _in_order(labels: Integers) -> bool:
 
 
 def nearest_first(target: Target, models: list[Model], deadline: float = np.inf) -> list[Model]:
-    """Return the nearest model, followed by the first one if that is not much farther.
+    """Return the nearest model, followed by the first one and the nearest average if these are not much farther.
 
     Each is solved only until it is certainly farther than another one. Chains of more than DIRECT states are compared
     to a gap of LOOSE.
     """
     tol = 0.0 if target.chain.n_states <= DIRECT else LOOSE
-    uppers: list[float] = []
-    for model in models:
-        if uppers and time.monotonic() > deadline:
+    uppers = np.full(len(models), np.inf)
+    averages = np.array([model.labels is not None for model in models])
+    for n, model in enumerate(models):
+        if n and time.monotonic() > deadline:
             break
+        least = float(uppers[averages].min() if averages[n] else uppers.min())
 
-        def stop(row: Mapping[str, float], least: float = min(uppers, default=np.inf)) -> bool:
+        def stop(row: Mapping[str, float], least: float = least) -> bool:
             return row["lower"] >= least or time.monotonic() > deadline
 
-        uppers.append(target.solve(model, callback=stop, tol=tol).upper)
-    if not uppers:
+        uppers[n] = target.solve(model, callback=stop, tol=tol).upper
+    if not models:
         return []
-    best = int(np.argmin(uppers))
-    first = [models[0]] if best and uppers[0] <= NOT_MUCH_FARTHER * uppers[best] else []
-    return [models[best], *first]
+    chosen = [int(np.argmin(uppers)), 0, int(np.argmin(np.where(averages, uppers, np.inf)))]
+    close = [n for n in dict.fromkeys(chosen) if uppers[n] <= NOT_MUCH_FARTHER * uppers[chosen[0]]]
+    return [models[n] for n in close]
 
 
 # --- the frozen chain ----------------------------------------------------------------------------------------
@@ -190,20 +217,51 @@ def _frozen(target: Target, classes: Integers, numbers: Array | None, chosen: In
 # --- classes -------------------------------------------------------------------------------------------------
 
 
-def _aggregates(target: Target, k: int, profiles: Integers) -> Iterator[Model]:
-    """Yield averages over classes of similar profiles, rewards or costs, and values, and over metastable sets."""
+def _partitions(target: Target, k: int, profiles: Integers) -> list[Integers]:
+    """Return different classes of similar profiles, rewards or costs, and values, and metastable sets."""
     n, seen = target.chain.n_states, target.appearance
-    partitions = [profiles, quantiles(seen, target.weight, k), np.arange(n) * min(k, n) // n]
+    found = [profiles, quantiles(seen, target.weight, k), np.arange(n) * min(k, n) // n]
     if target.rewards is not None:
-        value = discounted(target, seen)
-        both = np.hstack([seen / (np.ptp(seen) or 1.0), value / (np.ptp(value) or 1.0)])
-        partitions += [by_reward(target, k), quantiles(value, target.weight, k), nearest_of(value, spread(value, k))]
-        partitions += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= DIRECT]
+        value, both = _seen_and_expected(target)
+        found += [by_reward(target, k), quantiles(value, target.weight, k), nearest_of(value, spread(value, k))]
+        found += [cells(seen, k), cells(value, k)]
+        found += [quantiles(points, np.full(n, 1 / n), k) for points in (seen, value)]  # as many states in each
+        found += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= DIRECT]
     if (sets := _metastable(target, k)) is not None:
-        partitions.append(sets)
-    for labels in partitions:
-        used = np.unique(labels, return_inverse=True)[1]
-        yield averaged(target, matched_to_costs(target, used, k), k)
+        found.append(sets)
+    return _different([matched_to_costs(target, np.unique(x, return_inverse=True)[1], k) for x in found])
+
+
+def _name(labels: Integers) -> bytes:
+    """Return a name of the partition, for classes that are numbered in any order."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return first[inverse].tobytes()
+
+
+def cells(values: Array, k: int) -> Integers:
+    """Return the number of the cell of every number; k cells of equal width cover their range."""
+    share = (values.ravel() - values.min()) / (np.ptp(values) or 1.0)
+    return np.asarray(np.minimum((share * k).astype(np.int64), k - 1))
+
+
+def _seen_and_expected(target: Target) -> tuple[Array, Array]:
+    """Return the values ``(n, 1)``, and rewards and values on the same scale ``(n, 2)``."""
+    seen, value = target.appearance, discounted(target, target.appearance)
+    return value, np.hstack([seen / (np.ptp(seen) or 1.0), value / (np.ptp(value) or 1.0)])
+
+
+def _seeded(target: Target, k: int) -> list[Integers]:
+    """Return clusters of rewards, and of rewards and values, by k-means from several seeds; always the same ones."""
+    from scipy.cluster.vq import ClusterError, kmeans2
+
+    n, found = target.chain.n_states, []
+    if target.rewards is None or n > MODEST:
+        return []
+    for points, seed in itertools.product((target.appearance, _seen_and_expected(target)[1]), range(SEEDS)):
+        with suppress(ClusterError):  # an empty cluster
+            rng = np.random.default_rng(seed)
+            found.append(kmeans2(points, min(k, n), minit="++", missing="raise", rng=rng)[1].astype(np.int64))
+    return [np.unique(labels, return_inverse=True)[1] for labels in found]
 
 
 def nearest_of(points: Array, centers: Array) -> Integers:
@@ -222,12 +280,8 @@ def _metastable(target: Target, k: int) -> Integers | None:
         return None
 
 
-def _kinetic(target: Target, k: int) -> Iterator[Model]:
-    """Yield the kinetic model of the metastable sets, if there is one; missing sets become unused states."""
-    sets = _metastable(target, k)
-    if sets is None:
-        return
-    labels = matched_to_costs(target, sets, k)
+def _kinetic(target: Target, labels: Integers, k: int) -> Iterator[Model]:
+    """Yield the kinetic model of these classes, if there is one; missing classes become unused states."""
     mean, (used, inside) = averaged(target, labels, k), np.unique(labels, return_inverse=True)
     try:
         kernel = kinetic_model(target.chain, inside).transition

@@ -10,7 +10,8 @@ quotient, with d = 0.
 
     1. Merge the exactly equivalent states of X (lumping.py). The search works on the quotient, with the same distances.
     2. Find starting points: partitions into k classes of states that are close in the bisimulation metric (starts.py),
-       and the nearest of the chains that anybody can write down (candidates.py).
+       and the nearest of the chains that anybody can write down (candidates.py). If that is an average over classes
+       of a small chain, single states are moved between the classes first.
     3. From each of them, in parallel, run a block descent with exact distances (descent.py). Then try the chain
        averaged over the classes of the hard encoder, and keep it if it is nearer. All starts are run coarsely, and the
        best quarter to convergence. For larger chains, distances are coarser and three in eight are run to convergence.
@@ -46,7 +47,7 @@ from diffbisim.checks import (
     refuse_given,
 )
 from diffbisim.compress.aggregation import How, kinetic
-from diffbisim.compress.candidates import nearest_first, simple_aggregates, simple_candidates
+from diffbisim.compress.candidates import metric_averages, nearest_first, simple_aggregates, simple_candidates
 from diffbisim.compress.descent import MOMENT, Search, along_gradient, descend, exchange, lloyd
 from diffbisim.compress.kinetics import lagged, metastable_sets
 from diffbisim.compress.result import MODELS, CompressResult, SweepResult
@@ -71,7 +72,7 @@ from diffbisim.lumping import lump
 from diffbisim.optimize.checkpoint import Checkpoint, stored
 from diffbisim.parallel import Executor, as_done
 from diffbisim.problem import Array, Problem
-from diffbisim.process import as_process
+from diffbisim.process import as_process, check_lags
 from diffbisim.progress import Progress, tracking
 from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import Exact
@@ -98,8 +99,8 @@ ROUNDS = 10
 #: A distance below this fraction of the largest cost counts as zero.
 ZERO = 1e-6
 
-#: Fractions of a time limit by which simple candidates, landmarks and the starts must be found.
-SIMPLE, LANDMARKS, STARTS = 0.05, 0.15, 0.3
+#: Fractions of a time limit by which landmarks and our own starts must be found, and that simple candidates may take.
+LANDMARKS, STARTS, SIMPLE = 0.15, 0.3, 0.05
 
 
 @stored
@@ -269,7 +270,7 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
         return kinetic(X, k, How(discount, cost, rewards, None, options.lag, options.tol))
     if not isinstance(options.starts, Sequence):
         raise InvalidArgument(f"starts is a {type(options.starts).__name__}; give a list of MarkovChain")
-    begun = [_started(Y, k, n, cost is None) for n, Y in enumerate(options.starts)]
+    begun = [_started(Y, k, n, cost is None, X) for n, Y in enumerate(options.starts)]
     file = None
     if options.checkpoint is not None:
         file = Checkpoint(options.checkpoint, "compress", {
@@ -410,10 +411,11 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
     return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.labels
 
 
-def _started(Y: MarkovChain, k: int, number: int, learned: bool) -> Model:
+def _started(Y: MarkovChain, k: int, number: int, learned: bool, X: MarkovChain) -> Model:
     """Check a start of the user and return it as a model."""
     if not isinstance(Y, MarkovChain) or Y.n_states != k or (learned and Y.rewards is None):
         raise InvalidArgument(f"starts[{number}] must be a MarkovChain of {k} states{' with rewards' * learned}")
+    check_lags([Y, X], [f"starts[{number}]", "the small chain"])
     P = dense(Y.transition)
     return Model(np.array(P), np.array(Y.initial), np.array(Y.rewards) if learned else None)
 
@@ -438,18 +440,21 @@ class Beginnings:
             exact = self.target.solve(quotient, callback=lambda row: time.monotonic() > self.clock.end())
             if exact.upper <= 2 * self.target.tol * exact.problem.scale:
                 return models[:1]
-        return [*models, *self._simple(), *self._own(restarts, rng)]
+        own = self._own(restarts, rng)
+        return [*models, *self._simple(), *own]
 
     def _simple(self) -> list[Start]:
-        """Return the nearest of the simple candidates, and the frozen chain if it is not much farther."""
-        target, clock = self.target, self.clock
-        seconds, until = clock.left(SIMPLE), clock.end(SIMPLE)
+        """Return the nearest of the simple candidates, and the nearest of other kinds if they are not much farther."""
+        target, seconds = self.target, SIMPLE * self.clock.seconds
+        until = time.monotonic() + seconds
         if self.kind == "aggregate":
             aggregates = simple_aggregates(target, self.k, seconds)
             return [Start(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
         whole = self.whole if self.whole.chain.n_states > target.chain.n_states else target
-        candidates = simple_candidates(target, whole, self.k, seconds)
-        return [Start(model, "simple") for model in nearest_first(target, candidates, until)]
+        found = simple_candidates(target, whole, self.k, seconds)
+        if found and self.shared.features is not None and target.chain.n_states <= SMALL:
+            found += metric_averages(target, self.shared.features, self.k)
+        return [Start(model, "simple") for model in nearest_first(target, found, until)]
 
     def _own(self, restarts: int, rng: np.random.Generator) -> list[Start]:
         """Return one start per restart, each with its own seed.
@@ -528,7 +533,7 @@ def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
         few = target.chain.n_states <= SMALL
         return (Heat(1.0, None), Heat(0.25, None, moves=True)) if few else (Heat(1.0, None),)
     if target.chain.n_states <= SMALL:
-        return Heat(1.0, COARSE), Heat(0.25, FINE)
+        return Heat(1.0, COARSE, patience=2), Heat(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
         return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5, patience=2)
     return (
@@ -685,8 +690,9 @@ def _run(target: Target, job: Job) -> Ran | None:
             return None
         search.begin(exactly=before in EXACTLY)
         first = Ran(model, search.values[:1], search.result.values, search.result.upper, True)
-        lloyd(search, heat.rounds if before == "average" else 0)
-        if heat.moves:
+        averaging = before == "average" or (before == "simple" and model.labels is not None)
+        lloyd(search, heat.rounds if averaging else 0)
+        if heat.moves or (before == "simple" and target.chain.n_states <= SMALL):
             exchange(search)
         if heat.small is not None:
             _to_the_end(search, heat.small, heat.patience)
@@ -813,7 +819,8 @@ def _padded(chain: MarkovChain, k: int) -> MarkovChain:
     P[:n, :n] = chain.transition  # type: ignore[assignment]  # dense: compress made it
     P[n:] = P[0]
     initial = np.concatenate([chain.initial, np.zeros(k - n)])
-    return MarkovChain(P, initial=initial, rewards=np.concatenate([rewards, np.repeat(rewards[:1], k - n, axis=0)]))
+    paid = np.concatenate([rewards, np.repeat(rewards[:1], k - n, axis=0)])
+    return MarkovChain(P, initial=initial, rewards=paid, lag=chain.lag)
 
 
 def _elbow(sizes: list[int], values: list[float], zero: float) -> int:

@@ -28,6 +28,7 @@ most of the occupancy. Encoders are almost deterministic, so these are few. If t
 successors x' with similar rows U(x',·) are merged: the transport costs hardly tell them apart.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,9 @@ MOST_WORK = 3e7
 
 #: Lengths of the steps along the gradient, which are tried for chains of up to this number of states.
 LENGTHS, MOST_STATES = (0.2, 0.05, 0.01), 2_000
+
+#: Number of moves to other classes that are tried per state.
+TRIES = 1.0
 
 #: Weight of the present row in the starting point of a barycenter. The rest is uniform, to make all entries positive.
 PRESENT = 0.5
@@ -346,22 +350,52 @@ def lloyd(search: Search, rounds: int) -> bool:
 def exchange(search: Search) -> None:
     """Move single states to other classes while the averaged chain becomes nearer.
 
-    For every state the two other classes are tried whose small states are nearest to it.
+    The moves that promise most (:func:`prospects`) are tried first, at most TRIES per state before one succeeds.
     """
     start = search.model.labels
     if start is None:
         return
-    labels, n, k, idle = start.copy(), len(start), len(search.model.initial), 0
-    order, turn = np.argsort(-search.target.weight, kind="stable"), 0
-    while idle < n and not search.over:
-        x, turn, idle = int(order[turn % n]), turn + 1, idle + 1
-        near = np.argsort(search.result.values[x], kind="stable")
-        for y in near[near != labels[x]][:2]:
-            moved = np.where(np.arange(n) == x, y, labels)
+    labels, k, gained = start.copy(), len(search.model.initial), True
+    while gained and not search.over:
+        gained, change = False, prospects(search, labels)
+        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES * len(labels))]:
+            x, y = divmod(int(move), k)
+            if not change[x, y] < np.inf or search.late:
+                break
+            moved = np.where(np.arange(len(labels)) == x, y, labels)
             if search.consider(averaged(search.target, moved, k), least=search.floor):
-                labels, idle = moved, 0
+                labels, gained = moved, True
                 break
     search.report()
+
+
+def prospects(search: Search, labels: Integers) -> Array:
+    """Return about how much the distance changes if state x moves to class y, ``(n, k)``; infinite if it is there.
+
+    To first order, a change of the averaged kernel P costs its product with the gradient, and a change of the start
+    the difference of the table U. Rewards are regarded as fixed. With flows F = P·mass between classes, the move adds
+    the transitions out of x to row y and those into x to column y, and removes them from its present class.
+    """
+    target, coupling, k = search.target, search.result.coupling, len(search.model.initial)
+    n, kernel, w = len(labels), target.chain.successors.matrix, target.weight + target.weight.max() * 1e-12
+    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+    out = np.asarray((sparse.diags_array(w) @ kernel @ into).toarray())  # (n, k) flows from states to classes
+    back = np.asarray((into.T @ sparse.diags_array(w) @ kernel).toarray()).T  # (n, k) flows from classes to states
+    stay, mass = w * kernel.diagonal(), into.T @ w
+    G = np.asarray(kernel_gradients(coupling, search.occupancy, everywhere=True)[1])
+    U, one = search.result.values, np.eye(k)
+    change = np.full((n, k), np.inf)
+    for x in range(n):
+        a, rest = labels[x], np.delete(np.arange(k), labels[x])
+        shift = one[rest] - one[a]  # (k-1, k)
+        F = (into.T @ out)[None] + shift[:, :, None] * out[x]
+        F = F + (back[x] + stay[x] * shift)[:, :, None] * shift[:, None, :]
+        total = np.maximum(mass + w[x] * shift, 0.0)
+        kept = total > 1e-9 * w[x]
+        P = np.where(kept[:, :, None], F / np.where(kept, total, 1.0)[:, :, None], search.model.transition)
+        moved = (G * (P - search.model.transition)).sum(axis=(1, 2))
+        change[x, rest] = moved + target.chain.initial[x] * (U[x, rest] - U[x, a])
+    return change
 
 
 # --- barycenters -------------------------------------------------------------------------------------------
