@@ -451,3 +451,22 @@ def test_prospects_of_moves_are_first_order_changes():
         moved = averaged(target, np.where(np.arange(9) == x, y, labels), 3)
         change = (G * (moved.transition - search.model.transition)).sum() + X.initial[x] * (U[x, y] - U[x, labels[x]])
         assert found[x, y] == (np.inf if y == labels[x] else pytest.approx(change, abs=1e-9))
+
+
+def test_no_average_over_a_partition_is_nearer_than_the_nearest_chain():
+    """Sticky rank-one kernels with a long tail of rewards, two restarts: all partitions of eight states, by hand."""
+    rng = np.random.default_rng(29)
+    n, k, discount = 8, 2, 0.999
+    π = rng.dirichlet(np.ones(n))
+    P = 0.95 * np.eye(n) + 0.05 * π
+    rng.normal(size=n)
+    X = db.MarkovChain(
+        P / P.sum(axis=1, keepdims=True), rewards=(rng.exponential(size=n) ** 4).round(3),
+        initial=rng.dirichlet(np.full(n, 0.5)),
+    )  # fmt: skip
+    best = min(
+        db.aggregate(X, [0, *(number >> s & 1 for s in range(n - 1))], discount=discount).distance.value
+        for number in range(1, 2 ** (n - 1))
+    )
+    for seed in range(3):
+        assert db.compress(X, k, discount=discount, restarts=2, rng=seed).distance.value <= best * (1 + 1e-6)

@@ -81,7 +81,8 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
     classes = np.asarray(profiles[:, chosen].argmin(axis=1))
     partitions, sets = _partitions(target, k, classes), _metastable(whole, k)
     found = [_frozen(target, classes, numbers, chosen, k)]
-    found += [averaged(target, labels, k) for labels in _different(partitions + _seeded(target, k))]
+    averages = _different(partitions + _seeded(target, k) + _every(target, k))
+    found += [averaged(target, labels, k) for labels in averages]
     if sets is not None:
         found += _kinetic(whole, matched_to_costs(whole, sets, k), k)
     for labels in partitions if target.chain.n_states <= MODEST and len(target.chain.recurrent_classes) == 1 else ():
@@ -93,11 +94,8 @@ def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[M
     """Return the aggregates only; if there are few partitions, those of all of them."""
     if _operations(target) > seconds * PER_SECOND:
         return []
-    n = target.chain.n_states
-    if k ** (n - 1) <= FEW:
-        every = (np.array([0, *rest]) for rest in itertools.product(range(k), repeat=n - 1))
-        unlike = [labels for labels in every if _in_order(labels)]
-        return [averaged(target, matched_to_costs(target, labels, k), k) for labels in unlike]
+    if every := _every(target, k):
+        return [averaged(target, labels, k) for labels in every]
     _, profiles = reward_profiles(target)
     chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
     partitions = _partitions(target, k, np.asarray(profiles[:, chosen].argmin(axis=1)))
@@ -114,6 +112,15 @@ def metric_averages(target: Target, features: Array, k: int) -> list[Model]:
 def _different(partitions: list[Integers]) -> list[Integers]:
     """Return every partition once, however its classes are numbered."""
     return list({_name(labels): labels for labels in reversed(partitions)}.values())[::-1]
+
+
+def _every(target: Target, k: int) -> list[Integers]:
+    """Return all partitions if there are few, else none."""
+    n = target.chain.n_states
+    if k ** (n - 1) > FEW:
+        return []
+    every = (np.array([0, *rest]) for rest in itertools.product(range(k), repeat=n - 1))
+    return [matched_to_costs(target, labels, k) for labels in every if _in_order(labels)]
 
 
 def _in_order(labels: Integers) -> bool:
