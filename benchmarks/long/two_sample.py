@@ -28,8 +28,8 @@ Chains are random, or ordered (nearby states are likely successors, and rewards 
 in another distribution, or tilts toward high or low rewards. All tests of one dataset use the same permutations. The
 standard error of a fraction p of n datasets is √(p(1-p)/n).
 
-Every cell of the tables gets its datasets in rounds of 50, with seeds 0, 1, …; after each round, a row is printed with
-all datasets so far. With ``--kept``, p-values are added to a file, and a run that was stopped resumes from it.
+Every cell of the tables gets its datasets in rounds of 50, with seeds 0, 1, … (or from ``--first`` on); after each
+round, a row is printed with all datasets so far. With ``--kept``, p-values are added to a file, and a run that was stopped resumes from it.
 """
 
 import argparse
@@ -477,6 +477,7 @@ def main() -> None:
     parser.add_argument("--permutations", type=int, default=199)
     parser.add_argument("--states", type=int, nargs="*", default=[5, 20, 50])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--kept", type=Path, help="a file that p-values are added to, and read from")
     s = parser.parse_args()
     cells, kept = list(cells_of(s.tables, s.states)), Kept(s.kept, s.permutations)
@@ -488,7 +489,9 @@ def main() -> None:
             for cell in cells:
                 seeds = range(len(kept.found.get(cell, [])), min(end, s.datasets))
                 if seeds:
-                    kept.add(cell, list(pool.map(work, [(cell, k, s.permutations) for k in seeds], chunksize=5)))
+                    kept.add(
+                        cell, list(pool.map(work, [(cell, s.first + k, s.permutations) for k in seeds], chunksize=5))
+                    )
                     show(cell, kept.found[cell])
     print("\nall of it")
     for cell in cells:
