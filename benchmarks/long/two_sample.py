@@ -29,7 +29,8 @@ in another distribution, or tilts toward high or low rewards. All tests of one d
 standard error of a fraction p of n datasets is √(p(1-p)/n).
 
 Every cell of the tables gets its datasets in rounds of 50, with seeds 0, 1, … (or from ``--first`` on); after each
-round, a row is printed with all datasets so far. With ``--kept``, p-values are added to a file, and a run that was stopped resumes from it.
+round, a row is printed with all datasets so far. With ``--kept``, p-values are added to a file, and a run that was
+stopped resumes from it.
 """
 
 import argparse
