@@ -238,6 +238,7 @@ PATHS = {
         "initial": ("pooled", CHANGES), "paired": (True, CHANGES), "n_states": (14, CHANGES),
         "scale": ([1.0, 10.0], CHANGES), "terminal": (lambda points: points[:, 0] > 1, CHANGES),
         "prune": (0.2, CHANGES), "confidence": (0.5, CHANGES), "replicates": (32, CHANGES), "rng": (1, CHANGES),
+        "progress": (None, CALLED),
     }),
 }  # fmt: skip
 
@@ -307,7 +308,7 @@ def test_no_argument_is_ignored(folder, function, call, argument, value, expecte
                 call(function, **here, **{argument: "nonsense"})
         elif expected == CALLED:
             rows = []
-            call(function, **here, **{argument: rows.append})
+            call(function, **here, **{argument: lambda *row: rows.append(row)})
             assert rows
         else:
             with pytest.raises(DiffbisimError, match=expected[1]):
