@@ -89,7 +89,7 @@ class ActionProblem(TwoProcesses):
                     f"{name} is a {type(side).__name__}, but the other process is an MDP; give two MDPs, or compare "
                     "chains, mdp.induced_chain(policy)"
                 )
-        if actions not in MODES:
+        if not isinstance(actions, str) or actions not in MODES:
             raise InvalidArgument(f"actions {actions!r} is unknown; choose one of {', '.join(map(repr, MODES))}")
         choices = _choices(x, y, actions)
         by_rewards = isinstance(cost, str) and cost == "reward"

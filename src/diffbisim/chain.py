@@ -61,6 +61,7 @@ from diffbisim.checks import (
     Floats,
     Integers,
     Matrix,
+    check_choice,
     check_count,
     check_discount,
     check_flag,
@@ -84,7 +85,7 @@ from diffbisim.counting import (
     encode_paths,
     fill_unseen,
 )
-from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData, warn_of_input
 from diffbisim.events import END, EVENT, Coded, coded, report_intervals, resampled, sequences
 from diffbisim.explicit import ExplicitModel
 from diffbisim.io import limits
@@ -112,6 +113,7 @@ from diffbisim.stochastic import (
 )
 
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
+UNSEEN = ("error", "self-loop", "uniform", "drop")
 
 HUGE = 1e100  # weights above this are rescaled so that their sums cannot overflow
 
@@ -496,8 +498,8 @@ class MarkovChain:
 
 def check_unseen(unseen: Any) -> None:
     """Check the rule for states without outgoing transitions where there are none, so that it has no effect."""
-    if unseen not in ("error", "self-loop", "uniform", "drop", "repeat"):
-        raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
+    if not (isinstance(unseen, str) and unseen == "repeat"):
+        check_choice(unseen, "unseen", UNSEEN)
 
 
 def _of_paths(value: Any, lag: Any, labels: Any) -> Transitions:
@@ -856,11 +858,18 @@ class Transitions:
 
         ``initial`` and ``rewards`` refer to all states, including those that ``unseen="drop"`` removes. By default the
         chain starts like the episodes or, without episodes, in the first state observed. The ``end`` state is absorbing
-        whatever ``unseen`` is, and its reward is 0 unless ``rewards`` contain it.
+        whatever ``unseen`` is, and its reward is 0 unless ``rewards`` contain it. Actions and rewards of steps are not
+        used, which an ``InputWarning`` says; :meth:`MDP.from_transitions` uses them.
         """
+        warn_of_unused({"data": self}, rewards)
+        return self._chain(initial=initial, rewards=rewards, unseen=unseen, sparse=sparse)
+
+    def _chain(
+        self, *, initial: Any = None, rewards: Any = None, unseen: Unseen = "error", sparse: bool | None = None
+    ) -> MarkovChain:
+        """Estimate the chain without a remark on actions and rewards of steps."""
         rewards = self._with_end_reward(rewards)
-        if unseen not in ("error", "self-loop", "uniform", "drop"):
-            raise InvalidArgument(f'unseen is {unseen!r}; use "error", "self-loop", "uniform" or "drop"')
+        check_choice(unseen, "unseen", UNSEEN)
         if unseen != "drop":
             P = empirical_kernel(fill_unseen(self._pairs(), self.n_states, unseen, self.name), self.n_states, sparse)
             start = self._default_start(None) if initial is None else initial
@@ -963,6 +972,28 @@ class Transitions:
             names = {self.name(int(k)) for k in kept}
             return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}
         return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
+
+
+def unused(data: Transitions, rewards: Any) -> list[str]:
+    """Return which recorded parts of the steps a chain with these rewards does not contain, such as "actions"."""
+    parts = {"actions": data.actions is not None, "rewards": data.rewards is not None and rewards is None}
+    return [name for name, there in parts.items() if there]
+
+
+def warn_of_unused(groups: Mapping[Any, Any], rewards: Any) -> None:
+    """Warn once of recorded actions and rewards of steps, which the chains of these groups do not contain."""
+    found = {name: unused(one, rewards) for name, one in groups.items() if isinstance(one, Transitions)}
+    names = [str(name) for name, parts in found.items() if parts]
+    remedies = {
+        "actions": "for what actions do, use MDP.from_transitions(data)",
+        "rewards": "for rewards, pass rewards= one number per state, or use MDP.from_transitions(data)",
+    }
+    parts = [part for part in remedies if any(part in own for own in found.values())]
+    if parts:
+        warn_of_input(
+            f"{', '.join(names)}: the recorded {' and '.join(parts)} of steps are not used, since a chain contains "
+            f"states only; {'; '.join(remedies[part] for part in parts)}"
+        )
 
 
 def named(column: Coded) -> Any:

@@ -30,7 +30,7 @@ ROUNDED = 4 * np.finfo(np.float64).eps  # row sums this close to one are left un
 
 def as_number(value: Any) -> float:
     """Convert to float; non-numbers become NaN, which fails every range check."""
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes)) or value is np.ma.masked:
         return float("nan")
     try:
         return float(value)
@@ -47,7 +47,7 @@ def check_discount(discount: float) -> float:
 
 def check_count(value: Any, name: str, least: int = 0) -> int:
     """Return an integer of at least ``least`` as int."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
     if whole and abs(int(value)) >= 2**63:
         raise InvalidArgument(f"{name} is an integer of {int(value).bit_length()} bits; give one below 2**63")
     if not whole or value < least:
@@ -74,7 +74,8 @@ def check_seconds(time_limit: Any) -> float:
 
 def check_choice(value: Any, name: str, options: Iterable[str]) -> None:
     """Refuse a value that is not one of the options."""
-    if value not in (known := tuple(options)):
+    known = tuple(options)
+    if not isinstance(value, str) or value not in known:  # arrays compare entry by entry
         raise InvalidArgument(f"{name} is {value!r}; use one of {', '.join(map(repr, known))}")
 
 

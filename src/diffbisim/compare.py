@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import check_count, check_probability, freeze
+from diffbisim.checks import check_count, check_discount, check_probability, freeze
 from diffbisim.cost import ground_cost
 from diffbisim.distance import make_solver, solve
 from diffbisim.errors import InvalidArgument, quietly, warn_of_input
@@ -150,6 +150,7 @@ def compare(
     """
     if not isinstance(groups, Mapping) or len(groups) < 2:
         raise InvalidArgument('groups must be a mapping of at least two groups, such as {"A": data, "B": data}')
+    discount = check_discount(discount)
     check_probability(confidence, "confidence")
     check_draws(permutations)
     check_unseen(unseen)
@@ -341,6 +342,7 @@ def power(
         raise InvalidArgument(
             f"episodes is {episodes!r}; give numbers of at least 4, the minimum for a permutation test"
         )
+    discount = check_discount(discount)
     check_probability(target, "target")
     check_probability(level, "level")
     check_draws(permutations)

@@ -99,7 +99,10 @@ def concatenate_steps(values: Any, lengths: Integers, name: str) -> Any:
     """Concatenate sequences with one entry per step of trajectories that have ``lengths`` states."""
     if values is None:
         return None
-    parts = [list(part) for part in values]
+    try:
+        parts = [list(part) for part in values]
+    except TypeError:
+        raise InvalidData(f"{name} is {values!r}; give one sequence per trajectory, with one entry per step") from None
     if len(parts) != lengths.size:
         raise InvalidData(f"{name} has {len(parts)} sequences for {lengths.size} trajectories; give one per trajectory")
     for k, (part, length) in enumerate(zip(parts, lengths.tolist(), strict=True)):

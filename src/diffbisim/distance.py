@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from diffbisim import solvers
-from diffbisim.chain import MarkovChain, Transitions
+from diffbisim.chain import MarkovChain, Transitions, warn_of_unused
 from diffbisim.checks import as_number, check_callback, check_flag
 from diffbisim.data.streams import Stream
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn, warn_of_input
@@ -130,6 +130,7 @@ def distance(
     check_discount_is_used(discount, question)
     result: DistanceResult
     if from_samples:
+        warn_of_unused({"X": X, "Y": Y}, None)
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
         result = solve(question.problem(X, Y, cost, discount), chosen, warm, callback)

@@ -56,7 +56,7 @@ side is estimated by the bootstrap. This test is conservative.
 :func:`estimate`.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -65,7 +65,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import chdtrc, ndtri, stdtrit
 
-from diffbisim.chain import MarkovChain, Transitions, Unseen, cluster_codes
+from diffbisim.chain import MarkovChain, Transitions, Unseen, cluster_codes, unused, warn_of_unused
 from diffbisim.checks import check_count, check_probability, start_distribution
 from diffbisim.continuous import FEW_STARTS, estimate_paths
 from diffbisim.contributions import START, Contributions
@@ -74,7 +74,7 @@ from diffbisim.errors import InvalidArgument, warn, warn_of_input
 from diffbisim.events import END, CodeBook, coded, is_episode
 from diffbisim.evidence import MIN_EPISODES, Design, Evidence, compare_two, count_for_test, null_counts
 from diffbisim.horizon import TimedProblem
-from diffbisim.names import find_state
+from diffbisim.names import find_state, is_frame
 from diffbisim.parallel import Executor, batches, executor_map
 from diffbisim.problem import Array, Problem, lazy
 from diffbisim.process import as_process
@@ -87,6 +87,9 @@ from diffbisim.stochastic import as_generator
 
 #: A warning about ends needs a p-value below this.
 SURE = 1e-3
+
+#: A generator is kept for each replicate of the bootstrap, about a kilobyte.
+MOST_REPLICATES = 10**6
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,11 +302,14 @@ NOT_EXCHANGEABLE = (
 
 
 def _check(criterion: str, confidence: float, permutations: int, replicates: int, unseen: str) -> None:
-    if criterion not in ("discounted", "average"):
+    if not isinstance(criterion, str) or criterion not in ("discounted", "average"):
         raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
     check_probability(confidence, "confidence")
-    if check_count(replicates, "replicates") < 20:
-        raise InvalidArgument(f"replicates is {replicates!r}; a bootstrap interval needs at least 20")
+    if not 20 <= check_count(replicates, "replicates") <= MOST_REPLICATES:
+        raise InvalidArgument(
+            f"replicates is {replicates!r}; a bootstrap interval needs at least 20, and at most {MOST_REPLICATES:,} "
+            "are drawn"
+        )
     check_draws(permutations)
     check_unseen(unseen)
 
@@ -314,7 +320,7 @@ def check_draws(permutations: int) -> None:
 
 
 def check_unseen(unseen: str) -> None:
-    if unseen not in ("self-loop", "uniform", "error"):
+    if not isinstance(unseen, str) or unseen not in ("self-loop", "uniform", "error"):
         raise InvalidArgument(
             f'unseen is {unseen!r}; use "self-loop", "uniform" or "error" (states cannot be dropped here)'
         )
@@ -387,7 +393,7 @@ def chain_from(
         weights = None if data.weights is None else np.append(data.weights, np.ones(len(terminal)))
         states, following = (np.append(part, terminal) for part in (data.states, data.next_states))
         data = replace(data, states=states, next_states=following, weights=weights)
-    chain: MarkovChain = data.chain(rewards=rewards, initial=law, unseen=unseen)
+    chain: MarkovChain = data._chain(rewards=rewards, initial=law, unseen=unseen)
     return chain.with_initial(long_run(chain)) if isinstance(start, str) and start == "stationary" else chain
 
 
@@ -455,7 +461,16 @@ def make_sources(
     """Prepare the groups and their initial distributions, with warnings about guesses."""
     for name, one in data.items():
         if not isinstance(one, (Transitions, MarkovChain)):
-            raise InvalidArgument(f"{name} is a {type(one).__name__}; give Transitions or a MarkovChain")
+            other = ""
+            if isinstance(one, Mapping) or is_frame(one):
+                other = ", such as Transitions.from_frame(table, id=..., time=..., state=...) of a table of events"
+                other += "; for a mapping of groups use diffbisim.compare(groups)" * isinstance(one, Mapping)
+            raise InvalidArgument(f"{name} is a {type(one).__name__}; give Transitions or a MarkovChain{other}")
+    if isinstance(rewards, tuple) and len(rewards) != len(data):
+        raise InvalidArgument(
+            f"rewards is a tuple of {len(rewards)} entries for {len(data)} groups; give one for each group, or a list "
+            "with one number per state"
+        )
     ends = _names_of_ends(terminal, list(data.values()))
     data = {name: _without_exits(one, ends) for name, one in data.items()}
     starts = list(initial) if isinstance(initial, tuple) else [initial] * len(data)
@@ -475,6 +490,7 @@ def make_sources(
         else:
             sources.append(Source(one, own, _start(one, start, pool), unseen, ends, default))
     _warn_of_guesses(data, starts, sources)
+    warn_of_unused(data, rewards)
     return sources
 
 
@@ -702,6 +718,8 @@ def assumptions(data: dict[Any, Any], rewards: Any, sources: Sequence[Source]) -
             found.append(f"{name}: sequences end in the absorbing state {one.end!r}{', with reward 0' * worth}")
         elif one.starts is not None:
             found.append(f"{name}: the ends of sequences do not count, as if they were cut at arbitrary times")
+        if parts := unused(one, rewards):
+            found.append(f"{name}: the recorded {' and '.join(parts)} of steps are not used")
         if one.clusters is not None:
             found.append(f"{name}: {one.n_clusters:,} independent clusters of {one.n_episodes:,} episodes")
     return (*found, *([sources[0].default] if sources[0].default else []))

@@ -231,7 +231,7 @@ class Design:
             begins = np.bincount(cells.targets[~at], pooled[~at], minlength=n)
             visits = np.bincount(sources[at], total[at], minlength=n)
             steps = Transitions(sources[at], cells.targets[at], n, weights=pooled[at])
-            chain = steps.chain(initial=visits / visits.sum() if at.all() else begins, unseen="self-loop")
+            chain = steps._chain(initial=visits / visits.sum() if at.all() else begins, unseen="self-loop")
         else:
             chain = self.known
             rows = sp.vstack([sp.csr_array(chain.transition), sp.csr_array(chain.initial[None, :])]).tocsr()

@@ -43,7 +43,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import as_number
-from diffbisim.errors import InvalidArgument
+from diffbisim.errors import InvalidArgument, warn_of_input
 from diffbisim.mdp import MDP
 from diffbisim.process import as_process
 
@@ -154,6 +154,11 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
     -------
     lumping : Lumping or MDPLumping
         With the quotient as ``chain`` or ``mdp``.
+
+    Warns
+    -----
+    InputWarning
+        If there are neither rewards nor a key, so that all states look the same and form a single class.
     """
     chain = as_process(chain)
     if not isinstance(chain, (MarkovChain, MDP)):
@@ -162,6 +167,11 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
         )
     if not 0 <= as_number(tol) < 1:
         raise InvalidArgument(f"tol is {tol!r}; it must lie in [0, 1), e.g. tol=1e-12")
+    if key is None and chain.rewards is None and chain.n_states > 1:
+        warn_of_input(
+            "chain has no rewards and there is no key, so all states look the same and form one class; give rewards, "
+            "or key= what an observer sees of each state, such as key=chain.labels"
+        )
     start = _observed(chain.rewards, chain.n_states, tol) if key is None else _keyed(key, chain.n_states)
     kernels = _kernels(chain)
     labels, scanned = _refined(kernels, start, float(tol))
@@ -222,8 +232,11 @@ def _keyed(key: Iterable[Any], n: int) -> Labels:
         classes = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1) if key.ndim else key
     else:
         number: dict[Hashable, int] = {}
-        names = [tuple(name) if isinstance(name, (list, np.ndarray)) else name for name in key]
-        classes = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
+        try:
+            names = [tuple(name) if isinstance(name, (list, np.ndarray)) else name for name in key]
+            classes = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
+        except TypeError as fault:
+            raise InvalidArgument(f"key is {key!r} ({fault}); give {n} hashables, one per state") from None
     if classes.shape != (n,):
         raise InvalidArgument(f"key has {classes.size} entries for {n} states; give one per state")
     return classes.astype(np.int64)

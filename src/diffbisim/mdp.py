@@ -315,7 +315,7 @@ def _observed(data: Any, rewards: Any, unseen: str) -> tuple[Integers, Integers,
         raise InvalidArgument(f"data is a {type(data).__name__}; give diffbisim.Transitions with actions")
     if data.actions is None:
         raise InvalidData("data has no actions; use Transitions.from_pairs(..., actions=a)")
-    if unseen not in ("error", "self-loop", "uniform"):
+    if not isinstance(unseen, str) or unseen not in ("error", "self-loop", "uniform"):
         raise InvalidArgument(f'unseen is {unseen!r}; for an MDP use "error", "self-loop" or "uniform"')
     if rewards is None and data.rewards is None:
         raise InvalidData("data has no rewards; use Transitions.from_pairs(..., rewards=r), or pass rewards=")

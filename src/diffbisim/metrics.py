@@ -60,10 +60,11 @@ def bisimulation(
     array([[0., 1.],
            [1., 0.]])
     """
+    _check_options(options, "bisimulation")
     mdp = _as_mdp(mdp, "mdp")
     if policy is None:
         return distance(mdp, mdp, cost, discount, actions=actions, **options)
-    if actions != "matched":
+    if not isinstance(actions, str) or actions != "matched":
         raise InvalidArgument(
             f"actions={actions!r} has no meaning if a policy chooses the actions; omit one of the two"
         )
@@ -97,6 +98,7 @@ def policy_similarity(
     result : DistanceResult
         The paper's metric is ``values / (1 - discount)``.
     """
+    _check_options(options, "policy_similarity")
     mdp, other = _both_mdps(mdp, other, policy_y)
     pi_x, pi_y = mdp._policy(policy_x), other._policy(policy_x if policy_y is None else policy_y)
     if cost is None:
@@ -133,6 +135,13 @@ def mico(
         U = U + weight * (P @ U @ Q.T)
         P, Q, weight = P @ P, Q @ Q, weight * weight
     return np.asarray(U)
+
+
+def _check_options(options: dict[str, Any], name: str) -> None:
+    """Refuse a further argument that is none of :func:`diffbisim.distance` either, by the name of the function."""
+    known = {"solver", "tol", *(distance.__kwdefaults__ or {})}
+    if unknown := [option for option in options if option not in known]:
+        raise InvalidArgument(f"{unknown[0]} is not an argument of {name}; use one of {', '.join(sorted(known))}")
 
 
 def _as_mdp(mdp: Any, name: str) -> MDP:

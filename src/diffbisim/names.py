@@ -182,7 +182,10 @@ def ordered_names(names: Any, what: str) -> list[Any] | None:
     if isinstance(names, (set, frozenset, Mapping)):
         kind = "mapping" if isinstance(names, Mapping) else "set"
         raise InvalidChain(f"{what} is a {kind}; give a list, in the order of the states")
-    return list(names.tolist() if isinstance(names, np.ma.MaskedArray) else names)
+    try:
+        return list(names.tolist() if isinstance(names, np.ma.MaskedArray) else names)
+    except TypeError:
+        raise InvalidChain(f"{what} is {names!r}; give a list of names, in the order of the states") from None
 
 
 def _text(label: Any) -> str:
@@ -223,7 +226,7 @@ def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | Non
                 return found
         except TypeError:  # a tuple with a list inside
             return None
-    if isinstance(state, (int, np.integer)) and not isinstance(state, bool) and 0 <= state < n:
+    if isinstance(state, (int, np.integer)) and not isinstance(state, (bool, np.timedelta64)) and 0 <= state < n:
         return int(state)
     return None
 

@@ -57,7 +57,7 @@ class Question:
         timed = self.horizon is not None or self.weights is not None
         if with_actions:
             self._only_discounted("MDPs")
-            return ActionProblem.make(X, Y, cost, discount, self.actions or "matched")
+            return ActionProblem.make(X, Y, cost, discount, "matched" if self.actions is None else self.actions)
         if timed or isinstance(X, TimedChain) or isinstance(Y, TimedChain):
             if self.criterion != "discounted":
                 raise InvalidArgument(
@@ -84,7 +84,7 @@ class Question:
 
     def _check(self) -> None:
         known = ("discounted", "average", "total")
-        if self.criterion not in known:
+        if not isinstance(self.criterion, str) or self.criterion not in known:
             raise InvalidArgument(f"criterion {self.criterion!r} is unknown; choose one of {', '.join(known)}")
         if self.terminal is not None and self.criterion != "total":
             raise InvalidArgument("terminal is for criterion='total'; omit it, or set the criterion")

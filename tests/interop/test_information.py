@@ -188,6 +188,14 @@ def events(names=(), **columns):
     return lambda: db.Transitions.from_frame(table, id="id", time="t", state="s", **options)
 
 
+def steps(**recorded):
+    return db.Transitions.from_trajectories([[0, 1, 0]] * 4, states=2, **recorded)
+
+
+def acted(own=None, **recorded):
+    return steps(**recorded).chain(rewards=own)
+
+
 OBSERVED = {
     "ids": (events(), events(id="xxxyyyy"), "differ"),
     "order of times": (events(), events(t=[1, 0, 2, 3, 0, 1, 2]), "differ"),
@@ -203,6 +211,14 @@ OBSERVED = {
     "spelling": (events(), events(s="abcAabc"), "'a' (2) and 'A' (1) differ only in spelling"),
     "clusters": (events(), events(cluster="c"), "differ"),
     "strata": (events(strata="c"), events(strata="c", c=[1, 1, 1, 1, 2, 2, 2]), "differ"),
+    "actions": (lambda: acted(), lambda: acted(actions=[[0, 1]] * 4), "data: the recorded actions of steps are not"),
+    "actions, as_chain": (
+        lambda: db.as_chain(steps()), lambda: db.as_chain(steps(actions=[[0, 1]] * 4)), "use MDP.from_transitions",
+    ),
+    "rewards of steps": (lambda: acted(), lambda: acted(rewards=[[0, 1]] * 4), "for rewards, pass rewards= one number"),
+    "rewards of steps and states": (
+        lambda: acted(own=[0, 1]), lambda: acted(own=[0, 2], rewards=[[0, 1]] * 4), "differ",
+    ),
     "visits between two steps": (events(every=1), events(every=2), "visits to a state begin and end between two"),
 }  # fmt: skip
 
@@ -262,6 +278,26 @@ def test_what_differs_in_the_lag_is_not_compared():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         db.distance(X, db.MarkovChain(P, rewards=[0, 1, 2]))  # the usual case: one step each
+
+
+def test_one_call_says_once_that_actions_are_not_used():
+    A, B = (steps(actions=[acts] * 4) for acts in ([0, 1], [1, 0]))
+    mdp = db.MDP([np.eye(2), np.eye(2)[::-1]], rewards=[0.0, 1.0])
+    calls = [
+        lambda: db.compare({"a": A, "b": B}, "indicator", permutations=19), lambda: db.as_chain(A),
+        lambda: db.compress(A, 1, target_rewards=[0, 1]), lambda: db.distance(A, B, "indicator", solver="somcot"),
+        lambda: db.power(A, B, "indicator", episodes=4, datasets=1, permutations=19),
+        lambda: db.estimate(A, mdp.induced_chain([1, 1]), "indicator", replicates=20, permutations=19),
+    ]  # fmt: skip
+    for call in calls:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            call()
+        assert sum("recorded actions of steps are not used" in str(one.message) for one in said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", db.InputWarning)
+        db.MDP.from_transitions(A, rewards=[0, 1], unseen="uniform")
+        db.imitate(mdp, A)  # imitation is from observations of states
 
 
 def timed_copies(chain, folder):

@@ -1,16 +1,20 @@
 """What people hand over by mistake, at every public door: the message names the argument and the remedy."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 
 import diffbisim as db
+from later import Later
 
 X = db.MarkovChain([[0.9, 0.1], [0.5, 0.5]], rewards=[0, 1])
 Y = db.MarkovChain([[0.8, 0.2, 0.0], [0.3, 0.3, 0.4], [0.0, 0.6, 0.4]], rewards=[0, 1, 1])
 SEEN = db.Transitions.from_trajectories([[0, 1, 0, 0, 1], [1, 0, 1, 1]], states=2)
 MDP = db.examples.imitation_chain()
+ROOMS = db.MDP([np.eye(3)] * 2, rewards=[0, 1, 2])
+ACTED = db.Transitions.from_pairs([0, 1], [1, 0], actions=[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,25 @@ MDP = db.examples.imitation_chain()
         (lambda: db.solvers.LinearProgram(time_limit="long"), "time_limit is 'long'"),
         (lambda: db.pairwise(X), "chains is a MarkovChain; give a list"),
         (lambda: db.lump(X, tol="exact"), "tol is 'exact'"),
+        (lambda: db.lump(X, key=5), "key is 5 .*; give 2 hashables, one per state"),
+        (lambda: db.lump(X, key=[{0}, {1}]), "key is .*unhashable type"),
+        (lambda: db.bisimulation(MDP, options=1), "options is not an argument of bisimulation"),
+        (
+            lambda: db.policy_similarity(MDP, policy_x=MDP.uniform_policy(), options=1),
+            "options is not an argument of policy_similarity",
+        ),
+        (
+            lambda: db.estimate(SEEN, SEEN, "indicator", replicates=2**40),
+            "replicates is 1099511627776.*at most 1,000,0",
+        ),
+        (lambda: db.estimate(SEEN, SEEN, "indicator", terminal=np.timedelta64(1, "s")), "terminal: .*is not a state"),
+        (lambda: db.compress(X, np.timedelta64(1, "s")), "it must be an integer of at least 1"),
+        (lambda: db.compare({"a": SEEN, "b": SEEN}, rewards=(1,)), "rewards is a tuple of 1 entries for 2 groups"),
+        (lambda: db.estimate({"a": SEEN}, SEEN), r"X is a dict.*use diffbisim.compare\(groups\)"),
+        (
+            lambda: db.estimate(Later("pandas").DataFrame({"s": [0, 1]}), SEEN),
+            "X is a DataFrame.*Transitions.from_frame",
+        ),
         (lambda: db.estimate(SEEN, SEEN, rewards=[0, 1], replicates="many"), "replicates is 'many'"),
         (lambda: db.estimate(SEEN, SEEN, rewards=[0, 1], confidence="high"), "confidence is 'high'"),
         (lambda: db.compress(X, 1, time_limit="long"), "time_limit is 'long'; give seconds"),
@@ -68,6 +91,38 @@ def test_arguments_are_refused_by_name(call, part):
 @pytest.mark.parametrize(
     ("error", "call", "part"),
     [
+        (db.InvalidChain, lambda: db.as_chain(np.eye(2), labels=5), "labels is 5; give a list of names"),
+        (
+            db.InvalidChain,
+            lambda: db.Transitions.from_trajectories([[0, 1]], states=1.5),
+            "states is 1.5; give a list of names",
+        ),
+        (
+            db.InvalidChain,
+            lambda: db.Transitions.from_frame({"state": [0, 1]}, states=1.5),
+            "states is 1.5; give a list of names",
+        ),
+        (db.InvalidChain, lambda: SEEN.chain(initial=np.timedelta64(1, "s")), "is not a state; give an index"),
+        (
+            db.InvalidData,
+            lambda: db.Transitions.from_trajectories([[0, 1]], actions=5),
+            "actions is 5; give one sequence per traj",
+        ),
+        (
+            db.InvalidData,
+            lambda: db.Transitions.from_trajectories([[0, 1]], rewards=5),
+            "rewards is 5; give one sequence per traj",
+        ),
+        (
+            db.InvalidData,
+            lambda: db.imitate(MDP, Later("pandas").DataFrame({"episode": [1], "state": [0]})),
+            r"expert is a DataFrame; pass diffbisim.Transitions.from_frame\(table, .*end=None\)",
+        ),
+        (
+            db.InvalidData,
+            lambda: db.imitate(MDP, db.Transitions.from_frame({"state": [0, 1, 2]})),
+            "state '■' is not a state of the MDP.*create the data with end=None",
+        ),
         (db.InvalidChain, lambda: db.MDP(None), "one .* matrix per action"),
         (db.InvalidChain, lambda: X.label("home"), "'home' is not a state"),
         (db.InvalidChain, lambda: db.MarkovChain(np.eye(2), rewards=np.ones((2, 0))), r"rewards has shape \(2, 0\)"),
@@ -187,3 +242,40 @@ def test_powers_of_a_kernel_stay_stochastic(sparse):
         exact = λ**k * np.eye(2) + (1 - λ**k) * π
         power = chain.at_lag(k).transition
         np.testing.assert_allclose(power.toarray() if sparse else power, exact, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "discount", [1.0, 0, True, None, "x", [], 10**400, np.array([]), np.datetime64(1, "s"), np.ma.masked, 1.5, np.nan]
+)
+def test_groups_are_compared_only_with_a_discount(discount, monkeypatch):
+    """It is checked before any permutation."""
+    monkeypatch.setattr(sys.modules["diffbisim.compare"], "compare_pairs", pytest.fail)
+    with pytest.raises(db.InvalidArgument, match=r"discount is .*; it must lie strictly between 0 and 1"):
+        db.compare({"a": SEEN, "b": SEEN}, "indicator", discount)
+
+
+NOTHING = np.array([])
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: db.distance(X, Y, criterion=NOTHING), "criterion"),
+        (lambda: db.estimate(SEEN, SEEN, "indicator", criterion=NOTHING), "criterion"),
+        (lambda: db.bisimulation(MDP, actions=NOTHING), "actions"),
+        (lambda: db.bisimulation(MDP, actions=NOTHING, policy=MDP.uniform_policy()), "actions"),
+        (lambda: db.distance(MDP, MDP, "indicator", actions=NOTHING), "actions"),
+        (lambda: db.compress(X, 1, model=NOTHING), "model"),
+        (lambda: db.abstract(ROOMS, 2, method=NOTHING), "method"),
+        (lambda: db.abstract(ROOMS, 2, score=NOTHING), "score"),
+        (lambda: db.Transitions.from_frame({"state": [0, 1]}, missing=NOTHING), "missing"),
+        (lambda: db.Transitions.from_frame({"state": [0, 1]}, duplicates=NOTHING), "duplicates"),
+        (lambda: SEEN.chain(unseen=NOTHING), "unseen"),
+        (lambda: db.as_chain(X, unseen=NOTHING), "unseen"),
+        (lambda: db.compare({"a": SEEN, "b": SEEN}, "indicator", unseen=NOTHING), "unseen"),
+        (lambda: db.MDP.from_transitions(ACTED, rewards=[0, 1], unseen=NOTHING), "unseen"),
+    ],
+)
+def test_an_empty_array_is_no_choice(call, name):
+    with pytest.raises(db.InvalidArgument, match=rf"^{name}[ =]"):
+        call()

@@ -405,6 +405,24 @@ def test_groups_are_not_glued_and_duplicates_are_reported():
         db.Transitions.from_frame(again, duplicates="error", **names)
 
 
+def test_recorded_actions_are_not_dropped_in_silence():
+    """Opposite actions lead to the same states. Oracle: the two MDPs, whose kernels are each other's swap."""
+    paths = [[0, 1, 0]] * 10
+    A, B = (
+        db.Transitions.from_trajectories(paths, states=2, actions=[acts] * 10, rewards=[[0.0, 1.0]] * 10)
+        for acts in ([0, 1], [1, 0])
+    )
+    with pytest.warns(db.InputWarning, match=r"X, Y: the recorded actions and rewards of steps.*MDP\.from_tr") as said:
+        found = db.estimate(A, B, "indicator", replicates=20, permutations=19)
+    assert found.value == 0
+    assert len([one for one in said if issubclass(one.category, db.InputWarning)]) == 1
+    assert "X: the recorded actions and rewards of steps are not used" in found.assumed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        M, N = (db.MDP.from_transitions(data, unseen="uniform") for data in (A, B))
+    assert db.distance(M, N, "indicator", 0.5).value > 0.1
+
+
 # --- data: tests and intervals of tables ----------------------------------------------------------------------------
 
 
@@ -696,3 +714,37 @@ def test_dates_and_durations_are_not_numbers(unit):
     ):
         with pytest.raises(db.DiffbisimError, match=r"(dates|durations); convert them first"):
             use()
+
+
+def test_a_step_that_works_in_place_starts_from_the_recorded_states():
+    """Relaxation x' = 0.8 x, written into x: the same fit as by a step that returns a new array."""
+    rng = np.random.default_rng(0)
+    paths = [start * 0.8 ** np.arange(9)[:, None] for start in rng.uniform(0.5, 2.0, (30, 1))]
+    paths = [path + 0.1 * rng.standard_normal(path.shape) for path in paths]
+
+    def anew(states, parameters, noise):
+        return parameters[0] * states + 0.1 * noise
+
+    def in_place(states, parameters, noise):
+        states *= parameters[0]
+        states += 0.1 * noise
+        return states
+
+    found = [
+        db.fit_simulator(paths, step=step, start=0.6, splits=2, n_states=30, tol=0.005) for step in (anew, in_place)
+    ]
+    assert found[0].parameters == found[1].parameters
+
+
+def test_all_states_look_the_same_without_rewards_and_says_so():
+    P = [[0.5, 0.5], [0.0, 1.0]]
+    with pytest.warns(db.InputWarning, match="no rewards and there is no key, so all states look the same"):
+        assert db.lump(db.MarkovChain(P)).n_states == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert db.lump(db.MarkovChain(P), key=[0, 1]).n_states == 2
+        assert db.lump(db.MarkovChain([[1.0]])).n_states == 1
+        for cost in ("indicator", 1 - np.eye(2)):
+            db.distance(db.MarkovChain(P), db.MarkovChain(P, initial=1), cost, lump=True)
+            db.distance(db.MarkovChain(P), db.MarkovChain(P, initial=1), cost, lump=True, criterion="average")
+        db.compress(db.MarkovChain(P), 1, cost=1 - np.eye(2)[:, :1], restarts=1)

@@ -56,6 +56,14 @@ def test_bad_arguments_are_named():
         db.fit_simulator(ornstein_uhlenbeck([1.0], 0), ornstein_uhlenbeck, 1.0, splits=1)
     with pytest.raises(InvalidArgument, match="start"):
         db.fit_simulator(ornstein_uhlenbeck([1.0], 0), ornstein_uhlenbeck, np.nan)
+    for given, message in (
+        ({"step": lambda x, p: x}, r"step cannot be called with three arguments; give .* step\(x, parameters, noise\)"),
+        ({"step": 3}, r"step is a int; give a function step\(x, parameters, noise\)"),
+        ({"step": van_der_pol, "simulate": ornstein_uhlenbeck}, "simulate and step: both are given"),
+        ({}, "simulate and step: neither is given"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            db.fit_simulator(ornstein_uhlenbeck([1.0], 0), start=1.0, **given)
     with pytest.raises(InvalidArgument, match="the process has 2 dimensions and target 1"):
         db.fit_simulator(ornstein_uhlenbeck([1.0], 0), db.LinearGaussian(np.eye(2), 1.0))
 
@@ -96,7 +104,7 @@ def test_a_step_is_simulated_like_a_simulator_with_the_same_draws():
     )
     assert one.parameters == other.parameters
     assert (one.lower, one.upper, one.distance.value) == (other.lower, other.upper, other.distance.value)
-    with pytest.raises(InvalidArgument, match="both is given"):
+    with pytest.raises(InvalidArgument, match="both are given"):
         db.fit_simulator(OSCILLATIONS, simulate, 0.6, step=van_der_pol)
 
 
@@ -133,6 +141,20 @@ def test_bounds_are_respected():
     ):  # fmt: skip
         with pytest.raises(InvalidArgument, match=message):
             db.fit_simulator(OSCILLATIONS, start=0.6, step=van_der_pol, bounds=bounds, **QUICK)
+
+
+def test_an_optimum_on_a_bound_names_the_bound():
+    """Every fit to a half ends at the bound nearest to the coefficient 0.6 of the data."""
+    data = db.LinearGaussian(0.6, 0.4, start=1.0).sample(60, 10, 1)
+
+    def law(parameters, rng):
+        return db.LinearGaussian(parameters[0], 0.4, start=1.0)
+
+    for start, bounds, message in (
+        (0.2, (None, 0.2), "parameter 0 is at its upper bound 0.2"), (0.95, (0.95, None), "at its lower bound 0.95"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidData, match=message):
+            db.fit_simulator(data, law, [start], bounds=[bounds], splits=2, tol=0.02)
 
 
 def test_a_time_limit_ends_with_the_best_so_far_and_says_so():

@@ -45,6 +45,9 @@ from diffbisim.stochastic import as_generator
 
 Simulate = Callable[..., Any]
 
+#: The signature of a one-step function.
+STEP = "step(x, parameters, noise) that returns the states after one step"
+
 #: Size of the first simplex of the search, relative to the initial parameters.
 REACH = 0.25
 
@@ -208,7 +211,7 @@ def fit_simulator(
     error = np.full(first.size, np.inf)
     if len(found) >= 2:
         error = np.sqrt((((halves[:, 0] - halves[:, 1]) / 2) ** 2).mean(axis=0))
-        _refuse_exact(error, cells, data)
+        _refuse_exact(error, halves, box, tol * size, cells, data)
     width = stdtrit(max(len(found), 2), (1 + confidence) / 2) * error
     lower, upper = (np.clip(whole.parameters + sign * width, *box) for sign in (-1, 1))
     made = model(whole.parameters, np.random.default_rng(0), data.starts)
@@ -225,10 +228,8 @@ def fit_simulator(
 def _model(simulate: Any, step: Any, start: Any, paths: Any) -> tuple[Simulate, Any]:
     """Return the model as a function of parameters, generator and first states, and the initial parameters."""
     if (simulate is None) == (step is None):
-        given = "neither" if simulate is None else "both"
-        raise InvalidArgument(
-            f"simulate and step: {given} is given; give one of them, a simulator or a one-step function"
-        )
+        given = "neither is" if simulate is None else "both are"
+        raise InvalidArgument(f"simulate and step: {given} given; give one of them, a simulator or a one-step function")
     if isinstance(simulate, LinearGaussian):
         if start is not None:
             raise InvalidArgument("start is given, but a LinearGaussian starts from its own coefficients; omit start")
@@ -257,16 +258,29 @@ def _takes_starts(simulate: Any) -> bool:
     )
 
 
+def _accepts(function: Any, number: int) -> bool:
+    """Return whether a function can be called with this number of positional arguments, as far as is known."""
+    try:
+        inspect.signature(function).bind(*range(number))
+    except ValueError:  # built-in functions
+        return True
+    except TypeError:
+        return False
+    return True
+
+
 def _stepping(step: Any, lengths: list[int]) -> Simulate:
     """Return a simulator of a one-step function, from given first states over the recorded lengths."""
     if not callable(step):
-        raise InvalidArgument(f"step is a {type(step).__name__}; give a function of states, parameters and noise")
+        raise InvalidArgument(f"step is a {type(step).__name__}; give a function {STEP}")
+    if not _accepts(step, 3):
+        raise InvalidArgument(f"step cannot be called with three arguments; give a function {STEP}")
     longest = max(lengths)
 
     def simulate(parameters: Floats, rng: np.random.Generator, starts: Floats) -> list[Floats]:
         states = [starts]
         for _ in range(longest - 1):
-            made = as_floats(step(states[-1], parameters, rng.standard_normal(starts.shape)))
+            made = as_floats(step(states[-1].copy(), parameters.copy(), rng.standard_normal(starts.shape)))
             if made.shape != starts.shape:
                 raise InvalidData(
                     f"step(…) returned an array of shape {made.shape} for states of shape {starts.shape}; return the "
@@ -367,9 +381,18 @@ def _cells(paths: Any, data: Steps, n_states: Any, seed: int) -> Cells:
     return cells
 
 
-def _refuse_exact(error: Floats, cells: Cells, data: Steps) -> None:
+def _refuse_exact(
+    error: Floats, halves: Floats, box: tuple[Floats, Floats], accuracy: Floats, cells: Cells, data: Steps
+) -> None:
     """Refuse standard errors of zero: a search that does not move has no error, but no estimate either."""
     for i in np.flatnonzero(~(error > 0)):
+        for side, bound in zip(("lower", "upper"), box, strict=True):
+            if (abs(halves[..., i] - bound[i]) <= accuracy[i]).all():
+                raise InvalidData(
+                    f"parameter {i} is at its {side} bound {bound[i]:g} in all fits to halves of the data, so that it "
+                    "has no standard error; widen bounds= if values beyond it are possible, else fix the parameter "
+                    "there and fit the others"
+                )
         raise InvalidData(
             f"parameter {i} has a standard error of zero: all fits to halves of the data returned the same number; "
             f"{_Sizes.of(cells, data)}; if the parameter has an effect, {REMEDY}, or give another start"

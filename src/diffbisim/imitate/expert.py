@@ -29,7 +29,7 @@ probability 0.05.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,7 @@ from diffbisim.cost import HIDDEN
 from diffbisim.errors import InvalidData, warn
 from diffbisim.imitate.result import ImitationResult
 from diffbisim.mdp import MDP
+from diffbisim.names import is_frame
 from diffbisim.questions import Question
 from diffbisim.results import DistanceResult
 from diffbisim.solvers import Exact
@@ -61,13 +62,13 @@ def expert_chain(expert: Any, mdp: MDP, shared: bool) -> MarkovChain:
     if len(data) == 0:
         raise InvalidData("expert has no transitions; pass trajectories of at least two states")
     if not shared:
-        return data.chain(unseen="self-loop")
+        return data._chain(unseen="self-loop")
     return observed_chain(_renumbered(data, mdp), mdp)
 
 
 def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
     """Return the chain of the observations on the states of the MDP, with unobserved successors absorbing."""
-    return data.chain(unseen="self-loop", initial=_start(data, mdp))
+    return data._chain(unseen="self-loop", initial=_start(data, mdp))
 
 
 def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, question: Question) -> None:
@@ -127,6 +128,12 @@ def observations(expert: Any) -> Transitions:
     """Return the observed transitions of the expert."""
     if isinstance(expert, Transitions):
         return expert
+    if is_frame(expert) or isinstance(expert, Mapping):
+        raise InvalidData(
+            f"expert is a {type(expert).__name__}; pass diffbisim.Transitions.from_frame(table, id=..., time=..., "
+            "state=..., end=None) of a table of events, diffbisim.read_transitions(path) of a file, or a list of "
+            "trajectories such as list(trajectories.values())"
+        )
     if expert is None or isinstance(expert, (str, bytes, MDP, MarkovChain)) or not isinstance(expert, Iterable):
         raise InvalidData(f"expert is {type(expert).__name__}; {HINT}")
     try:
@@ -178,9 +185,12 @@ def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
             seen[part] = True
     if (outside := seen & (codes < 0)).any():
         known = "its labels" if mdp.labels is not None else f"0 … {mdp.n_states - 1}"
+        k = int(outside.argmax())
+        remedy = "correct the data"
+        if k == data.end_state:
+            remedy = "it stands for the ends of sequences: create the data with end=None, or end= a state of the MDP"
         raise InvalidData(
-            f"expert: state {data.name(int(outside.argmax()))!r} is not a state of the MDP ({known}); correct the "
-            f"data, or {OTHER_SPACE}"
+            f"expert: state {data.name(k)!r} is not a state of the MDP ({known}); {remedy}, or {OTHER_SPACE}"
         )
     starts = None if data.starts is None else codes[data.starts]
     return Transitions(
