@@ -60,7 +60,8 @@ def frozen_vectors(target: Target, k: int, seconds: float = np.inf) -> Array:
     seen, n = np.asarray(target.rewards), target.chain.n_states
     vectors, most = np.unique(seen, axis=0), REWARDS if n <= DIRECT else FEWER
     if len(vectors) > most:
-        vectors = centers(seen, most) if n * most <= WORK / 50 else seen[np.linspace(0, n - 1, most).astype(int)]
+        labels = quantiles(seen, target.weight, most)
+        vectors = seen[np.unique(labels, return_index=True)[1]]
     steps = 1.0 if n <= DIRECT else -7 / np.log(target.discount)
     if n * len(vectors) * (k + steps) * k > min(WORK, seconds * PER_SECOND):
         return centers(seen, k)
