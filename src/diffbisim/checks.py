@@ -9,7 +9,9 @@ the argument, the row, the value and the remedy. Labeled input is aligned by nam
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -70,6 +72,25 @@ def check_seconds(time_limit: Any) -> float:
     if not (number := as_number(time_limit)) >= 0:
         raise InvalidArgument(f"time_limit is {time_limit!r}; give seconds, or None for no limit")
     return number
+
+
+def check_tol(tol: Any) -> float:
+    """Return a tolerance, a positive number, as float."""
+    if not (number := as_number(tol)) > 0:
+        raise InvalidArgument(f"tol is {tol!r}; it must be positive, e.g. tol=1e-8")
+    return number
+
+
+def check_path(value: Any, name: str) -> Path | None:
+    """Return a path, or None; refuse what cannot be the name of a file."""
+    if value is None:
+        return None
+    try:
+        if b"\0" not in os.fsencode(value):
+            return Path(os.fsdecode(value))
+    except (TypeError, UnicodeError):
+        pass
+    raise InvalidArgument(f"{name} is {value!r}; give the path of a file, e.g. {name}='run.npz'")
 
 
 def check_choice(value: Any, name: str, options: Iterable[str]) -> None:

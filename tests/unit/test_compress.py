@@ -219,11 +219,35 @@ def test_time_limit_returns_the_start_at_worst():
             {"n_states": 2, "lag": 5, "starts": [db.MarkovChain(np.eye(2), rewards=[0, 1], lag=3)]},
             r"starts\[0\] has lag 3 and the small chain has lag 5",
         ),
+        (
+            {"n_states": 2, "starts": [db.MarkovChain(np.eye(2), rewards=np.eye(2))]},
+            r"starts\[0\] has rewards of shape",
+        ),
+        ({"n_states": 2, "tol": float("nan")}, "tol is nan"),
+        ({"n_states": 2, "tol": -1}, "tol is -1"),
+        ({"n_states": 2, "tol": "x"}, "tol is 'x'"),
+        ({"n_states": 2, "tol": None}, "tol is None"),
+        ({"n_states": 2, "checkpoint": 1}, "checkpoint is 1"),
+        ({"n_states": 2, "checkpoint": "\ud800"}, "checkpoint is "),
     ],
 )
 def test_wrong_arguments_are_named(options, message):
     with pytest.raises(InvalidArgument, match=message):
         db.compress(db.examples.random_chain(4, 0), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"tol": None}, "tol is None"), ({"tol": np.nan}, "tol is nan"), ({"method": []}, "method is")],
+)
+def test_wrong_arguments_of_aggregate_are_named(options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        db.aggregate(db.examples.random_chain(4, 0), [0, 0, 1, 1], **options)
+
+
+def test_wrong_files_of_a_sweep_are_named():
+    with pytest.raises(InvalidArgument, match="checkpoint is 1"):
+        db.compress_sweep(db.examples.random_chain(4, 0), [2], checkpoint=1)
 
 
 def test_without_rewards_it_says_what_to_do():

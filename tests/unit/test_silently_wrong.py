@@ -85,6 +85,24 @@ def test_compression_is_stationary_along_its_own_gradient():
             assert db.distance(X, moved).value >= 0.999 * found.distance.value
 
 
+@pytest.mark.filterwarnings("ignore:The small chain")
+def test_vectors_are_compressed_and_aggregated_like_numbers():
+    """Means instead of medians were 1.8 and 526 times as far. Oracle: the same chains with numbers, in other words."""
+    mixed, uniform = np.full((10, 10), 0.1), np.full(10, 0.1)
+    one = db.MarkovChain(mixed, initial=uniform, rewards=[0] * 9 + [10])
+    two = db.MarkovChain(mixed, initial=uniform, rewards=[[0, 0]] * 9 + [[10, 0]])
+    obvious = db.MarkovChain([[1.0]], rewards=[[0, 0]])
+    for options in ({}, {"starts": [obvious], "max_steps": 0}, {"model": "aggregate"}, {"model": "kinetic"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            assert db.compress(two, 1, **options).distance.value == pytest.approx(1.0, abs=1e-6)
+    assert db.compress(one, 1).distance.value == pytest.approx(1.0, abs=1e-6)
+    P = [[0.999, 0.001, 0], [1, 0, 0], [0, 0, 1]]
+    for rewards in ([0, 1e3, 5], [[0], [1e3], [5]], [[0, 0], [600, 800], [3, 4]]):
+        found = db.aggregate(db.MarkovChain(P, initial=[1, 0, 0], rewards=rewards), [0, 0, 1])
+        assert found.distance.value == pytest.approx(1e3 * 0.95 * 0.001 / 1.00095, abs=1e-4)  # the visits to 1e3
+
+
 # --- searches: fit and fit_simulator --------------------------------------------------------------------------------
 
 

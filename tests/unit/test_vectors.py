@@ -53,6 +53,68 @@ def test_compression_finds_the_states_that_look_and_move_alike(model):
     assert np.allclose(again.chain.rewards, small.rewards)
 
 
+def _on_a_line(seed):
+    """A random chain with numbers, and the same numbers on a line in the plane."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(6, 12))
+    P, initial, r = rng.dirichlet(np.full(n, 0.3), n), rng.dirichlet(np.ones(n)), rng.exponential(size=n) ** 2
+    return [db.MarkovChain(P, initial=initial, rewards=x) for x in (r, r[:, None], np.outer(r, [0.6, 0.8]))]
+
+
+@pytest.mark.filterwarnings("ignore:The (small chain|slowest)")
+@pytest.mark.parametrize("model", ["nearest", "aggregate"])
+@pytest.mark.parametrize("seed", range(3))
+def test_compression_on_a_line_is_that_of_numbers(seed, model):
+    """Euclidean distances on a line are those of the numbers, and a small vector off the line is farther from all."""
+    numbers, column, line = _on_a_line(seed)
+    known, same, near = (db.compress(X, 3, restarts=2, model=model) for X in (numbers, column, line))
+    assert same.distance.value == known.distance.value
+    assert np.array_equal(same.chain.rewards, known.chain.rewards[:, None])
+    assert near.distance.value <= 1.01 * known.distance.value
+    assert db.distance(line, near.chain).value == pytest.approx(near.distance.value, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The (small chain|slowest)")
+def test_compression_is_no_farther_than_its_starts():
+    """Oracle: the distance of the start, with vectors of its own. They are kept, or moved if that is nearer."""
+    X = chains()[0]
+    start = db.compress(X, 2, restarts=6, rng=1).chain
+    limit = db.distance(X, start).value + 1e-7
+    for options in ({"max_steps": 0}, {}, {"model": "aggregate"}):
+        assert db.compress(X, 2, restarts=1, starts=[start], **options).distance.value <= limit
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_geometric_medians_minimize(d):
+    """Oracle: a minimizer of scipy, from the best of the vectors; half of the cases have the median at a vector."""
+    from scipy.optimize import minimize
+
+    from diffbisim.compress.starts import geometric_median
+
+    rng = np.random.default_rng(d)
+    for n in (1, 2, 3, 5, 8, 20):
+        v, w = rng.normal(size=(n, d)), rng.exponential(size=n) ** 2
+
+        def cost(y, v=v, w=w):
+            return w @ np.linalg.norm(v - y, axis=1)
+
+        first = min(v, key=cost)
+        known = min(cost(first), minimize(cost, v.mean(axis=0), method="Nelder-Mead", options={"xatol": 1e-10}).fun)
+        assert cost(geometric_median(v, w)) <= known * (1 + 1e-9)
+
+
+def test_aggregation_weights_its_vectors():
+    """Weights decide which of two vectors represents a class; means ignored them."""
+    X = db.MarkovChain(np.eye(3), rewards=[[0, 0], [2, 4], [5, 5]])
+    for weights, known in (([3, 1, 1], [0, 0]), ([1, 3, 1], [2, 4])):
+        assert db.aggregate(X, [0, 0, 1], weights=weights).chain.rewards.tolist() == [known, [5, 5]]
+
+
+def test_vectors_have_no_even_spread():
+    with pytest.raises(db.errors.InvalidArgument, match="rewards is 'spread', but the rewards are vectors"):
+        db.compress(chains()[0], 2, rewards="spread")
+
+
 def test_sizes_of_a_sweep_start_from_smaller_ones():
     """Two copies of each of four states: four small states are enough, and no fewer."""
     small = chains()[1]

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Integers, check_count, finite_numbers
+from diffbisim.checks import Integers, check_count, check_discount, check_tol, finite_numbers
 from diffbisim.compress.kinetics import kinetic_model, lagged, metastable_sets
 from diffbisim.compress.result import CompressResult
-from diffbisim.compress.starts import Model, Target, averaged, matched_to_costs
-from diffbisim.cost import feature_cost, ground_cost
+from diffbisim.compress.starts import Model, Target, averaged, matched_to_costs, numbers
+from diffbisim.cost import ground_cost
 from diffbisim.errors import InvalidArgument, warn
 from diffbisim.names import Labels
 from diffbisim.problem import Array, Problem
@@ -53,8 +53,9 @@ def aggregate(
     discount : float, default=0.95
         Discount of the distance.
     cost : {"reward", "classes"} or array of shape (n, k), default=None
-        Cost of the distance. "reward", the default for chains with rewards, gives each class the median reward of its
-        states. "classes", the default for chains without rewards, is 1 if the classes differ and 0 otherwise.
+        Cost of the distance. "reward", the default for chains with rewards, gives each class the weighted median of
+        its states' rewards, the geometric median for vectors. "classes", the default for chains without rewards, is 1
+        if the classes differ and 0 otherwise.
     weights : {"occupancy", "stationary"} or array of shape (n,), default="occupancy"
         Weights of the states within a class; "occupancy" is the discounted occupancy. They determine the rewards of the
         classes and the rows of "mean". The rows of "kinetic" always use the stationary distribution.
@@ -83,8 +84,10 @@ def aggregate(
     chain = as_process(chain)
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"chain is a {type(chain).__name__}, not a MarkovChain: wrap the matrix first")
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise InvalidArgument(f'method is {method!r}; use "mean" or "kinetic"')
+    check_discount(discount)
+    check_tol(tol)
     X, (classes, names) = lagged(chain, check_count(lag, "lag", 1)), _classes(labels, chain.n_states)
     how = How(discount, cost, None, _weights(X, weights, discount), lag, tol)
     return built(X, classes, METHODS[method], how, names)
@@ -111,16 +114,15 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
         raise InvalidArgument(
             'cost is "reward", but the chain has no rewards; make it with MarkovChain(..., rewards=r)'
         )
-    if learned and X.rewards is not None and X.rewards.ndim > 1:  # vectors: means over the classes
-        means = np.stack([X.rewards[classes == c].mean(axis=0) for c in range(k)])
-        how, cost, learned = how._replace(rewards=means), feature_cost(X.rewards, means), False
     seen = (classes[:, None] != np.arange(k)).astype(float) if isinstance(cost, str) else cost
-    target = Target(X, how.discount, X.rewards if learned else None, None if learned else seen)
+    target = Target(X, how.discount, numbers(X.rewards) if learned else None, None if learned else seen)
     small, residual = averaged(target, classes, k, how.weight), None
     if model == "kinetic":
         fitted = kinetic_model(X, classes)
         small, residual = Model(fitted.transition, small.initial, small.rewards), fitted.residual
-    paid = small.rewards if learned else how.rewards
+    paid = how.rewards
+    if small.rewards is not None and X.rewards is not None:
+        paid = small.rewards.reshape(k, *X.rewards.shape[1:])
     Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, labels=names, lag=X.lag)
     problem = Problem.make(X, Y, "reward" if learned else ground_cost(seen, X, Y), how.discount)
     found = CompressResult(Y, Exact(tol=how.tol).solve(problem), (), model, how.lag, classes, residual)

@@ -41,7 +41,9 @@ from diffbisim.checks import (
     check_choice,
     check_count,
     check_discount,
+    check_path,
     check_seconds,
+    check_tol,
     dense,
     finite_numbers,
     refuse_given,
@@ -57,15 +59,16 @@ from diffbisim.compress.starts import (
     averaged,
     by_appearance,
     by_reward,
-    centers,
     landmark_distances,
     matched_to_costs,
+    numbers,
     other_partition,
     quantiles,
     random_model,
     split_classes,
     spread,
 )
+from diffbisim.compress.vectors import vector_aggregates, vector_candidates
 from diffbisim.cost import feature_cost, ground_cost, reward_cost
 from diffbisim.errors import InvalidArgument, InvalidChain, quietly, warn
 from diffbisim.lumping import lump
@@ -156,8 +159,8 @@ def compress(
         class. Arguments of the search are then refused, and nothing depends on `rng`.
     lag : int, default=1
         Number of steps of the target that correspond to one step of the small chain. No root of the kernel is taken.
-    rewards : {"learn", "spread"} or array of shape (n_states,), default="learn"
-        Rewards of the small chain: learned, evenly spaced over the range of the target's rewards, or given.
+    rewards : {"learn", "spread"} or array of shape (n_states,) or (n_states, d), default="learn"
+        Rewards of the small chain: learned, evenly spaced over the range of the target's (not for vectors), or given.
     cost : "reward" or array of shape (n_X, n_states), default="reward"
         Ground cost: |r(x) - r(y)|, or a table, which determines how the small states appear.
     target_rewards : array of shape (n_X,), default=None
@@ -262,6 +265,8 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     check_discount(discount)
     check_choice(options.model, "model", MODELS)
     check_callback(options.callback)
+    check_tol(options.tol)
+    checkpoint = check_path(options.checkpoint, "checkpoint")
     restarts, max_steps = check_count(options.restarts, "restarts", 1), check_count(options.max_steps, "max_steps")
     clock = Clock(began, check_seconds(options.time_limit))
     if options.model == "kinetic":
@@ -272,8 +277,8 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
         raise InvalidArgument(f"starts is a {type(options.starts).__name__}; give a list of MarkovChain")
     begun = [_started(Y, k, n, cost is None, X) for n, Y in enumerate(options.starts)]
     file = None
-    if options.checkpoint is not None:
-        file = Checkpoint(options.checkpoint, "compress", {
+    if checkpoint is not None:
+        file = Checkpoint(checkpoint, "compress", {
             "target": X, "n_states": k, "discount": float(discount), "rewards": rewards, "cost": cost,
             "rng": options.rng, "restarts": restarts, "max_steps": max_steps, "starts": list(options.starts),
             "tol": float(options.tol), "model": options.model,
@@ -281,7 +286,7 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     target, labels = shared.merged(discount, cost, options.tol)
     heats = _heats(target, options.model)
     notes = Notes.of(file, clock.limited, len(heats))
-    whole = Target(X, discount, X.rewards if cost is None else None, cost, options.tol)
+    whole = Target(X, discount, numbers(X.rewards) if cost is None else None, cost, options.tol)
     if not notes.starts:
         maker = Beginnings(target, whole, k, options.model, shared, clock)
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
@@ -289,8 +294,9 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     reserve = X.n_transitions / target.chain.n_transitions  # the final sweep is over X itself
     race = Race(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
     best, history = race.run(options.progress)
-    small, learned = best.model, cost is None
-    paid = small.rewards if learned else rewards
+    small, learned, paid = best.model, cost is None, rewards
+    if small.rewards is not None and X.rewards is not None:
+        paid = small.rewards.reshape(k, *X.rewards.shape[1:])
     Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, lag=X.lag)
     problem = Problem.make(X, Y, "reward" if learned else cost, discount)
     classes = None if options.model == "nearest" or small.labels is None else small.labels[labels]
@@ -387,13 +393,14 @@ def _given(X: MarkovChain, k: int, options: Options) -> tuple[Array | None, Arra
             "the target has no rewards; make it with MarkovChain(..., rewards=r), pass target_rewards=r, or give a "
             f"table cost of shape ({X.n_states}, {k})"
         )
+    if isinstance(rewards, str) and rewards == "learn":
+        return None, None
     if X.rewards.ndim > 1:
-        r = centers(X.rewards, k) if isinstance(rewards, str) else rewards
-        r = finite_numbers(r, (k, X.rewards.shape[1]), name="rewards", per="small state and number seen of it")
+        if isinstance(rewards, str):
+            raise InvalidArgument(f'rewards is {rewards!r}, but the rewards are vectors; use "learn" or {k} vectors')
+        r = finite_numbers(rewards, (k, X.rewards.shape[1]), name="rewards", per="small state and number seen of it")
         return r, feature_cost(X.rewards, r)
     if isinstance(rewards, str):
-        if rewards == "learn":
-            return None, None
         if rewards != "spread":
             raise InvalidArgument(f'rewards is {rewards!r}; use "learn", "spread" or {k} numbers')
         rewards = spread(X.rewards, k)
@@ -406,7 +413,7 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
     classes = lump(X) if cost is None else lump(X, key=[row.tobytes() for row in cost + 0.0])
     chain = X if classes.n_states == X.n_states else classes.chain
     if cost is None:
-        return Target(chain, discount, rewards=chain.rewards, tol=tol), classes.labels
+        return Target(chain, discount, rewards=numbers(chain.rewards), tol=tol), classes.labels
     first = np.unique(classes.labels, return_index=True)[1]
     return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.labels
 
@@ -416,8 +423,12 @@ def _started(Y: MarkovChain, k: int, number: int, learned: bool, X: MarkovChain)
     if not isinstance(Y, MarkovChain) or Y.n_states != k or (learned and Y.rewards is None):
         raise InvalidArgument(f"starts[{number}] must be a MarkovChain of {k} states{' with rewards' * learned}")
     check_lags([Y, X], [f"starts[{number}]", "the small chain"])
-    P = dense(Y.transition)
-    return Model(np.array(P), np.array(Y.initial), np.array(Y.rewards) if learned else None)
+    P, seen, own = dense(Y.transition), numbers(X.rewards), numbers(Y.rewards)
+    if not learned or own is None or seen is None:
+        return Model(np.array(P), np.array(Y.initial), None)
+    if own.shape[1:] != seen.shape[1:]:
+        raise InvalidArgument(f"starts[{number}] has rewards of shape {own.shape}; give shape {(k, *seen.shape[1:])}")
+    return Model(np.array(P), np.array(Y.initial), np.array(own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -445,6 +456,8 @@ class Beginnings:
 
     def _simple(self) -> list[Start]:
         """Return the nearest of the simple candidates, and the nearest of other kinds if they are not much farther."""
+        if self.target.rewards is not None and self.target.rewards.ndim > 1:
+            return self._vectors()
         target, seconds = self.target, SIMPLE * self.clock.seconds
         until = time.monotonic() + seconds
         if self.kind == "aggregate":
@@ -455,6 +468,16 @@ class Beginnings:
         if found and self.shared.features is not None and target.chain.n_states <= SMALL:
             found += metric_averages(target, self.shared.features, self.k)
         return [Start(model, "simple") for model in nearest_first(target, found, until)]
+
+    def _vectors(self) -> list[Start]:
+        """Return the nearest of the simple candidates for vectors, and the frozen chain if it is not much farther."""
+        target, seconds = self.target, SIMPLE * self.clock.seconds
+        until = time.monotonic() + seconds
+        if self.kind == "aggregate":
+            aggregates = vector_aggregates(target, self.k, seconds)
+            return [Start(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
+        candidates = vector_candidates(target, self.whole, self.k, seconds)
+        return [Start(model, "simple") for model in nearest_first(target, candidates, until)]
 
     def _own(self, restarts: int, rng: np.random.Generator) -> list[Start]:
         """Return one start per restart, each with its own seed.
@@ -797,7 +820,7 @@ def compress_sweep(
             left = max(0.0, time_limit - (time.monotonic() - began))
             more["time_limit"] = left * k / sum(ordered[n:])
         if checkpoint is not None:
-            path = Path(checkpoint)
+            path = Path(str(check_path(checkpoint, "checkpoint")))
             more["checkpoint"] = path.with_name(f"{path.stem}-{k}{path.suffix}")
         results.append(_compress(shared, k, discount, same._replace(**more), time.monotonic()))
     scale = max(r.distance.problem.scale for r in results)

@@ -3,7 +3,8 @@
 Given the optimal coupling (table U, joint occupancy m), each part of Y has a best update:
 
     start      ν_Y sends every x to its nearest y, argmin_y U(x,y); this is optimal
-    rewards    r_Y(y) = weighted median of r_X with weights m(·,y); optimal for the coupling, so d cannot increase
+    rewards    r_Y(y) = weighted median of r_X with weights m(·,y), the geometric median for vectors; optimal for the
+               coupling, so d cannot increase
     kernel     P_Y(·|y) = barycenter of P_X(·|x) with weights m(·,y), see below; a descent direction with a line search
 
 :func:`descend` makes these updates in turn and keeps each one only if the distance decreases. Two moves escape local
@@ -40,7 +41,7 @@ from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers, freeze
-from diffbisim.compress.starts import Model, Target, averaged, weighted_median
+from diffbisim.compress.starts import Model, Target, averaged, median
 from diffbisim.gradient import kernel_gradients
 from diffbisim.problem import Array
 from diffbisim.results import DistanceResult, Status
@@ -242,7 +243,7 @@ def _with_start_and_rewards(search: Search) -> Model:
     r = None if search.hold else search.target.rewards
     if r is not None and model.rewards is not None:
         visited = m.sum(axis=0) > NEGLIGIBLE
-        medians = [weighted_median(r, m[:, y]) if visited[y] else model.rewards[y] for y in range(m.shape[1])]
+        medians = [median(r, m[:, y]) if visited[y] else model.rewards[y] for y in range(m.shape[1])]
         moved = replace(moved, rewards=np.array(medians))
     return moved
 

@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import Integers
-from diffbisim.cost import reward_cost
+from diffbisim.cost import feature_cost, reward_cost
 from diffbisim.optimize.checkpoint import stored
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult
@@ -48,6 +49,10 @@ CANDIDATES = 12
 #: Maximum number of rounds of k-medoids.
 ROUNDS = 20
 
+#: Maximum number of iterations for a geometric median, and distances and steps that count as zero, relative to the
+#: largest number.
+WEISZFELD, CLOSE = 200, 1e-12
+
 #: Partitions that agree on more than this weight are alike. To find another one, k-medoids is run with so many rounds.
 ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 
@@ -55,7 +60,7 @@ ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 @stored
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` if they are learned.
+    """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` or ``(k, d)`` if they are learned.
 
     ``labels (n,)`` are the classes over which the model was averaged initially; None if it was not.
     """
@@ -68,7 +73,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The chain to approximate; exactly one of ``rewards (n,)`` and ``cost (n, k)`` is given."""
+    """The chain to approximate; exactly one of ``rewards``, ``(n,)`` or ``(n, d)``, and ``cost (n, k)`` is given."""
 
     chain: MarkovChain
     discount: float
@@ -83,8 +88,9 @@ class Target:
 
     @property
     def appearance(self) -> Array:
-        """Observable coordinates of each state: its reward, or its row of costs."""
-        return self.rewards[:, None] if self.rewards is not None else np.asarray(self.cost)
+        """Observable coordinates of each state: its rewards, or its row of costs."""
+        seen = self.rewards if self.rewards is not None else np.asarray(self.cost)
+        return seen.reshape(len(seen), -1)
 
     def solve(
         self,
@@ -98,7 +104,9 @@ class Target:
         It uses one thread, because restarts run in parallel and results should be bitwise reproducible.
         """
         Y = MarkovChain(model.transition, initial=model.initial)
-        table = self.cost if self.rewards is None else reward_cost(self.rewards, model.rewards)
+        table = self.cost
+        if self.rewards is not None:
+            table = (reward_cost if self.rewards.ndim == 1 else feature_cost)(self.rewards, model.rewards)
         problem = Problem.make(self.chain, Y, table, self.discount)
         return Exact(tol=max(tol, self.tol), threads=1).solve(problem, warm=warm, callback=callback)
 
@@ -245,7 +253,7 @@ def _medoid(features: Array, weight: Array, members: Integers, current: int, rng
 def averaged(target: Target, labels: Integers, k: int, weight: Array | None = None) -> Model:
     """Return the chain of k states that averages the states of each class, by default weighted by occupancy.
 
-    Learned rewards are weighted medians, which are optimal for |r - r'|. Classes without members copy the first class
+    Learned rewards are weighted medians, which are optimal for ‖r - r'‖. Classes without members copy the first class
     and are never entered.
     """
     n, weight = labels.size, target.weight if weight is None else weight
@@ -259,8 +267,7 @@ def averaged(target: Target, labels: Integers, k: int, weight: Array | None = No
     rewards = None
     if target.rewards is not None:
         r = target.rewards
-        medians = [weighted_median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)]
-        rewards = np.array(medians)
+        rewards = np.array([median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)])
     start = np.bincount(labels, weights=target.chain.initial, minlength=k)
     return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards, labels)
 
@@ -286,16 +293,18 @@ def centers(vectors: Array, k: int) -> Array:
 
 
 def by_appearance(target: Target, k: int) -> Model:
-    """Return a model of the classes of least cost; with learned rewards, of the nearest of k evenly spaced rewards."""
+    """Return a model of the classes of least cost; with learned rewards, of the nearest of k rewards (by_reward)."""
     if target.rewards is None:
         return averaged(target, np.asarray(target.cost).argmin(axis=1), k)
-    evenly = spread(target.rewards, k)
+    evenly = spread(target.rewards, k) if target.rewards.ndim == 1 else centers(target.rewards, k)
     return replace(averaged(target, by_reward(target, k), k), rewards=evenly)
 
 
 def by_reward(target: Target, k: int) -> Integers:
-    """Return the classes of the nearest of k evenly spaced rewards; some may have no members."""
+    """Return the classes of the nearest of k evenly spaced rewards, or centers of vectors; some may have no members."""
     r = np.asarray(target.rewards)
+    if r.ndim > 1:
+        return np.asarray(np.linalg.norm(r[:, None] - centers(r, k), axis=2).argmin(axis=1))
     return np.asarray(np.abs(r[:, None] - spread(r, k)).argmin(axis=1))
 
 
@@ -325,3 +334,42 @@ def weighted_median(values: Array, weight: Array) -> float:
     order = np.argsort(values, kind="stable")
     share = np.cumsum(weight[order])
     return float(values[order][np.searchsorted(share, share[-1] / 2)])
+
+
+def geometric_median(vectors: Array, weight: Array) -> Array:
+    """Return the minimizer of ``Σ w ‖v - ·‖`` over vectors ``(n, d)``; on a line, the weighted median.
+
+    Weiszfeld's iteration y ← Σ a v / Σ a with a = w / ‖v - y‖, from the medians of the coordinates. At one of the
+    vectors, of weight w, it would get stuck. There the others pull with the force R = ‖Σ a (v - y)‖: for R ≤ w it is
+    the minimizer, otherwise the step is shortened by the factor 1 - w/R (Vardi and Zhang 2000). If the minimizer is one
+    of the vectors, convergence is slow, so the nearest vector is tried at the end.
+    """
+    vectors, weight = vectors[weight > 0], weight[weight > 0]
+    unit = float(np.abs(vectors).max()) or 1.0
+    v, w = vectors / unit, weight / weight.sum()
+    y = np.array([weighted_median(column, w) for column in v.T])
+    for _ in range(WEISZFELD):
+        away = np.linalg.norm(v - y, axis=1)
+        here = away <= CLOSE
+        a = np.where(here, 0.0, w / np.where(here, 1.0, away))
+        force, stuck = float(np.linalg.norm(a @ (v - y))), float(w[here].sum())
+        if force <= stuck * (1 + CLOSE) or not a.sum() > 0:
+            break
+        step = (1 - stuck / force) * (a @ (v - y)) / a.sum()
+        y = y + step
+        if np.linalg.norm(step) <= CLOSE:
+            break
+    nearest = int(np.linalg.norm(v - y, axis=1).argmin())
+    if w @ np.linalg.norm(v - v[nearest], axis=1) <= (w @ np.linalg.norm(v - y, axis=1)) * (1 + CLOSE):
+        return np.array(vectors[nearest])
+    return y * unit
+
+
+def median(values: Array, weight: Array) -> Any:
+    """Return the weighted median of numbers ``(n,)``, or the weighted geometric median of vectors ``(n, d)``."""
+    return weighted_median(values, weight) if values.ndim == 1 else geometric_median(values, weight)
+
+
+def numbers(rewards: Array | None) -> Array | None:
+    """Return vectors of a single number as numbers ``(n,)``; others as they are."""
+    return rewards[:, 0] if rewards is not None and rewards.ndim > 1 and rewards.shape[1] == 1 else rewards
