@@ -245,7 +245,21 @@ def test_powers_of_a_kernel_stay_stochastic(sparse):
 
 
 @pytest.mark.parametrize(
-    "discount", [1.0, 0, True, None, "x", [], 10**400, np.array([]), np.datetime64(1, "s"), np.ma.masked, 1.5, np.nan]
+    "discount",
+    [
+        1.0,
+        0,
+        True,
+        None,
+        "x",
+        [],
+        pytest.param(10**400, id="huge"),
+        np.array([]),
+        np.datetime64(1, "s"),
+        np.ma.masked,
+        1.5,
+        np.nan,
+    ],
 )
 def test_groups_are_compared_only_with_a_discount(discount, monkeypatch):
     """It is checked before any permutation."""
