@@ -148,7 +148,7 @@ def test_options_for_finite_states_are_refused(given):
 
 def test_one_long_trajectory_is_cut_into_pieces():
     x, y = FAR[0].sample(1, 150, 0)[0], FAR[1].sample(1, 150, 1)[0]
-    e = db.estimate([x], [y], discount=0.8, replicates=24, criterion="average")
+    e = db.estimate([x], [y], replicates=24, criterion="average")
     assert 0 <= e.lower <= e.value <= e.upper
     assert np.ptp(e.halves) > 0
 
