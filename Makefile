@@ -89,6 +89,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(ENGINE)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) -e ".[all,test]"
+	@$(RUN) -c 'import sys; sys.path.insert(0, "engine"); import backend; sys.exit(backend.has_compiler())' 2>/dev/null \
+	    || exit 0; $(PIP) ziglang  # the compiler, for the tests that build the package
 	@touch $@
 
 # What kernels have changed since is compiled by the first test that needs it.
