@@ -16,6 +16,9 @@ starts          initial distributions differ; transient chains that all start in
 clusters        30 users with 6 sessions each, every user with a chain of his own out of 20. The estimated chain is that
                 of all steps together; the truth is that of infinitely many users, from exact expected counts
 
+questions       six steps, with all rows changed by half and with a rare row; the long-run average cost, with all rows
+                and with a rare row; data against a known chain, with half of every row, a rare row and no row changed
+
 The columns are the coverage and its standard error, how often the interval lies below and above the truth, the mean
 width of the interval, the coverage of the rule that was used before (lower = min(basic, √max(d̂² - q², 0)), without
 bounds on means), and the ratio of the widths. Also the share of datasets with p ≤ .05, and with p > .05 although
@@ -98,6 +101,13 @@ def unrelated(rng):
 def partly(rng, amount):
     X = dense(6, rng)
     return observed(X, replaced(X, range(6), amount, rng), *WALKS, rng, discount=0.9)
+
+
+def asked(rng, rows, **question):
+    """Half of all rows, or a rare row, are replaced; None: none are."""
+    X = with_rare_state(5, rng)
+    Y = X if rows is None else replaced(X, rows, 0.5 if len(rows) > 1 else 1.0, rng)
+    return observed(X, Y, *WALKS, rng, **question)
 
 
 def indicator(rng):
@@ -222,6 +232,13 @@ SCENES = {
     "transient, one start": transient,
     "six walks": six_walks,
     "users": lambda rng: users(rng, False),
+    "six steps": lambda rng: asked(rng, range(5), horizon=5),
+    "six steps, rare row": lambda rng: asked(rng, [4], horizon=5),
+    "average": lambda rng: asked(rng, range(5), criterion="average"),
+    "average, rare row": lambda rng: asked(rng, [4], criterion="average"),
+    "known": lambda rng: asked(rng, range(5), known=True),
+    "known, rare row": lambda rng: asked(rng, [4], known=True),
+    "known, equal": lambda rng: asked(rng, None, known=True),
 }
 
 
@@ -229,9 +246,15 @@ def one(job):
     """Return the truth, the result, and the lower end by the rule that was used before."""
     name, seed, replicates = job
     scene = SCENES[name](np.random.default_rng([seed, list(SCENES).index(name)]))
-    how = {"cost": "reward", "discount": 0.95} | scene.options
-    d = db.distance(scene.X, scene.Y, how["cost"], how["discount"]).value
+    how: dict[str, Any] = {"cost": "reward"} | scene.options
+    how |= {} if "criterion" in how else {"discount": how.get("discount", 0.95)}
+    known = how.pop("known", False)
+    d = db.distance(
+        scene.X, scene.Y, **{name: how[name] for name in ("cost", "discount", "criterion", "horizon") if name in how}
+    ).value
     data = [db.Transitions.from_trajectories(paths, states=scene.X.n_states) for paths in scene.paths]
+    if known:
+        data[1] = scene.Y
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         e = db.estimate(*data, rewards=scene.X.rewards, permutations=199, replicates=replicates, rng=seed, **how)

@@ -3,6 +3,7 @@
     python benchmarks/long/obvious_fits.py                                  40 problems on a grid, 100 with candidates
     python benchmarks/long/obvious_fits.py --grid 8 --candidates 12 --seed 7
     python benchmarks/long/obvious_fits.py --simulators 20                  coverage of the intervals of fit_simulator
+    python benchmarks/long/obvious_fits.py --identified 40                  coverage of the intervals of identify
     python benchmarks/long/obvious_fits.py --before ../old/src              the same fits by other sources, with times
 
 1. Models with two parameters (mixtures of three kernels, softmax tables of two states, softmax rows with linear logits,
@@ -13,6 +14,8 @@
    parameter: what they gain, separately for runs that ended on their own and for those that were stopped.
 3. Easy problems: starts of size one and reachable targets, value by value against the earlier version.
 4. The intervals of `fit_simulator`, nominally 95 %, of four processes.
+5. The intervals of `identify`, nominally 95 %: the drift of a walk on six states from 40 walks, from 8, from one long
+   one, and from 10 users with 6 sessions each, which are the user's first session repeated.
 
 A value counts as above another one if it exceeds it by the fraction and by 1e-6 of the largest cost.
 """
@@ -286,9 +289,30 @@ def coverage(seed: int, count: int) -> None:
         print(f"{head}mean standard error {x[:, 2].mean():.3f}, covered {x[:, 1].mean():.3f} of {count}")
 
 
+def identified(seed: int, count: int) -> None:
+    truth = 0.8
+    chain = db.examples.drift_walk(truth, 6)
+    scenes = {"40 walks": (40, 20, 1), "8 walks": (8, 20, 1), "one long walk": (1, 400, 1), "10 users": (10, 20, 6)}
+    for name, (walks, steps, repeated) in scenes.items():
+        found = []
+        for case in range(count):
+            rng = np.random.default_rng([47, seed, case, walks])
+            paths = [path for _ in range(walks) for path in [chain.sample(steps, rng=rng)] * repeated]
+            data = db.Transitions.from_trajectories(
+                paths, states=6, clusters=np.repeat(np.arange(walks), repeated) if repeated > 1 else None
+            )
+            fit = db.identify(data, db.kernels.DriftWalk(0.3, 6), rewards=range(6), replicates=40, rng=case)
+            found.append([float(fit.parameters["drift"]), *map(float, fit.intervals["drift"])])
+        value, low, high = np.array(found).T
+        inside = (low <= truth) & (truth <= high)
+        print(f"identify, {name}: mean {value.mean():.3f} for {truth}, covered {inside.mean():.3f} of {count}, "
+              f"above {(low > truth).mean():.3f}, below {(high < truth).mean():.3f}, width {(high - low).mean():.3f}",
+              flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("seed", 0), ("grid", 40), ("candidates", 100), ("simulators", 0)):
+    for name, default in (("seed", 0), ("grid", 40), ("candidates", 100), ("simulators", 0), ("identified", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--before", help="sources of an earlier version")
     parser.add_argument("--dump", type=int, nargs=3, help=argparse.SUPPRESS)
@@ -304,6 +328,8 @@ def main() -> None:
         compare_with_candidates(args.seed, args.candidates, args.before)
     if args.simulators:
         coverage(args.seed, args.simulators)
+    if args.identified:
+        identified(args.seed, args.identified)
 
 
 if __name__ == "__main__":

@@ -366,13 +366,13 @@ def chains_of(sources: Sequence[Source], rng: np.random.Generator | None = None)
 
     Pooled initial distributions are those of the replicate, so that their noise counts.
     """
-    data = [s.data if s.known or rng is None else _resampled(s.data, rng) for s in sources]
+    data = [s.data if s.known or rng is None else bootstrap_sample(s.data, rng) for s in sources]
     pooled = any(isinstance(s.start, str) and s.start == "pooled" for s in sources)
     pool = _pooled_start(data) if pooled else None
     return [source.chain(one, pool) for source, one in zip(sources, data, strict=True)]
 
 
-def _resampled(data: Transitions, rng: np.random.Generator) -> Transitions:
+def bootstrap_sample(data: Transitions, rng: np.random.Generator) -> Transitions:
     """Draw a bootstrap replicate: whole episodes (clusters of them), or steps by state if these are too few."""
     if data.starts is None or data.n_clusters >= MIN_EPISODES:
         return data.take_clusters(rng.integers(data.n_clusters, size=data.n_clusters))
@@ -950,7 +950,7 @@ class Outcome(NamedTuple):
         """Combine the draws; ``test`` is the evidence, or the noise (n,) if episodes cannot be exchanged."""
         plug_in, tail, level = base.value, (1 - confidence) / 2, 1 - confidence
         starts = any(source.start is None and not source.known for source in sources)
-        κ = expansion(sources, tail)
+        κ = expansion([source.data for source in sources if not source.known], tail)
         if null is None:
             value, p, number = max(0.0, plug_in - draws.bias(plug_in)), _p_of_noise(plug_in, test), test.size
             lower, upper = draws.interval(plug_in, 0.0, 0.0, tail, κ)
@@ -970,12 +970,9 @@ def _p_of_noise(value: float, noise: Array) -> float:
     return float((1 + (noise >= value).sum()) / (1 + noise.size))
 
 
-def expansion(sources: Sequence[Source], tail: float) -> float:
+def expansion(data: Sequence[Transitions], tail: float) -> float:
     """Return κ, by which the spread of the bootstrap is too small for few episodes."""
-    units = [
-        len(one) if one.starts is None or one.n_clusters < MIN_EPISODES else one.n_clusters
-        for one in (source.data for source in sources if not source.known)
-    ]
+    units = [len(x) if x.starts is None or x.n_clusters < MIN_EPISODES else x.n_clusters for x in data]
     least, free = max(2, min(units)), max(1, sum(units) - len(units))
     return float(np.sqrt(least / (least - 1)) * stdtrit(free, 1 - tail) / ndtri(1 - tail))
 

@@ -81,3 +81,19 @@ def test_a_checkpoint_is_of_the_fit_to_the_data_and_not_of_the_replicates(tmp_pa
     kept = db.identify(data, db.kernels.DriftWalk(0.0, 5), checkpoint=tmp_path / "run.npz", **how)
     assert np.array_equal(kept.replicates["drift"], plain.replicates["drift"])
     assert np.ptp(kept.replicates["drift"]) > 0
+
+
+def test_identification_draws_clusters_and_does_not_shrink_to_one_trajectory():
+    """Six sessions with the same steps say no more than one; a single trajectory is not certain either."""
+    walks = [db.examples.drift_walk(0.8, 5).sample(15, rng=k) for k in range(12)]
+    how = {"rewards": range(5), "discount": 0.9, "replicates": 12, "tol": 1e-2}
+
+    def width(paths, **clusters):
+        data = db.Transitions.from_trajectories(paths, states=5, **clusters)
+        low, high = db.identify(data, db.kernels.DriftWalk(0.5, 5), **how).intervals["drift"]
+        return float(high - low)
+
+    once, often = width(walks), [walk for walk in walks for _ in range(6)]
+    assert width(often, clusters=np.repeat(np.arange(12), 6)) == pytest.approx(once, rel=1e-6)
+    assert width(often) < 0.8 * once  # as if all sessions were independent
+    assert width([np.concatenate(walks)]) > 0.1

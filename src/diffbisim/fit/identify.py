@@ -1,9 +1,11 @@
 """Identification: fit a model to data, with confidence intervals for its parameters.
 
 The estimate is θ̂ = argmin_θ d(X̂, Y_θ), where X̂ is the empirical chain of the data. Its uncertainty comes from the
-bootstrap: episodes (or single transitions, if there are no episodes) are resampled with replacement, the model is
-refitted to each replicate starting from θ̂, and the interval of a parameter lies between quantiles of its replicates.
-A state that has no successor in a replicate keeps the transitions of the original data.
+bootstrap: episodes are resampled with replacement, or clusters of them, such as all sequences of one id (single
+transitions, if there are no episodes or fewer than four). The model is refitted to each replicate starting from θ̂, and
+the interval of a parameter lies between quantiles of its replicates, moved away from their median by the factor
+√(n/(n-1)) t/z, which counts for few episodes n (Hesterberg 2015). A state that has no successor in a replicate keeps
+the transitions of the original data.
 """
 
 import copy
@@ -18,6 +20,7 @@ import numpy as np
 from diffbisim.chain import MarkovChain, Transitions
 from diffbisim.checks import check_count, check_probability, state_rewards
 from diffbisim.errors import InvalidArgument
+from diffbisim.estimate import bootstrap_sample, expansion
 from diffbisim.fit.fitting import empirical_chain, fit
 from diffbisim.fit.result import Array, FitResult
 from diffbisim.parallel import Executor, tasks
@@ -141,7 +144,7 @@ def identify(
         found = tasks(_replicate, seeds, (data, best.model, refit), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}
     ends = [(1 - level) / 2, (1 + level) / 2]
-    intervals = {name: np.quantile(values, ends, axis=0) for name, values in stacked.items()}
+    intervals = {name: _expanded(values, ends, expansion([data], ends[0])) for name, values in stacked.items()}
     return Identification(best, intervals, stacked, level)
 
 
@@ -151,9 +154,15 @@ def _replicate(given: tuple[Transitions, Any, dict[str, Any]], rng: np.random.Ge
     return fit(resample(data, rng), copy.deepcopy(model), **options).parameters
 
 
+def _expanded(values: Array, ends: list[float], wider: float) -> Array:
+    """Return the quantiles of the replicates, moved away from their median by a factor."""
+    low, middle, high = np.quantile(values, [ends[0], 0.5, ends[1]], axis=0)
+    return np.stack([middle + wider * (low - middle), middle + wider * (high - middle)])
+
+
 def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
-    """Draw episodes with replacement; states left without a successor keep their original transitions."""
-    drawn = data.take(rng.integers(0, data.n_episodes, size=data.n_episodes))
+    """Draw a replicate; states left without a successor keep their original transitions."""
+    drawn = bootstrap_sample(data, rng)
     lost = np.setdiff1d(data.states, drawn.states)
     if not lost.size:
         return drawn
@@ -167,6 +176,7 @@ def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
         next_states=np.concatenate([drawn.next_states, data.next_states[back]]),
         weights=weights,
         episodes=None,
+        clusters=None,
     )
 
 
