@@ -301,7 +301,9 @@ def identified(seed: int, count: int) -> None:
             data = db.Transitions.from_trajectories(
                 paths, states=6, clusters=np.repeat(np.arange(walks), repeated) if repeated > 1 else None
             )
-            fit = db.identify(data, db.kernels.DriftWalk(0.3, 6), rewards=range(6), replicates=40, rng=case)
+            fit = db.identify(
+                data, db.kernels.DriftWalk(0.3, 6), rewards=range(6), replicates=40, rng=case, unseen="self-loop"
+            )
             found.append([float(fit.parameters["drift"]), *map(float, fit.intervals["drift"])])
         value, low, high = np.array(found).T
         inside = (low <= truth) & (truth <= high)

@@ -3,9 +3,10 @@
 The estimate is θ̂ = argmin_θ d(X̂, Y_θ), where X̂ is the empirical chain of the data. Its uncertainty comes from the
 bootstrap: episodes are resampled with replacement, or clusters of them, such as all sequences of one id (single
 transitions, if there are no episodes or fewer than four). The model is refitted to each replicate starting from θ̂, and
-the interval of a parameter lies between quantiles of its replicates, moved away from their median by the factor
-√(n/(n-1)) t/z, which counts for few episodes n (Hesterberg 2015). A state that has no successor in a replicate keeps
-the transitions of the original data.
+the interval of a parameter is θ̂ ± κ q with the quantile q of |θ* - θ̂| (Hall 1988): replicates lie to one side of θ̂
+where the distance is kinked, and then so would an interval between their quantiles. The factor κ = √(n/(n-1)) t/z
+counts for few episodes n (Hesterberg 2015). A state that has no successor in a replicate keeps the transitions of the
+original data.
 """
 
 import copy
@@ -143,8 +144,11 @@ def identify(
     with nullcontext(executor) if executor is not None else ThreadPoolExecutor(1) as worker:
         found = tasks(_replicate, seeds, (data, best.model, refit), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}
-    ends = [(1 - level) / 2, (1 + level) / 2]
-    intervals = {name: _expanded(values, ends, expansion([data], ends[0])) for name, values in stacked.items()}
+    κ, intervals = expansion([data], (1 - level) / 2), {}
+    for name, values in stacked.items():
+        center = np.asarray(best.parameters[name])
+        half = κ * np.quantile(np.abs(values - center), level, axis=0)
+        intervals[name] = np.stack([center - half, center + half])
     return Identification(best, intervals, stacked, level)
 
 
@@ -152,12 +156,6 @@ def _replicate(given: tuple[Transitions, Any, dict[str, Any]], rng: np.random.Ge
     """Fit the model to one bootstrap replicate (runs in a worker)."""
     data, model, options = given
     return fit(resample(data, rng), copy.deepcopy(model), **options).parameters
-
-
-def _expanded(values: Array, ends: list[float], wider: float) -> Array:
-    """Return the quantiles of the replicates, moved away from their median by a factor."""
-    low, middle, high = np.quantile(values, [ends[0], 0.5, ends[1]], axis=0)
-    return np.stack([middle + wider * (low - middle), middle + wider * (high - middle)])
 
 
 def resample(data: Transitions, rng: np.random.Generator) -> Transitions:
