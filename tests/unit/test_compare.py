@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.estimate import _resampled
+from diffbisim.estimate import bootstrap_sample
 from diffbisim.evidence import count_for_test
 
 REWARDS = np.arange(5.0)
@@ -179,7 +179,7 @@ def test_steps_of_few_episodes_are_drawn_as_a_markov_chain_draws_them(lag):
     path = db.examples.drift_walk(0.3, 5).sample(700, rng=4)
     few = db.Transitions.from_trajectories([path], states=5, lag=lag)
     rng = np.random.default_rng(0)
-    drawn = np.array([_resampled(few, rng).chain().transition for _ in range(1500)])
+    drawn = np.array([bootstrap_sample(few, rng).chain().transition for _ in range(1500)])
     P, visits = few.chain().transition, np.bincount(few.states, minlength=5)[:, None]
     variance = P * (1 - P) / np.ceil(visits / lag)
     assert np.abs(drawn.mean(axis=0) - P).max() <= 5 * np.sqrt(variance.max() / 1500)

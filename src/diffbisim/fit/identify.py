@@ -3,10 +3,10 @@
 The estimate is θ̂ = argmin_θ d(X̂, Y_θ), where X̂ is the empirical chain of the data. Its uncertainty comes from the
 bootstrap: episodes are resampled with replacement, or clusters of them, such as all sequences of one id (single
 transitions, if there are no episodes or fewer than four). The model is refitted to each replicate starting from θ̂, and
-the interval of a parameter is θ̂ ± κ q with the quantile q of |θ* - θ̂| (Hall 1988): replicates lie to one side of θ̂
-where the distance is kinked, and then so would an interval between their quantiles. The factor κ = √(n/(n-1)) t/z
-counts for few episodes n (Hesterberg 2015). A state that has no successor in a replicate keeps the transitions of the
-original data.
+the interval of a parameter is θ̂ ± κ q, where q is the larger distance of θ̂ from two quantiles of its replicates: they
+lie to one side of θ̂ if the estimate is biased, and then so would an interval between the quantiles. The factor
+κ = √(n/(n-1)) t/z counts for few episodes n (Hesterberg 2015). A state that has no successor in a replicate keeps the
+transitions of the original data.
 """
 
 import copy
@@ -144,10 +144,11 @@ def identify(
     with nullcontext(executor) if executor is not None else ThreadPoolExecutor(1) as worker:
         found = tasks(_replicate, seeds, (data, best.model, refit), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}
-    κ, intervals = expansion([data], (1 - level) / 2), {}
+    tail, intervals = (1 - level) / 2, {}
     for name, values in stacked.items():
         center = np.asarray(best.parameters[name])
-        half = κ * np.quantile(np.abs(values - center), level, axis=0)
+        low, high = np.quantile(values, [tail, 1 - tail], axis=0, method="weibull")  # at most this share lies beyond
+        half = expansion([data], tail) * np.maximum(high - center, center - low)
         intervals[name] = np.stack([center - half, center + half])
     return Identification(best, intervals, stacked, level)
 
