@@ -1,45 +1,46 @@
-// Types that every topic uses, and how a computation is stopped.
+// Types that every topic uses.
 //
-// The engine knows nothing of Python. It throws two kinds of exceptions, Stopped and std::bad_alloc; bindings.cpp
-// translates them. Arrays are checked there, once; inside the engine indices are in range.
+// The engine knows nothing of Python. It throws two kinds of exceptions, Stopped (parallel.hpp) and std::bad_alloc;
+// bindings.cpp translates them. Arrays are checked there, once; inside the engine indices are in range.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <exception>
-#include <functional>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 namespace engine {
 
 using Index = std::int64_t;
+
+/// Arrays of the caller: to read, and to write.
 template <class T> using View = std::span<const T>;
+template <class T> using Out = std::span<T>;
 
-/// Thrown where a computation was asked to stop.
-struct Stopped : std::exception {
-    const char* what() const noexcept override { return "stopped"; }
-};
+constexpr double INF = std::numeric_limits<double>::infinity();
+constexpr double NOT_A_NUMBER = std::numeric_limits<double>::quiet_NaN();
+constexpr double EPS = std::numeric_limits<double>::epsilon();
 
-/// Asks the caller now and then whether to go on. Work is counted in visits of a number in memory (about 1 ns each).
-class Watch {
-  public:
-    /// `is_stopped` is called on the thread that computes; an empty function never stops.
-    explicit Watch(std::function<bool()> is_stopped = {}) : is_stopped_(std::move(is_stopped)) {}
+/// The positive entries of a stochastic matrix by row: row i has the entries first[i] … first[i + 1] - 1.
+struct Rows {
+    View<Index> first;
+    View<Index> states;  // ascending within a row
+    View<double> probabilities;
 
-    /// Count work done; throws Stopped if the caller wants to stop.
-    void spend(Index work) {
-        since_ += work;
-        if (since_ < WORK_BETWEEN_CHECKS) return;
-        since_ = 0;
-        if (is_stopped_ && is_stopped_()) throw Stopped();
+    Index size() const { return Index(first.size()) - 1; }
+    Index length(Index i) const { return first[i + 1] - first[i]; }
+    View<Index> states_of(Index i) const { return states.subspan(first[i], length(i)); }
+    View<double> probabilities_of(Index i) const { return probabilities.subspan(first[i], length(i)); }
+
+    Index longest() const {
+        Index most = 0;
+        for (Index i = 0; i < size(); ++i) most = std::max(most, length(i));
+        return most;
     }
-
-  private:
-    static constexpr Index WORK_BETWEEN_CHECKS = 5'000'000;
-
-    std::function<bool()> is_stopped_;
-    Index since_ = 0;
 };
 
 }  // namespace engine

@@ -9,8 +9,12 @@
 #endif
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
 
 #include "refine.hpp"
+#include "transports.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,9 +23,11 @@ namespace {
 
 using engine::Index;
 template <class T> using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T> using OutArray = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T> using NewArray = nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig>;
 
 template <class T> engine::View<T> view(const Array<T>& array) { return {array.data(), array.size()}; }
+template <class T> engine::Out<T> out(const OutArray<T>& array) { return {array.data(), array.size()}; }
 
 template <class T> NewArray<T> as_array(std::vector<T>&& values) {
     auto* kept = new std::vector<T>(std::move(values));
@@ -39,26 +45,54 @@ void require_range(engine::View<Index> values, Index end, const char* sentence) 
     require(inside, sentence);
 }
 
-/// Whether Python wants to stop: a signal such as Ctrl-C has arrived (on the main thread), and its handler has raised.
-bool is_interrupted() {
-    nb::gil_scoped_acquire lock;
-    return PyErr_CheckSignals() != 0;
+/// An array of a named tuple, as it is: not converted.
+template <class Wanted> Wanted member(nb::handle tuple, const char* name) {
+    Wanted array;
+    if (!nb::try_cast<Wanted>(tuple.attr(name), array, false)) {
+        throw nb::type_error((std::string(name) + " is not a contiguous array of the expected type").c_str());
+    }
+    return array;
 }
 
-/// Compute without the interpreter's lock.
-template <class Compute> auto without_lock(Compute&& compute) {
+// --- threads and interrupts --------------------------------------------------------------------------------------
+
+/// How a call computes: its number of threads, and what stops it.
+struct Run {
+    int threads;
+    OutArray<bool> stop;  // (1,) set by another thread
+    double deadline;  // of `seconds`
+
+    bool is_stopped() const { return std::atomic_ref(*stop.data()).load(std::memory_order_relaxed) || seconds() >= deadline; }
+
+    static double seconds() {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    }
+};
+
+/// Compute without the interpreter's lock. Ctrl-C, a stop by another thread or a deadline ends the computation.
+template <class Compute> auto without_lock(const Run& run, Compute&& compute) {
+    bool raised = false;
+    const auto is_stopped = [&] {
+        if (run.is_stopped()) return true;
+        nb::gil_scoped_acquire lock;
+        raised = PyErr_CheckSignals() != 0;  // only the main thread handles signals
+        return raised;
+    };
     try {
         nb::gil_scoped_release unlocked;
-        engine::Watch watch(is_interrupted);
-        return compute(watch);
+        engine::Team team(run.threads, is_stopped);
+        return compute(team);
     } catch (const engine::Stopped&) {
-        throw nb::python_error();  // what the handler has raised
+        if (!raised) PyErr_SetNone(PyExc_KeyboardInterrupt);
+        throw nb::python_error();
     }
 }
 
+// --- partition refinement ----------------------------------------------------------------------------------------
+
 nb::tuple refine(
     const Array<Index>& first, const Array<Index>& sources, const Array<double>& probabilities,
-    const Array<Index>& classes, double tolerance
+    const Array<Index>& classes, double tolerance, const Run& run
 ) {
     const engine::View<Index> ends = view(first);
     const Index n = Index(classes.size()), edges = Index(sources.size());
@@ -68,11 +102,64 @@ nb::tuple refine(
     require_range(view(sources), n, "sources must be numbers of states");
     require_range(view(classes), n, "classes must be numbers from 0 to n - 1");
     const Index n_classes = 1 + *std::max_element(classes.data(), classes.data() + n);
-    engine::Refinement found = without_lock([&](engine::Watch& watch) {
+    engine::Refinement found = without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
         return engine::refine({ends, view(sources), view(probabilities)}, view(classes), n_classes, tolerance, watch);
     });
     return nb::make_tuple(as_array(std::move(found.classes)), found.edges_visited);
 }
+
+// --- transports --------------------------------------------------------------------------------------------------
+
+engine::Rows rows_of(nb::handle successors) {
+    const auto first = member<Array<Index>>(successors, "indptr"), states = member<Array<Index>>(successors, "indices");
+    const auto probabilities = member<Array<double>>(successors, "probabilities");
+    const engine::Rows rows{view(first), view(states), view(probabilities)};
+    require(rows.first.size() > 1 && rows.first.front() == 0 && rows.first.back() == Index(states.size()), "indptr must go from 0 to the number of entries");
+    require(std::adjacent_find(rows.first.begin(), rows.first.end(), std::greater_equal<>()) == rows.first.end(), "every row needs an entry");
+    require(probabilities.size() == states.size(), "indices and probabilities must have the same size");
+    return rows;
+}
+
+/// A list of transports whose arrays belong to Python.
+struct Transports {
+    engine::Transports core;
+    nb::object items, trees;  // the tuples of arrays, kept alive
+
+    Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
+        core.items = {
+            rows_of(items.attr("x")), rows_of(items.attr("y")), nb::cast<Index>(items.attr("n_y")),
+            view(member<Array<Index>>(items, "listed")), view(member<Array<Index>>(items, "order_x")), view(member<Array<Index>>(items, "order_y")),
+        };
+        const engine::Items& list = core.items;
+        require_range(list.listed, list.x.size() * list.y.size(), "listed must be numbers of pairs of rows");
+        require(list.order_x.size() == list.x.states.size() && list.order_y.size() == list.y.states.size(), "an order needs one number for every entry");
+        require_range(list.y.states, list.n_y, "the states of Y must be columns of the table");
+        const nb::object child = trees.attr("child");
+        if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
+            throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+    }
+
+    template <class Int> bool hold(const nb::object& child) {
+        OutArray<Int> children;
+        if (!nb::try_cast(child, children, false)) return false;
+        const auto parents = member<OutArray<Int>>(trees, "parent");
+        const auto at = member<Array<Index>>(trees, "at");
+        const auto flow = member<OutArray<double>>(trees, "flow");
+        const engine::Trees<Int> held{view(at), out(children), out(parents), out(flow)};
+        require(held.child.size() == held.parent.size(), "child and parent must have the same size");
+        if (held.narrow()) {
+            require(core.items.listed.empty(), "narrow trees need all pairs of rows");
+            const Index edges = held.first_edge(core.items, core.items.size() - 1) + core.items.x.length(core.items.x.size() - 1) + core.items.y.length(core.items.y.size() - 1) - 1;
+            require(Index(held.child.size()) == edges, "narrow trees need a + b - 1 edges for every item");
+        } else {
+            require(Index(at.size()) == core.items.size() + 1 && held.flow.size() == held.child.size(), "trees need one flow for every edge");
+            require(at.data()[0] == 0 && at.data()[core.items.size()] == Index(held.child.size()), "at must go from 0 to the number of edges");
+        }
+        core.trees = held;
+        return true;
+    }
+};
 
 /// Whether processor and system support the instructions of x86-64-v3 (those beyond the baseline that compilers use).
 bool supports_v3() {
@@ -97,8 +184,14 @@ NB_MODULE(ENGINE_MODULE, m) {
     m.doc() = "The compiled engine; see engine/ in the sources.";
     m.attr("level") = ENGINE_LEVEL;
     m.def("best_level", [] { return supports_v3() ? "v3" : "baseline"; });
+    nb::class_<Run>(m, "Run")
+        .def("__init__", [](Run* self, int threads, OutArray<bool> stop, double time_left) {
+            require(threads >= 1 && stop.size() == 1, "a run needs at least one thread, and one flag");
+            new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
+        }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
+    nb::class_<Transports>(m, "Transports").def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a);
     m.def(
         "refine", &refine, "first"_a.noconvert(), "sources"_a.noconvert(), "probabilities"_a.noconvert(),
-        "classes"_a.noconvert(), "tolerance"_a
+        "classes"_a.noconvert(), "tolerance"_a, "run"_a
     );
 }

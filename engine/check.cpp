@@ -62,7 +62,8 @@ bool check_refine(std::mt19937_64& random) {
     const Kernels kernels = random_kernels(n, 1 + Index(random() % 3), random);
     std::vector<Index> classes(n);
     for (Index& c : classes) c = Index(random() % n_classes);
-    engine::Watch watch;
+    engine::Team team;
+    engine::Watch watch(team);
     const auto found = engine::refine({kernels.first, kernels.sources, kernels.probabilities}, classes, n_classes, 1e-12, watch);
     return are_equal(found.classes, by_signatures(kernels, classes));
 }

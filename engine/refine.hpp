@@ -23,7 +23,7 @@
 // machine.
 #pragma once
 
-#include "base.hpp"
+#include "parallel.hpp"
 
 namespace engine {
 

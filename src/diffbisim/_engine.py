@@ -21,5 +21,4 @@ def _load() -> object:
 
 
 _loaded = _load()
-level = _loaded.level
-refine = _loaded.refine
+globals().update({name: value for name, value in vars(_loaded).items() if not name.startswith("_")})

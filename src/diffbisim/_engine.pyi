@@ -1,7 +1,19 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 level: str
+
+class Run:
+    """How a call computes: its number of threads, a flag ``(1,)`` that stops it, and the seconds that it may take."""
+
+    def __init__(self, threads: int, stop: NDArray[np.bool_], time_left: float = ...) -> None: ...
+
+class Transports:
+    """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
+
+    def __init__(self, items: Any, trees: Any) -> None: ...
 
 def refine(
     first: NDArray[np.int64],
@@ -9,6 +21,7 @@ def refine(
     probabilities: NDArray[np.float64],
     classes: NDArray[np.int64],
     tolerance: float,
+    run: Run,
 ) -> tuple[NDArray[np.int64], int]:
     """Refine a partition; ``first``, ``sources`` and ``probabilities`` are the columns of the kernels.
 

@@ -320,6 +320,13 @@ def _set_stop_flag(stop: NDArray[np.bool_]) -> None:
     _here.stop = stop
 
 
+def engine_run(threads: int = 1) -> Any:
+    """Return how the engine computes a call from this thread: with so many threads, until it is told to stop."""
+    from diffbisim import _engine
+
+    return _engine.Run(threads, stop_flag())
+
+
 class TimeUp(Exception):
     """Work was cut short at a deadline; see :func:`until`."""
 

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from diffbisim import _engine, _engine_baseline
+from diffbisim.parallel import engine_run
 from oracles.bisimilarity import coarsest_mdp_bisimulation
 
 LEVELS = [_engine_baseline] + ([importlib.import_module("diffbisim._engine_v3")] if _engine.level == "v3" else [])
@@ -33,7 +34,7 @@ def test_every_level_refines_to_the_coarsest_bisimulation():
         n, actions = int(rng.integers(2, 30)), int(rng.integers(1, 4))
         kernels = rng.multinomial(16, rng.dirichlet(np.full(n, 0.2), (actions, n))) / 16
         start = rng.integers(0, 2, n)
-        found = [engine.refine(*columns(kernels), start, 1e-12) for engine in LEVELS]
+        found = [engine.refine(*columns(kernels), start, 1e-12, engine_run()) for engine in LEVELS]
         wanted = coarsest_mdp_bisimulation(kernels.tolist(), start.tolist())
         assert first_appearance(found[0][0]) == first_appearance(wanted), seed
         assert all(classes.tobytes() == found[0][0].tobytes() and edges == found[0][1] for classes, edges in found)
@@ -56,9 +57,9 @@ def test_every_level_refines_to_the_coarsest_bisimulation():
 def test_arrays_that_would_be_read_out_of_bounds_are_refused(name, value, error):
     given = {"first": np.array([0, 1, 3]), "sources": np.array([0, 0, 1]), "probabilities": np.array([0.5, 0.5, 1.0])}
     given |= {"classes": np.array([0, 0])}
-    assert _engine.refine(**given, tolerance=0.0)[0].tolist() == [0, 0]
+    assert _engine.refine(**given, tolerance=0.0, run=engine_run())[0].tolist() == [0, 0]
     with pytest.raises((ValueError, TypeError), match=error):
-        _engine.refine(**given | {name: value}, tolerance=0.0)
+        _engine.refine(**given | {name: value}, tolerance=0.0, run=engine_run())
 
 
 def test_the_level_can_be_chosen():

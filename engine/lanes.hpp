@@ -1,0 +1,101 @@
+// Loops over vectors that give the same bits with every instruction set.
+//
+// Vectors are as long as the processor's registers (compilers take longer ones apart, element by element). Minima,
+// comparisons and logical operations are exact in any order, so their result does not depend on that length. Sums are
+// taken in eight fixed partial sums. Products and sums are never contracted (-ffp-contract=off).
+#pragma once
+
+#include <bit>
+#include <cmath>
+
+#include "base.hpp"
+
+namespace engine {
+
+#ifdef __AVX2__
+constexpr Index REGISTER = 32;  // bytes
+#else
+constexpr Index REGISTER = 16;
+#endif
+
+// Unaligned vectors of one register each.
+typedef double Doubles __attribute__((vector_size(REGISTER), aligned(8), may_alias));
+typedef std::int64_t Longs __attribute__((vector_size(REGISTER), aligned(8), may_alias));
+typedef float Floats __attribute__((vector_size(REGISTER), aligned(4), may_alias));
+typedef std::int32_t Ints __attribute__((vector_size(REGISTER), aligned(4), may_alias));
+typedef std::int16_t Shorts __attribute__((vector_size(REGISTER), aligned(2), may_alias));
+typedef std::int16_t HalfShorts __attribute__((vector_size(REGISTER / 2), aligned(2), may_alias));
+
+constexpr Index N_DOUBLES = REGISTER / 8, N_FLOATS = REGISTER / 4, N_SHORTS = REGISTER / 2;
+
+ALWAYS_INLINE Doubles doubles_at(const double* p) { return *reinterpret_cast<const Doubles*>(p); }
+
+/// v or -v, without a branch that could not be predicted.
+ALWAYS_INLINE double negate_if(bool yes, double v) {
+    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(v) ^ (std::uint64_t(yes) << 63));
+}
+
+/// Whether line[j] - pot[j] < threshold for some j < n.
+ALWAYS_INLINE bool any_below(const double* line, const double* pot, Index n, double threshold) {
+    const Doubles level = Doubles{} + threshold;
+    Longs one = {}, two = {};
+    Index j = 0;
+    for (; j + 2 * N_DOUBLES <= n; j += 2 * N_DOUBLES) {
+        one |= (doubles_at(line + j) - doubles_at(pot + j) < level);
+        two |= (doubles_at(line + j + N_DOUBLES) - doubles_at(pot + j + N_DOUBLES) < level);
+    }
+    if (j + N_DOUBLES <= n) {
+        one |= (doubles_at(line + j) - doubles_at(pot + j) < level);
+        j += N_DOUBLES;
+    }
+    std::int64_t found = 0;
+    for (; j < n; ++j) found |= line[j] - pot[j] < threshold;
+    one |= two;
+    for (Index k = 0; k < N_DOUBLES; ++k) found |= one[k];
+    return found != 0;
+}
+
+/// min_j line[j] - pot[j]; NaN is ignored.
+ALWAYS_INLINE double least_of(const double* line, const double* pot, Index n) {
+    Doubles one = Doubles{} + INF, two = one;
+    Index j = 0;
+    for (; j + 2 * N_DOUBLES <= n; j += 2 * N_DOUBLES) {
+        const Doubles v = doubles_at(line + j) - doubles_at(pot + j);
+        const Doubles w = doubles_at(line + j + N_DOUBLES) - doubles_at(pot + j + N_DOUBLES);
+        one = v < one ? v : one;
+        two = w < two ? w : two;
+    }
+    one = two < one ? two : one;
+    double least = INF;
+    for (Index k = 0; k < N_DOUBLES; ++k) least = one[k] < least ? one[k] : least;
+    for (; j < n; ++j) {
+        const double v = line[j] - pot[j];
+        least = v < least ? v : least;
+    }
+    return least;
+}
+
+/// The first j with line[j] - pot[j] <= value; -1 if there is none (NaN).
+ALWAYS_INLINE Index first_at_most(const double* line, const double* pot, Index n, double value) {
+    for (Index j = 0; j < n; ++j)
+        if (line[j] - pot[j] <= value) return j;
+    return -1;
+}
+
+/// Eight partial sums of term(0) … term(n - 1), added in a fixed order.
+template <class Term> ALWAYS_INLINE double sum_of(Index n, Term&& term) {
+    double s[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    Index k = 0;
+    for (; k + 8 <= n; k += 8)
+        for (int lane = 0; lane < 8; ++lane) s[lane] += term(k + lane);
+    double rest = 0.0;
+    for (; k < n; ++k) rest += term(k);
+    return (((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]))) + rest;
+}
+
+/// <u, v>
+template <class T> ALWAYS_INLINE double dot(const T* u, const T* v, Index n) {
+    return sum_of(n, [=](Index k) { return double(u[k]) * double(v[k]); });
+}
+
+}  // namespace engine
