@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "exponential.hpp"
 #include "refine.hpp"
 
 namespace {

@@ -31,7 +31,7 @@ namespace engine {
 
 using Node = std::uint32_t;
 
-constexpr Index NONE = -1;
+constexpr Index NO_NODE = -1;
 
 /// Number of rows priced per pivot: with fewer the cells are worse, with more pricing takes longer than the pivot.
 constexpr Index BLOCK_ROWS = 4;
@@ -282,7 +282,7 @@ template <class Int> ALWAYS_INLINE void pack(Tree<Int> tree, const Threaded& w, 
 
 // --- pricing -----------------------------------------------------------------------------------------------------
 
-/// A cell that may enter, and the row to continue from; the row is NONE if the whole table has no such cell.
+/// A cell that may enter, and the row to continue from; the row is NO_NODE if the whole table has no such cell.
 struct Entering {
     Index row, col, next;
 };
@@ -290,23 +290,23 @@ struct Entering {
 /// Find a cell with reduced cost below -tol: the best one of a few rows from `start` on.
 ALWAYS_INLINE Entering entering_cell(const Costs& c, const double* pot, Index start, double tol) {
     double least = -tol, best = 0.0;
-    Index row = NONE, i = start;
+    Index row = NO_NODE, i = start;
     for (Index seen = 0; seen < c.a; ++seen) {
         if (any_below(c.row(i), pot + c.a, c.b, pot[i] + least)) {
             const double found = least_of(c.row(i), pot + c.a, c.b);
             if (found - pot[i] < least) least = found - pot[i], best = found, row = i;
         }
         i = i + 1 < c.a ? i + 1 : 0;
-        if (row != NONE && seen >= BLOCK_ROWS - 1) break;
+        if (row != NO_NODE && seen >= BLOCK_ROWS - 1) break;
     }
-    const Index col = row == NONE ? NONE : first_at_most(c.row(row), pot + c.a, c.b, best);
-    return {col == NONE ? NONE : row, col, i};
+    const Index col = row == NO_NODE ? NO_NODE : first_at_most(c.row(row), pot + c.a, c.b, best);
+    return {col == NO_NODE ? NO_NODE : row, col, i};
 }
 
 /// Whether no reduced cost is below -tol for the potentials of a tree, which are left in `pot`.
 template <class Int> ALWAYS_INLINE bool is_priced_out(const Costs& c, Tree<Int> tree, double* pot, double tol) {
     tree_potentials(tree, c, pot);
-    return entering_cell(c, pot, 0, tol).row == NONE;
+    return entering_cell(c, pot, 0, tol).row == NO_NODE;
 }
 
 // --- pivots ------------------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ template <class Int> Pivoted simplex(const Costs& c, Tree<Int> tree, Workspace& 
     while (true) {
         const Entering entering = entering_cell(c, w.pot, at, tol);
         at = entering.next;
-        if (entering.row == NONE) {
+        if (entering.row == NO_NODE) {
             if (pivots > 0) pack(tree, w, root);
             if (fresh) return {pivots, true};
             tree_potentials(tree, c, w.pot);
@@ -476,10 +476,10 @@ ALWAYS_INLINE double lack_of(double flow, Index size, Index nodes) {
     return lack * lack / double(std::max<Index>(std::min(size, nodes - size), 1));
 }
 
-/// The lower node of the edge that leaves; NONE if no flow is negative.
+/// The lower node of the edge that leaves; NO_NODE if no flow is negative.
 inline Index lacking_edge(const Threaded& w, Index nodes) {
     double most = 0.0;
-    Index at = NONE;
+    Index at = NO_NODE;
     for (Index v = 0; v < nodes; ++v) {
         const double lack = lack_of(w.flow[v], w.size[v], nodes);
         if (lack > most) most = lack, at = v;
@@ -487,7 +487,7 @@ inline Index lacking_edge(const Threaded& w, Index nodes) {
     return at;
 }
 
-/// The cell (i, j) of least reduced cost that can replace the flow of the edge above `out`; i is NONE if there is none.
+/// The cell (i, j) of least reduced cost that can replace the flow of the edge above `out`; i is NO_NODE if there is none.
 ///
 /// Only the lines (rows or columns) of the smaller side of the cut are scanned, and the nodes of that side are masked.
 inline std::pair<Index, Index> crossing_cell(Node out, const Costs& c, const Costs& columns, Workspace& w) {
@@ -502,7 +502,7 @@ inline std::pair<Index, Index> crossing_cell(Node out, const Costs& c, const Cos
     const Costs& lines = rows ? c : columns;
     const Index lo = rows ? 0 : a, hi = rows ? a : nodes, first = rows ? a : 0;
     double least = -NOWHERE / 2, value = 0.0;
-    Index at = NONE;
+    Index at = NO_NODE;
     for (Index k = 0; k < n; ++k) {
         const Index u = w.order[k];
         if (u < lo || u >= hi || !any_below(lines.row(u - lo), masked + first, lines.b, w.pot[u] + least)) continue;
@@ -510,8 +510,8 @@ inline std::pair<Index, Index> crossing_cell(Node out, const Costs& c, const Cos
         if (found - w.pot[u] < least) least = found - w.pot[u], value = found, at = u;
     }
     w.watch->spend(n * lines.b);
-    const Index other = at == NONE ? NONE : first_at_most(lines.row(at - lo), masked + first, lines.b, value);
-    if (other == NONE) return {NONE, NONE};
+    const Index other = at == NO_NODE ? NO_NODE : first_at_most(lines.row(at - lo), masked + first, lines.b, value);
+    if (other == NO_NODE) return {NO_NODE, NO_NODE};
     return rows ? std::pair{at, first + other} : std::pair{first + other, at};
 }
 
@@ -523,14 +523,14 @@ template <class Int> Pivoted repair(const Costs& c, const Costs& columns, Tree<I
     const Node root = unpack(tree, w);
     for (Index pivots = 0; pivots < 3 * nodes; ++pivots) {
         const Index lacking = lacking_edge(w, nodes);
-        if (lacking == NONE) {
+        if (lacking == NO_NODE) {
             pack(tree, w, root);
             for (Index k = 0; k < tree.edges; ++k) tree.flow[k] = std::max(tree.flow[k], 0.0);
             return {pivots, true};
         }
         const Node out = Node(lacking);
         const auto [i, j] = crossing_cell(out, c, columns, w);
-        if (i == NONE) break;
+        if (i == NO_NODE) break;
         pivot({Node(i), Node(j), apex_of(Node(i), Node(j), w), out, out >= c.a}, -w.flow[out], c, w);
     }
     return {3 * nodes, false};

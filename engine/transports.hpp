@@ -70,4 +70,120 @@ struct Transports {
     AnyTrees trees;
 };
 
+/// Typical upper bound on the cost of a unit of missing flow: entries are at most one, and transports differ by less.
+constexpr double COST_OF_MISSING_FLOW = 0.1;
+
+/// A tree whose negative flows sum to more than this is discarded, because a first basis is closer to the optimum.
+constexpr double STALE = 0.05;
+
+/// What a sweep can start from.
+enum class Basis : int {
+    NONE = 0,  // nothing: first bases are built
+    OTHER = 1,  // trees for other marginals: they are repaired, or rebuilt where repair would take longer
+    FEASIBLE = 2,  // trees that are feasible as they are
+};
+
+/// How accurately a sweep solves its transports.
+struct Effort {
+    Basis basis;
+    double price;  // reduced costs above minus this count as zero
+    View<double> slack = {};  // how much negative flow the old tree of every item may have and still be kept; or empty
+};
+
+/// What a sweep has done.
+struct Swept {
+    Index pivots = 0;
+    Index failed = 0;  // number of unsolved items
+    double clipped = 0.0;  // largest mass that was moved to keep a plan nonnegative
+
+    void add(const Swept& more) {
+        pivots += more.pivots, failed += more.failed, clipped = std::max(clipped, more.clipped);
+    }
+};
+
+/// Working memory of one thread for the transports of a list.
+struct ItemScratch {
+    Workspace simplex;
+    std::vector<double> costs, transposed, flow;
+
+    ItemScratch(Index longest_x, Index longest_y, Watch& watch)
+        : simplex(longest_x + longest_y, watch), costs(longest_x * longest_y), flow(longest_x + longest_y) {}
+
+    /// The costs by columns.
+    Costs columns_of(const Costs& c) {
+        transposed.resize(costs.size());
+        for (Index i = 0; i < c.a; ++i)
+            for (Index j = 0; j < c.b; ++j) transposed[j * c.a + i] = c.row(i)[j];
+        return {transposed.data(), c.a, c.b, c.a};
+    }
+};
+
+/// The table on the successors of two rows: the table itself if both rows are full, else a copy in `memory`.
+ALWAYS_INLINE Costs costs_of(View<double> W, Index n_y, View<Index> rows, View<Index> cols, double* memory) {
+    const Index a = Index(rows.size()), b = Index(cols.size());
+    if (b == n_y && a * n_y == Index(W.size())) return {W.data(), n_y, a, b};
+    for (Index s = 0; s < a; ++s) {
+        const double* line = W.data() + rows[s] * n_y;
+        for (Index t = 0; t < b; ++t) memory[s * b + t] = line[cols[t]];
+    }
+    return {memory, b, a, b};
+}
+
+/// The better of two bases that are cheap to build; the first one if it is optimal.
+template <class Int>
+ALWAYS_INLINE void first_basis(
+    const Costs& c, Marginals m, const Index* order_p, const Index* order_q, Tree<Int> tree, Workspace& w, double price
+) {
+    northwest_corner(m, order_p, order_q, c.a, c.b, tree);
+    if (is_priced_out(c, tree, w.pot, price)) return;
+    const double value = tree_value(tree, c);
+    greedy(c, m, tree, w);
+    if (value <= tree_value(tree, c)) northwest_corner(m, order_p, order_q, c.a, c.b, tree);
+}
+
+/// Solve item k for the table W, starting from its tree, which becomes optimal; returns its value.
+template <class Int>
+ALWAYS_INLINE double solve_item(
+    Index k, const Items& items, const Trees<Int>& trees, View<double> W, const Effort& effort, ItemScratch& scratch, Swept& swept
+) {
+    Workspace& w = scratch.simplex;
+    const auto [i, j] = items.rows_of(k);
+    const View<Index> rows = items.x.states_of(i), cols = items.y.states_of(j);
+    const Marginals m{items.x.probabilities.data() + items.x.first[i], items.y.probabilities.data() + items.y.first[j]};
+    const Costs c = costs_of(W, items.n_y, rows, cols, scratch.costs.data());
+    const Tree<Int> tree = trees.tree(items, k, c.nodes() - 1, scratch.flow.data());
+    const double missing = effort.slack.empty() ? 0.0 : effort.slack[k];
+    const double price = std::max(effort.price, COST_OF_MISSING_FLOW * missing);
+    bool feasible = effort.basis == Basis::FEASIBLE, moved = false;
+    if (feasible && trees.narrow()) true_flows(tree, m, c.a, c.b, w.net);
+    if (effort.basis == Basis::OTHER) {
+        const auto [below, clipped] = tree_flows(tree, m, c.a, c.b, w.net);
+        feasible = below == 0.0;
+        if (feasible) {
+            swept.clipped = std::max(swept.clipped, clipped);
+        } else if (-below <= missing && is_priced_out(c, tree, w.pot, price)) {
+            return tree_value(tree, c);
+        } else if (-below <= STALE) {
+            const Pivoted repaired = repair(c, scratch.columns_of(c), tree, w);
+            swept.pivots += repaired.pivots, feasible = moved = repaired.done;
+        }
+    }
+    if (!feasible) first_basis(c, m, items.order_x.data() + items.x.first[i], items.order_y.data() + items.y.first[j], tree, w, price);
+    const Pivoted found = optimize(c, tree, w, price);
+    if (found.pivots > 0 || moved) swept.clipped = std::max(swept.clipped, true_flows(tree, m, c.a, c.b, w.net));
+    swept.pivots += found.pivots, swept.failed += !found.done;
+    return tree_value(tree, c);
+}
+
+/// values[k] = OT_W of the items lo … hi - 1; their trees become optimal.
+template <class Int>
+Swept solve_items(
+    Index lo, Index hi, const Items& items, const Trees<Int>& trees, View<double> W, const Effort& effort, ItemScratch& scratch,
+    Out<double> values
+) {
+    Swept swept;
+    for (Index k = lo; k < hi; ++k) values[k] = solve_item(k, items, trees, W, effort, scratch, swept);
+    return swept;
+}
+
 }  // namespace engine

@@ -34,7 +34,7 @@ def test_every_level_refines_to_the_coarsest_bisimulation():
         n, actions = int(rng.integers(2, 30)), int(rng.integers(1, 4))
         kernels = rng.multinomial(16, rng.dirichlet(np.full(n, 0.2), (actions, n))) / 16
         start = rng.integers(0, 2, n)
-        found = [engine.refine(*columns(kernels), start, 1e-12, engine_run()) for engine in LEVELS]
+        found = [engine.refine(*columns(kernels), start, 1e-12, engine.Run(1, np.zeros(1, bool))) for engine in LEVELS]
         wanted = coarsest_mdp_bisimulation(kernels.tolist(), start.tolist())
         assert first_appearance(found[0][0]) == first_appearance(wanted), seed
         assert all(classes.tobytes() == found[0][0].tobytes() and edges == found[0][1] for classes, edges in found)
