@@ -109,6 +109,13 @@ nb::tuple refine(
     return nb::make_tuple(as_array(std::move(found.classes)), found.edges_visited);
 }
 
+void add_refinement(nb::module_& m) {
+    m.def(
+        "refine", &refine, "first"_a.noconvert(), "sources"_a.noconvert(), "probabilities"_a.noconvert(),
+        "classes"_a.noconvert(), "tolerance"_a, "run"_a
+    );
+}
+
 // --- transports --------------------------------------------------------------------------------------------------
 
 engine::Rows rows_of(nb::handle successors) {
@@ -161,6 +168,36 @@ struct Transports {
     }
 };
 
+void add_transports(nb::module_& m) {
+    nb::class_<Transports>(m, "Transports").def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a);
+}
+
+// --- evaluation --------------------------------------------------------------------------------------------------
+
+void add_evaluation([[maybe_unused]] nb::module_& m) {}
+
+// --- games -------------------------------------------------------------------------------------------------------
+
+void add_games([[maybe_unused]] nb::module_& m) {}
+
+// --- sinkhorn ----------------------------------------------------------------------------------------------------
+
+void add_sinkhorn([[maybe_unused]] nb::module_& m) {}
+
+// --- somcot ------------------------------------------------------------------------------------------------------
+
+void add_somcot([[maybe_unused]] nb::module_& m) {}
+
+// --- barycenters -------------------------------------------------------------------------------------------------
+
+void add_barycenters([[maybe_unused]] nb::module_& m) {}
+
+// --- small problems ----------------------------------------------------------------------------------------------
+
+void add_small_problems([[maybe_unused]] nb::module_& m) {}
+
+// --- the module -----------------------------------------------------------------------------------------------------
+
 /// Whether processor and system support the instructions of x86-64-v3 (those beyond the baseline that compilers use).
 bool supports_v3() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -189,9 +226,12 @@ NB_MODULE(ENGINE_MODULE, m) {
             require(threads >= 1 && stop.size() == 1, "a run needs at least one thread, and one flag");
             new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
         }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
-    nb::class_<Transports>(m, "Transports").def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a);
-    m.def(
-        "refine", &refine, "first"_a.noconvert(), "sources"_a.noconvert(), "probabilities"_a.noconvert(),
-        "classes"_a.noconvert(), "tolerance"_a, "run"_a
-    );
+    add_refinement(m);
+    add_transports(m);
+    add_evaluation(m);
+    add_games(m);
+    add_sinkhorn(m);
+    add_somcot(m);
+    add_barycenters(m);
+    add_small_problems(m);
 }
