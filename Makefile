@@ -65,7 +65,7 @@ test-sanitizers:
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
 	    $(CXX) -std=c++20 -O1 -g -ffp-contract=off -Wall -Wextra -Wshadow -Wpedantic -Werror -fno-sanitize-recover=all \
-	        -fsanitize=$$kind $(filter-out engine/bindings.cpp,$(wildcard engine/*.cpp)) -o build/check && build/check \
+	        -fsanitize=$$kind $(filter-out engine/bindings.cpp,$(wildcard engine/*.cpp engine/checks/*.cpp)) -o build/check && build/check \
 	        || exit 1; done
 
 lint: $(VENV)/.ready-lint

@@ -1,11 +1,10 @@
-// Random problems for the sanitizers: every topic is run and compared with a direct computation.
-#include <algorithm>
-#include <cstdio>
-#include <map>
-#include <random>
+// Partition refinement, compared with refinement by signatures.
+#include "../refine.hpp"
 
-#include "exponential.hpp"
-#include "refine.hpp"
+#include <algorithm>
+#include <map>
+
+#include "checks.hpp"
 
 namespace {
 
@@ -58,6 +57,8 @@ bool are_equal(const std::vector<Index>& a, const std::vector<Index>& b) {
     return true;
 }
 
+}  // namespace
+
 bool check_refine(std::mt19937_64& random) {
     const Index n = 1 + Index(random() % 40), n_classes = std::min<Index>(n, 1 + Index(random() % 3));
     const Kernels kernels = random_kernels(n, 1 + Index(random() % 3), random);
@@ -67,13 +68,4 @@ bool check_refine(std::mt19937_64& random) {
     engine::Watch watch(team);
     const auto found = engine::refine({kernels.first, kernels.sources, kernels.probabilities}, classes, n_classes, 1e-12, watch);
     return are_equal(found.classes, by_signatures(kernels, classes));
-}
-
-}  // namespace
-
-int main() {
-    std::mt19937_64 random(20261118);
-    for (int k = 0; k < 500; ++k)
-        if (!check_refine(random)) return std::printf("refine differs in problem %d\n", k), 1;
-    std::printf("500 partitions refined as by signatures\n");
 }

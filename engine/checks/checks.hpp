@@ -1,0 +1,8 @@
+// Random problems for the sanitizers: every topic is run without Python and compared with a direct computation.
+//
+// A check makes one random problem and returns whether the engine agrees.
+#pragma once
+
+#include <random>
+
+bool check_refine(std::mt19937_64& random);
