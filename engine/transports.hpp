@@ -62,6 +62,12 @@ template <class Int> struct Trees {
     }
 };
 
+/// The plans of narrow trees in single precision, edge by edge; empty where they are not kept.
+struct SinglePlans {
+    Out<std::int32_t> target;  // flat pairs of states; empty if they are read from the trees
+    Out<float> flow;
+};
+
 using AnyTrees = std::variant<Trees<std::int8_t>, Trees<std::int16_t>, Trees<std::int32_t>>;
 
 /// A list of transports and their trees, which belong to the caller.
