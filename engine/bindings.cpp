@@ -62,28 +62,30 @@ struct Run {
     OutArray<bool> stop;  // (1,) set by another thread
     double deadline;  // of `seconds`
 
-    bool is_stopped() const { return std::atomic_ref(*stop.data()).load(std::memory_order_relaxed) || seconds() >= deadline; }
+    bool is_late() const { return seconds() >= deadline; }
+    bool is_told_to_stop() const { return std::atomic_ref(*stop.data()).load(std::memory_order_relaxed); }
 
     static double seconds() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     }
 };
 
-/// Compute without the interpreter's lock. Ctrl-C, a stop by another thread or a deadline ends the computation.
+/// Compute without the interpreter's lock. Ctrl-C and a stop by another thread end the computation with
+/// KeyboardInterrupt (or what the handler of the signal raises), a deadline ends it with TimeoutError.
 template <class Compute> auto without_lock(const Run& run, Compute&& compute) {
-    bool raised = false;
+    bool raised = false, late = false;
     const auto is_stopped = [&] {
-        if (run.is_stopped()) return true;
+        if (run.is_told_to_stop()) return true;
         nb::gil_scoped_acquire lock;
         raised = PyErr_CheckSignals() != 0;  // only the main thread handles signals
-        return raised;
+        return raised || (late = run.is_late());
     };
     try {
         nb::gil_scoped_release unlocked;
         engine::Team team(run.threads, is_stopped);
         return compute(team);
     } catch (const engine::Stopped&) {
-        if (!raised) PyErr_SetNone(PyExc_KeyboardInterrupt);
+        if (!raised) PyErr_SetNone(late ? PyExc_TimeoutError : PyExc_KeyboardInterrupt);
         throw nb::python_error();
     }
 }

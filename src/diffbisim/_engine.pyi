@@ -6,7 +6,10 @@ from numpy.typing import NDArray
 level: str
 
 class Run:
-    """How a call computes: its number of threads, a flag ``(1,)`` that stops it, and the seconds that it may take."""
+    """How a call computes: its number of threads, a flag ``(1,)`` that stops it, and the seconds that it may take.
+
+    A call that is stopped raises KeyboardInterrupt; one that takes longer, TimeoutError.
+    """
 
     def __init__(self, threads: int, stop: NDArray[np.bool_], time_left: float = ...) -> None: ...
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,15 +102,15 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
     Results lost with a worker are missing; calling the function again with the remaining items uses other workers.
     """
     if executor is None:
-        stop = stop_flag()
-        with ThreadPoolExecutor(available_threads(), initializer=_set_stop_flag, initargs=(stop,)) as threads:
-            try:
-                yield partial(_submitted, threads, Here(shared))
-            except BaseException:
-                stop[0] = True
-                raise
+        with ThreadPoolExecutor(available_threads()) as threads, _workers(threads, shared) as hire:
+            yield hire
     elif isinstance(executor, ThreadPoolExecutor):
-        yield partial(_submitted, executor, Here(shared))
+        ends = Ends(np.zeros(1, np.bool_), _ends().deadline)
+        try:
+            yield partial(_submitted, executor, Here(shared, ends))
+        except BaseException:
+            ends.stop[0] = True  # tasks that have begun end, too
+            raise
     elif isinstance(executor, str) and executor != "joblib":
         with dask_client(executor) as client, _workers(client, shared) as hire:
             yield hire
@@ -201,8 +201,11 @@ def _collected(futures: dict[Any, int], lost: Callable[[], bool] | None) -> Done
 
 
 def _call(work: Work, item: Any, shared: Any) -> Any:
-    """Run one task in a worker."""
-    return work(shared.fetch(), item)
+    """Run one task in a worker; in a thread of this process, until its caller tells it to stop."""
+    if getattr(shared, "ends", None) is None:
+        return work(shared.fetch(), item)
+    with _ending_by(shared.ends):
+        return work(shared.fetch(), item)
 
 
 # --- shared data -----------------------------------------------------------------------------------------------
@@ -214,9 +217,10 @@ class SharedFileMissing(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Here:
-    """Shared data that are passed as they are."""
+    """Shared data that are passed as they are; to threads of this process together with what ends their work."""
 
     what: Any
+    ends: "Ends | None" = None
 
     def fetch(self) -> Any:
         return self.what
@@ -307,24 +311,53 @@ def _numbered(k: int, work: Work, item: Any, shared: Any) -> tuple[int, Any]:
 
 # --- threads of this process -----------------------------------------------------------------------------------
 
+
+class Ends(NamedTuple):
+    """What ends the work of a thread."""
+
+    stop: NDArray[np.bool_]  # (1,) set by another thread
+    deadline: float  # of time.monotonic
+
+
 _here = threading.local()
+
+
+def _ends() -> Ends:
+    """Return what ends the work of this thread."""
+    ends: Ends | None = getattr(_here, "ends", None)
+    return Ends(np.zeros(1, np.bool_), float("inf")) if ends is None else ends
+
+
+@contextmanager
+def _ending_by(ends: Ends) -> Iterator[None]:
+    """Let the work of this thread in the block end by this."""
+    before = getattr(_here, "ends", None)
+    _here.ends = ends
+    try:
+        yield
+    finally:
+        _here.ends = before
 
 
 def stop_flag() -> NDArray[np.bool_]:
     """Return the flag, shape (1,), that tells compiled code in this thread to stop."""
-    flag: NDArray[np.bool_] | None = getattr(_here, "stop", None)
-    return np.zeros(1, np.bool_) if flag is None else flag
-
-
-def _set_stop_flag(stop: NDArray[np.bool_]) -> None:
-    _here.stop = stop
+    return _ends().stop
 
 
 def engine_run(threads: int = 1) -> Any:
-    """Return how the engine computes a call from this thread: with so many threads, until it is told to stop."""
+    """Return how the engine computes a call from this thread: with so many threads, until Ctrl-C, a stop or a deadline.
+
+    The deadline is that of :func:`until`. Work that would begin after it, or after a stop, does not begin.
+    """
     from diffbisim import _engine
 
-    return _engine.Run(threads, stop_flag())
+    stop, deadline = _ends()
+    left = deadline - time.monotonic()
+    if stop[0]:
+        raise KeyboardInterrupt
+    if left <= 0.0:
+        raise TimeoutError
+    return _engine.Run(threads, stop, left)
 
 
 class TimeUp(Exception):
@@ -341,7 +374,7 @@ def until(deadline: float) -> Iterator[None]:
     if deadline == float("inf"):
         yield
         return
-    outer, before = stop_flag(), getattr(_here, "stop", None)
+    outer, outer_deadline = _ends()
     stop, ended, late = np.zeros(1, np.bool_), threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -353,10 +386,12 @@ def until(deadline: float) -> Iterator[None]:
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)
-    _here.stop = stop
     watcher.start()
     try:
-        yield
+        with _ending_by(Ends(stop, min(deadline, outer_deadline))):
+            yield
+    except TimeoutError:  # the engine's deadline
+        raise TimeUp from None
     except KeyboardInterrupt:
         if late.is_set() and not outer[0]:
             raise TimeUp from None
@@ -364,7 +399,6 @@ def until(deadline: float) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-        _here.stop = before
     if late.is_set():
         raise TimeUp
 
@@ -381,7 +415,9 @@ def thread_map(
     With ``wait=True`` the calling thread only waits for ``threads`` others, since a piece may take long. ``stop`` (from
     :func:`stop_flag`) is the flag that the work checks; if it is set, KeyboardInterrupt is raised.
     """
-    stop = stop_flag() if stop is None else stop
+    ends = _ends()
+    ends = ends if stop is None else ends._replace(stop=stop)
+    stop = ends.stop
     todo, results, errors = deque(enumerate(pieces)), [None] * len(pieces), deque[BaseException]()
 
     def take() -> None:
@@ -394,25 +430,26 @@ def thread_map(
 
     def take_in_thread(ended: threading.Event) -> None:
         try:
-            take()
+            with _ending_by(ends):
+                take()
         except BaseException as error:
             errors.append(error)
             todo.clear()
         finally:
             ended.set()
 
-    ends = [threading.Event() for _ in range(min(threads, len(pieces)) - (not wait))]
-    others = [threading.Thread(target=take_in_thread, args=(ended,), daemon=True) for ended in ends]
+    all_ended = [threading.Event() for _ in range(min(threads, len(pieces)) - (not wait))]
+    others = [threading.Thread(target=take_in_thread, args=(ended,), daemon=True) for ended in all_ended]
     try:
         for other in others:
             other.start()
         if not wait:
             take()
-        _await(ends)
+        _await(all_ended)
     except BaseException:
         todo.clear()
         stop[0] = True
-        begun = [ended for other, ended in zip(others, ends, strict=True) if other.ident is not None]
+        begun = [ended for other, ended in zip(others, all_ended, strict=True) if other.ident is not None]
         while not all(ended.is_set() for ended in begun):
             try:
                 _await(begun)
@@ -420,7 +457,7 @@ def thread_map(
                 continue
         raise
     finally:
-        for other, ended in zip(others, ends, strict=True):
+        for other, ended in zip(others, all_ended, strict=True):
             if ended.is_set():
                 other.join()
     if errors:
