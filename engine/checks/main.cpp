@@ -12,6 +12,7 @@ struct Check {
 };
 
 constexpr Check CHECKS[] = {
+    {"games", check_games, 600},
     {"refine", check_refine, 500},
 };
 
