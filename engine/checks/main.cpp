@@ -12,6 +12,7 @@ struct Check {
 };
 
 constexpr Check CHECKS[] = {
+    {"barycenters", check_barycenters, 500},
     {"refine", check_refine, 500},
 };
 
