@@ -582,7 +582,8 @@ class Transports:
             trees = self._narrow_trees() if narrow and self.may_be_narrow(items) else self._new_trees(a, b, index)
         self.trees, self.single = trees, NO_SINGLE_PLANS
         self.cells = float(self.edges) ** 2 / self.size  # estimate of all cells, to divide the work
-        self.basis, self.clipped, self._core = Basis.NONE, 0.0, None
+        self.basis, self.clipped = Basis.NONE, 0.0
+        self._core: _engine.Transports | None = None
         self.pivots = self.sweeps = 0
 
     @staticmethod
@@ -707,7 +708,7 @@ class Transports:
     def targets(self, numbers: Integers = NO_NUMBERS) -> NDArray[Any]:
         """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
         most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
-        targets = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
+        targets: NDArray[Any] = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
         self.core.targets(numbers, targets, engine_run(self.threads))
         return targets
 
@@ -718,7 +719,8 @@ class Transports:
         """
         x, y = self.items.x, self.items.y
         sums = [np.zeros(shape) for shape in shapes or (x.indices.shape, y.indices.shape)]
-        self.core.sum_potentials(W, m, *(table.ravel() for table in sums), shapes is None, engine_run(self.threads))
+        by_x, by_y = (table.ravel() for table in sums)
+        self.core.sum_potentials(W, m, by_x, by_y, shapes is None, engine_run(self.threads))
         return sums[0], sums[1]
 
 
