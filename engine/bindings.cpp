@@ -65,7 +65,7 @@ struct Run {
     double deadline;  // of `seconds`
 
     bool is_late() const { return seconds() >= deadline; }
-    bool is_told_to_stop() const { return std::atomic_ref(*stop.data()).load(std::memory_order_relaxed); }
+    bool is_told_to_stop() const { return __atomic_load_n(stop.data(), __ATOMIC_RELAXED); }
 
     static double seconds() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

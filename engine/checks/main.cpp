@@ -12,6 +12,7 @@ struct Check {
 };
 
 constexpr Check CHECKS[] = {
+    {"exponential", check_exponential, 100},
     {"refine", check_refine, 500},
 };
 
