@@ -13,6 +13,7 @@ struct Check {
 
 constexpr Check CHECKS[] = {
     {"barycenters", check_barycenters, 500},
+    {"exponential", check_exponential, 100},
     {"refine", check_refine, 500},
 };
 
