@@ -13,6 +13,7 @@ struct Check {
 
 constexpr Check CHECKS[] = {
     {"exponential", check_exponential, 100},
+    {"linear", check_linear, 300},
     {"refine", check_refine, 500},
 };
 

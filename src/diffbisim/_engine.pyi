@@ -30,3 +30,6 @@ def refine(
 
     Returns the class of every state and the number of transitions visited.
     """
+
+def solve_dense(matrix: NDArray[np.float64], sides: NDArray[np.float64], run: Run) -> bool:
+    """Solve ``matrix (n, n)`` X = ``sides (n, m)``; overwrites both, the sides by X. False if singular."""
