@@ -15,11 +15,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (
-<<<<<<< HEAD
-    ("errors", "_compile", "_engine", "io.limits"),
-=======
-    ("errors", "_engine", "stopping", "io.limits"),
->>>>>>> 0f1f6c1 (Dense linear systems in the engine: the same bits everywhere)
+    ("errors", "_compile", "_engine", "stopping", "io.limits"),
     ("names",),
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),
