@@ -15,6 +15,7 @@
 #include <string>
 
 #include "barycenters.hpp"
+#include "linear.hpp"
 #include "pairs.hpp"
 #include "refine.hpp"
 #include "transports.hpp"
@@ -120,6 +121,20 @@ void add_refinement(nb::module_& m) {
         "classes"_a.noconvert(), "tolerance"_a, "run"_a
     );
 }
+
+// --- linear systems ----------------------------------------------------------------------------------------------
+
+using Matrix = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool solve_dense(const Matrix& matrix, const Matrix& sides, const Run& run) {
+    require(matrix.shape(0) == matrix.shape(1) && matrix.shape(0) == sides.shape(0), "matrix must be (n, n), and sides (n, m)");
+    const engine::DenseSystem system{
+        {matrix.data(), matrix.size()}, {sides.data(), sides.size()}, Index(sides.shape(0)), Index(sides.shape(1))
+    };
+    return without_lock(run, [&](engine::Team& team) { return engine::solve_dense(system, team); });
+}
+
+void add_linear(nb::module_& m) { m.def("solve_dense", &solve_dense, "matrix"_a.noconvert(), "sides"_a.noconvert(), "run"_a); }
 
 // --- transports --------------------------------------------------------------------------------------------------
 
@@ -526,6 +541,7 @@ NB_MODULE(ENGINE_MODULE, m) {
             new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
         }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
     add_refinement(m);
+    add_linear(m);
     add_transports(m);
     add_evaluation(m);
     add_games(m);

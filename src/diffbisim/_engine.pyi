@@ -126,3 +126,6 @@ def barycenters(
 
     ``costs`` and ``starts`` are flat tables with k columns, and so are the rows returned, which come with their gaps.
     """
+
+def solve_dense(matrix: NDArray[np.float64], sides: NDArray[np.float64], run: Run) -> bool:
+    """Solve ``matrix (n, n)`` X = ``sides (n, m)``; overwrites both, the sides by X. False if singular."""
