@@ -44,8 +44,9 @@ def test_levels_and_threads_give_the_same_bits(monkeypatch, actions, sparse, one
     N = M if one else mdp(1, 22, sparse)
     found = []
     for level in LEVELS:
-        for name in ("Game", "Transports", "Run"):
-            monkeypatch.setattr(_engine, name, getattr(level, name))
+        for name in vars(level):
+            if not name.startswith("_"):
+                monkeypatch.setattr(_engine, name, getattr(level, name))
         for threads in (1, 2):
             found.append(bits(db.distance(M, N, discount=0.9, actions=actions, solver=Exact(threads=threads))))
     assert all(other == found[0] for other in found[1:])
