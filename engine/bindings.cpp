@@ -14,6 +14,7 @@
 #include <functional>
 #include <string>
 
+#include "barycenters.hpp"
 #include "linear.hpp"
 #include "pairs.hpp"
 #include "refine.hpp"
@@ -480,7 +481,30 @@ void add_somcot([[maybe_unused]] nb::module_& m) {}
 
 // --- barycenters -------------------------------------------------------------------------------------------------
 
-void add_barycenters([[maybe_unused]] nb::module_& m) {}
+nb::tuple barycenters(
+    nb::handle rows, const Array<double>& costs, const Array<Index>& first, const Array<Index>& states,
+    const Array<double>& weights, const Array<double>& starts, double tolerance, const Run& run
+) {
+    engine::Averages averages{rows_of(rows), view(costs), view(first), view(states), view(weights), view(starts), 0};
+    const Index size = averages.size(), n = averages.rows.size(), columns = Index(costs.size()), held = Index(starts.size());
+    require(size > 0 && averages.first.front() == 0 && averages.first.back() == Index(states.size()), "first must go from 0 to the number of states");
+    require(std::adjacent_find(averages.first.begin(), averages.first.end(), std::greater_equal<>()) == averages.first.end(), "every average needs a state");
+    require(weights.size() == states.size(), "weights and states must have the same size");
+    require_range(averages.states, n, "states must be numbers of rows");
+    require(held >= size && held % size == 0, "starts needs one row for each average");
+    averages.k = held / size;
+    require(columns % averages.k == 0, "costs needs as many columns as starts");
+    require_range(averages.rows.states, columns / averages.k, "the states of the rows must be rows of the costs");
+    engine::Barycenters found = without_lock(run, [&](engine::Team& team) { return engine::barycenters(averages, tolerance, team); });
+    return nb::make_tuple(as_array(std::move(found.rows)), as_array(std::move(found.gaps)));
+}
+
+void add_barycenters(nb::module_& m) {
+    m.def(
+        "barycenters", &barycenters, "rows"_a, "costs"_a.noconvert(), "first"_a.noconvert(), "states"_a.noconvert(),
+        "weights"_a.noconvert(), "starts"_a.noconvert(), "tolerance"_a, "run"_a
+    );
+}
 
 // --- small problems ----------------------------------------------------------------------------------------------
 

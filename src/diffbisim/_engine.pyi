@@ -112,5 +112,20 @@ def refine(
     Returns the class of every state and the number of transitions visited.
     """
 
+def barycenters(
+    rows: Any,
+    costs: NDArray[np.float64],
+    first: NDArray[np.int64],
+    states: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    starts: NDArray[np.float64],
+    tolerance: float,
+    run: Run,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute Wasserstein barycenters of rows (a ``Successors``): number b is that of ``states[first[b]:first[b + 1]]``.
+
+    ``costs`` and ``starts`` are flat tables with k columns, and so are the rows returned, which come with their gaps.
+    """
+
 def solve_dense(matrix: NDArray[np.float64], sides: NDArray[np.float64], run: Run) -> bool:
     """Solve ``matrix (n, n)`` X = ``sides (n, m)``; overwrites both, the sides by X. False if singular."""
