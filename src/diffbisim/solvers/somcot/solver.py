@@ -56,6 +56,7 @@ from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.streams import Stream
+from diffbisim import _engine
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import read_json
 from diffbisim.parallel import TimeUp, until
@@ -68,7 +69,6 @@ from diffbisim.solvers.exact.pairs import begin, bellman
 from diffbisim.solvers.exact.transports import EPS
 from diffbisim.solvers.somcot.kernels import Rules, Seen
 from diffbisim.solvers.somcot.state import Averages, State, check_averages, check_state
-from diffbisim.solvers.successors import round_plan
 from diffbisim.stochastic import as_generator
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class SomcotCoupling(Coupling):
         total = plan.sum()
         if total > 0:
             plan /= total
-        round_plan(plan, read_only(p), read_only(q), np.empty(p.size), np.empty(q.size))
+        _engine.round_plan(plan.reshape(-1), p, q)
         i, j = np.nonzero(plan)
         return sparse.coo_array((plan[i, j], (rows[i], cols[j])), shape=self.problem.shape)
 
