@@ -14,6 +14,7 @@
 #include <string>
 
 #include "refine.hpp"
+#include "somcot.hpp"
 #include "transports.hpp"
 
 namespace nb = nanobind;
@@ -188,7 +189,96 @@ void add_sinkhorn([[maybe_unused]] nb::module_& m) {}
 
 // --- somcot ------------------------------------------------------------------------------------------------------
 
-void add_somcot([[maybe_unused]] nb::module_& m) {}
+/// An array of any shape, by rows.
+template <class T> using AnyArray = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+
+template <class T> engine::Out<T> all_of(nb::handle tuple, const char* name, Index size) {
+    const auto array = member<AnyArray<T>>(tuple, name);
+    if (Index(array.size()) != size) throw nb::value_error((std::string(name) + " does not have the size that the chains need").c_str());
+    return {array.data(), array.size()};
+}
+
+namespace somcot {
+
+namespace core = engine::somcot;
+
+core::Seen seen_of(nb::handle side) {
+    const auto at = member<Array<Index>>(side, "at"), to = member<Array<Index>>(side, "to"), source = member<Array<Index>>(side, "source");
+    const Index n = Index(at.size()) - 1, edges = Index(to.size());
+    const engine::View<Index> first = view(at), sources = view(source);
+    require(n > 0 && first.front() == 0 && first.back() == edges && std::is_sorted(first.begin(), first.end()), "at must ascend from 0 to the number of edges");
+    require_range(view(to), n, "to must be numbers of states");
+    require(Index(source.size()) == edges, "every edge needs a source");
+    bool belong = true;
+    for (Index s = 0; s < n; ++s)
+        for (Index e = first[s]; e < first[s + 1]; ++e) belong &= sources[e] == s;
+    require(belong, "the edges must be sorted by source");
+    return {first, view(to), sources, all_of<double>(side, "counts", edges), all_of<double>(side, "q", edges), all_of<double>(side, "rho", n), all_of<double>(side, "initial", n)};
+}
+
+core::Rules rules_of(nb::handle rules) {
+    const auto number = [&](const char* name) { return nb::cast<double>(rules.attr(name)); };
+    return {
+        number("discount"), number("eta"), number("beta"), number("decay"), number("decay_from"), number("anticipation"),
+        nb::cast<bool>(rules.attr("memory")), number("bound"),
+    };
+}
+
+core::SaddlePoint saddle_point_of(nb::handle problem) {
+    const core::Seen x = seen_of(problem.attr("x")), y = seen_of(problem.attr("y"));
+    return {x, y, all_of<const double>(problem, "costs", x.states() * y.states()), rules_of(problem.attr("rules"))};
+}
+
+core::Iterates iterates_of(nb::handle it, const core::SaddlePoint& problem) {
+    const Index cells = problem.x.states() * problem.y.states();
+    const Index of_x = problem.y.states() * problem.x.edges(), of_y = problem.x.states() * problem.y.edges();
+    const auto get = [&](const char* name, Index size) { return all_of<double>(it, name, size); };
+    return {
+        get("U", of_x), get("W", of_y), get("L", cells), get("S", cells), get("A", of_x), get("B", of_y), get("V", cells),
+        get("logit_x", cells), get("logit_y", cells), get("start", cells), get("log_start", cells), get("sums", 4 * cells),
+        all_of<Index>(it, "cold", 1),
+    };
+}
+
+core::Batches batches_of(nb::handle draws, const core::Seen& side) {
+    const auto at = member<Array<Index>>(draws, "at"), edges = member<Array<Index>>(draws, "edges");
+    const auto weights = member<Array<double>>(draws, "weights");
+    const engine::View<Index> first = view(at);
+    require(!first.empty() && first.front() == 0 && first.back() == Index(edges.size()) && std::is_sorted(first.begin(), first.end()), "at must ascend from 0 to the number of transitions");
+    require(weights.size() == edges.size(), "every transition needs a weight");
+    require_range(view(edges), side.edges(), "transitions must be numbers of edges");
+    return {first, view(edges), view(weights)};
+}
+
+void iterate(nb::handle problem, nb::handle iterates, nb::handle draws_x, nb::handle draws_y, nb::handle progress, Index most_listed, const Run& run) {
+    const core::SaddlePoint saddle = saddle_point_of(problem);
+    const core::Iterates it = iterates_of(iterates, saddle);
+    const core::Batches x = batches_of(draws_x, saddle.x), y = batches_of(draws_y, saddle.y);
+    require(x.at.size() == y.at.size(), "both chains need as many minibatches");
+    const core::Progress now{all_of<Index>(progress, "done", 1), all_of<double>(progress, "weight", 1), all_of<double>(progress, "last", 1)};
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        core::iterate(saddle, it, x, y, now, most_listed, watch);
+    });
+}
+
+template <auto ENTER, bool OF_X> void enter(nb::handle problem, nb::handle iterates, const Array<Index>& fresh, double occupancy, const Run& run) {
+    const core::SaddlePoint saddle = saddle_point_of(problem);
+    const core::Iterates it = iterates_of(iterates, saddle);
+    require_range(view(fresh), (OF_X ? saddle.x : saddle.y).edges(), "fresh must be numbers of edges");
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        ENTER(saddle, it, view(fresh), occupancy, watch);
+    });
+}
+
+}  // namespace somcot
+
+void add_somcot(nb::module_& m) {
+    m.def("somcot_iterate", &somcot::iterate, "problem"_a, "iterates"_a, "draws_x"_a, "draws_y"_a, "progress"_a, "most_listed"_a, "run"_a);
+    m.def("somcot_enter_x", &somcot::enter<engine::somcot::enter_x, true>, "problem"_a, "iterates"_a, "fresh"_a.noconvert(), "occupancy"_a, "run"_a);
+    m.def("somcot_enter_y", &somcot::enter<engine::somcot::enter_y, false>, "problem"_a, "iterates"_a, "fresh"_a.noconvert(), "occupancy"_a, "run"_a);
+}
 
 // --- barycenters -------------------------------------------------------------------------------------------------
 

@@ -30,3 +30,17 @@ def refine(
 
     Returns the class of every state and the number of transitions visited.
     """
+
+def somcot_iterate(
+    problem: Any, iterates: Any, draws_x: Any, draws_y: Any, progress: Any, most_listed: int, run: Run
+) -> None:
+    """Run one iteration of SOMCOT per minibatch, in place, on the named tuples of solvers/somcot/state.py.
+
+    At most ``most_listed`` entries of the coupling are listed. An iteration that is stopped has changed nothing.
+    """
+
+def somcot_enter_x(problem: Any, iterates: Any, fresh: NDArray[np.int64], occupancy: float, run: Run) -> None:
+    """Initialize the multipliers of these new edges of X, whose joint occupancy is ``occupancy`` times λ_X."""
+
+def somcot_enter_y(problem: Any, iterates: Any, fresh: NDArray[np.int64], occupancy: float, run: Run) -> None:
+    """The same for edges of Y."""

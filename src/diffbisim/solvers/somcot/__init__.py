@@ -2,9 +2,7 @@
 
     solver.py    the run, and the coupling that it returns
     state.py     the state of a run: supports, iterates, averages
-    kernels.py   the iteration on the factors of the coupling
-
-Numba is imported only when a solver runs.
+    engine/somcot.hpp          the iteration on the factors of the coupling
 """
 
 from dataclasses import dataclass
