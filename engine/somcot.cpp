@@ -132,8 +132,8 @@ ALWAYS_INLINE Ascended ascend(const Duals& duals, Index at, Index edge, Index n,
         const T old = load<T>(alpha + i), weight = load<T>(q + i), bound = zero + rules.bound;
         const T raw = old + load<T>(step + i) * (load<T>(M + i) * size.scale - weight * lambda);
         const T next = smaller(larger(raw, -bound), bound), ahead = old + rules.anticipation * (next - old);
-        put<T>(alpha + i, next);
-        put<T>(log_share + i, load<T>(log_share + i) - size.eta * ahead);
+        put(alpha + i, next);
+        put(log_share + i, load<T>(log_share + i) - size.eta * ahead);
         const T tilt = weight * ahead, slack = ahead + load<T>(then + i);
         tilts.add(i, tilt);
         if constexpr (std::is_same_v<T, double>) least = smaller(least, slack);
@@ -277,11 +277,11 @@ class Iteration {
             const T raw = old + load<T>(&step_v_[y]) * (discount * load<T>(N + y) + (1 - discount) * load<T>(start + y) - load<T>(m + y));
             const T next = smaller(larger(raw, -bound), bound), ahead = old + rules_.anticipation * (next - old);
             const T gain = size.eta * (ahead - load<T>(c + y)) - size.log_mass;
-            put<T>(V + y, next);
-            put<T>(L + y, load<T>(L + y) - size.eta * discount * ahead);
-            put<T>(S + y, load<T>(S + y) + gain);
-            put<T>(log_start + y, load<T>(log_start + y) - size.eta * (1 - discount) * ahead);
-            put<T>(rise + y, load<T>(rise + y) + gain);
+            put(V + y, next);
+            put(L + y, load<T>(L + y) - size.eta * discount * ahead);
+            put(S + y, load<T>(S + y) + gain);
+            put(log_start + y, load<T>(log_start + y) - size.eta * (1 - discount) * ahead);
+            put(rise + y, load<T>(rise + y) + gain);
             const T slack = ahead - load<T>(&least_y_[y]);
             if constexpr (std::is_same_v<T, double>) least = smaller(least, slack);
             else low = smaller(low, slack);

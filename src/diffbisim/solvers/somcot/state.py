@@ -183,7 +183,7 @@ class State:
             logit_y=np.zeros(shape[::-1]), start=np.zeros(shape), log_start=np.zeros(shape),
             sums=np.zeros((4, *shape)), cold=np.zeros(1, np.int64),
         )  # fmt: skip
-        begin = Snapshot.of(0.0, it)
+        begin = Snapshot(0.0, np.zeros(flat[0]), np.zeros(flat[1]), np.zeros(shape), np.zeros((4, *shape)))
         return cls(
             x, y, it, np.zeros(1, np.int64), np.zeros(1), begin, begin, (_nothing(), _nothing()), 0,
             list(rng.spawn(2)), [s.fingerprint for s in streams],
@@ -328,7 +328,7 @@ class State:
         it, (n_x, n_y) = self.it, self.it.V.shape
         starts = self.x.initial[:, None] * self.y.initial
         uniform = np.full((n_x, n_y), 1.0 / n_y), np.full((n_y, n_x), 1.0 / n_x)
-        return Averages(it.A.copy(), it.B.copy(), it.V.copy(), starts, starts, *uniform)
+        return Averages(it.A, it.B, it.V, starts, starts, *uniform)
 
     # --- supports ------------------------------------------------------------------------------------------
 
