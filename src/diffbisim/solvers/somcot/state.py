@@ -294,13 +294,13 @@ class State:
         """
         begin, first = self.iterations, self.iterations - self.chunk
         last = min(until - self.chunk, self.pending[0][0].size - 1)
-        draws = [_batches(side, part, first, last) for side, part in zip((self.x, self.y), self.pending, strict=True)]
+        draws_x = _batches(self.x, self.pending[0], first, last)
+        draws_y = _batches(self.y, self.pending[1], first, last)
         progress = Progress(self.done, self.weight, self.last)
         try:
             with _run_until(deadline) as run:
-                _engine.somcot_iterate(
-                    SaddlePoint(self.x, self.y, c, rules), self.it, *draws, progress, MAX_LISTED, run
-                )
+                problem = SaddlePoint(self.x, self.y, c, rules)
+                _engine.somcot_iterate(problem, self.it, draws_x, draws_y, progress, MAX_LISTED, run)
         finally:
             k = self.iterations
             if k > begin and k >= FIRST and k & (k - 1) == 0:
