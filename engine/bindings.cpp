@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
@@ -15,7 +16,10 @@
 #include <optional>
 #include <string>
 
+#include "barycenters.hpp"
 #include "certificates.hpp"
+#include "linear.hpp"
+#include "pairs.hpp"
 #include "refine.hpp"
 #include "small.hpp"
 #include "transports.hpp"
@@ -67,7 +71,7 @@ struct Run {
     double deadline;  // of `seconds`
 
     bool is_late() const { return seconds() >= deadline; }
-    bool is_told_to_stop() const { return std::atomic_ref(*stop.data()).load(std::memory_order_relaxed); }
+    bool is_told_to_stop() const { return __atomic_load_n(stop.data(), __ATOMIC_RELAXED); }
 
     static double seconds() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -122,6 +126,20 @@ void add_refinement(nb::module_& m) {
     );
 }
 
+// --- linear systems ----------------------------------------------------------------------------------------------
+
+using Matrix = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool solve_dense(const Matrix& matrix, const Matrix& sides, const Run& run) {
+    require(matrix.shape(0) == matrix.shape(1) && matrix.shape(0) == sides.shape(0), "matrix must be (n, n), and sides (n, m)");
+    const engine::DenseSystem system{
+        {matrix.data(), matrix.size()}, {sides.data(), sides.size()}, Index(sides.shape(0)), Index(sides.shape(1))
+    };
+    return without_lock(run, [&](engine::Team& team) { return engine::solve_dense(system, team); });
+}
+
+void add_linear(nb::module_& m) { m.def("solve_dense", &solve_dense, "matrix"_a.noconvert(), "sides"_a.noconvert(), "run"_a); }
+
 // --- transports --------------------------------------------------------------------------------------------------
 
 engine::Rows rows_of(nb::handle successors) {
@@ -131,23 +149,73 @@ engine::Rows rows_of(nb::handle successors) {
     require(rows.first.size() > 1 && rows.first.front() == 0 && rows.first.back() == Index(states.size()), "indptr must go from 0 to the number of entries");
     require(std::adjacent_find(rows.first.begin(), rows.first.end(), std::greater_equal<>()) == rows.first.end(), "every row needs an entry");
     require(probabilities.size() == states.size(), "indices and probabilities must have the same size");
+    bool ascending = true;
+    for (Index i = 0; i < rows.size(); ++i)
+        for (Index e = rows.first[i] + 1; e < rows.first[i + 1]; ++e) ascending &= rows.states[e - 1] < rows.states[e];
+    require(ascending, "the states of every row must ascend");
     return rows;
+}
+
+/// The largest state of any row, plus one; refuses negative ones.
+Index states_of(const engine::Rows& rows) {
+    Index most = 0;
+    for (Index i = 0; i < rows.size(); ++i) most = std::max(most, rows.states[rows.first[i + 1] - 1] + 1);
+    require_range(rows.states, most, "states must not be negative");
+    return most;
+}
+
+/// The order in which first bases take the entries of each row: positions within the row.
+engine::View<Index> order_of(nb::handle items, const char* name, const engine::Rows& rows) {
+    const engine::View<Index> order = view(member<Array<Index>>(items, name));
+    require(order.size() == rows.states.size(), "an order needs one number for every entry");
+    bool inside = true;
+    for (Index i = 0; i < rows.size(); ++i)
+        for (Index e = rows.first[i]; e < rows.first[i + 1]; ++e) inside &= 0 <= order[e] && order[e] < rows.length(i);
+    require(inside, "an order must consist of positions within the rows");
+    return order;
+}
+
+engine::Items items_of(nb::handle tuple) {
+    const engine::Rows x = rows_of(tuple.attr("x")), y = rows_of(tuple.attr("y"));
+    const engine::Items items{
+        x, y, nb::cast<Index>(tuple.attr("n_y")), view(member<Array<Index>>(tuple, "listed")), order_of(tuple, "order_x", x), order_of(tuple, "order_y", y),
+    };
+    require_range(items.listed, x.size() * y.size(), "listed must be numbers of pairs of rows");
+    require(states_of(y) <= items.n_y, "the states of Y must be columns of the table");
+    return items;
+}
+
+/// The largest pair of states that an item leads to.
+Index last_pair_of(const engine::Items& items) {
+    if (items.listed.empty()) return (states_of(items.x) - 1) * items.n_y + states_of(items.y) - 1;
+    Index most = 0;
+    for (const Index z : items.listed)
+        most = std::max(most, items.x.states_of(z / items.y.size()).back() * items.n_y + items.y.states_of(z % items.y.size()).back());
+    return most;
+}
+
+/// The first edges of all items must leave a + b - 1 edges for each.
+void require_edges(const engine::Items& items, engine::View<Index> at, std::size_t edges) {
+    require(Index(at.size()) == items.size() + 1 && at.front() == 0 && at.back() == Index(edges), "at must go from 0 to the number of edges");
+    bool fit = true;
+    for (Index k = 0; k < items.size(); ++k) {
+        const auto [i, j] = items.rows_of(k);
+        fit &= at[k + 1] - at[k] == items.x.length(i) + items.y.length(j) - 1;
+    }
+    require(fit, "trees need a + b - 1 edges for every item");
 }
 
 /// A list of transports whose arrays belong to Python.
 struct Transports {
     engine::Transports core;
+    Index n_states;  // of X, at least
+    Index last_pair;  // the largest one that an item leads to
+    Index n_edges = 0;
     nb::object items, trees;  // the tuples of arrays, kept alive
 
     Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
-        core.items = {
-            rows_of(items.attr("x")), rows_of(items.attr("y")), nb::cast<Index>(items.attr("n_y")),
-            view(member<Array<Index>>(items, "listed")), view(member<Array<Index>>(items, "order_x")), view(member<Array<Index>>(items, "order_y")),
-        };
-        const engine::Items& list = core.items;
-        require_range(list.listed, list.x.size() * list.y.size(), "listed must be numbers of pairs of rows");
-        require(list.order_x.size() == list.x.states.size() && list.order_y.size() == list.y.states.size(), "an order needs one number for every entry");
-        require_range(list.y.states, list.n_y, "the states of Y must be columns of the table");
+        core.items = items_of(items);
+        n_states = states_of(core.items.x), last_pair = last_pair_of(core.items);
         const nb::object child = trees.attr("child");
         if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
             throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
@@ -159,23 +227,244 @@ struct Transports {
         const auto parents = member<OutArray<Int>>(trees, "parent");
         const auto at = member<Array<Index>>(trees, "at");
         const auto flow = member<OutArray<double>>(trees, "flow");
+        const engine::Items& list = core.items;
         const engine::Trees<Int> held{view(at), out(children), out(parents), out(flow)};
         require(held.child.size() == held.parent.size(), "child and parent must have the same size");
+        require(list.x.longest() + list.y.longest() - 1 <= Index(std::numeric_limits<Int>::max()), "the type of the edges is too short for the numbers of the nodes");
         if (held.narrow()) {
-            require(core.items.listed.empty(), "narrow trees need all pairs of rows");
-            const Index edges = held.first_edge(core.items, core.items.size() - 1) + core.items.x.length(core.items.x.size() - 1) + core.items.y.length(core.items.y.size() - 1) - 1;
+            require(list.listed.empty(), "narrow trees need all pairs of rows");
+            const Index edges = held.first_edge(list, list.size() - 1) + list.x.length(list.x.size() - 1) + list.y.length(list.y.size() - 1) - 1;
             require(Index(held.child.size()) == edges, "narrow trees need a + b - 1 edges for every item");
         } else {
-            require(Index(at.size()) == core.items.size() + 1 && held.flow.size() == held.child.size(), "trees need one flow for every edge");
-            require(at.data()[0] == 0 && at.data()[core.items.size()] == Index(held.child.size()), "at must go from 0 to the number of edges");
+            require(held.flow.size() == held.child.size(), "trees need one flow for every edge");
+            require_edges(list, held.at, held.child.size());
         }
+        n_edges = Index(held.child.size());
         core.trees = held;
         return true;
     }
+
+    bool narrow() const {
+        return std::visit([](const auto& held) { return held.narrow(); }, core.trees);
+    }
+
+    void require_item(Index k) const { require(0 <= k && k < core.items.size(), "there is no such item"); }
+
+    void require_table(const Array<double>& W) const {
+        require(Index(W.size()) >= n_states * core.items.n_y, "the table needs an entry for every pair of states");
+    }
+
+    nb::tuple solve(const Array<double>& W, const OutArray<double>& values, nb::handle effort, nb::handle plans, const Run& run) {
+        const auto slack = member<Array<double>>(effort, "slack");
+        const auto target = member<OutArray<std::int32_t>>(plans, "target");
+        const auto flow = member<OutArray<float>>(plans, "flow");
+        const int basis = nb::cast<int>(effort.attr("basis"));
+        const std::size_t size = std::size_t(core.items.size());
+        require_table(W);
+        require(values.size() == size, "values needs one number for every item");
+        require(slack.size() == 0 || slack.size() == size, "slack needs one number for every item, or none");
+        require(0 <= basis && basis <= int(engine::Basis::FEASIBLE), "there is no such basis");
+        require(flow.size() == 0 || Index(flow.size()) == n_edges, "plans need one flow for every edge");
+        require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
+        const engine::Effort how{engine::Basis(basis), nb::cast<double>(effort.attr("price")), view(slack)};
+        const engine::Swept swept = without_lock(run, [&](engine::Team& team) {
+            return engine::solve(team, core, view(W), how, {out(target), out(flow)}, out(values));
+        });
+        return nb::make_tuple(swept.pivots, swept.failed, swept.clipped);
+    }
+
+    template <class Number> void targets(const Array<Index>& numbers, const OutArray<Number>& targets, const Run& run) const {
+        require(Index(targets.size()) == n_edges, "targets needs one number for every edge");
+        require(numbers.size() == 0 || Index(numbers.size()) > last_pair, "numbers needs one for every pair of states");
+        without_lock(run, [&](engine::Team& team) { engine::edge_targets(team, core, view(numbers), out(targets)); });
+    }
+
+    void flows(const OutArray<double>& flow, const Run& run) const {
+        require(narrow() && Index(flow.size()) == n_edges, "flows are computed for narrow trees, one for every edge");
+        without_lock(run, [&](engine::Team& team) { engine::narrow_flows(team, core, out(flow)); });
+    }
+
+    nb::tuple edges_of(Index k) const {
+        require_item(k);
+        const auto [i, j] = core.items.rows_of(k);
+        const Index first = std::visit([&, item = k](const auto& held) { return held.first_edge(core.items, item); }, core.trees);
+        return nb::make_tuple(first, first + core.items.x.length(i) + core.items.y.length(j) - 1);
+    }
+
+    NewArray<double> item_flows(Index k) const {
+        require_item(k);
+        const auto [i, j] = core.items.rows_of(k);
+        std::vector<double> flow(core.items.x.length(i) + core.items.y.length(j) - 1);
+        engine::item_flows(core, k, flow);
+        return as_array(std::move(flow));
+    }
+
+    nb::tuple potentials(Index k, const Array<double>& W) const {
+        require_item(k);
+        require_table(W);
+        std::vector<double> f(W.size() / std::size_t(core.items.n_y)), g{};
+        g.resize(std::size_t(core.items.n_y));
+        engine::item_potentials(core, k, view(W), f, g);
+        return nb::make_tuple(as_array(std::move(f)), as_array(std::move(g)));
+    }
+
+    void sum_potentials(
+        const Array<double>& W, const Array<double>& m, const OutArray<double>& by_x, const OutArray<double>& by_y, bool on_supports,
+        const Run& run
+    ) const {
+        const engine::Items& list = core.items;
+        require_table(W);
+        require(Index(m.size()) == list.size(), "m needs one number for every item");
+        if (on_supports) {
+            require(by_x.size() == list.x.states.size() && by_y.size() == list.y.states.size(), "the sums need one number for every entry");
+            without_lock(run, [&](engine::Team& team) {
+                engine::sum_potentials_on_supports(team, core, view(W), view(m), out(by_x), out(by_y));
+            });
+        } else {
+            const Index n_x = Index(W.size()) / list.n_y;
+            require(Index(by_x.size()) == list.x.size() * n_x && Index(by_y.size()) == list.y.size() * list.n_y, "the sums need one number for every row and state");
+            without_lock(run, [&](engine::Team& team) {
+                engine::sum_potentials(team, core, view(W), view(m), out(by_x), out(by_y));
+            });
+        }
+    }
 };
 
+/// The trees of a file, which have not been checked.
+nb::tuple first_unfit(nb::handle items, nb::handle trees, double tolerance, const Run& run) {
+    const engine::Items list = items_of(items);
+    const auto at = member<Array<Index>>(trees, "at");
+    const auto flow = member<Array<double>>(trees, "flow");
+    const nb::object child = trees.attr("child");
+    std::pair<Index, engine::Unfit> found{0, engine::Unfit::NOTHING};
+    const auto check = [&]<class Int>(Int) {
+        Array<Int> children;
+        if (!nb::try_cast(child, children, false)) return false;
+        const auto parents = member<Array<Int>>(trees, "parent");
+        require(children.size() == parents.size() && children.size() == flow.size(), "child, parent and flow must have the same size");
+        require_edges(list, view(at), flow.size());
+        found = without_lock(run, [&](engine::Team& team) {
+            engine::Watch watch(team);
+            return engine::first_unfit<Int>(list, {view(at), view(children), view(parents), view(flow)}, tolerance, watch);
+        });
+        return true;
+    };
+    if (!check(std::int8_t()) && !check(std::int16_t()) && !check(std::int32_t()))
+        throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+    return nb::make_tuple(found.first, int(found.second));
+}
+
+/// One transport: two distributions and a tree of Python's.
+struct One {
+    engine::Marginals m;
+    Index a, b;
+    engine::Tree<std::int32_t> tree;
+
+    One(const Array<double>& p, const Array<double>& q, nb::handle tuple) : m{p.data(), q.data()}, a(Index(p.size())), b(Index(q.size())) {
+        const auto child = member<OutArray<std::int32_t>>(tuple, "child"), parent = member<OutArray<std::int32_t>>(tuple, "parent");
+        const auto flow = member<OutArray<double>>(tuple, "flow");
+        const Index edges = Index(flow.size());
+        require(a > 0 && b > 0 && edges == a + b - 1 && Index(child.size()) == edges && Index(parent.size()) == edges, "a tree needs a + b - 1 edges");
+        tree = {child.data(), parent.data(), flow.data(), edges};
+    }
+};
+
+void first_tree(const Array<double>& p, const Array<double>& q, nb::handle tree) {
+    const One one(p, q, tree);
+    engine::first_tree(one.m, one.a, one.b, one.tree);
+}
+
+nb::tuple solve_one(
+    const Array<double>& costs, const Array<double>& p, const Array<double>& q, nb::handle tree, double price, const OutArray<double>& pot, const Run& run
+) {
+    const One one(p, q, tree);
+    require(Index(costs.size()) == one.a * one.b, "costs needs one entry for every cell");
+    require(Index(pot.size()) == one.a + one.b, "pot needs one entry for every node");
+    for (Index k = 0; k < one.tree.edges; ++k)
+        require(0 <= one.tree.child[k] && one.tree.child[k] < one.a + one.b && 0 <= one.tree.parent[k] && one.tree.parent[k] < one.a + one.b, "edges must be pairs of nodes");
+    const engine::Solution found = without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::solve_one({costs.data(), one.b, one.a, one.b}, one.m, one.tree, price, out(pot), watch);
+    });
+    return nb::make_tuple(found.value, found.solved, found.price, found.clipped);
+}
+
+// --- tables over pairs ---------------------------------------------------------------------------------------------
+
+nb::tuple sort_keys(const Array<double>& cost, Index n_y, const Run& run) {
+    require(n_y > 0 && cost.size() > 0 && Index(cost.size()) % n_y == 0, "cost needs whole rows");
+    engine::Keys keys = without_lock(run, [&](engine::Team& team) { return engine::sort_keys(team, view(cost), n_y); });
+    return nb::make_tuple(as_array(std::move(keys.x)), as_array(std::move(keys.y)));
+}
+
+NewArray<Index> reachable(nb::handle successors, const OutArray<bool>& seen, const Array<Index>& first, const Run& run) {
+    const auto choices = nb::cast<nb::ndarray<const Index, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>>(successors.attr("choices"), false);
+    const auto [n_x, n_y] = nb::cast<std::pair<Index, Index>>(successors.attr("shape"));
+    const engine::PairSuccessors pairs{rows_of(successors.attr("x")), rows_of(successors.attr("y")), n_x, n_y, {choices.data(), choices.size()}};
+    require(n_x > 0 && n_y > 0 && Index(seen.size()) == n_x * n_y, "seen needs one entry for every pair of states");
+    require(states_of(pairs.x) <= n_x && states_of(pairs.y) <= n_y, "successors must be states");
+    for (Index c = 0; c < Index(choices.size()); c += 2) {
+        const Index a = pairs.choices[c], b = pairs.choices[c + 1];
+        require(0 <= a && (a + 1) * n_x <= pairs.x.size() && 0 <= b && (b + 1) * n_y <= pairs.y.size(), "choices must be blocks of rows");
+    }
+    require_range(view(first), n_x * n_y, "the first pairs must be pairs of states");
+    return as_array(without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::reachable(pairs, out(seen), view(first), watch);
+    }));
+}
+
+nb::tuple extremes(const Array<Index>& listed, const Array<double>& TU, const Array<double>& U) {
+    require(listed.size() == 0 ? U.size() >= TU.size() : listed.size() == TU.size(), "TU needs one entry for every pair");
+    require_range(view(listed), Index(U.size()), "listed must be pairs of states");
+    const engine::Extremes found = engine::extremes(view(listed), view(TU), view(U));
+    return nb::make_tuple(found.low, found.high, found.size());
+}
+
+nb::tuple settle(
+    const Array<double>& cost, double scale, double discount, const Array<double>& U, const OutArray<double>& TU, const Run& run
+) {
+    require(cost.size() == U.size() && U.size() == TU.size(), "the tables must have the same size");
+    const engine::Extremes found = without_lock(run, [&](engine::Team& team) {
+        return engine::settle(team, {view(cost), scale, discount}, view(U), out(TU));
+    });
+    return nb::make_tuple(found.low, found.high, found.size());
+}
+
+void exchange(
+    double middle, double shift, const OutArray<double>& U, const Array<double>& TU, const OutArray<float>& residual, const Run& run
+) {
+    require(U.size() == TU.size() && TU.size() == residual.size(), "the tables must have the same size");
+    without_lock(run, [&](engine::Team& team) { engine::exchange(team, middle, shift, out(U), view(TU), out(residual)); });
+}
+
+void add_difference(const Array<float>& fresh, const Array<float>& old, const OutArray<double>& U, const Run& run) {
+    require(fresh.size() == old.size() && old.size() == U.size(), "the tables must have the same size");
+    without_lock(run, [&](engine::Team& team) { engine::add_difference(team, view(fresh), view(old), out(U)); });
+}
+
 void add_transports(nb::module_& m) {
-    nb::class_<Transports>(m, "Transports").def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a);
+    nb::class_<Transports>(m, "Transports")
+        .def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a)
+        .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
+        .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
+        .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
+        .def("flows", &Transports::flows, "flow"_a.noconvert(), "run"_a)
+        .def("edges_of", &Transports::edges_of, "k"_a)
+        .def("item_flows", &Transports::item_flows, "k"_a)
+        .def("potentials", &Transports::potentials, "k"_a, "W"_a.noconvert())
+        .def("sum_potentials", &Transports::sum_potentials, "W"_a.noconvert(), "m"_a.noconvert(), "by_x"_a.noconvert(), "by_y"_a.noconvert(), "on_supports"_a, "run"_a);
+    m.def("first_unfit", &first_unfit, "items"_a, "trees"_a, "tolerance"_a, "run"_a);
+    m.def("first_tree", &first_tree, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
+    m.def(
+        "solve_one", &solve_one, "costs"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a, "price"_a, "pot"_a.noconvert(), "run"_a
+    );
+    m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
+    m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
+    m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());
+    m.def("settle", &settle, "cost"_a.noconvert(), "scale"_a, "discount"_a, "U"_a.noconvert(), "TU"_a.noconvert(), "run"_a);
+    m.def("exchange", &exchange, "middle"_a, "shift"_a, "U"_a.noconvert(), "TU"_a.noconvert(), "residual"_a.noconvert(), "run"_a);
+    m.def("add_difference", &add_difference, "fresh"_a.noconvert(), "old"_a.noconvert(), "U"_a.noconvert(), "run"_a);
 }
 
 // --- evaluation --------------------------------------------------------------------------------------------------
@@ -196,7 +485,30 @@ void add_somcot([[maybe_unused]] nb::module_& m) {}
 
 // --- barycenters -------------------------------------------------------------------------------------------------
 
-void add_barycenters([[maybe_unused]] nb::module_& m) {}
+nb::tuple barycenters(
+    nb::handle rows, const Array<double>& costs, const Array<Index>& first, const Array<Index>& states,
+    const Array<double>& weights, const Array<double>& starts, double tolerance, const Run& run
+) {
+    engine::Averages averages{rows_of(rows), view(costs), view(first), view(states), view(weights), view(starts), 0};
+    const Index size = averages.size(), n = averages.rows.size(), columns = Index(costs.size()), held = Index(starts.size());
+    require(size > 0 && averages.first.front() == 0 && averages.first.back() == Index(states.size()), "first must go from 0 to the number of states");
+    require(std::adjacent_find(averages.first.begin(), averages.first.end(), std::greater_equal<>()) == averages.first.end(), "every average needs a state");
+    require(weights.size() == states.size(), "weights and states must have the same size");
+    require_range(averages.states, n, "states must be numbers of rows");
+    require(held >= size && held % size == 0, "starts needs one row for each average");
+    averages.k = held / size;
+    require(columns % averages.k == 0, "costs needs as many columns as starts");
+    require_range(averages.rows.states, columns / averages.k, "the states of the rows must be rows of the costs");
+    engine::Barycenters found = without_lock(run, [&](engine::Team& team) { return engine::barycenters(averages, tolerance, team); });
+    return nb::make_tuple(as_array(std::move(found.rows)), as_array(std::move(found.gaps)));
+}
+
+void add_barycenters(nb::module_& m) {
+    m.def(
+        "barycenters", &barycenters, "rows"_a, "costs"_a.noconvert(), "first"_a.noconvert(), "states"_a.noconvert(),
+        "weights"_a.noconvert(), "starts"_a.noconvert(), "tolerance"_a, "run"_a
+    );
+}
 
 // --- small problems ----------------------------------------------------------------------------------------------
 
@@ -386,6 +698,7 @@ NB_MODULE(ENGINE_MODULE, m) {
             new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
         }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
     add_refinement(m);
+    add_linear(m);
     add_transports(m);
     add_evaluation(m);
     add_games(m);

@@ -19,25 +19,12 @@ double unbalanced_mass(View<Index> first, View<double> probabilities) {
     return most;
 }
 
-Change extremes(View<Index> listed, View<double> TU, View<double> U) {
-    double low = INF, high = -INF, least = 0.0, largest = 1.0;
-    bool unknown = false;
-    for (Index k = 0; k < Index(TU.size()); ++k) {
-        const double now = TU[k], before = U[listed.empty() ? k : listed[k]], change = now - before;
-        unknown |= std::isnan(change);
-        low = change < low ? change : low, high = change > high ? change : high;
-        least = std::min({least, now, before}), largest = std::max({largest, now, before});
-    }
-    if (unknown) return {NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER};
-    return {low, high, largest - 2.0 * least};
-}
-
-Band band_of(const Change& change, const PlanErrors& errors, double discount, double price) {
+Band band_of(const Extremes& change, const PlanErrors& errors, double discount, double price) {
     const double eta = transport_rounding(errors) + 6 * EPS, ahead = discount / (1 - discount);
     return {
         ahead * (change.high + change.low - price) / 2,
-        discount * (change.spread() + price) / (1 - discount) / 2,
-        eta * change.size / (1 - discount),
+        discount * (change.high - change.low + price) / (1 - discount) / 2,
+        eta * change.size() / (1 - discount),
     };
 }
 
@@ -46,24 +33,12 @@ StartValue solve_start(const Start& start, View<double> U, Index n_y, double pri
     std::vector<double> entries(a * b);
     for (Index s = 0; s < a; ++s)
         for (Index t = 0; t < b; ++t) entries[s * b + t] = U[start.rows[s] * n_y + start.cols[t]];
-    const Costs costs{entries.data(), b, a, b};
-    Workspace work(a + b, watch);
-    StartValue found;
-    found.solved = optimize(costs, start.tree, work, price).done;
-    found.clipped = true_flows(start.tree, {start.p.data(), start.q.data()}, a, b, work.net);
-    std::copy(work.pot, work.pot + a + b, start.pot.begin());
-    double least_reduced = 0.0, least = INF, largest = -INF;
-    for (Index s = 0; s < a; ++s)
-        for (Index t = 0; t < b; ++t) {
-            const double cost = entries[s * b + t];
-            least_reduced = std::min(least_reduced, cost - work.pot[a + t] - work.pot[s]);
-            least = std::min(least, cost), largest = std::max(largest, cost);
-        }
-    found.price = -least_reduced;
-    found.value = tree_value(start.tree, costs);
+    const Solution solved = solve_one({entries.data(), b, a, b}, {start.p.data(), start.q.data()}, start.tree, price, start.pot, watch);
+    StartValue found{solved.value, solved.solved, solved.price};
     const auto off = [](View<double> law) { return std::abs(sum_of(Index(law.size()), [=](Index k) { return law[k]; }) - 1.0); };
-    found.slack = transport_rounding({a + b, off(start.p) + off(start.q), found.clipped});
-    found.slack *= std::max(largest, 0.0) + 2 * std::max(-least, 0.0);
+    const auto [least, largest] = std::minmax_element(entries.begin(), entries.end());
+    found.slack = transport_rounding({a + b, off(start.p) + off(start.q), solved.clipped});
+    found.slack *= std::max(*largest, 0.0) + 2 * std::max(-*least, 0.0);
     return found;
 }
 

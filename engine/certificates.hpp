@@ -61,7 +61,8 @@
 // monotonicity and the marginals, so it also holds for the entropic operator.
 #pragma once
 
-#include "simplex.hpp"
+#include "pairs.hpp"
+#include "transports.hpp"
 
 namespace engine {
 
@@ -82,17 +83,6 @@ double transport_rounding(const PlanErrors& errors);
 /// How far the mass of a row of probabilities differs from one, at most.
 double unbalanced_mass(View<Index> first, View<double> probabilities);
 
-/// How a sweep changed a table.
-struct Change {
-    double low, high;  // least and largest T U - U; NaN if any is
-    double size;  // S
-
-    double spread() const { return high - low; }
-};
-
-/// The change of the entries `listed` of U, or of all if none is listed; TU has one entry for each of them.
-Change extremes(View<Index> listed, View<double> TU, View<double> U);
-
 /// Where the fixed point is: within half + rounding of T U + shift.
 struct Band {
     double shift, half, rounding;
@@ -100,8 +90,8 @@ struct Band {
     double gap() const { return 2 * half + 2 * rounding; }
 };
 
-/// The band that a sweep proves. `price` is that of the sweep.
-Band band_of(const Change& change, const PlanErrors& errors, double discount, double price);
+/// The band that a sweep proves, given the extremes of T U - U. `price` is that of the sweep.
+Band band_of(const Extremes& change, const PlanErrors& errors, double discount, double price);
 
 /// The transport between the two start distributions. The arrays belong to the caller.
 struct Start {
@@ -116,7 +106,6 @@ struct StartValue {
     double value = 0.0;
     bool solved = false;
     double price = INF;  // how far the least reduced cost is below zero
-    double clipped = 0.0;  // mass of negative flows that were set to zero
     double slack = INF;  // largest effect of rounding: the minimum is in [value - price - slack, value + slack]
 };
 

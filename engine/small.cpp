@@ -1,6 +1,5 @@
 #include "small.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -30,37 +29,6 @@ double seconds_now() {
 
 /// Work of a pair of states per successor, in units of a Watch.
 constexpr double WORK_FOR_A_PAIR_OF_STATES = 50;
-
-double mean_of(const std::vector<double>& v) {
-    double total = 0.0;
-    for (const double t : v) total += t;
-    return total / double(v.size());
-}
-
-/// One number per state of X and of Y, such that states matched in sorted order are at low cost (pairs.py).
-std::pair<std::vector<double>, std::vector<double>> sort_keys(View<double> cost, Index n_x, Index n_y) {
-    std::vector<double> u(n_x), v(n_y);
-    for (Index y = 0; y < n_y; ++y) v[y] = cost[y] + (-1.0 + 2.0 * double(y) / double(std::max<Index>(n_y - 1, 1)));
-    for (int round = 0; round < 8; ++round) {
-        const double middle = mean_of(v);
-        for (double& t : v) t -= middle;
-        for (Index x = 0; x < n_x; ++x) {
-            u[x] = 0.0;
-            for (Index y = 0; y < n_y; ++y) u[x] += cost[x * n_y + y] * v[y];
-        }
-        const double center = mean_of(u);
-        std::fill(v.begin(), v.end(), 0.0);
-        for (Index x = 0; x < n_x; ++x)
-            for (Index y = 0; y < n_y; ++y) v[y] += (u[x] - center) * cost[x * n_y + y];
-        const double origin = mean_of(v);
-        double norm = 0.0;
-        for (const double t : v) norm = std::max(norm, std::abs(t - origin));
-        if (!(norm > 0.0)) break;
-        for (double& t : v) t /= norm;
-    }
-    for (double& t : v) t = -t;
-    return {u, v};
-}
 
 /// The positions of the entries of every row, sorted stably by the key of their state.
 std::vector<Index> order_by(const Rows& rows, const std::vector<double>& key) {
@@ -138,6 +106,7 @@ class SmallRun {
     const SmallProblem& problem_;
     SmallLimits limits_;
     Watch& watch_;
+    Team alone_;  // small vectors are not worth other threads
     double gamma_;
     CostRange costs_;
     ItemScratch scratch_;
@@ -157,8 +126,8 @@ class SmallRun {
     void make_items() {
         std::vector<double> scaled(problem_.cost.size());
         for (std::size_t z = 0; z < scaled.size(); ++z) scaled[z] = problem_.cost[z] / costs_.unit();
-        const auto [key_x, key_y] = sort_keys(scaled, problem_.n_x(), problem_.n_y());
-        found_.order_x = order_by(problem_.x.rows, key_x), found_.order_y = order_by(problem_.y.rows, key_y);
+        const Keys keys = sort_keys(alone_, scaled, problem_.n_y());
+        found_.order_x = order_by(problem_.x.rows, keys.x), found_.order_y = order_by(problem_.y.rows, keys.y);
         if (problem_.reachable) found_.listed = reachable_pairs(problem_);
         items_ = {problem_.x.rows, problem_.y.rows, problem_.n_y(), found_.listed, found_.order_x, found_.order_y};
         const Index size = items_.size();
@@ -207,17 +176,17 @@ class SmallRun {
     /// Compute T U and optimal plans; U becomes the middle of the certified interval.
     void improve() {
         const Index size = items_.size();
-        const Swept swept = solve_items(0, size, items_, trees(), View<double>(found_.U), {basis_, price_}, scratch_, Out<double>(TU_));
+        const Swept swept = solve_items(0, size, items_, trees(), View<double>(found_.U), {basis_, price_, {}}, scratch_, Out<double>(TU_));
         found_.clipped = std::max(found_.clipped, swept.clipped);
         pivots_ += swept.pivots, ++improvements_;
         basis_ = Basis::FEASIBLE;
         for (Index k = 0; k < size; ++k) TU_[k] = TU_[k] * gamma_ + base_[k];
-        const Change change = extremes(found_.listed, TU_, found_.U);
+        const Extremes change = extremes(found_.listed, TU_, found_.U);
         const Index nodes = items_.x.longest() + items_.y.longest();
         band_ = band_of(change, {nodes, found_.unbalanced, found_.clipped}, gamma_, price_);
         for (Index k = 0; k < size; ++k) found_.U[pair(k)] = TU_[k] + band_.shift;
         if (swept.failed > 0) band_.half = INF;
-        spread_ = change.spread();
+        spread_ = change.high - change.low;
     }
 
     /// Compute the distance for the table, and its bounds; returns the certified gap.
@@ -237,13 +206,12 @@ class SmallRun {
         const double target = std::max({ROUGH * spread_, 0.1 * limits_.tol * (1 - gamma_), LEAST_RESIDUAL});
         price_ = std::max(PRICE, LOOSE * spread_);
         find_targets();
-        Team alone;
         const auto product = [this](View<double> v, Out<double> out) { apply(v, out); };
         if (found_.listed.empty())
-            return bicgstab(alone, product, View<double>(base_), Out<double>(found_.U), target, MAX_KRYLOV_STEPS) <= 2 * target;
+            return bicgstab(alone_, product, View<double>(base_), Out<double>(found_.U), target, MAX_KRYLOV_STEPS) <= 2 * target;
         std::vector<double> u(base_.size());
         for (std::size_t k = 0; k < u.size(); ++k) u[k] = found_.U[found_.listed[k]];
-        const double residual = bicgstab(alone, product, View<double>(base_), Out<double>(u), target, MAX_KRYLOV_STEPS);
+        const double residual = bicgstab(alone_, product, View<double>(base_), Out<double>(u), target, MAX_KRYLOV_STEPS);
         for (std::size_t k = 0; k < u.size(); ++k) found_.U[found_.listed[k]] = u[k];
         return residual <= 2 * target;
     }
@@ -289,22 +257,18 @@ bool reward_costs(View<double> r_x, View<double> r_y, bool squared, std::vector<
 }  // namespace
 
 std::vector<Index> reachable_pairs(const SmallProblem& problem) {
-    const Index n_y = problem.n_y();
-    std::vector<char> seen(problem.n_x() * n_y, 0);
-    std::vector<Index> queue;
-    const auto visit = [&](Index z) {
-        if (!seen[z]) seen[z] = 1, queue.push_back(z);
-    };
-    for (Index x = 0; x < problem.n_x(); ++x)
+    const Index n_x = problem.n_x(), n_y = problem.n_y();
+    std::vector<Index> first;
+    for (Index x = 0; x < n_x; ++x)
         for (Index y = 0; y < n_y; ++y)
-            if (problem.x.initial[x] > 0.0 && problem.y.initial[y] > 0.0) visit(x * n_y + y);
-    for (std::size_t head = 0; head < queue.size(); ++head) {
-        const Index z = queue[head];
-        for (const Index s : problem.x.rows.states_of(z / n_y))
-            for (const Index t : problem.y.rows.states_of(z % n_y)) visit(s * n_y + t);
-    }
-    std::sort(queue.begin(), queue.end());
-    return queue;
+            if (problem.x.initial[x] > 0.0 && problem.y.initial[y] > 0.0) first.push_back(x * n_y + y);
+    constexpr Index ONE_CHOICE[] = {0, 0};
+    bool seen[MAX_STATES_OF_SMALL * MAX_STATES_OF_SMALL / 4] = {};  // n_X n_Y is largest where both are half of the sum
+    Team alone;
+    Watch watch(alone);
+    std::vector<Index> found = reachable({problem.x.rows, problem.y.rows, n_x, n_y, ONE_CHOICE}, Out<bool>(seen), first, watch);
+    std::sort(found.begin(), found.end());
+    return found;
 }
 
 SmallSolution solve_small(const SmallProblem& problem, const SmallStart& start, const SmallLimits& limits, Watch& watch) {

@@ -12,6 +12,9 @@ struct Check {
 };
 
 constexpr Check CHECKS[] = {
+    {"barycenters", check_barycenters, 500},
+    {"exponential", check_exponential, 100},
+    {"linear", check_linear, 300},
     {"refine", check_refine, 500},
 };
 

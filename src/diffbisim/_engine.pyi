@@ -17,6 +17,87 @@ class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
 
     def __init__(self, items: Any, trees: Any) -> None: ...
+    def solve(
+        self, W: NDArray[np.float64], values: NDArray[np.float64], effort: Any, plans: Any, run: Run
+    ) -> tuple[int, int, float]:
+        """Solve all items for the table W, with an ``Effort``; narrow trees keep ``SinglePlans``.
+
+        Returns the number of pivots, the number of items that were not solved, and the largest mass that was moved to
+        keep a plan nonnegative.
+        """
+    def targets(self, numbers: NDArray[np.int64], targets: NDArray[np.int32] | NDArray[np.int64], run: Run) -> None:
+        """Write the pair of states that every edge leads to, or the number of that."""
+    def flows(self, flow: NDArray[np.float64], run: Run) -> None:
+        """Write the flows of all narrow trees."""
+    def edges_of(self, k: int) -> tuple[int, int]:
+        """Return the first edge of item k, and the end."""
+    def item_flows(self, k: int) -> NDArray[np.float64]:
+        """Return the flows of narrow item k."""
+    def potentials(self, k: int, W: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return potentials ``(n_X,)`` and ``(n_Y,)`` of item k, extended off the supports by c-transforms."""
+    def sum_potentials(
+        self,
+        W: NDArray[np.float64],
+        m: NDArray[np.float64],
+        by_x: NDArray[np.float64],
+        by_y: NDArray[np.float64],
+        on_supports: bool,
+        run: Run,
+    ) -> None:
+        """Add the potentials with weights m, by row and state, or on the entries (row, successor) only."""
+
+def first_unfit(items: Any, trees: Any, tolerance: float, run: Run) -> tuple[int, int]:
+    """Return the first item whose tree is invalid, and what is: edges (1) or flows (2); (0, 0) if all are valid."""
+
+def first_tree(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> None:
+    """Write the northwest corner's basis of one transport to a ``Tree``."""
+
+def solve_one(
+    costs: NDArray[np.float64],
+    p: NDArray[np.float64],
+    q: NDArray[np.float64],
+    tree: Any,
+    price: float,
+    pot: NDArray[np.float64],
+    run: Run,
+) -> tuple[float, bool, float, float]:
+    """Solve one transport, starting from its ``Tree``; writes the potentials ``pot (a + b,)``.
+
+    Returns the value, whether it was solved, how far the least reduced cost is below zero, and the mass that was moved
+    to keep the plan nonnegative.
+    """
+
+def sort_keys(cost: NDArray[np.float64], n_y: int, run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return one number per state, such that states matched in sorted order are at low cost."""
+
+def reachable(successors: Any, seen: NDArray[np.bool_], first: NDArray[np.int64], run: Run) -> NDArray[np.int64]:
+    """Return the pairs that can be reached from ``first`` (``PairSuccessors``), in no order; marks them as seen."""
+
+def extremes(listed: NDArray[np.int64], TU: NDArray[np.float64], U: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the least and the largest TU - U over the pairs, and the size of both tables; NaN if any difference is."""
+
+def settle(
+    cost: NDArray[np.float64],
+    scale: float,
+    discount: float,
+    U: NDArray[np.float64],
+    TU: NDArray[np.float64],
+    run: Run,
+) -> tuple[float, float, float]:
+    """Compute TU = (1-γ) c + γ TU at all pairs; returns the same as :func:`extremes`."""
+
+def exchange(
+    middle: float,
+    shift: float,
+    U: NDArray[np.float64],
+    TU: NDArray[np.float64],
+    residual: NDArray[np.float32],
+    run: Run,
+) -> None:
+    """Compute residual = TU - U - middle and U = TU + shift at all pairs."""
+
+def add_difference(fresh: NDArray[np.float32], old: NDArray[np.float32], U: NDArray[np.float64], run: Run) -> None:
+    """Compute U += fresh - old at all pairs."""
 
 def refine(
     first: NDArray[np.int64],
@@ -93,3 +174,21 @@ def solve_many(
 
     Bounds are infinite where a problem is not small or did not converge.
     """
+
+def barycenters(
+    rows: Any,
+    costs: NDArray[np.float64],
+    first: NDArray[np.int64],
+    states: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    starts: NDArray[np.float64],
+    tolerance: float,
+    run: Run,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute Wasserstein barycenters of rows (a ``Successors``): number b is that of ``states[first[b]:first[b + 1]]``.
+
+    ``costs`` and ``starts`` are flat tables with k columns, and so are the rows returned, which come with their gaps.
+    """
+
+def solve_dense(matrix: NDArray[np.float64], sides: NDArray[np.float64], run: Run) -> bool:
+    """Solve ``matrix (n, n)`` X = ``sides (n, m)``; overwrites both, the sides by X. False if singular."""

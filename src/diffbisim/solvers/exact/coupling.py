@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
+from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
-from diffbisim.solvers.exact.pairs import begin, bellman, extremes, first_table, pair_chain, rounding
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -25,8 +27,6 @@ from diffbisim.solvers.exact.transports import (
     Transport,
     Transports,
     Trees,
-    first_unfit,
-    item_potentials,
 )
 from diffbisim.stochastic import Successors
 
@@ -225,7 +225,7 @@ class ExactCoupling(Coupling):
         transports = begin(problem, not self.complete, self.transports.threads, self)
         TU, solved = bellman(problem, transports, U, PRICE)
         listed = transports.items.listed
-        least, most, size = extremes(listed, TU, U)
+        least, most, size = _engine.extremes(listed, TU, U)
         off = rounding(transports, size, γ) if solved else np.inf
         table, pairs = U.copy(), listed if listed.size else slice(None)
         table[pairs] = TU
@@ -312,8 +312,7 @@ def potentials_of(
     transports: Transports, k: int, U: Array, shape: tuple[int, int], complete: bool
 ) -> tuple[Array, Array]:
     """The potentials of item k for the table U; NaN off the supports unless the table is ``complete``."""
-    f, g = (np.empty(n) for n in shape)
-    item_potentials(k, transports.items, transports.trees, U, f, g)
+    f, g = transports.potentials(k, U)
     if not complete:  # off the supports a c-transform would need pairs that were not solved
         for potential, support in zip((f, g), _supports(transports.items, k), strict=True):
             hide_others(potential, support)
@@ -376,8 +375,8 @@ def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -
     size, index = (transports.edges,), transports.trees.child.dtype
     child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))
     flow = numbers(arrays, f"{prefix}flow", size, least=0.0 if feasible else -np.inf)
-    k, why = first_unfit(transports.items, Trees(transports.at, child, parent, flow), MARGINALS)
-    return int(k), ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
+    k, why = _engine.first_unfit(transports.items, Trees(transports.at, child, parent, flow), MARGINALS, engine_run())
+    return k, ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
 
 
 def one_sweep(coupling: ExactCoupling) -> tuple[float, float]:
