@@ -18,6 +18,7 @@
 
 #include "barycenters.hpp"
 #include "certificates.hpp"
+#include "games.hpp"
 #include "linear.hpp"
 #include "pairs.hpp"
 #include "refine.hpp"
@@ -473,7 +474,114 @@ void add_evaluation([[maybe_unused]] nb::module_& m) {}
 
 // --- games -------------------------------------------------------------------------------------------------------
 
-void add_games([[maybe_unused]] nb::module_& m) {}
+/// A game whose arrays belong to Python.
+struct Game {
+    engine::Game core;
+    nb::object transports, rules, moves, targets, selected;  // kept alive
+
+    Game(nb::object transports_, nb::object rules_, nb::object moves_, nb::object targets_, nb::object selected_)
+        : transports(std::move(transports_)), rules(std::move(rules_)), moves(std::move(moves_)), targets(std::move(targets_)),
+          selected(std::move(selected_)) {
+        const engine::Transports& list = nb::cast<const Transports&>(transports).core;
+        core.items = list.items, core.trees = list.trees;
+        read_rules();
+        read_moves();
+        read_targets();
+        read_selected();
+    }
+
+    Index n_pairs() const { return core.moves.n_pairs(); }
+
+    void read_rules() {
+        core.rules = {
+            view(member<Array<double>>(rules, "base")), view(member<Array<Index>>(rules, "lines")), view(member<Array<Index>>(rules, "members")),
+            nb::cast<double>(rules.attr("discount")), nb::cast<bool>(rules.attr("hollow")),
+        };
+        const engine::View<Index> lines = core.rules.lines, members = core.rules.members;
+        require(lines.size() > 1 && lines.front() == 0 && lines.back() == Index(members.size()), "lines must go from 0 to the number of members");
+        require(std::adjacent_find(lines.begin(), lines.end(), std::greater_equal<>()) == lines.end(), "every line needs a member");
+    }
+
+    void read_moves() {
+        core.moves = {
+            out(member<OutArray<double>>(moves, "delta")), out(member<OutArray<Index>>(moves, "line")),
+            out(member<OutArray<Index>>(moves, "chosen")), out(member<OutArray<double>>(moves, "value")),
+        };
+        const engine::Moves& read = core.moves;
+        const std::size_t pairs = read.line.size(), choices = read.delta.size();
+        require(pairs > 0 && choices > 0 && choices % pairs == 0, "delta needs one entry for every choice of every pair");
+        require(read.value.size() == pairs && read.chosen.size() == pairs + 1, "moves need one entry for every pair");
+        require(core.rules.base.size() == choices && core.items.size() == Index(choices), "every choice needs a cost and a transport");
+        require_range(core.rules.members, read.n_choices(), "members must be numbers of choices");
+        require_range(read.line, core.rules.n_lines(), "line must be numbers of lines");
+        bool own = true;
+        for (std::size_t p = 0; p < pairs; ++p) own &= read.chosen[p] / read.n_choices() == Index(p) && read.chosen[p] >= 0;
+        require(own, "chosen must be choices of every pair");
+    }
+
+    void read_targets() {
+        core.targets = {view(member<Array<Index>>(targets, "numbers")), out(member<OutArray<std::int32_t>>(targets, "target"))};
+        const engine::Targets& read = core.targets;
+        std::visit([&](const auto& trees) {
+            require(!trees.narrow() && trees.child.size() == read.target.size(), "targets need one entry for every edge");
+        }, core.trees);
+        require(core.items.n_y > 0 && Index(read.numbers.size()) % core.items.n_y == 0, "numbers need one entry for every pair of states");
+        require_range(core.items.x.states, Index(read.numbers.size()) / core.items.n_y, "the states of X must be rows of the table");
+        require_range(read.numbers, n_pairs() + 1, "numbers must be those of pairs");
+    }
+
+    void read_selected() {
+        core.selected = {
+            view(member<Array<Index>>(selected, "first")), out(member<OutArray<std::int32_t>>(selected, "target")),
+            out(member<OutArray<float>>(selected, "flow")), out(member<OutArray<float>>(selected, "residual")),
+        };
+        const engine::Selected& read = core.selected;
+        if (read.residual.empty()) return;
+        const engine::View<Index> first = read.first;
+        require(read.target.size() == read.flow.size(), "selected plans need one target for every flow");
+        require(Index(first.size()) > n_pairs() && Index(read.residual.size()) >= n_pairs(), "selected plans need one row for every pair");
+        require(first.front() == 0 && first.back() == Index(read.flow.size()) && std::is_sorted(first.begin(), first.end()), "first must ascend from 0 to the number of entries");
+    }
+
+    engine::View<double> values(const Array<double>& u) const {
+        require(Index(u.size()) == n_pairs() + 1, "u needs one entry for every pair, and one more");
+        return view(u);
+    }
+};
+
+nb::tuple improve_pairs(Game& game, const Array<double>& W, int basis, double price, const Run& run) {
+    require(W.size() == game.core.targets.numbers.size(), "the table needs one entry for every pair of states");
+    require(0 <= basis && basis <= 2, "basis must be 0, 1 or 2");
+    const engine::Improved done = without_lock(run, [&](engine::Team& team) {
+        return engine::improve_pairs(team, game.core, view(W), engine::Basis(basis), price);
+    });
+    return nb::make_tuple(done.pivots, done.failed, done.clipped, done.solved);
+}
+
+void select_plans(Game& game, const Run& run) {
+    require(!game.core.selected.residual.empty(), "there is no memory for selected plans");
+    without_lock(run, [&](engine::Team& team) { engine::select_plans(team, game.core); });
+}
+
+nb::tuple improve_lines(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    const engine::Change change = without_lock(run, [&](engine::Team& team) { return engine::improve_lines(team, game.core, values, tie); });
+    return nb::make_tuple(change.low, change.high);
+}
+
+double improve_choices(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    return without_lock(run, [&](engine::Team& team) { return engine::improve_choices(team, game.core, values, tie); });
+}
+
+void add_games(nb::module_& m) {
+    nb::class_<Game>(m, "Game")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object>(), "transports"_a, "rules"_a, "moves"_a, "targets"_a, "selected"_a)
+        .def("improve_pairs", &improve_pairs, "W"_a.noconvert(), "basis"_a, "price"_a, "run"_a)
+        .def("select_plans", &select_plans, "run"_a)
+        .def("improve_lines", &improve_lines, "u"_a.noconvert(), "tie"_a, "run"_a)
+        .def("improve_choices", &improve_choices, "u"_a.noconvert(), "tie"_a, "run"_a);
+}
 
 // --- sinkhorn ----------------------------------------------------------------------------------------------------
 

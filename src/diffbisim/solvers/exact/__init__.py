@@ -7,7 +7,7 @@
     coupling.py     plans, potentials and occupancies of a solution
     small.py        small problems in one call of the engine
     cluster.py      one problem on many machines
-    games.py        strategy iteration for MDPs with actions; game_kernels.py
+    games.py        strategy iteration for MDPs with actions
     tracking.py     one step at a time along a changing chain (single loops)
     undiscounted.py recurrence, and Newton's steps without a discount
     average.py      the least average cost, by closed classes of pairs
