@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -12,10 +13,16 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "barycenters.hpp"
+#include "certificates.hpp"
+#include "games.hpp"
+#include "linear.hpp"
 #include "pairs.hpp"
 #include "refine.hpp"
+#include "small.hpp"
 #include "somcot.hpp"
 #include "transports.hpp"
 
@@ -120,6 +127,20 @@ void add_refinement(nb::module_& m) {
         "classes"_a.noconvert(), "tolerance"_a, "run"_a
     );
 }
+
+// --- linear systems ----------------------------------------------------------------------------------------------
+
+using Matrix = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool solve_dense(const Matrix& matrix, const Matrix& sides, const Run& run) {
+    require(matrix.shape(0) == matrix.shape(1) && matrix.shape(0) == sides.shape(0), "matrix must be (n, n), and sides (n, m)");
+    const engine::DenseSystem system{
+        {matrix.data(), matrix.size()}, {sides.data(), sides.size()}, Index(sides.shape(0)), Index(sides.shape(1))
+    };
+    return without_lock(run, [&](engine::Team& team) { return engine::solve_dense(system, team); });
+}
+
+void add_linear(nb::module_& m) { m.def("solve_dense", &solve_dense, "matrix"_a.noconvert(), "sides"_a.noconvert(), "run"_a); }
 
 // --- transports --------------------------------------------------------------------------------------------------
 
@@ -454,7 +475,114 @@ void add_evaluation([[maybe_unused]] nb::module_& m) {}
 
 // --- games -------------------------------------------------------------------------------------------------------
 
-void add_games([[maybe_unused]] nb::module_& m) {}
+/// A game whose arrays belong to Python.
+struct Game {
+    engine::Game core;
+    nb::object transports, rules, moves, targets, selected;  // kept alive
+
+    Game(nb::object transports_, nb::object rules_, nb::object moves_, nb::object targets_, nb::object selected_)
+        : transports(std::move(transports_)), rules(std::move(rules_)), moves(std::move(moves_)), targets(std::move(targets_)),
+          selected(std::move(selected_)) {
+        const engine::Transports& list = nb::cast<const Transports&>(transports).core;
+        core.items = list.items, core.trees = list.trees;
+        read_rules();
+        read_moves();
+        read_targets();
+        read_selected();
+    }
+
+    Index n_pairs() const { return core.moves.n_pairs(); }
+
+    void read_rules() {
+        core.rules = {
+            view(member<Array<double>>(rules, "base")), view(member<Array<Index>>(rules, "lines")), view(member<Array<Index>>(rules, "members")),
+            nb::cast<double>(rules.attr("discount")), nb::cast<bool>(rules.attr("hollow")),
+        };
+        const engine::View<Index> lines = core.rules.lines, members = core.rules.members;
+        require(lines.size() > 1 && lines.front() == 0 && lines.back() == Index(members.size()), "lines must go from 0 to the number of members");
+        require(std::adjacent_find(lines.begin(), lines.end(), std::greater_equal<>()) == lines.end(), "every line needs a member");
+    }
+
+    void read_moves() {
+        core.moves = {
+            out(member<OutArray<double>>(moves, "delta")), out(member<OutArray<Index>>(moves, "line")),
+            out(member<OutArray<Index>>(moves, "chosen")), out(member<OutArray<double>>(moves, "value")),
+        };
+        const engine::Moves& read = core.moves;
+        const std::size_t pairs = read.line.size(), choices = read.delta.size();
+        require(pairs > 0 && choices > 0 && choices % pairs == 0, "delta needs one entry for every choice of every pair");
+        require(read.value.size() == pairs && read.chosen.size() == pairs + 1, "moves need one entry for every pair");
+        require(core.rules.base.size() == choices && core.items.size() == Index(choices), "every choice needs a cost and a transport");
+        require_range(core.rules.members, read.n_choices(), "members must be numbers of choices");
+        require_range(read.line, core.rules.n_lines(), "line must be numbers of lines");
+        bool own = true;
+        for (std::size_t p = 0; p < pairs; ++p) own &= read.chosen[p] / read.n_choices() == Index(p) && read.chosen[p] >= 0;
+        require(own, "chosen must be choices of every pair");
+    }
+
+    void read_targets() {
+        core.targets = {view(member<Array<Index>>(targets, "numbers")), out(member<OutArray<std::int32_t>>(targets, "target"))};
+        const engine::Targets& read = core.targets;
+        std::visit([&](const auto& trees) {
+            require(!trees.narrow() && trees.child.size() == read.target.size(), "targets need one entry for every edge");
+        }, core.trees);
+        require(core.items.n_y > 0 && Index(read.numbers.size()) % core.items.n_y == 0, "numbers need one entry for every pair of states");
+        require_range(core.items.x.states, Index(read.numbers.size()) / core.items.n_y, "the states of X must be rows of the table");
+        require_range(read.numbers, n_pairs() + 1, "numbers must be those of pairs");
+    }
+
+    void read_selected() {
+        core.selected = {
+            view(member<Array<Index>>(selected, "first")), out(member<OutArray<std::int32_t>>(selected, "target")),
+            out(member<OutArray<float>>(selected, "flow")), out(member<OutArray<float>>(selected, "residual")),
+        };
+        const engine::Selected& read = core.selected;
+        if (read.residual.empty()) return;
+        const engine::View<Index> first = read.first;
+        require(read.target.size() == read.flow.size(), "selected plans need one target for every flow");
+        require(Index(first.size()) > n_pairs() && Index(read.residual.size()) >= n_pairs(), "selected plans need one row for every pair");
+        require(first.front() == 0 && first.back() == Index(read.flow.size()) && std::is_sorted(first.begin(), first.end()), "first must ascend from 0 to the number of entries");
+    }
+
+    engine::View<double> values(const Array<double>& u) const {
+        require(Index(u.size()) == n_pairs() + 1, "u needs one entry for every pair, and one more");
+        return view(u);
+    }
+};
+
+nb::tuple improve_pairs(Game& game, const Array<double>& W, int basis, double price, const Run& run) {
+    require(W.size() == game.core.targets.numbers.size(), "the table needs one entry for every pair of states");
+    require(0 <= basis && basis <= 2, "basis must be 0, 1 or 2");
+    const engine::Improved done = without_lock(run, [&](engine::Team& team) {
+        return engine::improve_pairs(team, game.core, view(W), engine::Basis(basis), price);
+    });
+    return nb::make_tuple(done.pivots, done.failed, done.clipped, done.solved);
+}
+
+void select_plans(Game& game, const Run& run) {
+    require(!game.core.selected.residual.empty(), "there is no memory for selected plans");
+    without_lock(run, [&](engine::Team& team) { engine::select_plans(team, game.core); });
+}
+
+nb::tuple improve_lines(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    const engine::Change change = without_lock(run, [&](engine::Team& team) { return engine::improve_lines(team, game.core, values, tie); });
+    return nb::make_tuple(change.low, change.high);
+}
+
+double improve_choices(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    return without_lock(run, [&](engine::Team& team) { return engine::improve_choices(team, game.core, values, tie); });
+}
+
+void add_games(nb::module_& m) {
+    nb::class_<Game>(m, "Game")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object>(), "transports"_a, "rules"_a, "moves"_a, "targets"_a, "selected"_a)
+        .def("improve_pairs", &improve_pairs, "W"_a.noconvert(), "basis"_a, "price"_a, "run"_a)
+        .def("select_plans", &select_plans, "run"_a)
+        .def("improve_lines", &improve_lines, "u"_a.noconvert(), "tie"_a, "run"_a)
+        .def("improve_choices", &improve_choices, "u"_a.noconvert(), "tie"_a, "run"_a);
+}
 
 // --- sinkhorn ----------------------------------------------------------------------------------------------------
 
@@ -555,11 +683,187 @@ void add_somcot(nb::module_& m) {
 
 // --- barycenters -------------------------------------------------------------------------------------------------
 
-void add_barycenters([[maybe_unused]] nb::module_& m) {}
+nb::tuple barycenters(
+    nb::handle rows, const Array<double>& costs, const Array<Index>& first, const Array<Index>& states,
+    const Array<double>& weights, const Array<double>& starts, double tolerance, const Run& run
+) {
+    engine::Averages averages{rows_of(rows), view(costs), view(first), view(states), view(weights), view(starts), 0};
+    const Index size = averages.size(), n = averages.rows.size(), columns = Index(costs.size()), held = Index(starts.size());
+    require(size > 0 && averages.first.front() == 0 && averages.first.back() == Index(states.size()), "first must go from 0 to the number of states");
+    require(std::adjacent_find(averages.first.begin(), averages.first.end(), std::greater_equal<>()) == averages.first.end(), "every average needs a state");
+    require(weights.size() == states.size(), "weights and states must have the same size");
+    require_range(averages.states, n, "states must be numbers of rows");
+    require(held >= size && held % size == 0, "starts needs one row for each average");
+    averages.k = held / size;
+    require(columns % averages.k == 0, "costs needs as many columns as starts");
+    require_range(averages.rows.states, columns / averages.k, "the states of the rows must be rows of the costs");
+    engine::Barycenters found = without_lock(run, [&](engine::Team& team) { return engine::barycenters(averages, tolerance, team); });
+    return nb::make_tuple(as_array(std::move(found.rows)), as_array(std::move(found.gaps)));
+}
+
+void add_barycenters(nb::module_& m) {
+    m.def(
+        "barycenters", &barycenters, "rows"_a, "costs"_a.noconvert(), "first"_a.noconvert(), "states"_a.noconvert(),
+        "weights"_a.noconvert(), "starts"_a.noconvert(), "tolerance"_a, "run"_a
+    );
+}
 
 // --- small problems ----------------------------------------------------------------------------------------------
 
-void add_small_problems([[maybe_unused]] nb::module_& m) {}
+engine::Rows rows_within(nb::handle successors, Index n) {
+    const engine::Rows rows = rows_of(successors);
+    require(rows.size() == n, "every state needs a row");
+    require_range(rows.states, n, "successors must be numbers of states");
+    return rows;
+}
+
+engine::Chain chain_of(nb::handle chain) {
+    const auto initial = member<Array<double>>(chain, "initial");
+    const engine::Chain found{rows_within(chain.attr("successors"), Index(initial.size())), view(initial)};
+    require(std::any_of(found.initial.begin(), found.initial.end(), [](double p) { return p > 0.0; }), "a chain needs a state to start in");
+    return found;
+}
+
+engine::SmallProblem small_problem(nb::handle problem, bool reachable) {
+    const auto cost = nb::cast<nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(problem.attr("cost"), false);
+    const engine::SmallProblem found{
+        chain_of(problem.attr("x")), chain_of(problem.attr("y")), {cost.data(), cost.size()}, nb::cast<double>(problem.attr("discount")), reachable,
+    };
+    require(found.n_x() + found.n_y() <= engine::MAX_STATES_OF_SMALL, "the problem is not small");
+    require(Index(cost.shape(0)) == found.n_x() && Index(cost.shape(1)) == found.n_y(), "costs need one number for every pair of states");
+    require(0.0 < found.discount && found.discount < 1.0, "the discount must be between 0 and 1");
+    return found;
+}
+
+bool are_equal(engine::View<Index> a, engine::View<Index> b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+/// Trees of a previous problem, if it has the same pairs with the same successors: a tuple (x, y, listed, child, parent).
+void take_trees(const nb::tuple& known, const engine::SmallProblem& problem, engine::SmallStart& start) {
+    require(known.size() == 5, "known trees are a tuple (x, y, listed, child, parent)");
+    const engine::Rows x = rows_of(known[0]), y = rows_of(known[1]);
+    const bool same_x = are_equal(x.first, problem.x.rows.first) && are_equal(x.states, problem.x.rows.states);
+    const bool same_y = are_equal(y.first, problem.y.rows.first) && are_equal(y.states, problem.y.rows.states);
+    const auto listed = nb::cast<Array<Index>>(known[2], false);
+    const std::vector<Index> pairs = problem.reachable ? engine::reachable_pairs(problem) : std::vector<Index>();
+    if (!same_x || !same_y || !are_equal(view(listed), pairs)) return;
+    start.child = view(nb::cast<Array<std::int8_t>>(known[3], false));
+    start.parent = view(nb::cast<Array<std::int8_t>>(known[4], false));
+    require(start.child.size() == start.parent.size(), "child and parent must have the same size");
+}
+
+/// A solved problem; its arrays are read from Python without copies.
+struct SmallSolution {
+    engine::SmallSolution found;
+
+    nb::list history() const {
+        nb::list rows;
+        for (const engine::SmallStep& step : found.history)
+            rows.append(nb::make_tuple(step.bounds.value, step.bounds.lower, step.bounds.upper, step.pivots, step.improvements, step.products));
+        return rows;
+    }
+};
+
+template <class T> nb::object view_of(const std::vector<T>& values, nb::handle owner) {
+    return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, owner), nb::rv_policy::reference);
+}
+
+nb::object solve_small(
+    nb::handle problem, const std::optional<Array<double>>& values, const std::optional<nb::tuple>& known, bool reachable, double tol,
+    double max_iterations, double seconds, const Run& run
+) {
+    const engine::SmallProblem asked = small_problem(problem, reachable);
+    engine::SmallStart start;
+    if (values) start.values = view(*values);
+    require(start.values.empty() || start.values.size() == asked.cost.size(), "a table needs one number for every pair of states");
+    if (known) take_trees(*known, asked, start);
+    const Index most = Index(std::min(max_iterations, 1e15));
+    return nb::cast(SmallSolution{without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::solve_small(asked, start, {tol, most, seconds}, watch);
+    })});
+}
+
+engine::ChainList chain_list(nb::handle pack) {
+    const auto at = member<Array<Index>>(pack, "at"), first = member<Array<Index>>(pack, "first");
+    const auto initial = member<Array<double>>(pack, "initial"), rewards = member<Array<double>>(pack, "rewards");
+    const nb::object successors = pack.attr("rows");
+    const auto indptr = member<Array<Index>>(successors, "indptr"), states = member<Array<Index>>(successors, "indices");
+    const auto probabilities = member<Array<double>>(successors, "probabilities");
+    const engine::ChainList list{view(at), view(first), {view(indptr), view(states), view(probabilities)}, view(initial), view(rewards)};
+    const Index m = list.size(), n = Index(initial.size()), edges = Index(states.size());
+    require(m > 0 && list.at.front() == 0 && list.at.back() == n && std::is_sorted(list.at.begin(), list.at.end()), "at must ascend from 0 to the number of states");
+    require(Index(list.first.size()) == m + 1 && list.first.front() == 0 && list.first.back() == edges && std::is_sorted(list.first.begin(), list.first.end()), "first must ascend from 0 to the number of transitions");
+    require(Index(indptr.size()) == n + m && Index(rewards.size()) == n && Index(probabilities.size()) == edges, "the arrays of the chains do not fit together");
+    for (Index c = 0; c < m; ++c) {
+        const engine::Chain chain = list.chain(c);
+        const engine::View<Index> ends = chain.rows.first;
+        require(ends.size() > 1 && ends.front() == 0 && ends.back() == Index(chain.rows.states.size()), "rows must go from 0 to the number of entries");
+        require(std::adjacent_find(ends.begin(), ends.end(), std::greater_equal<>()) == ends.end(), "every row needs an entry");
+        require_range(chain.rows.states, chain.rows.size(), "successors must be numbers of states");
+        require(std::any_of(chain.initial.begin(), chain.initial.end(), [](double p) { return p > 0.0; }), "a chain needs a state to start in");
+    }
+    return list;
+}
+
+nb::tuple solve_many(
+    nb::handle pack, const Array<Index>& pairs, const Array<double>& tables, double discount, double tol, double max_iterations,
+    bool squared, const Run& run
+) {
+    const engine::ManyProblems asked{
+        chain_list(pack), view(pairs), view(tables), squared, discount, {tol, Index(std::min(max_iterations, 1e15)), engine::INF},
+    };
+    const std::size_t size = pairs.size() / 2;
+    require(pairs.size() % 2 == 0, "pairs are two numbers each");
+    require_range(asked.pairs, asked.chains.size(), "pairs must be numbers of chains");
+    require(0.0 < discount && discount < 1.0, "the discount must be between 0 and 1");
+    Index cells = 0;
+    for (std::size_t k = 0; k < size; ++k)
+        cells += asked.chains.chain(asked.pairs[2 * k]).rows.size() * asked.chains.chain(asked.pairs[2 * k + 1]).rows.size();
+    require(asked.tables.empty() || Index(asked.tables.size()) == cells, "tables need one number for every pair of states");
+    std::vector<double> value(size), lower(size), upper(size);
+    without_lock(run, [&](engine::Team& team) {
+        engine::solve_many(team, asked, value, lower, upper);
+        return 0;
+    });
+    return nb::make_tuple(as_array(std::move(value)), as_array(std::move(lower)), as_array(std::move(upper)));
+}
+
+void add_small_problems(nb::module_& m) {
+    const auto array = [](auto field) {
+        return [field](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.*field, self); };
+    };
+    using Found = engine::SmallSolution;
+    m.attr("MAX_STATES_OF_SMALL") = engine::MAX_STATES_OF_SMALL;
+    nb::class_<SmallSolution>(m, "SmallSolution")
+        .def_prop_ro("value", [](const SmallSolution& s) { return s.found.bounds().value; })
+        .def_prop_ro("lower", [](const SmallSolution& s) { return s.found.bounds().lower; })
+        .def_prop_ro("upper", [](const SmallSolution& s) { return s.found.bounds().upper; })
+        .def_prop_ro("gap", [](const SmallSolution& s) { return s.found.bounds().gap; })
+        .def_prop_ro("ended", [](const SmallSolution& s) { return int(s.found.ended); })
+        .def_prop_ro("iterations", [](const SmallSolution& s) { return s.found.history.size(); })
+        .def_prop_ro("history", &SmallSolution::history)
+        .def_prop_ro("clipped", [](const SmallSolution& s) { return s.found.clipped; })
+        .def_prop_ro("U", array(&Found::U))
+        .def_prop_ro("listed", array(&Found::listed))
+        .def_prop_ro("order_x", array(&Found::order_x))
+        .def_prop_ro("order_y", array(&Found::order_y))
+        .def_prop_ro("at", array(&Found::at))
+        .def_prop_ro("child", array(&Found::child))
+        .def_prop_ro("parent", array(&Found::parent))
+        .def_prop_ro("flow", array(&Found::flow))
+        .def_prop_ro("start_child", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.child, self); })
+        .def_prop_ro("start_parent", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.parent, self); })
+        .def_prop_ro("start_flow", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.flow, self); })
+        .def_prop_ro("start_pot", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.pot, self); });
+    m.def(
+        "solve_small", &solve_small, "problem"_a, "values"_a.none(), "known"_a.none(), "reachable"_a, "tol"_a, "max_iterations"_a,
+        "seconds"_a, "run"_a
+    );
+    m.def(
+        "solve_many", &solve_many, "pack"_a, "pairs"_a.noconvert(), "tables"_a.noconvert(), "discount"_a, "tol"_a, "max_iterations"_a,
+        "squared"_a, "run"_a
+    );
+}
 
 // --- the module -----------------------------------------------------------------------------------------------------
 
@@ -592,6 +896,7 @@ NB_MODULE(ENGINE_MODULE, m) {
             new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
         }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
     add_refinement(m);
+    add_linear(m);
     add_transports(m);
     add_evaluation(m);
     add_games(m);

@@ -58,7 +58,6 @@ from diffbisim.cost import ground_cost
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import read_json
-from diffbisim.parallel import TimeUp, until
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy, read_only
 from diffbisim.results import DistanceResult, Status, check_warm, previous_table
 from diffbisim.solvers.base import Callback, deadline_of
@@ -69,6 +68,7 @@ from diffbisim.solvers.exact.transports import EPS
 from diffbisim.solvers.somcot.state import Averages, Rules, Seen, State, check_averages, check_state
 from diffbisim.solvers.successors import round_plan
 from diffbisim.stochastic import as_generator
+from diffbisim.stopping import TimeUp, until
 
 if TYPE_CHECKING:
     from diffbisim.solvers.somcot import Somcot

@@ -24,9 +24,9 @@ from diffbisim import _engine
 from diffbisim.data.streams import Draws, Stream, generator_from_state
 from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import entry, is_count, numbers, part
-from diffbisim.parallel import TimeUp, engine_run
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.base import Arrays
+from diffbisim.stopping import TimeUp, engine_run
 
 Index = NDArray[np.int64]
 
