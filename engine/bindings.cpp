@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -12,11 +13,19 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "barycenters.hpp"
+#include "certificates.hpp"
 #include "exponential.hpp"
+#include "games.hpp"
+#include "linear.hpp"
+#include "pairs.hpp"
 #include "refine.hpp"
 #include "sinkhorn.hpp"
+#include "small.hpp"
+#include "somcot.hpp"
 #include "successors.hpp"
 #include "transports.hpp"
 
@@ -67,7 +76,7 @@ struct Run {
     double deadline;  // of `seconds`
 
     bool is_late() const { return seconds() >= deadline; }
-    bool is_told_to_stop() const { return std::atomic_ref(*stop.data()).load(std::memory_order_relaxed); }
+    bool is_told_to_stop() const { return __atomic_load_n(stop.data(), __ATOMIC_RELAXED); }
 
     static double seconds() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -122,6 +131,20 @@ void add_refinement(nb::module_& m) {
     );
 }
 
+// --- linear systems ----------------------------------------------------------------------------------------------
+
+using Matrix = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool solve_dense(const Matrix& matrix, const Matrix& sides, const Run& run) {
+    require(matrix.shape(0) == matrix.shape(1) && matrix.shape(0) == sides.shape(0), "matrix must be (n, n), and sides (n, m)");
+    const engine::DenseSystem system{
+        {matrix.data(), matrix.size()}, {sides.data(), sides.size()}, Index(sides.shape(0)), Index(sides.shape(1))
+    };
+    return without_lock(run, [&](engine::Team& team) { return engine::solve_dense(system, team); });
+}
+
+void add_linear(nb::module_& m) { m.def("solve_dense", &solve_dense, "matrix"_a.noconvert(), "sides"_a.noconvert(), "run"_a); }
+
 // --- transports --------------------------------------------------------------------------------------------------
 
 engine::Rows rows_of(nb::handle successors) {
@@ -131,23 +154,73 @@ engine::Rows rows_of(nb::handle successors) {
     require(rows.first.size() > 1 && rows.first.front() == 0 && rows.first.back() == Index(states.size()), "indptr must go from 0 to the number of entries");
     require(std::adjacent_find(rows.first.begin(), rows.first.end(), std::greater_equal<>()) == rows.first.end(), "every row needs an entry");
     require(probabilities.size() == states.size(), "indices and probabilities must have the same size");
+    bool ascending = true;
+    for (Index i = 0; i < rows.size(); ++i)
+        for (Index e = rows.first[i] + 1; e < rows.first[i + 1]; ++e) ascending &= rows.states[e - 1] < rows.states[e];
+    require(ascending, "the states of every row must ascend");
     return rows;
+}
+
+/// The largest state of any row, plus one; refuses negative ones.
+Index states_of(const engine::Rows& rows) {
+    Index most = 0;
+    for (Index i = 0; i < rows.size(); ++i) most = std::max(most, rows.states[rows.first[i + 1] - 1] + 1);
+    require_range(rows.states, most, "states must not be negative");
+    return most;
+}
+
+/// The order in which first bases take the entries of each row: positions within the row.
+engine::View<Index> order_of(nb::handle items, const char* name, const engine::Rows& rows) {
+    const engine::View<Index> order = view(member<Array<Index>>(items, name));
+    require(order.size() == rows.states.size(), "an order needs one number for every entry");
+    bool inside = true;
+    for (Index i = 0; i < rows.size(); ++i)
+        for (Index e = rows.first[i]; e < rows.first[i + 1]; ++e) inside &= 0 <= order[e] && order[e] < rows.length(i);
+    require(inside, "an order must consist of positions within the rows");
+    return order;
+}
+
+engine::Items items_of(nb::handle tuple) {
+    const engine::Rows x = rows_of(tuple.attr("x")), y = rows_of(tuple.attr("y"));
+    const engine::Items items{
+        x, y, nb::cast<Index>(tuple.attr("n_y")), view(member<Array<Index>>(tuple, "listed")), order_of(tuple, "order_x", x), order_of(tuple, "order_y", y),
+    };
+    require_range(items.listed, x.size() * y.size(), "listed must be numbers of pairs of rows");
+    require(states_of(y) <= items.n_y, "the states of Y must be columns of the table");
+    return items;
+}
+
+/// The largest pair of states that an item leads to.
+Index last_pair_of(const engine::Items& items) {
+    if (items.listed.empty()) return (states_of(items.x) - 1) * items.n_y + states_of(items.y) - 1;
+    Index most = 0;
+    for (const Index z : items.listed)
+        most = std::max(most, items.x.states_of(z / items.y.size()).back() * items.n_y + items.y.states_of(z % items.y.size()).back());
+    return most;
+}
+
+/// The first edges of all items must leave a + b - 1 edges for each.
+void require_edges(const engine::Items& items, engine::View<Index> at, std::size_t edges) {
+    require(Index(at.size()) == items.size() + 1 && at.front() == 0 && at.back() == Index(edges), "at must go from 0 to the number of edges");
+    bool fit = true;
+    for (Index k = 0; k < items.size(); ++k) {
+        const auto [i, j] = items.rows_of(k);
+        fit &= at[k + 1] - at[k] == items.x.length(i) + items.y.length(j) - 1;
+    }
+    require(fit, "trees need a + b - 1 edges for every item");
 }
 
 /// A list of transports whose arrays belong to Python.
 struct Transports {
     engine::Transports core;
+    Index n_states;  // of X, at least
+    Index last_pair;  // the largest one that an item leads to
+    Index n_edges = 0;
     nb::object items, trees;  // the tuples of arrays, kept alive
 
     Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
-        core.items = {
-            rows_of(items.attr("x")), rows_of(items.attr("y")), nb::cast<Index>(items.attr("n_y")),
-            view(member<Array<Index>>(items, "listed")), view(member<Array<Index>>(items, "order_x")), view(member<Array<Index>>(items, "order_y")),
-        };
-        const engine::Items& list = core.items;
-        require_range(list.listed, list.x.size() * list.y.size(), "listed must be numbers of pairs of rows");
-        require(list.order_x.size() == list.x.states.size() && list.order_y.size() == list.y.states.size(), "an order needs one number for every entry");
-        require_range(list.y.states, list.n_y, "the states of Y must be columns of the table");
+        core.items = items_of(items);
+        n_states = states_of(core.items.x), last_pair = last_pair_of(core.items);
         const nb::object child = trees.attr("child");
         if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
             throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
@@ -159,23 +232,244 @@ struct Transports {
         const auto parents = member<OutArray<Int>>(trees, "parent");
         const auto at = member<Array<Index>>(trees, "at");
         const auto flow = member<OutArray<double>>(trees, "flow");
+        const engine::Items& list = core.items;
         const engine::Trees<Int> held{view(at), out(children), out(parents), out(flow)};
         require(held.child.size() == held.parent.size(), "child and parent must have the same size");
+        require(list.x.longest() + list.y.longest() - 1 <= Index(std::numeric_limits<Int>::max()), "the type of the edges is too short for the numbers of the nodes");
         if (held.narrow()) {
-            require(core.items.listed.empty(), "narrow trees need all pairs of rows");
-            const Index edges = held.first_edge(core.items, core.items.size() - 1) + core.items.x.length(core.items.x.size() - 1) + core.items.y.length(core.items.y.size() - 1) - 1;
+            require(list.listed.empty(), "narrow trees need all pairs of rows");
+            const Index edges = held.first_edge(list, list.size() - 1) + list.x.length(list.x.size() - 1) + list.y.length(list.y.size() - 1) - 1;
             require(Index(held.child.size()) == edges, "narrow trees need a + b - 1 edges for every item");
         } else {
-            require(Index(at.size()) == core.items.size() + 1 && held.flow.size() == held.child.size(), "trees need one flow for every edge");
-            require(at.data()[0] == 0 && at.data()[core.items.size()] == Index(held.child.size()), "at must go from 0 to the number of edges");
+            require(held.flow.size() == held.child.size(), "trees need one flow for every edge");
+            require_edges(list, held.at, held.child.size());
         }
+        n_edges = Index(held.child.size());
         core.trees = held;
         return true;
     }
+
+    bool narrow() const {
+        return std::visit([](const auto& held) { return held.narrow(); }, core.trees);
+    }
+
+    void require_item(Index k) const { require(0 <= k && k < core.items.size(), "there is no such item"); }
+
+    void require_table(const Array<double>& W) const {
+        require(Index(W.size()) >= n_states * core.items.n_y, "the table needs an entry for every pair of states");
+    }
+
+    nb::tuple solve(const Array<double>& W, const OutArray<double>& values, nb::handle effort, nb::handle plans, const Run& run) {
+        const auto slack = member<Array<double>>(effort, "slack");
+        const auto target = member<OutArray<std::int32_t>>(plans, "target");
+        const auto flow = member<OutArray<float>>(plans, "flow");
+        const int basis = nb::cast<int>(effort.attr("basis"));
+        const std::size_t size = std::size_t(core.items.size());
+        require_table(W);
+        require(values.size() == size, "values needs one number for every item");
+        require(slack.size() == 0 || slack.size() == size, "slack needs one number for every item, or none");
+        require(0 <= basis && basis <= int(engine::Basis::FEASIBLE), "there is no such basis");
+        require(flow.size() == 0 || Index(flow.size()) == n_edges, "plans need one flow for every edge");
+        require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
+        const engine::Effort how{engine::Basis(basis), nb::cast<double>(effort.attr("price")), view(slack)};
+        const engine::Swept swept = without_lock(run, [&](engine::Team& team) {
+            return engine::solve(team, core, view(W), how, {out(target), out(flow)}, out(values));
+        });
+        return nb::make_tuple(swept.pivots, swept.failed, swept.clipped);
+    }
+
+    template <class Number> void targets(const Array<Index>& numbers, const OutArray<Number>& targets, const Run& run) const {
+        require(Index(targets.size()) == n_edges, "targets needs one number for every edge");
+        require(numbers.size() == 0 || Index(numbers.size()) > last_pair, "numbers needs one for every pair of states");
+        without_lock(run, [&](engine::Team& team) { engine::edge_targets(team, core, view(numbers), out(targets)); });
+    }
+
+    void flows(const OutArray<double>& flow, const Run& run) const {
+        require(narrow() && Index(flow.size()) == n_edges, "flows are computed for narrow trees, one for every edge");
+        without_lock(run, [&](engine::Team& team) { engine::narrow_flows(team, core, out(flow)); });
+    }
+
+    nb::tuple edges_of(Index k) const {
+        require_item(k);
+        const auto [i, j] = core.items.rows_of(k);
+        const Index first = std::visit([&, item = k](const auto& held) { return held.first_edge(core.items, item); }, core.trees);
+        return nb::make_tuple(first, first + core.items.x.length(i) + core.items.y.length(j) - 1);
+    }
+
+    NewArray<double> item_flows(Index k) const {
+        require_item(k);
+        const auto [i, j] = core.items.rows_of(k);
+        std::vector<double> flow(core.items.x.length(i) + core.items.y.length(j) - 1);
+        engine::item_flows(core, k, flow);
+        return as_array(std::move(flow));
+    }
+
+    nb::tuple potentials(Index k, const Array<double>& W) const {
+        require_item(k);
+        require_table(W);
+        std::vector<double> f(W.size() / std::size_t(core.items.n_y)), g{};
+        g.resize(std::size_t(core.items.n_y));
+        engine::item_potentials(core, k, view(W), f, g);
+        return nb::make_tuple(as_array(std::move(f)), as_array(std::move(g)));
+    }
+
+    void sum_potentials(
+        const Array<double>& W, const Array<double>& m, const OutArray<double>& by_x, const OutArray<double>& by_y, bool on_supports,
+        const Run& run
+    ) const {
+        const engine::Items& list = core.items;
+        require_table(W);
+        require(Index(m.size()) == list.size(), "m needs one number for every item");
+        if (on_supports) {
+            require(by_x.size() == list.x.states.size() && by_y.size() == list.y.states.size(), "the sums need one number for every entry");
+            without_lock(run, [&](engine::Team& team) {
+                engine::sum_potentials_on_supports(team, core, view(W), view(m), out(by_x), out(by_y));
+            });
+        } else {
+            const Index n_x = Index(W.size()) / list.n_y;
+            require(Index(by_x.size()) == list.x.size() * n_x && Index(by_y.size()) == list.y.size() * list.n_y, "the sums need one number for every row and state");
+            without_lock(run, [&](engine::Team& team) {
+                engine::sum_potentials(team, core, view(W), view(m), out(by_x), out(by_y));
+            });
+        }
+    }
 };
 
+/// The trees of a file, which have not been checked.
+nb::tuple first_unfit(nb::handle items, nb::handle trees, double tolerance, const Run& run) {
+    const engine::Items list = items_of(items);
+    const auto at = member<Array<Index>>(trees, "at");
+    const auto flow = member<Array<double>>(trees, "flow");
+    const nb::object child = trees.attr("child");
+    std::pair<Index, engine::Unfit> found{0, engine::Unfit::NOTHING};
+    const auto check = [&]<class Int>(Int) {
+        Array<Int> children;
+        if (!nb::try_cast(child, children, false)) return false;
+        const auto parents = member<Array<Int>>(trees, "parent");
+        require(children.size() == parents.size() && children.size() == flow.size(), "child, parent and flow must have the same size");
+        require_edges(list, view(at), flow.size());
+        found = without_lock(run, [&](engine::Team& team) {
+            engine::Watch watch(team);
+            return engine::first_unfit<Int>(list, {view(at), view(children), view(parents), view(flow)}, tolerance, watch);
+        });
+        return true;
+    };
+    if (!check(std::int8_t()) && !check(std::int16_t()) && !check(std::int32_t()))
+        throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+    return nb::make_tuple(found.first, int(found.second));
+}
+
+/// One transport: two distributions and a tree of Python's.
+struct One {
+    engine::Marginals m;
+    Index a, b;
+    engine::Tree<std::int32_t> tree;
+
+    One(const Array<double>& p, const Array<double>& q, nb::handle tuple) : m{p.data(), q.data()}, a(Index(p.size())), b(Index(q.size())) {
+        const auto child = member<OutArray<std::int32_t>>(tuple, "child"), parent = member<OutArray<std::int32_t>>(tuple, "parent");
+        const auto flow = member<OutArray<double>>(tuple, "flow");
+        const Index edges = Index(flow.size());
+        require(a > 0 && b > 0 && edges == a + b - 1 && Index(child.size()) == edges && Index(parent.size()) == edges, "a tree needs a + b - 1 edges");
+        tree = {child.data(), parent.data(), flow.data(), edges};
+    }
+};
+
+void first_tree(const Array<double>& p, const Array<double>& q, nb::handle tree) {
+    const One one(p, q, tree);
+    engine::first_tree(one.m, one.a, one.b, one.tree);
+}
+
+nb::tuple solve_one(
+    const Array<double>& costs, const Array<double>& p, const Array<double>& q, nb::handle tree, double price, const OutArray<double>& pot, const Run& run
+) {
+    const One one(p, q, tree);
+    require(Index(costs.size()) == one.a * one.b, "costs needs one entry for every cell");
+    require(Index(pot.size()) == one.a + one.b, "pot needs one entry for every node");
+    for (Index k = 0; k < one.tree.edges; ++k)
+        require(0 <= one.tree.child[k] && one.tree.child[k] < one.a + one.b && 0 <= one.tree.parent[k] && one.tree.parent[k] < one.a + one.b, "edges must be pairs of nodes");
+    const engine::Solution found = without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::solve_one({costs.data(), one.b, one.a, one.b}, one.m, one.tree, price, out(pot), watch);
+    });
+    return nb::make_tuple(found.value, found.solved, found.price, found.clipped);
+}
+
+// --- tables over pairs ---------------------------------------------------------------------------------------------
+
+nb::tuple sort_keys(const Array<double>& cost, Index n_y, const Run& run) {
+    require(n_y > 0 && cost.size() > 0 && Index(cost.size()) % n_y == 0, "cost needs whole rows");
+    engine::Keys keys = without_lock(run, [&](engine::Team& team) { return engine::sort_keys(team, view(cost), n_y); });
+    return nb::make_tuple(as_array(std::move(keys.x)), as_array(std::move(keys.y)));
+}
+
+NewArray<Index> reachable(nb::handle successors, const OutArray<bool>& seen, const Array<Index>& first, const Run& run) {
+    const auto choices = nb::cast<nb::ndarray<const Index, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>>(successors.attr("choices"), false);
+    const auto [n_x, n_y] = nb::cast<std::pair<Index, Index>>(successors.attr("shape"));
+    const engine::PairSuccessors pairs{rows_of(successors.attr("x")), rows_of(successors.attr("y")), n_x, n_y, {choices.data(), choices.size()}};
+    require(n_x > 0 && n_y > 0 && Index(seen.size()) == n_x * n_y, "seen needs one entry for every pair of states");
+    require(states_of(pairs.x) <= n_x && states_of(pairs.y) <= n_y, "successors must be states");
+    for (Index c = 0; c < Index(choices.size()); c += 2) {
+        const Index a = pairs.choices[c], b = pairs.choices[c + 1];
+        require(0 <= a && (a + 1) * n_x <= pairs.x.size() && 0 <= b && (b + 1) * n_y <= pairs.y.size(), "choices must be blocks of rows");
+    }
+    require_range(view(first), n_x * n_y, "the first pairs must be pairs of states");
+    return as_array(without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::reachable(pairs, out(seen), view(first), watch);
+    }));
+}
+
+nb::tuple extremes(const Array<Index>& listed, const Array<double>& TU, const Array<double>& U) {
+    require(listed.size() == 0 ? U.size() >= TU.size() : listed.size() == TU.size(), "TU needs one entry for every pair");
+    require_range(view(listed), Index(U.size()), "listed must be pairs of states");
+    const engine::Extremes found = engine::extremes(view(listed), view(TU), view(U));
+    return nb::make_tuple(found.low, found.high, found.size());
+}
+
+nb::tuple settle(
+    const Array<double>& cost, double scale, double discount, const Array<double>& U, const OutArray<double>& TU, const Run& run
+) {
+    require(cost.size() == U.size() && U.size() == TU.size(), "the tables must have the same size");
+    const engine::Extremes found = without_lock(run, [&](engine::Team& team) {
+        return engine::settle(team, {view(cost), scale, discount}, view(U), out(TU));
+    });
+    return nb::make_tuple(found.low, found.high, found.size());
+}
+
+void exchange(
+    double middle, double shift, const OutArray<double>& U, const Array<double>& TU, const OutArray<float>& residual, const Run& run
+) {
+    require(U.size() == TU.size() && TU.size() == residual.size(), "the tables must have the same size");
+    without_lock(run, [&](engine::Team& team) { engine::exchange(team, middle, shift, out(U), view(TU), out(residual)); });
+}
+
+void add_difference(const Array<float>& fresh, const Array<float>& old, const OutArray<double>& U, const Run& run) {
+    require(fresh.size() == old.size() && old.size() == U.size(), "the tables must have the same size");
+    without_lock(run, [&](engine::Team& team) { engine::add_difference(team, view(fresh), view(old), out(U)); });
+}
+
 void add_transports(nb::module_& m) {
-    nb::class_<Transports>(m, "Transports").def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a);
+    nb::class_<Transports>(m, "Transports")
+        .def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a)
+        .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
+        .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
+        .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
+        .def("flows", &Transports::flows, "flow"_a.noconvert(), "run"_a)
+        .def("edges_of", &Transports::edges_of, "k"_a)
+        .def("item_flows", &Transports::item_flows, "k"_a)
+        .def("potentials", &Transports::potentials, "k"_a, "W"_a.noconvert())
+        .def("sum_potentials", &Transports::sum_potentials, "W"_a.noconvert(), "m"_a.noconvert(), "by_x"_a.noconvert(), "by_y"_a.noconvert(), "on_supports"_a, "run"_a);
+    m.def("first_unfit", &first_unfit, "items"_a, "trees"_a, "tolerance"_a, "run"_a);
+    m.def("first_tree", &first_tree, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
+    m.def(
+        "solve_one", &solve_one, "costs"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a, "price"_a, "pot"_a.noconvert(), "run"_a
+    );
+    m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
+    m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
+    m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());
+    m.def("settle", &settle, "cost"_a.noconvert(), "scale"_a, "discount"_a, "U"_a.noconvert(), "TU"_a.noconvert(), "run"_a);
+    m.def("exchange", &exchange, "middle"_a, "shift"_a, "U"_a.noconvert(), "TU"_a.noconvert(), "residual"_a.noconvert(), "run"_a);
+    m.def("add_difference", &add_difference, "fresh"_a.noconvert(), "old"_a.noconvert(), "U"_a.noconvert(), "run"_a);
 }
 
 // --- evaluation --------------------------------------------------------------------------------------------------
@@ -184,7 +478,114 @@ void add_evaluation([[maybe_unused]] nb::module_& m) {}
 
 // --- games -------------------------------------------------------------------------------------------------------
 
-void add_games([[maybe_unused]] nb::module_& m) {}
+/// A game whose arrays belong to Python.
+struct Game {
+    engine::Game core;
+    nb::object transports, rules, moves, targets, selected;  // kept alive
+
+    Game(nb::object transports_, nb::object rules_, nb::object moves_, nb::object targets_, nb::object selected_)
+        : transports(std::move(transports_)), rules(std::move(rules_)), moves(std::move(moves_)), targets(std::move(targets_)),
+          selected(std::move(selected_)) {
+        const engine::Transports& list = nb::cast<const Transports&>(transports).core;
+        core.items = list.items, core.trees = list.trees;
+        read_rules();
+        read_moves();
+        read_targets();
+        read_selected();
+    }
+
+    Index n_pairs() const { return core.moves.n_pairs(); }
+
+    void read_rules() {
+        core.rules = {
+            view(member<Array<double>>(rules, "base")), view(member<Array<Index>>(rules, "lines")), view(member<Array<Index>>(rules, "members")),
+            nb::cast<double>(rules.attr("discount")), nb::cast<bool>(rules.attr("hollow")),
+        };
+        const engine::View<Index> lines = core.rules.lines, members = core.rules.members;
+        require(lines.size() > 1 && lines.front() == 0 && lines.back() == Index(members.size()), "lines must go from 0 to the number of members");
+        require(std::adjacent_find(lines.begin(), lines.end(), std::greater_equal<>()) == lines.end(), "every line needs a member");
+    }
+
+    void read_moves() {
+        core.moves = {
+            out(member<OutArray<double>>(moves, "delta")), out(member<OutArray<Index>>(moves, "line")),
+            out(member<OutArray<Index>>(moves, "chosen")), out(member<OutArray<double>>(moves, "value")),
+        };
+        const engine::Moves& read = core.moves;
+        const std::size_t pairs = read.line.size(), choices = read.delta.size();
+        require(pairs > 0 && choices > 0 && choices % pairs == 0, "delta needs one entry for every choice of every pair");
+        require(read.value.size() == pairs && read.chosen.size() == pairs + 1, "moves need one entry for every pair");
+        require(core.rules.base.size() == choices && core.items.size() == Index(choices), "every choice needs a cost and a transport");
+        require_range(core.rules.members, read.n_choices(), "members must be numbers of choices");
+        require_range(read.line, core.rules.n_lines(), "line must be numbers of lines");
+        bool own = true;
+        for (std::size_t p = 0; p < pairs; ++p) own &= read.chosen[p] / read.n_choices() == Index(p) && read.chosen[p] >= 0;
+        require(own, "chosen must be choices of every pair");
+    }
+
+    void read_targets() {
+        core.targets = {view(member<Array<Index>>(targets, "numbers")), out(member<OutArray<std::int32_t>>(targets, "target"))};
+        const engine::Targets& read = core.targets;
+        std::visit([&](const auto& trees) {
+            require(!trees.narrow() && trees.child.size() == read.target.size(), "targets need one entry for every edge");
+        }, core.trees);
+        require(core.items.n_y > 0 && Index(read.numbers.size()) % core.items.n_y == 0, "numbers need one entry for every pair of states");
+        require_range(core.items.x.states, Index(read.numbers.size()) / core.items.n_y, "the states of X must be rows of the table");
+        require_range(read.numbers, n_pairs() + 1, "numbers must be those of pairs");
+    }
+
+    void read_selected() {
+        core.selected = {
+            view(member<Array<Index>>(selected, "first")), out(member<OutArray<std::int32_t>>(selected, "target")),
+            out(member<OutArray<float>>(selected, "flow")), out(member<OutArray<float>>(selected, "residual")),
+        };
+        const engine::Selected& read = core.selected;
+        if (read.residual.empty()) return;
+        const engine::View<Index> first = read.first;
+        require(read.target.size() == read.flow.size(), "selected plans need one target for every flow");
+        require(Index(first.size()) > n_pairs() && Index(read.residual.size()) >= n_pairs(), "selected plans need one row for every pair");
+        require(first.front() == 0 && first.back() == Index(read.flow.size()) && std::is_sorted(first.begin(), first.end()), "first must ascend from 0 to the number of entries");
+    }
+
+    engine::View<double> values(const Array<double>& u) const {
+        require(Index(u.size()) == n_pairs() + 1, "u needs one entry for every pair, and one more");
+        return view(u);
+    }
+};
+
+nb::tuple improve_pairs(Game& game, const Array<double>& W, int basis, double price, const Run& run) {
+    require(W.size() == game.core.targets.numbers.size(), "the table needs one entry for every pair of states");
+    require(0 <= basis && basis <= 2, "basis must be 0, 1 or 2");
+    const engine::Improved done = without_lock(run, [&](engine::Team& team) {
+        return engine::improve_pairs(team, game.core, view(W), engine::Basis(basis), price);
+    });
+    return nb::make_tuple(done.pivots, done.failed, done.clipped, done.solved);
+}
+
+void select_plans(Game& game, const Run& run) {
+    require(!game.core.selected.residual.empty(), "there is no memory for selected plans");
+    without_lock(run, [&](engine::Team& team) { engine::select_plans(team, game.core); });
+}
+
+nb::tuple improve_lines(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    const engine::Change change = without_lock(run, [&](engine::Team& team) { return engine::improve_lines(team, game.core, values, tie); });
+    return nb::make_tuple(change.low, change.high);
+}
+
+double improve_choices(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    return without_lock(run, [&](engine::Team& team) { return engine::improve_choices(team, game.core, values, tie); });
+}
+
+void add_games(nb::module_& m) {
+    nb::class_<Game>(m, "Game")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object>(), "transports"_a, "rules"_a, "moves"_a, "targets"_a, "selected"_a)
+        .def("improve_pairs", &improve_pairs, "W"_a.noconvert(), "basis"_a, "price"_a, "run"_a)
+        .def("select_plans", &select_plans, "run"_a)
+        .def("improve_lines", &improve_lines, "u"_a.noconvert(), "tie"_a, "run"_a)
+        .def("improve_choices", &improve_choices, "u"_a.noconvert(), "tie"_a, "run"_a);
+}
 
 // --- sinkhorn ----------------------------------------------------------------------------------------------------
 
@@ -340,15 +741,280 @@ void add_sinkhorn(nb::module_& m) {
 
 // --- somcot ------------------------------------------------------------------------------------------------------
 
-void add_somcot([[maybe_unused]] nb::module_& m) {}
+/// An array of any shape, by rows.
+template <class T> using AnyArray = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+
+template <class T> engine::Out<T> all_of(nb::handle tuple, const char* name, Index size) {
+    const auto array = member<AnyArray<T>>(tuple, name);
+    if (Index(array.size()) != size) throw nb::value_error((std::string(name) + " does not have the size that the chains need").c_str());
+    return {array.data(), array.size()};
+}
+
+namespace somcot {
+
+namespace core = engine::somcot;
+
+core::Seen seen_of(nb::handle side) {
+    const auto at = member<Array<Index>>(side, "at"), to = member<Array<Index>>(side, "to"), source = member<Array<Index>>(side, "source");
+    const Index n = Index(at.size()) - 1, edges = Index(to.size());
+    const engine::View<Index> first = view(at), sources = view(source);
+    require(n > 0 && first.front() == 0 && first.back() == edges && std::is_sorted(first.begin(), first.end()), "at must ascend from 0 to the number of edges");
+    require_range(view(to), n, "to must be numbers of states");
+    require(Index(source.size()) == edges, "every edge needs a source");
+    bool belong = true;
+    for (Index s = 0; s < n; ++s)
+        for (Index e = first[s]; e < first[s + 1]; ++e) belong &= sources[e] == s;
+    require(belong, "the edges must be sorted by source");
+    return {first, view(to), sources, all_of<double>(side, "counts", edges), all_of<double>(side, "q", edges), all_of<double>(side, "rho", n), all_of<double>(side, "initial", n)};
+}
+
+core::Rules rules_of(nb::handle rules) {
+    const auto number = [&](const char* name) { return nb::cast<double>(rules.attr(name)); };
+    return {
+        number("discount"), number("eta"), number("beta"), number("decay"), number("decay_from"), number("anticipation"),
+        nb::cast<bool>(rules.attr("memory")), number("bound"),
+    };
+}
+
+core::SaddlePoint saddle_point_of(nb::handle problem) {
+    const core::Seen x = seen_of(problem.attr("x")), y = seen_of(problem.attr("y"));
+    return {x, y, all_of<const double>(problem, "costs", x.states() * y.states()), rules_of(problem.attr("rules"))};
+}
+
+core::Iterates iterates_of(nb::handle it, const core::SaddlePoint& problem) {
+    const Index cells = problem.x.states() * problem.y.states();
+    const Index of_x = problem.y.states() * problem.x.edges(), of_y = problem.x.states() * problem.y.edges();
+    const auto get = [&](const char* name, Index size) { return all_of<double>(it, name, size); };
+    return {
+        get("U", of_x), get("W", of_y), get("L", cells), get("S", cells), get("A", of_x), get("B", of_y), get("V", cells),
+        get("logit_x", cells), get("logit_y", cells), get("start", cells), get("log_start", cells), get("sums", 4 * cells),
+        all_of<Index>(it, "cold", 1),
+    };
+}
+
+core::Batches batches_of(nb::handle draws, const core::Seen& side) {
+    const auto at = member<Array<Index>>(draws, "at"), edges = member<Array<Index>>(draws, "edges");
+    const auto weights = member<Array<double>>(draws, "weights");
+    const engine::View<Index> first = view(at);
+    require(!first.empty() && first.front() == 0 && first.back() == Index(edges.size()) && std::is_sorted(first.begin(), first.end()), "at must ascend from 0 to the number of transitions");
+    require(weights.size() == edges.size(), "every transition needs a weight");
+    require_range(view(edges), side.edges(), "transitions must be numbers of edges");
+    return {first, view(edges), view(weights)};
+}
+
+void iterate(nb::handle problem, nb::handle iterates, nb::handle draws_x, nb::handle draws_y, nb::handle progress, Index most_listed, const Run& run) {
+    const core::SaddlePoint saddle = saddle_point_of(problem);
+    const core::Iterates it = iterates_of(iterates, saddle);
+    const core::Batches x = batches_of(draws_x, saddle.x), y = batches_of(draws_y, saddle.y);
+    require(x.at.size() == y.at.size(), "both chains need as many minibatches");
+    const core::Progress now{all_of<Index>(progress, "done", 1), all_of<double>(progress, "weight", 1), all_of<double>(progress, "last", 1)};
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        core::iterate(saddle, it, x, y, now, most_listed, watch);
+    });
+}
+
+template <auto ENTER, bool OF_X> void enter(nb::handle problem, nb::handle iterates, const Array<Index>& fresh, double occupancy, const Run& run) {
+    const core::SaddlePoint saddle = saddle_point_of(problem);
+    const core::Iterates it = iterates_of(iterates, saddle);
+    require_range(view(fresh), (OF_X ? saddle.x : saddle.y).edges(), "fresh must be numbers of edges");
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        ENTER(saddle, it, view(fresh), occupancy, watch);
+    });
+}
+
+}  // namespace somcot
+
+void add_somcot(nb::module_& m) {
+    m.def("somcot_iterate", &somcot::iterate, "problem"_a, "iterates"_a, "draws_x"_a, "draws_y"_a, "progress"_a, "most_listed"_a, "run"_a);
+    m.def("somcot_enter_x", &somcot::enter<engine::somcot::enter_x, true>, "problem"_a, "iterates"_a, "fresh"_a.noconvert(), "occupancy"_a, "run"_a);
+    m.def("somcot_enter_y", &somcot::enter<engine::somcot::enter_y, false>, "problem"_a, "iterates"_a, "fresh"_a.noconvert(), "occupancy"_a, "run"_a);
+}
 
 // --- barycenters -------------------------------------------------------------------------------------------------
 
-void add_barycenters([[maybe_unused]] nb::module_& m) {}
+nb::tuple barycenters(
+    nb::handle rows, const Array<double>& costs, const Array<Index>& first, const Array<Index>& states,
+    const Array<double>& weights, const Array<double>& starts, double tolerance, const Run& run
+) {
+    engine::Averages averages{rows_of(rows), view(costs), view(first), view(states), view(weights), view(starts), 0};
+    const Index size = averages.size(), n = averages.rows.size(), columns = Index(costs.size()), held = Index(starts.size());
+    require(size > 0 && averages.first.front() == 0 && averages.first.back() == Index(states.size()), "first must go from 0 to the number of states");
+    require(std::adjacent_find(averages.first.begin(), averages.first.end(), std::greater_equal<>()) == averages.first.end(), "every average needs a state");
+    require(weights.size() == states.size(), "weights and states must have the same size");
+    require_range(averages.states, n, "states must be numbers of rows");
+    require(held >= size && held % size == 0, "starts needs one row for each average");
+    averages.k = held / size;
+    require(columns % averages.k == 0, "costs needs as many columns as starts");
+    require_range(averages.rows.states, columns / averages.k, "the states of the rows must be rows of the costs");
+    engine::Barycenters found = without_lock(run, [&](engine::Team& team) { return engine::barycenters(averages, tolerance, team); });
+    return nb::make_tuple(as_array(std::move(found.rows)), as_array(std::move(found.gaps)));
+}
+
+void add_barycenters(nb::module_& m) {
+    m.def(
+        "barycenters", &barycenters, "rows"_a, "costs"_a.noconvert(), "first"_a.noconvert(), "states"_a.noconvert(),
+        "weights"_a.noconvert(), "starts"_a.noconvert(), "tolerance"_a, "run"_a
+    );
+}
 
 // --- small problems ----------------------------------------------------------------------------------------------
 
-void add_small_problems([[maybe_unused]] nb::module_& m) {}
+engine::Rows rows_within(nb::handle successors, Index n) {
+    const engine::Rows rows = rows_of(successors);
+    require(rows.size() == n, "every state needs a row");
+    require_range(rows.states, n, "successors must be numbers of states");
+    return rows;
+}
+
+engine::Chain chain_of(nb::handle chain) {
+    const auto initial = member<Array<double>>(chain, "initial");
+    const engine::Chain found{rows_within(chain.attr("successors"), Index(initial.size())), view(initial)};
+    require(std::any_of(found.initial.begin(), found.initial.end(), [](double p) { return p > 0.0; }), "a chain needs a state to start in");
+    return found;
+}
+
+engine::SmallProblem small_problem(nb::handle problem, bool reachable) {
+    const auto cost = nb::cast<nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(problem.attr("cost"), false);
+    const engine::SmallProblem found{
+        chain_of(problem.attr("x")), chain_of(problem.attr("y")), {cost.data(), cost.size()}, nb::cast<double>(problem.attr("discount")), reachable,
+    };
+    require(found.n_x() + found.n_y() <= engine::MAX_STATES_OF_SMALL, "the problem is not small");
+    require(Index(cost.shape(0)) == found.n_x() && Index(cost.shape(1)) == found.n_y(), "costs need one number for every pair of states");
+    require(0.0 < found.discount && found.discount < 1.0, "the discount must be between 0 and 1");
+    return found;
+}
+
+bool are_equal(engine::View<Index> a, engine::View<Index> b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+/// Trees of a previous problem, if it has the same pairs with the same successors: a tuple (x, y, listed, child, parent).
+void take_trees(const nb::tuple& known, const engine::SmallProblem& problem, engine::SmallStart& start) {
+    require(known.size() == 5, "known trees are a tuple (x, y, listed, child, parent)");
+    const engine::Rows x = rows_of(known[0]), y = rows_of(known[1]);
+    const bool same_x = are_equal(x.first, problem.x.rows.first) && are_equal(x.states, problem.x.rows.states);
+    const bool same_y = are_equal(y.first, problem.y.rows.first) && are_equal(y.states, problem.y.rows.states);
+    const auto listed = nb::cast<Array<Index>>(known[2], false);
+    const std::vector<Index> pairs = problem.reachable ? engine::reachable_pairs(problem) : std::vector<Index>();
+    if (!same_x || !same_y || !are_equal(view(listed), pairs)) return;
+    start.child = view(nb::cast<Array<std::int8_t>>(known[3], false));
+    start.parent = view(nb::cast<Array<std::int8_t>>(known[4], false));
+    require(start.child.size() == start.parent.size(), "child and parent must have the same size");
+}
+
+/// A solved problem; its arrays are read from Python without copies.
+struct SmallSolution {
+    engine::SmallSolution found;
+
+    nb::list history() const {
+        nb::list rows;
+        for (const engine::SmallStep& step : found.history)
+            rows.append(nb::make_tuple(step.bounds.value, step.bounds.lower, step.bounds.upper, step.pivots, step.improvements, step.products));
+        return rows;
+    }
+};
+
+template <class T> nb::object view_of(const std::vector<T>& values, nb::handle owner) {
+    return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, owner), nb::rv_policy::reference);
+}
+
+nb::object solve_small(
+    nb::handle problem, const std::optional<Array<double>>& values, const std::optional<nb::tuple>& known, bool reachable, double tol,
+    double max_iterations, double seconds, const Run& run
+) {
+    const engine::SmallProblem asked = small_problem(problem, reachable);
+    engine::SmallStart start;
+    if (values) start.values = view(*values);
+    require(start.values.empty() || start.values.size() == asked.cost.size(), "a table needs one number for every pair of states");
+    if (known) take_trees(*known, asked, start);
+    const Index most = Index(std::min(max_iterations, 1e15));
+    return nb::cast(SmallSolution{without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::solve_small(asked, start, {tol, most, seconds}, watch);
+    })});
+}
+
+engine::ChainList chain_list(nb::handle pack) {
+    const auto at = member<Array<Index>>(pack, "at"), first = member<Array<Index>>(pack, "first");
+    const auto initial = member<Array<double>>(pack, "initial"), rewards = member<Array<double>>(pack, "rewards");
+    const nb::object successors = pack.attr("rows");
+    const auto indptr = member<Array<Index>>(successors, "indptr"), states = member<Array<Index>>(successors, "indices");
+    const auto probabilities = member<Array<double>>(successors, "probabilities");
+    const engine::ChainList list{view(at), view(first), {view(indptr), view(states), view(probabilities)}, view(initial), view(rewards)};
+    const Index m = list.size(), n = Index(initial.size()), edges = Index(states.size());
+    require(m > 0 && list.at.front() == 0 && list.at.back() == n && std::is_sorted(list.at.begin(), list.at.end()), "at must ascend from 0 to the number of states");
+    require(Index(list.first.size()) == m + 1 && list.first.front() == 0 && list.first.back() == edges && std::is_sorted(list.first.begin(), list.first.end()), "first must ascend from 0 to the number of transitions");
+    require(Index(indptr.size()) == n + m && Index(rewards.size()) == n && Index(probabilities.size()) == edges, "the arrays of the chains do not fit together");
+    for (Index c = 0; c < m; ++c) {
+        const engine::Chain chain = list.chain(c);
+        const engine::View<Index> ends = chain.rows.first;
+        require(ends.size() > 1 && ends.front() == 0 && ends.back() == Index(chain.rows.states.size()), "rows must go from 0 to the number of entries");
+        require(std::adjacent_find(ends.begin(), ends.end(), std::greater_equal<>()) == ends.end(), "every row needs an entry");
+        require_range(chain.rows.states, chain.rows.size(), "successors must be numbers of states");
+        require(std::any_of(chain.initial.begin(), chain.initial.end(), [](double p) { return p > 0.0; }), "a chain needs a state to start in");
+    }
+    return list;
+}
+
+nb::tuple solve_many(
+    nb::handle pack, const Array<Index>& pairs, const Array<double>& tables, double discount, double tol, double max_iterations,
+    bool squared, const Run& run
+) {
+    const engine::ManyProblems asked{
+        chain_list(pack), view(pairs), view(tables), squared, discount, {tol, Index(std::min(max_iterations, 1e15)), engine::INF},
+    };
+    const std::size_t size = pairs.size() / 2;
+    require(pairs.size() % 2 == 0, "pairs are two numbers each");
+    require_range(asked.pairs, asked.chains.size(), "pairs must be numbers of chains");
+    require(0.0 < discount && discount < 1.0, "the discount must be between 0 and 1");
+    Index cells = 0;
+    for (std::size_t k = 0; k < size; ++k)
+        cells += asked.chains.chain(asked.pairs[2 * k]).rows.size() * asked.chains.chain(asked.pairs[2 * k + 1]).rows.size();
+    require(asked.tables.empty() || Index(asked.tables.size()) == cells, "tables need one number for every pair of states");
+    std::vector<double> value(size), lower(size), upper(size);
+    without_lock(run, [&](engine::Team& team) {
+        engine::solve_many(team, asked, value, lower, upper);
+        return 0;
+    });
+    return nb::make_tuple(as_array(std::move(value)), as_array(std::move(lower)), as_array(std::move(upper)));
+}
+
+void add_small_problems(nb::module_& m) {
+    const auto array = [](auto field) {
+        return [field](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.*field, self); };
+    };
+    using Found = engine::SmallSolution;
+    m.attr("MAX_STATES_OF_SMALL") = engine::MAX_STATES_OF_SMALL;
+    nb::class_<SmallSolution>(m, "SmallSolution")
+        .def_prop_ro("value", [](const SmallSolution& s) { return s.found.bounds().value; })
+        .def_prop_ro("lower", [](const SmallSolution& s) { return s.found.bounds().lower; })
+        .def_prop_ro("upper", [](const SmallSolution& s) { return s.found.bounds().upper; })
+        .def_prop_ro("gap", [](const SmallSolution& s) { return s.found.bounds().gap; })
+        .def_prop_ro("ended", [](const SmallSolution& s) { return int(s.found.ended); })
+        .def_prop_ro("iterations", [](const SmallSolution& s) { return s.found.history.size(); })
+        .def_prop_ro("history", &SmallSolution::history)
+        .def_prop_ro("clipped", [](const SmallSolution& s) { return s.found.clipped; })
+        .def_prop_ro("U", array(&Found::U))
+        .def_prop_ro("listed", array(&Found::listed))
+        .def_prop_ro("order_x", array(&Found::order_x))
+        .def_prop_ro("order_y", array(&Found::order_y))
+        .def_prop_ro("at", array(&Found::at))
+        .def_prop_ro("child", array(&Found::child))
+        .def_prop_ro("parent", array(&Found::parent))
+        .def_prop_ro("flow", array(&Found::flow))
+        .def_prop_ro("start_child", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.child, self); })
+        .def_prop_ro("start_parent", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.parent, self); })
+        .def_prop_ro("start_flow", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.flow, self); })
+        .def_prop_ro("start_pot", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.pot, self); });
+    m.def(
+        "solve_small", &solve_small, "problem"_a, "values"_a.none(), "known"_a.none(), "reachable"_a, "tol"_a, "max_iterations"_a,
+        "seconds"_a, "run"_a
+    );
+    m.def(
+        "solve_many", &solve_many, "pack"_a, "pairs"_a.noconvert(), "tables"_a.noconvert(), "discount"_a, "tol"_a, "max_iterations"_a,
+        "squared"_a, "run"_a
+    );
+}
 
 // --- the module -----------------------------------------------------------------------------------------------------
 
@@ -381,6 +1047,7 @@ NB_MODULE(ENGINE_MODULE, m) {
             new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
         }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
     add_refinement(m);
+    add_linear(m);
     add_transports(m);
     add_evaluation(m);
     add_games(m);

@@ -171,6 +171,7 @@ template <class Int> void greedy(const Costs& c, Marginals m, Tree<Int> tree, Wo
             double least = INF;
             for (Index o = 0; o < n_open; ++o)
                 if (line[open[o]] < least) at = o, least = line[open[o]];
+            w.watch->spend(n_open);
             const Index j = open[at];
             if (mass < left[j] || n_open == 1) {
                 tree.child[k] = Int(i), tree.parent[k] = Int(a + j), tree.flow[k] = mass;
@@ -282,25 +283,26 @@ template <class Int> ALWAYS_INLINE void pack(Tree<Int> tree, const Threaded& w, 
 
 // --- pricing -----------------------------------------------------------------------------------------------------
 
-/// A cell that may enter, and the row to continue from; the row is NO_NODE if the whole table has no such cell.
+/// A cell that may enter, the row to continue from, and how many rows were priced; the row is NO_NODE if the whole table
+/// has no such cell.
 struct Entering {
-    Index row, col, next;
+    Index row, col, next, priced;
 };
 
 /// Find a cell with reduced cost below -tol: the best one of a few rows from `start` on.
 ALWAYS_INLINE Entering entering_cell(const Costs& c, const double* pot, Index start, double tol) {
     double least = -tol, best = 0.0;
-    Index row = NO_NODE, i = start;
-    for (Index seen = 0; seen < c.a; ++seen) {
+    Index row = NO_NODE, i = start, seen = 0;
+    while (seen < c.a) {
         if (any_below(c.row(i), pot + c.a, c.b, pot[i] + least)) {
             const double found = least_of(c.row(i), pot + c.a, c.b);
             if (found - pot[i] < least) least = found - pot[i], best = found, row = i;
         }
         i = i + 1 < c.a ? i + 1 : 0;
-        if (row != NO_NODE && seen >= BLOCK_ROWS - 1) break;
+        if (++seen >= BLOCK_ROWS && row != NO_NODE) break;
     }
     const Index col = row == NO_NODE ? NO_NODE : first_at_most(c.row(row), pot + c.a, c.b, best);
-    return {col == NO_NODE ? NO_NODE : row, col, i};
+    return {col == NO_NODE ? NO_NODE : row, col, i, seen};
 }
 
 /// Whether no reduced cost is below -tol for the potentials of a tree, which are left in `pot`.
@@ -438,6 +440,7 @@ template <class Int> Pivoted simplex(const Costs& c, Tree<Int> tree, Workspace& 
     while (true) {
         const Entering entering = entering_cell(c, w.pot, at, tol);
         at = entering.next;
+        w.watch->spend(entering.priced * c.b);
         if (entering.row == NO_NODE) {
             if (pivots > 0) pack(tree, w, root);
             if (fresh) return {pivots, true};
@@ -463,7 +466,7 @@ template <class Int> ALWAYS_INLINE Pivoted optimize(const Costs& c, Tree<Int> tr
     while (!found.done && found.pivots < 50 * nodes * nodes) {
         const Pivoted more = simplex(c, tree, w, tol, WORK_BETWEEN_REFRESHES / nodes + 1);
         found = {found.pivots + more.pivots, more.done};
-        w.watch->spend(c.a * c.b + more.pivots * (BLOCK_ROWS * c.b + nodes));
+        w.watch->spend((more.pivots + 1) * nodes);
     }
     return found;
 }

@@ -17,6 +17,7 @@
 //     W, v (n_X*n_Y)        tables over pairs of states, flat; n_Y their number of columns
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "simplex.hpp"
@@ -191,5 +192,70 @@ Swept solve_items(
     for (Index k = lo; k < hi; ++k) values[k] = solve_item(k, items, trees, W, effort, scratch, swept);
     return swept;
 }
+
+// --- all items, with all threads ---------------------------------------------------------------------------------
+
+/// values[k] = OT_W of all items; their trees become optimal.
+///
+/// Narrow trees that are still optimal are left as they are. Of the others, the plans are written to `plans` (all plans,
+/// unless the trees were feasible before).
+Swept solve(
+    Team& team, const Transports& transports, View<double> W, const Effort& effort, const SinglePlans& plans, Out<double> values
+);
+
+/// The pair of states that every edge leads to: its flat index or, if `numbers` are given, the number of that.
+template <class Number>
+void edge_targets(Team& team, const Transports& transports, View<Index> numbers, Out<Number> targets);
+
+/// The flows of all edges of narrow trees.
+void narrow_flows(Team& team, const Transports& transports, Out<double> flow);
+
+/// by_x[i] += Σ m_k f_k and by_y[j] += Σ m_k g_k over the items k of rows (i, j), with potentials for the table W.
+///
+/// The tables have one column for every state; the potentials are extended off the supports by c-transforms.
+void sum_potentials(Team& team, const Transports& transports, View<double> W, View<double> m, Out<double> by_x, Out<double> by_y);
+
+/// The same sums on the stored entries (row, successor) only.
+void sum_potentials_on_supports(
+    Team& team, const Transports& transports, View<double> W, View<double> m, Out<double> by_x, Out<double> by_y
+);
+
+// --- single items ------------------------------------------------------------------------------------------------
+
+/// The flows of item k, whose trees are narrow.
+void item_flows(const Transports& transports, Index k, Out<double> flow);
+
+/// Potentials f (n_X), g (n_Y) of item k for the table W, extended off the supports by c-transforms.
+void item_potentials(const Transports& transports, Index k, View<double> W, Out<double> f, Out<double> g);
+
+/// Edge lists that come from a file, item by item.
+template <class Int> struct UncheckedTrees {
+    View<Index> at;  // the first edge of each item, and the end: a + b - 1 edges for each
+    View<Int> child, parent;
+    View<double> flow;
+};
+
+/// What is wrong with a tree.
+enum class Unfit : int { NOTHING = 0, EDGES = 1, FLOWS = 2 };
+
+/// The first item whose tree is no spanning tree, or whose flows miss a marginal by more than `tolerance`.
+template <class Int>
+std::pair<Index, Unfit> first_unfit(const Items& items, const UncheckedTrees<Int>& trees, double tolerance, Watch& watch);
+
+// --- one transport -----------------------------------------------------------------------------------------------
+
+/// The solution of one transport; its tree and potentials belong to the caller.
+struct Solution {
+    double value;
+    bool solved;
+    double price;  // how far the least reduced cost is below zero
+    double clipped;  // mass that was moved to keep the plan nonnegative
+};
+
+/// The northwest corner's basis, taking rows and columns in order.
+void first_tree(Marginals m, Index a, Index b, Tree<std::int32_t> tree);
+
+/// Solve one transport, starting from its tree, which becomes optimal; `pot` gets its potentials.
+Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double price, Out<double> pot, Watch& watch);
 
 }  // namespace engine

@@ -5,19 +5,24 @@ same bits.
 """
 
 import os
+from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
-from diffbisim import _engine_baseline
 
-
-def _load() -> object:
-    level = os.environ.get("DIFFBISIM_ENGINE") or _engine_baseline.best_level()
+def _load() -> Any:
+    baseline = import_module("diffbisim._engine_baseline")
+    wanted = os.environ.get("DIFFBISIM_ENGINE")
     try:
-        return import_module(f"diffbisim._engine_{level}")
+        return import_module(f"diffbisim._engine_{wanted or baseline.best_level()}")
     except ModuleNotFoundError:
-        if "DIFFBISIM_ENGINE" in os.environ:
-            raise ImportError(f"DIFFBISIM_ENGINE is {level!r}; use 'baseline' or 'v3', where it is built") from None
-        return _engine_baseline
+        if wanted:
+            raise ImportError(f"DIFFBISIM_ENGINE is {wanted!r}; use 'baseline' or 'v3', where it is built") from None
+        return baseline
+
+
+with suppress(ModuleNotFoundError):  # an editable install builds the engine again when its sources have changed
+    import_module("diffbisim._rebuild").rebuild()
 
 
 _loaded = _load()

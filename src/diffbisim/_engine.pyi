@@ -17,6 +17,110 @@ class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
 
     def __init__(self, items: Any, trees: Any) -> None: ...
+    def solve(
+        self, W: NDArray[np.float64], values: NDArray[np.float64], effort: Any, plans: Any, run: Run
+    ) -> tuple[int, int, float]:
+        """Solve all items for the table W, with an ``Effort``; narrow trees keep ``SinglePlans``.
+
+        Returns the number of pivots, the number of items that were not solved, and the largest mass that was moved to
+        keep a plan nonnegative.
+        """
+    def targets(self, numbers: NDArray[np.int64], targets: NDArray[np.int32] | NDArray[np.int64], run: Run) -> None:
+        """Write the pair of states that every edge leads to, or the number of that."""
+    def flows(self, flow: NDArray[np.float64], run: Run) -> None:
+        """Write the flows of all narrow trees."""
+    def edges_of(self, k: int) -> tuple[int, int]:
+        """Return the first edge of item k, and the end."""
+    def item_flows(self, k: int) -> NDArray[np.float64]:
+        """Return the flows of narrow item k."""
+    def potentials(self, k: int, W: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return potentials ``(n_X,)`` and ``(n_Y,)`` of item k, extended off the supports by c-transforms."""
+    def sum_potentials(
+        self,
+        W: NDArray[np.float64],
+        m: NDArray[np.float64],
+        by_x: NDArray[np.float64],
+        by_y: NDArray[np.float64],
+        on_supports: bool,
+        run: Run,
+    ) -> None:
+        """Add the potentials with weights m, by row and state, or on the entries (row, successor) only."""
+
+def first_unfit(items: Any, trees: Any, tolerance: float, run: Run) -> tuple[int, int]:
+    """Return the first item whose tree is invalid, and what is: edges (1) or flows (2); (0, 0) if all are valid."""
+
+def first_tree(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> None:
+    """Write the northwest corner's basis of one transport to a ``Tree``."""
+
+def solve_one(
+    costs: NDArray[np.float64],
+    p: NDArray[np.float64],
+    q: NDArray[np.float64],
+    tree: Any,
+    price: float,
+    pot: NDArray[np.float64],
+    run: Run,
+) -> tuple[float, bool, float, float]:
+    """Solve one transport, starting from its ``Tree``; writes the potentials ``pot (a + b,)``.
+
+    Returns the value, whether it was solved, how far the least reduced cost is below zero, and the mass that was moved
+    to keep the plan nonnegative.
+    """
+
+def sort_keys(cost: NDArray[np.float64], n_y: int, run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return one number per state, such that states matched in sorted order are at low cost."""
+
+def reachable(successors: Any, seen: NDArray[np.bool_], first: NDArray[np.int64], run: Run) -> NDArray[np.int64]:
+    """Return the pairs that can be reached from ``first`` (``PairSuccessors``), in no order; marks them as seen."""
+
+def extremes(listed: NDArray[np.int64], TU: NDArray[np.float64], U: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the least and the largest TU - U over the pairs, and the size of both tables; NaN if any difference is."""
+
+def settle(
+    cost: NDArray[np.float64],
+    scale: float,
+    discount: float,
+    U: NDArray[np.float64],
+    TU: NDArray[np.float64],
+    run: Run,
+) -> tuple[float, float, float]:
+    """Compute TU = (1-γ) c + γ TU at all pairs; returns the same as :func:`extremes`."""
+
+def exchange(
+    middle: float,
+    shift: float,
+    U: NDArray[np.float64],
+    TU: NDArray[np.float64],
+    residual: NDArray[np.float32],
+    run: Run,
+) -> None:
+    """Compute residual = TU - U - middle and U = TU + shift at all pairs."""
+
+def add_difference(fresh: NDArray[np.float32], old: NDArray[np.float32], U: NDArray[np.float64], run: Run) -> None:
+    """Compute U += fresh - old at all pairs."""
+
+class Game:
+    """A game on pairs of states: tuples of arrays (solvers/exact/games.py), which are kept and updated."""
+
+    def __init__(self, transports: Transports, rules: Any, moves: Any, targets: Any, selected: Any) -> None: ...
+    def improve_pairs(self, W: NDArray[np.float64], basis: int, price: float, run: Run) -> tuple[int, int, float, int]:
+        """Improve plans and moves for the table W; reduced costs above -``price`` count as zero.
+
+        Returns the number of pivots, of transports that failed, the largest mass that was moved to keep a plan
+        nonnegative, and the number of transports that were solved.
+        """
+
+    def select_plans(self, run: Run) -> None:
+        """Copy the plans in use."""
+
+    def improve_lines(self, u: NDArray[np.float64], tie: float, run: Run) -> tuple[float, float]:
+        """Improve the moves of both sides for the values u of the pairs, where they gain more than ``tie``.
+
+        Returns the least and the largest change of a value.
+        """
+
+    def improve_choices(self, u: NDArray[np.float64], tie: float, run: Run) -> float:
+        """Improve the choices within the present lines; returns the largest gain."""
 
 def refine(
     first: NDArray[np.int64],
@@ -102,3 +206,98 @@ class PlanOperator:
 
     def push(self, m: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
         """Write Σ_k m_k π_k."""
+
+#: The largest number of states of two chains together that :func:`solve_small` takes.
+MAX_STATES_OF_SMALL: int
+
+class SmallSolution:
+    """A solved problem. Arrays are read-only views of its memory; tables are scaled by the largest cost.
+
+    ``ended`` is 0 (converged), 1 (limited by rounding), 2 (max_iterations), 3 (time) or 4: the linear solver stagnated,
+    and the problem needs the general solver. ``history`` has a tuple (value, lower, upper, pivots, improvements,
+    products) for every iteration.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    gap: float
+    ended: int
+    iterations: int
+    history: list[tuple[float, float, float, int, int, int]]
+    clipped: float
+    U: NDArray[np.float64]
+    listed: NDArray[np.int64]
+    order_x: NDArray[np.int64]
+    order_y: NDArray[np.int64]
+    at: NDArray[np.int64]
+    child: NDArray[np.int8]
+    parent: NDArray[np.int8]
+    flow: NDArray[np.float64]
+    start_child: NDArray[np.int32]
+    start_parent: NDArray[np.int32]
+    start_flow: NDArray[np.float64]
+    start_pot: NDArray[np.float64]
+
+def solve_small(
+    problem: Any,
+    values: NDArray[np.float64] | None,
+    known: tuple[Any, ...] | None,
+    reachable: bool,
+    tol: float,
+    max_iterations: float,
+    seconds: float,
+    run: Run,
+) -> SmallSolution:
+    """Run policy iteration on a :class:`diffbisim.problem.Problem` with few states.
+
+    ``values (n_X*n_Y,)`` is a table to start from, in the units of the costs, NaN where it is not known. ``known`` are
+    trees ``(x, y, listed, child, parent)`` of a problem with successors x and y; they are used if those are the same.
+    """
+
+def solve_many(
+    pack: Any,
+    pairs: NDArray[np.int64],
+    tables: NDArray[np.float64],
+    discount: float,
+    tol: float,
+    max_iterations: float,
+    squared: bool,
+    run: Run,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Solve the problems of pairs (2 B,) of chains (solvers/exact/small.py); returns (value, lower, upper), (B,) each.
+
+    Bounds are infinite where a problem is not small or did not converge.
+    """
+
+def barycenters(
+    rows: Any,
+    costs: NDArray[np.float64],
+    first: NDArray[np.int64],
+    states: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    starts: NDArray[np.float64],
+    tolerance: float,
+    run: Run,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute Wasserstein barycenters of rows (``Successors``): number b is of ``states[first[b]:first[b + 1]]``.
+
+    ``costs`` and ``starts`` are flat tables with k columns, and so are the rows returned, which come with their gaps.
+    """
+
+def solve_dense(matrix: NDArray[np.float64], sides: NDArray[np.float64], run: Run) -> bool:
+    """Solve ``matrix (n, n)`` X = ``sides (n, m)``; overwrites both, the sides by X. False if singular."""
+
+def somcot_iterate(
+    problem: Any, iterates: Any, draws_x: Any, draws_y: Any, progress: Any, most_listed: int, run: Run
+) -> None:
+    """Run one iteration of SOMCOT per minibatch, in place, on the named tuples of solvers/somcot/state.py.
+
+    At most ``most_listed`` entries of the coupling are listed. An iteration that is stopped has changed nothing.
+    """
+
+def somcot_enter_x(problem: Any, iterates: Any, fresh: NDArray[np.int64], occupancy: float, run: Run) -> None:
+    """Initialize the multipliers of these new edges of X, whose joint occupancy is ``occupancy`` times λ_X."""
+
+def somcot_enter_y(problem: Any, iterates: Any, fresh: NDArray[np.int64], occupancy: float, run: Run) -> None:
+    """The same for edges of Y."""

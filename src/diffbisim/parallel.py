@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from diffbisim.errors import DiffbisimError, InvalidArgument, MissingExtra, warn
 from diffbisim.problem import available_threads
 from diffbisim.progress import Progress, tracking
+from diffbisim.stopping import Ends, TimeUp, current_ends, ending_by, engine_run, stop_flag, until  # noqa: F401
 
 #: Number of consecutive failures of workers without progress before giving up.
 DEATHS = 3
@@ -105,7 +106,7 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
         with ThreadPoolExecutor(available_threads()) as threads, _workers(threads, shared) as hire:
             yield hire
     elif isinstance(executor, ThreadPoolExecutor):
-        ends = Ends(np.zeros(1, np.bool_), _ends().deadline)
+        ends = Ends(np.zeros(1, np.bool_), current_ends().deadline)
         try:
             yield partial(_submitted, executor, Here(shared, ends))
         except BaseException:
@@ -204,7 +205,7 @@ def _call(work: Work, item: Any, shared: Any) -> Any:
     """Run one task in a worker; in a thread of this process, until its caller tells it to stop."""
     if getattr(shared, "ends", None) is None:
         return work(shared.fetch(), item)
-    with _ending_by(shared.ends):
+    with ending_by(shared.ends):
         return work(shared.fetch(), item)
 
 
@@ -312,97 +313,6 @@ def _numbered(k: int, work: Work, item: Any, shared: Any) -> tuple[int, Any]:
 # --- threads of this process -----------------------------------------------------------------------------------
 
 
-class Ends(NamedTuple):
-    """What ends the work of a thread."""
-
-    stop: NDArray[np.bool_]  # (1,) set by another thread
-    deadline: float  # of time.monotonic
-
-
-_here = threading.local()
-
-
-def _ends() -> Ends:
-    """Return what ends the work of this thread."""
-    ends: Ends | None = getattr(_here, "ends", None)
-    return Ends(np.zeros(1, np.bool_), float("inf")) if ends is None else ends
-
-
-@contextmanager
-def _ending_by(ends: Ends) -> Iterator[None]:
-    """Let the work of this thread in the block end by this."""
-    before = getattr(_here, "ends", None)
-    _here.ends = ends
-    try:
-        yield
-    finally:
-        _here.ends = before
-
-
-def stop_flag() -> NDArray[np.bool_]:
-    """Return the flag, shape (1,), that tells compiled code in this thread to stop."""
-    return _ends().stop
-
-
-def engine_run(threads: int = 1) -> Any:
-    """Return how the engine computes a call from this thread: with so many threads, until Ctrl-C, a stop or a deadline.
-
-    The deadline is that of :func:`until`. Work that would begin after it, or after a stop, does not begin.
-    """
-    from diffbisim import _engine
-
-    stop, deadline = _ends()
-    left = deadline - time.monotonic()
-    if stop[0]:
-        raise KeyboardInterrupt
-    if left <= 0.0:
-        raise TimeoutError
-    return _engine.Run(threads, stop, left)
-
-
-class TimeUp(Exception):
-    """Work was cut short at a deadline; see :func:`until`."""
-
-
-@contextmanager
-def until(deadline: float) -> Iterator[None]:
-    """Stop the sweeps in the block at a time of the monotonic clock, as an interrupt would, and raise :class:`TimeUp`.
-
-    What the block has written is then incomplete. An interrupt of the user, or of a pool that this thread works for,
-    is passed on.
-    """
-    if deadline == float("inf"):
-        yield
-        return
-    outer, outer_deadline = _ends()
-    stop, ended, late = np.zeros(1, np.bool_), threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(min(max(deadline - time.monotonic(), 0.0), 0.05)):
-            if time.monotonic() >= deadline:
-                late.set()
-            if late.is_set() or outer[0]:
-                stop[0] = True
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        with _ending_by(Ends(stop, min(deadline, outer_deadline))):
-            yield
-    except TimeoutError:  # the engine's deadline
-        raise TimeUp from None
-    except KeyboardInterrupt:
-        if late.is_set() and not outer[0]:
-            raise TimeUp from None
-        raise
-    finally:
-        ended.set()
-        watcher.join()
-    if late.is_set():
-        raise TimeUp
-
-
 def thread_map(
     work: Callable[..., Any],
     pieces: Sequence[tuple[Any, ...]],
@@ -415,7 +325,7 @@ def thread_map(
     With ``wait=True`` the calling thread only waits for ``threads`` others, since a piece may take long. ``stop`` (from
     :func:`stop_flag`) is the flag that the work checks; if it is set, KeyboardInterrupt is raised.
     """
-    ends = _ends()
+    ends = current_ends()
     ends = ends if stop is None else ends._replace(stop=stop)
     stop = ends.stop
     todo, results, errors = deque(enumerate(pieces)), [None] * len(pieces), deque[BaseException]()
@@ -430,7 +340,7 @@ def thread_map(
 
     def take_in_thread(ended: threading.Event) -> None:
         try:
-            with _ending_by(ends):
+            with ending_by(ends):
                 take()
         except BaseException as error:
             errors.append(error)

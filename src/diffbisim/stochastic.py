@@ -39,18 +39,32 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     return np.random.default_rng(int(rng))
 
 
+def solve_linear(matrix: Floats, sides: Floats) -> Floats:
+    """Return the solution of ``matrix x = sides``, for ``sides`` (n,) or (n, m), with the same bits on every processor.
+
+    Raises ``numpy.linalg.LinAlgError`` if the matrix is singular.
+    """
+    from diffbisim import _engine
+    from diffbisim.stopping import engine_run
+
+    solution = np.array(sides.reshape(len(sides), -1), dtype=np.float64, order="C")
+    if not _engine.solve_dense(np.array(matrix, dtype=np.float64, order="C"), solution, engine_run()):
+        raise np.linalg.LinAlgError("singular matrix")
+    return solution.reshape(sides.shape)
+
+
 def discounted_occupancy(matrix: Matrix, start: Floats, discount: float) -> Floats:
     """Return the normalized occupancy ``ρ``, (n,): non-negative, summing to one, exactly zero on unreachable states.
 
-    Dense kernels are solved by LU: ``I - γ P^T`` is a column diagonally dominant M-matrix, so elimination needs no
-    pivoting and has no cancellation. Large sparse kernels, where LU would fill in, are solved by a Krylov method
+    Dense kernels are solved by elimination: ``I - γ P^T`` is a column diagonally dominant M-matrix, so there is no
+    cancellation. Large sparse kernels, where LU would fill in, are solved by a Krylov method
     followed by sweeps ``ρ ← (1-γ) ν0 + γ P^T ρ``, which contract by γ in L1; the error is at most γ / (1-γ) times the
     last change.
     """
     n = matrix.shape[0]
     if isinstance(matrix, np.ndarray) or n <= DIRECT:
         dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
-        rho = np.linalg.solve(np.eye(n) - discount * dense.T, (1.0 - discount) * start)
+        rho = solve_linear(np.eye(n) - discount * dense.T, (1.0 - discount) * start)
     else:
         rho = _sparse_occupancy(matrix, start, discount)
     np.maximum(rho, 0.0, out=rho)
@@ -231,7 +245,7 @@ def stationary_law(matrix: Matrix) -> Floats:
         A[:k, :k] += np.outer(A[:k, k], A[k, :k] / leaving[k])
     law = np.ones(n)
     for k in range(1, n):  # the largest entry so far is one: quotients could overflow
-        entering = law[:k] @ A[:k, k]
+        entering = float((law[:k] * A[:k, k]).sum())
         if entering <= leaving[k]:
             law[k] = entering / leaving[k]
         else:
@@ -244,7 +258,7 @@ def _stationary_law_of_many(matrix: Matrix) -> Floats:
 
     n = matrix.shape[0]
     if isinstance(matrix, np.ndarray):
-        law = np.linalg.solve(np.eye(n - 1) - matrix[:-1, :-1].T, matrix[-1, :-1])
+        law = solve_linear(np.eye(n - 1) - matrix[:-1, :-1].T, matrix[-1, :-1])
     else:
         last = matrix[[n - 1]].toarray().ravel()[:-1]
         law = spsolve(sp.csc_array(sp.eye_array(n - 1) - matrix[: n - 1, : n - 1].T), last)

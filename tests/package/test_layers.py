@@ -15,7 +15,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (
-    ("errors", "_compile", "_engine", "io.limits"),
+    ("errors", "_compile", "_engine", "stopping", "io.limits"),
     ("names",),
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),

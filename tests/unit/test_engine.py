@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from diffbisim import _engine, _engine_baseline
+from diffbisim.data.examples import random_sparse_chain
 from diffbisim.parallel import engine_run
 from oracles.bisimilarity import coarsest_mdp_bisimulation
 
@@ -72,3 +73,49 @@ def test_the_level_can_be_chosen():
     assert level("baseline") == "baseline"
     assert level("") == _engine.level
     assert "DIFFBISIM_ENGINE is 'v9'; use 'baseline' or 'v3'" in level("v9")
+
+
+# --- barycenters -----------------------------------------------------------------------------------------------------
+
+
+def averages(k=5, n=60, count=12):
+    """Rows, costs, and averages over states of random weight, with starts."""
+    rng = np.random.default_rng(5)
+    rows = random_sparse_chain(n, 7, 3).successors
+    states = [np.flatnonzero(rng.random(n) < 0.5) for _ in range(count)]
+    weights = [rng.dirichlet(np.full(chosen.size, 0.2)) for chosen in states]
+    first = np.cumsum([0, *map(len, states)])
+    return [rows, rng.random(n * k), first, np.concatenate(states), np.concatenate(weights), np.full(count * k, 1 / k)]
+
+
+def test_barycenters_are_the_same_at_every_level_and_for_any_number_of_threads():
+    found = [
+        engine.barycenters(*averages(), 1e-8, engine.Run(threads, np.zeros(1, bool)))
+        for engine in LEVELS
+        for threads in (1, 2)
+    ]
+    assert (found[0][1] <= 1e-4).all()
+    assert all(np.array_equal(one, other) for more in found[1:] for one, other in zip(found[0], more, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "error"),
+    [
+        (1, np.ones(299), "as many columns as starts"),
+        (1, np.ones(50), "must be rows of the costs"),
+        (2, np.array([0, 3]), "first must go from 0"),
+        (3, np.full(10**6, 60), "first must go from 0"),
+        (4, np.ones(3), "weights and states"),
+        (5, np.ones(13), "one row for each average"),
+    ],
+)
+def test_averages_that_would_be_read_out_of_bounds_are_refused(place, value, error):
+    given = averages()
+    given[place] = value
+    with pytest.raises(ValueError, match=error):
+        _engine.barycenters(*given, 1e-8, engine_run())
+
+
+def test_barycenters_end_at_a_deadline():
+    with pytest.raises(TimeoutError):
+        _engine.barycenters(*averages(k=30, n=300, count=40), 0.0, _engine.Run(1, np.zeros(1, bool), 0.05))

@@ -40,7 +40,7 @@ import numpy as np
 from scipy import sparse
 
 from diffbisim.chain import MarkovChain
-from diffbisim.checks import Integers, freeze
+from diffbisim.checks import Integers
 from diffbisim.compress.starts import Model, Target, averaged, median
 from diffbisim.gradient import kernel_gradients
 from diffbisim.problem import Array
@@ -425,23 +425,26 @@ class Barycenters:
     @cached_property
     def best(self) -> Array:
         """The barycenters ``(k, k)``."""
-        from diffbisim.compress.barycenter import barycenter  # numba is loaded where something is solved
+        from diffbisim.compress.barycenter import Average, barycenters
 
         Q, k = self.P.copy(), len(self.P)
         visited = np.flatnonzero(self.m.sum(axis=0) > NEGLIGIBLE)
         pairs = len(self.m) * min(self.care.pairs, MOST_WORK / (k**2 * self.chain.n_transitions))
         most = int(min(pairs / max(visited.size, 1), len(self.m))) + 1
         rows, costs = self._successors
+        averages = []
         for y in visited:
-            if time.monotonic() > self.deadline:
-                break
             w = self.m[:, y]
             states = _carrying(w, self.care.share, most)
-            start = PRESENT * self.P[y] + (1 - PRESENT) / k
-            w = w[states] / w[states].sum()
-            found = barycenter(rows, costs, states, w, start, self.care.tol)
-            if np.isfinite(found.gap):
-                Q[y] = found.row
+            averages.append(Average(states, w[states] / w[states].sum(), PRESENT * self.P[y] + (1 - PRESENT) / k))
+        at_once = 1 if np.isfinite(self.deadline) else max(len(averages), 1)
+        for first in range(0, len(averages), at_once):
+            if time.monotonic() > self.deadline:
+                break
+            found = barycenters(rows, costs, averages[first : first + at_once], self.care.tol)
+            for y, (row, gap) in zip(visited[first:], found, strict=False):
+                if np.isfinite(gap):
+                    Q[y] = row
         return Q
 
     @property
@@ -457,7 +460,7 @@ class Barycenters:
         costs = np.ascontiguousarray(into.T @ (weight[:, None] * V) / (into.T @ weight)[:, None])
         rows = sparse.csr_array(self.chain.successors.matrix @ into)
         rows.sort_indices()
-        return Successors.of(rows), freeze(costs)  # read-only like U, so that the kernel sees one type
+        return Successors.of(rows), costs
 
 
 def _alike(vectors: Array, groups: int) -> Integers:

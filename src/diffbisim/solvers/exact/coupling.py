@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
+from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
-from diffbisim.solvers.exact.pairs import begin, bellman, extremes, first_table, pair_chain, rounding
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -25,8 +27,6 @@ from diffbisim.solvers.exact.transports import (
     Transport,
     Transports,
     Trees,
-    first_unfit,
-    item_potentials,
 )
 from diffbisim.stochastic import Successors
 
@@ -125,9 +125,61 @@ class ExactCoupling(Coupling):
     #: Whether all flows are nonnegative, so that trees are plans.
     feasible = True
 
+    #: The engine's solution of a small problem, from which table and trees are read when they are needed.
+    small: Any = None
+
     def __init__(self, problem: Problem, transports: Transports, U: Array, start: StartTransport, gap: float) -> None:
         self.problem, self.transports, self.U, self._start, self.gap = problem, transports, U, start, gap
         self.complete, self.sweeps = not transports.items.listed.size, 0
+
+    @classmethod
+    def of_small(cls, problem: Problem, small: Any, options: Any) -> Self:
+        """The coupling of a small problem that the engine has solved (small.py)."""
+        coupling = cls.__new__(cls)
+        coupling.__dict__.update(
+            problem=problem,
+            small=small,
+            threads=options.threads,
+            gap=small.gap,
+            complete=not options.reachable,
+            sweeps=0,
+        )
+        return coupling
+
+    @lazy
+    def U(self) -> Array:
+        """The table, (n_X*n_Y,), scaled by the largest cost."""
+        return np.array(self.small.U)
+
+    @lazy
+    def transports(self) -> Transports:
+        """The optimal trees of all pairs."""
+        small, problem = self.small, self.problem
+        order = np.array(small.order_x), np.array(small.order_y)
+        items = Items(np.array(small.listed), problem.x.successors, problem.y.successors, problem.shape[1], *order)
+        trees = Trees(*map(np.array, (small.at, small.child, small.parent, small.flow)))
+        transports = Transports(items, self.__dict__["threads"], trees)
+        transports.basis, transports.clipped = Basis.FEASIBLE, small.clipped
+        _, _, _, transports.pivots, transports.sweeps, _ = small.history[-1]
+        return transports
+
+    @lazy
+    def _start(self) -> StartTransport:
+        """The transport of the starts."""
+        start, small = StartTransport(self.problem), self.small
+        for part, known in zip(
+            start.transport.tree, (small.start_child, small.start_parent, small.start_flow), strict=True
+        ):
+            part[:] = known
+        start.transport.pot[:] = small.start_pot
+        return start
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and copies keep: arrays instead of the engine's object."""
+        if self.small is None:
+            return self.__dict__
+        kept = {"U": self.U, "transports": self.transports, "_start": self._start}
+        return {**self.__dict__, **kept, "small": None}
 
     @classmethod
     def of_table(cls, problem: Problem, values: Array) -> Self:
@@ -173,7 +225,7 @@ class ExactCoupling(Coupling):
         transports = begin(problem, not self.complete, self.transports.threads, self)
         TU, solved = bellman(problem, transports, U, PRICE)
         listed = transports.items.listed
-        least, most, size = extremes(listed, TU, U)
+        least, most, size = _engine.extremes(listed, TU, U)
         off = rounding(transports, size, γ) if solved else np.inf
         table, pairs = U.copy(), listed if listed.size else slice(None)
         table[pairs] = TU
@@ -260,8 +312,7 @@ def potentials_of(
     transports: Transports, k: int, U: Array, shape: tuple[int, int], complete: bool
 ) -> tuple[Array, Array]:
     """The potentials of item k for the table U; NaN off the supports unless the table is ``complete``."""
-    f, g = (np.empty(n) for n in shape)
-    item_potentials(k, transports.items, transports.trees, U, f, g)
+    f, g = transports.potentials(k, U)
     if not complete:  # off the supports a c-transform would need pairs that were not solved
         for potential, support in zip((f, g), _supports(transports.items, k), strict=True):
             hide_others(potential, support)
@@ -324,8 +375,8 @@ def unfit(transports: Transports, arrays: Arrays, prefix: str, feasible: bool) -
     size, index = (transports.edges,), transports.trees.child.dtype
     child, parent = (numbers(arrays, f"{prefix}{name}", size, index, least=0) for name in ("child", "parent"))
     flow = numbers(arrays, f"{prefix}flow", size, least=0.0 if feasible else -np.inf)
-    k, why = first_unfit(transports.items, Trees(transports.at, child, parent, flow), MARGINALS)
-    return int(k), ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
+    k, why = _engine.first_unfit(transports.items, Trees(transports.at, child, parent, flow), MARGINALS, engine_run())
+    return k, ("", "edges are no spanning tree", "flows do not meet the marginals")[why]
 
 
 def one_sweep(coupling: ExactCoupling) -> tuple[float, float]:

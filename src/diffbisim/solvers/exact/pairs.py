@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim import _engine
 from diffbisim._compile import njit, uncounted
-from diffbisim.parallel import WORK_BETWEEN_CHECKS
+from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, reach, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
 from diffbisim.stochastic import Successors
 
 Integers = NDArray[np.int64]
@@ -22,15 +23,15 @@ Integers = NDArray[np.int64]
 EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
 
-#: For costs with at most this many entries, keys are computed by compiled code, which has less overhead than numpy.
-SMALL = 4096
-
 
 class Solved(Protocol):
     """Transports that were solved before, and their problem."""
 
-    problem: Problem
-    transports: Transports
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def transports(self) -> Transports: ...
 
 
 def pair_items(problem: Problem, reachable: bool) -> Items:
@@ -55,38 +56,17 @@ def pair_successors(x: Successors, y: Successors) -> PairSuccessors:
 
 def reached(successors: PairSuccessors, seen: NDArray[np.bool_], first: Integers) -> Integers:
     """The pairs that can be reached from ``first`` through pairs not ``seen`` yet, ascending; marks them as seen."""
-    queue = np.empty(seen.size, np.int64)
-    queue[: first.size] = first
-    seen[first] = True
-    head, tail = 0, first.size
-    while head < tail:
-        head, tail = reach(successors, seen, queue, head, tail, WORK_BETWEEN_CHECKS)
-    return np.sort(queue[:tail])
+    return np.sort(_engine.reachable(successors, seen, first, engine_run()))
 
 
-def sort_keys(cost: Array) -> tuple[Array, Array]:
-    """One number per state of X and of Y, such that states matched in sorted order are at low cost.
-
-    The leading singular pair of the doubly centered cost: c ≈ row + column - σ u vᵀ, and -u vᵀ is minimized by the
-    comonotone coupling. For |r_x - r_y| the pair is monotone in the rewards, and the first basis is optimal.
-    """
-    if cost.size <= SMALL:
-        u, v = small_keys(cost)
-        return u, v
-    u, v = np.zeros(cost.shape[0]), np.linspace(-1.0, 1.0, cost.shape[1]) + cost[0]
-    for _ in range(8):  # power iteration; a centered vector centers the other side of the cost
-        u = cost @ (v - v.mean())
-        v = (u - u.mean()) @ cost
-        norm = float(np.abs(v - v.mean()).max())
-        if not norm > 0:
-            break
-        v = v / norm
-    return u, -v
+def sort_keys(cost: Array, threads: int = 1) -> tuple[Array, Array]:
+    """One number per state of X and of Y, such that states matched in sorted order are at low cost."""
+    return _engine.sort_keys(np.ascontiguousarray(cost).ravel(), cost.shape[1], engine_run(threads))
 
 
 @njit(cache=True, nogil=True)
 def small_keys(cost: Any) -> Any:
-    """:func:`sort_keys`, compiled. Shared with batch.py, because the last bits decide between nearly equal keys."""
+    """:func:`sort_keys`, compiled."""
     n_x, n_y = cost.shape
     u, v = np.zeros(n_x), np.empty(n_y)
     for y in range(n_y):
@@ -214,39 +194,6 @@ def extremes(listed: Any, TU: Any, U: Any) -> Any:
         low, high = min(low, change), max(high, change)
         least, largest = min(least, TU[k], old), max(largest, TU[k], old)
     return low, high, largest - 2.0 * least
-
-
-@njit(cache=True, nogil=True)
-def settle(lo: Any, hi: Any, cost: Any, scale: Any, discount: Any, U: Any, TU: Any) -> Any:
-    """TU = (1-γ) c + γ TU at the pairs lo…hi-1 of all pairs; returns :func:`extremes` with the size in two parts."""
-    cost, U, TU = uncounted(cost), uncounted(U), uncounted(TU)
-    low, high, least, largest, unknown = np.inf, -np.inf, 0.0, 1.0, False
-    for z in range(lo, hi):
-        TU[z] = (1 - discount) * (cost[z] / scale) + discount * TU[z]
-        change = TU[z] - U[z]
-        unknown |= np.isnan(change)
-        low, high = min(low, change), max(high, change)
-        least, largest = min(least, TU[z], U[z]), max(largest, TU[z], U[z])
-    if unknown:
-        return np.nan, np.nan, np.nan, np.nan
-    return low, high, least, largest
-
-
-@njit(cache=True, nogil=True)
-def exchange(lo: Any, hi: Any, middle: Any, shift: Any, U: Any, TU: Any, r: Any) -> None:
-    """r = TU - U - middle, in single precision, and U = TU + shift, at the pairs lo…hi-1."""
-    U, TU, r = uncounted(U), uncounted(TU), uncounted(r)
-    for z in range(lo, hi):
-        r[z] = TU[z] - U[z] - middle
-        U[z] = TU[z] + shift
-
-
-@njit(cache=True, nogil=True)
-def add_difference(lo: Any, hi: Any, new: Any, old: Any, U: Any) -> None:
-    """U += new - old at the pairs lo…hi-1."""
-    new, old, U = uncounted(new), uncounted(old), uncounted(U)
-    for z in range(lo, hi):
-        U[z] += np.float64(new[z]) - np.float64(old[z])
 
 
 def rounding(transports: Transports, size: float, discount: float) -> float:

@@ -59,24 +59,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim import _engine
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.files import replacing
-from diffbisim.parallel import split
+from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
-from diffbisim.solvers.exact.pairs import (
-    add_difference,
-    begin,
-    exchange,
-    extremes,
-    first_table,
-    pair_chain,
-    rounding,
-    settle,
-)
+from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
 
 if TYPE_CHECKING:
@@ -218,7 +210,7 @@ class PolicyIteration(Discounted):
         else:
             self.TU *= γ
             self.TU += self.base
-            low, high, size = extremes(self.transports.items.listed, self.TU, self.U)
+            low, high, size = _engine.extremes(self.transports.items.listed, self.TU, self.U)
             self.U[self.pairs] = self.TU
             self.U[self.pairs] += γ / (1 - γ) * (high + low - self.price) / 2
         self.change = high - low
@@ -228,22 +220,17 @@ class PolicyIteration(Discounted):
     def _settle_narrow(self) -> tuple[float, float, float]:
         """Do the same with all threads, and store the residual (:class:`TreeCorrection`) before U is overwritten."""
         γ, cost, scale = self.discount, self.problem.cost.ravel(), self.problem.scale or 1.0
-        ends = np.array(self._by_all(settle, cost, scale, γ, self.U, self.TU))
-        low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+        threads = self.transports.threads
+        low, high, size = _engine.settle(cost, scale, γ, self.U, self.TU, engine_run(threads))
         shift = γ / (1 - γ) * (high + low - self.price) / 2
-        self._by_all(exchange, (low + high) / 2, shift, self.U, self.TU, self.residual)
-        return low, high, float(ends[:, 3].max() - 2.0 * ends[:, 2].min())
-
-    def _by_all(self, kernel: Any, *given: Any) -> list[Any]:
-        """Run ``kernel(lo, hi, *given)`` over all pairs with all threads."""
-        size, threads = self.transports.size, self.transports.threads
-        return split(lambda piece, lo, hi, stop: kernel(lo, hi, *given), size, float(size), threads)
+        _engine.exchange((low + high) / 2, shift, self.U, self.TU, self.residual, engine_run(threads))
+        return low, high, size
 
     def _correct(self, target: float) -> None:
         """Set U to the table of the plans up to a constant, which has no effect, as the old table plus a correction."""
         correction = TreeCorrection(self.transports, self.discount, self.TU.view(np.float32).reshape(2, -1))
         δ = correction.solve(self.residual, target)
-        self._by_all(add_difference, δ, self.residual, self.U)
+        _engine.add_difference(δ, self.residual, self.U, engine_run(self.transports.threads))
         self.products += correction.products
 
     def evaluate(self) -> None:

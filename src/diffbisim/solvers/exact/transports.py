@@ -12,6 +12,11 @@ For each item we keep its spanning tree (simplex.py), which has a + b - 1 edges 
 very many items, only the edges are stored (*narrow* trees): the flows follow from the marginals, and the position of a
 tree in the list follows from the numbers of successors.
 
+The sweeps are compiled (engine/transports.hpp). Here are the lists of items, the memory of their trees, and what a run
+keeps from sweep to sweep.
+
+*Kernels that are not replaced yet.* They are used by games, batches of small problems and evaluation.
+
 Threads are plain Python threads that run numba code without the GIL. They are started for one sweep and joined at its
 end, which is safe when several Python threads use the same object and in forked processes; numba's own thread pools are
 not. A sweep that is too small to benefit from a second thread runs in the caller. Sums over threads are taken in a
@@ -32,8 +37,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim._compile import keep_alive, njit, uncounted
-from diffbisim.parallel import CHUNK, Stop, interruptible_parts, part_size, split, stop_flag, thread_map
+from diffbisim.parallel import CHUNK, Stop, engine_run, split
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import (
@@ -57,9 +63,6 @@ from diffbisim.solvers.exact.simplex import (
 from diffbisim.solvers.successors import c_transform_at, gather, longest
 from diffbisim.stochastic import Successors
 
-#: The smallest number of items that a thread takes.
-BLOCK = 64
-
 Integers = NDArray[np.int64]
 
 EPS = float(np.finfo(float).eps)
@@ -74,8 +77,6 @@ MANY, FEW = 2 * CHUNK, 64
 
 #: How many narrow trees are checked for optimality before those that failed are solved.
 STALE_AT_ONCE = 1024
-
-EVERY = np.empty(0, np.bool_)
 
 #: Up to this many edges the plans of narrow trees also store their targets (0.5 GB); beyond, targets are computed from
 #: the trees.
@@ -582,6 +583,7 @@ class Transports:
         self.trees, self.single = trees, NO_SINGLE_PLANS
         self.cells = float(self.edges) ** 2 / self.size  # estimate of all cells, to divide the work
         self.basis, self.clipped = Basis.NONE, 0.0
+        self._core: _engine.Transports | None = None
         self.pivots = self.sweeps = 0
 
     @staticmethod
@@ -626,27 +628,29 @@ class Transports:
         """(E,) the flows of all trees."""
         if not self.narrow:
             return np.asarray(self.trees.flow)
-        flow, no_target = np.empty(self.edges), NO_SINGLE_PLANS.target
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
-            read_plans(lo, hi, self.items, self.trees, EVERY, no_target, flow)
-
-        split(run, self.size, float(self.edges), self.threads)
+        flow = np.empty(self.edges)
+        self.core.flows(flow, engine_run(self.threads))
         return flow
+
+    @property
+    def core(self) -> _engine.Transports:
+        """The compiled list; made when it is first used, and again after pickling."""
+        if self._core is None:
+            self._core = _engine.Transports(self.items, self.trees)
+        return self._core
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_core": None}
 
     def tree(self, k: int) -> Tree:
         """The tree of item k, in memory of its own."""
-        x, y, listed = self.items.x, self.items.y, self.items.listed
-        i, j = divmod(int(listed[k]) if listed.size else k, y.indptr.size - 1)
-        p, q = (s.probabilities[s.indptr[r] : s.indptr[r + 1]] for s, r in ((x, i), (y, j)))
-        first = int(first_edge(self.items, self.trees, k))
-        edges = slice(first, first + p.size + q.size - 1)
-        flow = np.array(self.trees.flow[edges])
-        tree = Tree(np.array(self.trees.child[edges]), np.array(self.trees.parent[edges]), flow)
-        if self.narrow:
-            tree = tree._replace(flow=np.empty(tree.child.size))
-            true_flows(tree, p, q, np.empty(p.size + q.size))
-        return tree
+        edges = slice(*self.core.edges_of(k))
+        flow = self.core.item_flows(k) if self.narrow else np.array(self.trees.flow[edges])
+        return Tree(np.array(self.trees.child[edges]), np.array(self.trees.parent[edges]), flow)
+
+    def potentials(self, k: int, W: Array) -> tuple[Array, Array]:
+        """``f (n_X,)`` and ``g (n_Y,)`` of item k for the table W, extended off the supports by c-transforms."""
+        return self.core.potentials(k, W)
 
     def _offsets(self, a: Integers, b: Integers) -> Integers:
         listed, at = self.items.listed, np.zeros(self.size + 1, np.int64)
@@ -682,36 +686,31 @@ class Transports:
     def solve(self, W: Array, values: Array, price: float, slack: Array = NOTHING) -> bool:
         """``values (K,)`` = all transports for the table W; returns whether all were solved to ``price`` and slack."""
         basis, self.basis = self.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
-        common = self.dense.common(W) if self.dense else None
-        block = BLOCK if common is None else self.items.y.indptr.size - 1
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            effort, end = Effort(int(basis), price, slack, stop), min(hi * block, self.size)
-            if common is not None:
-                return solve_rows(lo, hi, self.items, self.trees, common, effort, values)
-            sweep = Sweep(self.items, self.trees, W, effort)
-            if self.narrow:
-                return solve_narrow(lo * block, end, sweep, self.single, values)
-            return solve_items(lo * block, end, sweep, values)
-
-        done = split(run, -(-self.size // block), self.cells, self.threads, wait=block * self.nodes**2 > 16 * LARGE)
+        effort = Effort(int(basis), price, slack, None)
+        if self.dense is None:
+            pivots, failed, clipped = self.core.solve(W, values, effort, self.single, engine_run(self.threads))
+        else:
+            pivots, failed, clipped = self._solve_rows(self.dense.common(W), effort, values)
         self.basis = Basis.FEASIBLE
-        self.pivots += sum(pivots for pivots, _, _ in done)
+        self.pivots += pivots
         self.sweeps += 1
-        before = self.clipped if basis == Basis.FEASIBLE else 0.0
-        self.clipped = max(before, *(clipped for _, _, clipped in done))
-        return not any(failed for _, failed, _ in done)
+        self.clipped = max(self.clipped if basis == Basis.FEASIBLE else 0.0, clipped)
+        return not failed
+
+    def _solve_rows(self, common: Any, effort: Effort, values: Array) -> tuple[int, int, float]:
+        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
+            return solve_rows(lo, hi, self.items, self.trees, common, effort._replace(stop=stop), values)
+
+        rows = self.items.x.indptr.size - 1
+        pivots, failed, clipped = zip(*split(run, rows, self.cells, self.threads), strict=True)
+        return sum(pivots), sum(failed), max(clipped)
 
     def targets(self, numbers: Integers = NO_NUMBERS) -> NDArray[Any]:
         """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
         most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
-        out = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
-            edge_targets(lo, hi, self.items, self.trees, numbers, out)
-
-        split(run, self.size, float(self.edges), self.threads)
-        return out
+        targets: NDArray[Any] = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
+        self.core.targets(numbers, targets, engine_run(self.threads))
+        return targets
 
     def weighted_potentials(self, W: Array, m: Array, shapes: tuple[Any, Any] | None) -> tuple[Array, Array]:
         """``Σ m_k f_k`` by rows of X and ``Σ m_k g_k`` by rows of Y for the table W.
@@ -719,21 +718,10 @@ class Transports:
         The results are dense arrays with these ``shapes`` (rows, states), or None: only the stored entries of the rows.
         """
         x, y = self.items.x, self.items.y
-        kernel = sum_potentials_on_supports if shapes is None else sum_potentials
-        sizes = (x.indices.shape, y.indices.shape) if shapes is None else shapes
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> tuple[Array, Array]:
-            sums = np.zeros(sizes[0]), np.zeros(sizes[1])
-            for first, last in interruptible_parts(lo, hi, part_size(self.size, self.cells), stop):
-                kernel(first, last, self.items, self.trees, W, m, sums)
-            return sums
-
-        pieces = min(self.threads, 1 + int(self.cells // CHUNK))
-        (by_x, by_y), *others = split(run, self.size, self.cells, self.threads, pieces)
-        for more_x, more_y in others:
-            by_x += more_x
-            by_y += more_y
-        return by_x, by_y
+        sums = [np.zeros(shape) for shape in shapes or (x.indices.shape, y.indices.shape)]
+        by_x, by_y = (table.ravel() for table in sums)
+        self.core.sum_potentials(W, m, by_x, by_y, shapes is None, engine_run(self.threads))
+        return sums[0], sums[1]
 
 
 # --- one transport -----------------------------------------------------------------------------------------
@@ -763,16 +751,14 @@ class Transport:
         edges = p.size + q.size - 1
         self.tree = Tree(np.empty(edges, np.int32), np.empty(edges, np.int32), np.empty(edges))
         self.pot = np.empty(edges + 1)
-        northwest_corner(self.p, self.q, np.arange(p.size), np.arange(q.size), self.tree)
+        _engine.first_tree(self.p, self.q, self.tree)
 
     def solve(self, C: Array, price: float) -> float:
         """The value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
-        stop, costs = stop_flag(), np.ascontiguousarray(C)
-        given = costs, self.p, self.q, self.tree, self.pot, price, stop
-        (found,) = thread_map(solve_one, [given], 1, stop, wait=costs.size > LARGE)
+        found = _engine.solve_one(C.ravel(), self.p, self.q, self.tree, price, self.pot, engine_run())
         value, self.solved, self.price, clipped = found
         self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
-        return float(value)
+        return value
 
     def cells(self) -> tuple[Integers, Integers, Array]:
         """Row, column and mass of the plan's cells."""

@@ -40,7 +40,7 @@ from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
 from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
-from diffbisim.stochastic import fewest_steps
+from diffbisim.stochastic import fewest_steps, solve_linear
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -134,7 +134,7 @@ def _time_and_fall(chain: MarkovChain, recurrent: Mask, blur: float) -> tuple[Ar
 
                 solved = splu(sparse.csc_array(sparse.eye_array(ones.size, format="csr") - inner)).solve(ones)
             else:
-                solved = np.linalg.solve(np.eye(ones.size) - inner, ones)
+                solved = solve_linear(np.eye(ones.size) - inner, ones)
         except (RuntimeError, np.linalg.LinAlgError):  # singular in double precision
             solved = np.full(ones.size, np.inf)
         time[open_states] = np.where(np.isfinite(solved) & (solved >= 0), solved, np.finfo(float).max ** 0.25)

@@ -1,0 +1,383 @@
+#include "transports.hpp"
+
+#include <mutex>
+
+namespace engine {
+namespace {
+
+/// How many narrow trees are checked for optimality before those that failed are solved.
+constexpr Index STALE_AT_ONCE = 1024;
+
+/// Sums of tables with more numbers than this (128 MB) are cut into fewer pieces, because every piece has tables of its own.
+constexpr double MOST_NUMBERS_IN_SUMS = 16'000'000;
+
+/// An estimate of all cells: trees have a + b - 1 edges for a b cells.
+template <class Int> double cells_of(const Items& items, const Trees<Int>& trees) {
+    return double(trees.child.size()) * double(trees.child.size()) / double(items.size());
+}
+
+// --- narrow trees ------------------------------------------------------------------------------------------------
+
+/// Where the nodes of an item are in the table, and their masses: the cell of a row and a column is at the sum of their
+/// places.
+class Places {
+  public:
+    explicit Places(const Items& items)
+        : place(items.x.longest() + items.y.longest()), mass(place.size()), pot(place.size()), items_(items) {}
+
+    /// Enter row i of X as the first nodes; returns how many there are.
+    ALWAYS_INLINE Index enter_x(Index i) { return enter(items_.x, i, items_.n_y, 0); }
+
+    /// Enter row j of Y as the nodes from a on; returns how many there are.
+    ALWAYS_INLINE Index enter_y(Index j, Index a) { return enter(items_.y, j, 1, a); }
+
+    std::vector<Index> place;
+    std::vector<double> mass, pot;
+
+  private:
+    const Items& items_;
+
+    ALWAYS_INLINE Index enter(const Rows& rows, Index row, Index stride, Index first) {
+        const Index start = rows.first[row], n = rows.length(row);
+        for (Index s = 0; s < n; ++s) {
+            place[first + s] = rows.states[start + s] * stride;
+            mass[first + s] = rows.probabilities[start + s];
+        }
+        return n;
+    }
+};
+
+/// values[k] = OT_W, from the potentials of its tree, where the tree is still optimal; NaN elsewhere.
+///
+/// Most sweeps change few trees and do little more than this.
+template <class Int>
+void check_trees(
+    Index lo, Index hi, const Items& items, const Trees<Int>& trees, View<double> W, double price, Places& places, Out<double> values
+) {
+    const Index m_y = items.y.size();
+    const Index* place = places.place.data();
+    const double *mass = places.mass.data(), *table = W.data();
+    double* pot = places.pot.data();
+    for (Index k = lo; k < hi;) {
+        const Index i = k / m_y, a = places.enter_x(i), end = std::min(m_y, hi - i * m_y);
+        const Index first = trees.first_edge(items, k);
+        const Int *child = trees.child.data() + first, *parent = trees.parent.data() + first;
+        for (Index j = k - i * m_y; j < end; ++j, ++k) {
+            const Index b = places.enter_y(j, a), edges = a + b - 1;
+            double value = 0.0;
+            pot[parent[0]] = 0.0;
+            for (Index e = 0; e < edges; ++e) {
+                const Index c = child[e], p = parent[e];
+                pot[c] = table[place[c] + place[p]] - pot[p];
+                value += mass[c] * pot[c];
+            }
+            Index below = 0;
+            for (Index s = 0; s < a; ++s)
+                for (Index t = a; t < a + b; ++t) below += table[place[s] + place[t]] - pot[t] < pot[s] - price;
+            values[k] = below == 0 ? value : NOT_A_NUMBER;
+            child += edges, parent += edges;
+        }
+    }
+}
+
+/// The plan of narrow item k: the flow and, unless that is empty, the target of every edge.
+template <class Int, class Flow>
+ALWAYS_INLINE void read_plan(
+    Index k, const Items& items, const Trees<Int>& trees, Places& places, Out<std::int32_t> target, Out<Flow> flow
+) {
+    const auto [i, j] = items.rows_of(k);
+    const Index a = places.enter_x(i), b = places.enter_y(j, a), first = trees.first_edge(items, k);
+    double* left = places.mass.data();
+    for (Index e = first + a + b - 2; e >= first; --e) {
+        const Index c = trees.child[e], p = trees.parent[e];
+        left[p] -= left[c];
+        flow[e] = Flow(std::max(left[c], 0.0));
+        if (!target.empty()) target[e] = std::int32_t(places.place[c] + places.place[p]);
+    }
+}
+
+template <class Int>
+Swept solve_narrow(
+    Index lo, Index hi, const Items& items, const Trees<Int>& trees, View<double> W, const Effort& effort, const SinglePlans& plans,
+    Watch& watch, Out<double> values
+) {
+    ItemScratch scratch(items.x.longest(), items.y.longest(), watch);
+    Places places(items);
+    Swept swept;
+    const bool checked = effort.basis == Basis::FEASIBLE;
+    for (Index first = lo; first < hi; first += STALE_AT_ONCE) {
+        const Index last = std::min(first + STALE_AT_ONCE, hi);
+        if (checked) check_trees(first, last, items, trees, W, effort.price, places, values);
+        for (Index k = first; k < last; ++k) {
+            if (checked && !std::isnan(values[k])) continue;
+            values[k] = solve_item(k, items, trees, W, effort, scratch, swept);
+            if (!plans.flow.empty()) read_plan(k, items, trees, places, plans.target, plans.flow);
+        }
+        watch.spend((last - first) * Index(places.place.size()));
+    }
+    return swept;
+}
+
+// --- potentials --------------------------------------------------------------------------------------------------
+
+/// The potentials of one item after another.
+template <class Int> class Potentials {
+  public:
+    Potentials(const Items& items, const Trees<Int>& trees, View<double> W)
+        : items_(items), trees_(trees), W_(W), pot_(items.x.longest() + items.y.longest()), spare_(pot_.size()),
+          costs_(items.x.longest() * items.y.longest()) {}
+
+    /// Compute those of item k on the supports: pot()[s] for the rows, then for the columns.
+    const double* of(Index k) {
+        const auto [i, j] = items_.rows_of(k);
+        rows_ = items_.x.states_of(i), cols_ = items_.y.states_of(j);
+        const Costs c = costs_of(W_, items_.n_y, rows_, cols_, costs_.data());
+        tree_potentials(trees_.tree(items_, k, c.nodes() - 1, spare_.data()), c, pot_.data());
+        return pot_.data();
+    }
+
+    /// Extend the last ones off the supports: f_s = min_t W_st - g_t over the support of the other side, and so for g.
+    void extend(Out<double> f, Out<double> g) const {
+        const Index a = Index(rows_.size()), b = Index(cols_.size()), n_y = items_.n_y;
+        const double *pot_x = pot_.data(), *pot_y = pot_.data() + a;
+        if (a < Index(f.size())) {
+            for (Index s = 0; s < Index(f.size()); ++s) {
+                const double* line = W_.data() + s * n_y;
+                double least = INF;
+                for (Index t = 0; t < b; ++t) {
+                    const double v = line[cols_[t]] - pot_y[t];
+                    least = v < least ? v : least;
+                }
+                f[s] = least;
+            }
+        }
+        if (b < Index(g.size())) {
+            std::fill(g.begin(), g.end(), INF);
+            for (Index s = 0; s < a; ++s) {
+                const double *line = W_.data() + rows_[s] * n_y, level = pot_x[s];
+                for (Index t = 0; t < Index(g.size()); ++t) {
+                    const double v = line[t] - level;
+                    g[t] = v < g[t] ? v : g[t];
+                }
+            }
+        }
+        for (Index s = 0; s < a; ++s) f[rows_[s]] = pot_x[s];
+        for (Index t = 0; t < b; ++t) g[cols_[t]] = pot_y[t];
+    }
+
+  private:
+    const Items& items_;
+    const Trees<Int>& trees_;
+    View<double> W_;
+    std::vector<double> pot_, spare_, costs_;
+    View<Index> rows_, cols_;
+};
+
+/// Two tables that are summed over pieces of the items.
+struct Sums {
+    std::vector<double> x, y;
+};
+
+/// by_x, by_y = the sums of add(lo, hi, watch, sums_x, sums_y) over pieces of the items, cut by their size alone.
+template <class Add> void sum_pieces(Team& team, Index size, double work, Out<double> by_x, Out<double> by_y, Add&& add) {
+    const double room = std::clamp(std::floor(MOST_NUMBERS_IN_SUMS / double(by_x.size() + by_y.size())), 2.0, 16.0);
+    const Index pieces = std::min(even_pieces(size, work), Index(room));
+    std::vector<Sums> others(std::size_t(pieces - 1));
+    split(team, pieces, work, [&](Index from, Index to, Watch& watch) {
+        for (Index k = from; k < to; ++k) {
+            const Index lo = size * k / pieces, hi = size * (k + 1) / pieces;
+            if (k == 0) {
+                add(lo, hi, watch, by_x, by_y);
+            } else {
+                Sums& own = others[std::size_t(k - 1)];
+                own.x.resize(by_x.size()), own.y.resize(by_y.size());
+                add(lo, hi, watch, Out<double>(own.x), Out<double>(own.y));
+            }
+        }
+    });
+    for (Sums& more : others) {
+        for (std::size_t s = 0; s < by_x.size(); ++s) by_x[s] += more.x[s];
+        for (std::size_t t = 0; t < by_y.size(); ++t) by_y[t] += more.y[t];
+        more = {};
+    }
+}
+
+}  // namespace
+
+// --- all items, with all threads ---------------------------------------------------------------------------------
+
+Swept solve(
+    Team& team, const Transports& transports, View<double> W, const Effort& effort, const SinglePlans& plans, Out<double> values
+) {
+    const Items& items = transports.items;
+    return std::visit([&]<class Int>(const Trees<Int>& trees) {
+        Swept swept;
+        std::mutex guard;
+        split(team, items.size(), cells_of(items, trees), [&](Index lo, Index hi, Watch& watch) {
+            Swept more;
+            if (trees.narrow()) {
+                more = solve_narrow(lo, hi, items, trees, W, effort, plans, watch, values);
+            } else {
+                ItemScratch scratch(items.x.longest(), items.y.longest(), watch);
+                more = solve_items(lo, hi, items, trees, W, effort, scratch, values);
+            }
+            const std::lock_guard lock(guard);
+            swept.add(more);
+        });
+        return swept;
+    }, transports.trees);
+}
+
+template <class Number>
+void edge_targets(Team& team, const Transports& transports, View<Index> numbers, Out<Number> targets) {
+    const Items& items = transports.items;
+    std::visit([&]<class Int>(const Trees<Int>& trees) {
+        split(team, items.size(), double(targets.size()), [&](Index lo, Index hi, Watch& watch) {
+            Places places(items);
+            Index before = -1, a = 0;
+            for (Index k = lo; k < hi; ++k) {
+                const auto [i, j] = items.rows_of(k);
+                if (i != before) a = places.enter_x(i), before = i;
+                const Index edges = a + places.enter_y(j, a) - 1, first = trees.first_edge(items, k);
+                for (Index e = first; e < first + edges; ++e) {
+                    const Index z = places.place[trees.child[e]] + places.place[trees.parent[e]];
+                    targets[e] = Number(numbers.empty() ? z : numbers[z]);
+                }
+                watch.spend(2 * edges);
+            }
+        });
+    }, transports.trees);
+}
+
+template void edge_targets(Team&, const Transports&, View<Index>, Out<std::int32_t>);
+template void edge_targets(Team&, const Transports&, View<Index>, Out<std::int64_t>);
+
+void narrow_flows(Team& team, const Transports& transports, Out<double> flow) {
+    const Items& items = transports.items;
+    std::visit([&]<class Int>(const Trees<Int>& trees) {
+        split(team, items.size(), double(flow.size()), [&](Index lo, Index hi, Watch& watch) {
+            Places places(items);
+            for (Index k = lo; k < hi; ++k) {
+                read_plan(k, items, trees, places, {}, flow);
+                watch.spend(Index(places.place.size()));
+            }
+        });
+    }, transports.trees);
+}
+
+void sum_potentials(Team& team, const Transports& transports, View<double> W, View<double> m, Out<double> by_x, Out<double> by_y) {
+    const Items& items = transports.items;
+    const Index n_x = Index(by_x.size()) / items.x.size(), n_y = Index(by_y.size()) / items.y.size();
+    std::visit([&]<class Int>(const Trees<Int>& trees) {
+        const double cells = double(n_x * items.y.longest()) + double(n_y * items.x.longest());
+        sum_pieces(team, items.size(), double(items.size()) * cells, by_x, by_y, [&](Index lo, Index hi, Watch& watch, Out<double> x, Out<double> y) {
+            Potentials<Int> potentials(items, trees, W);
+            std::vector<double> f(n_x), g(n_y);
+            for (Index k = lo; k < hi; ++k) {
+                if (m[k] == 0.0) continue;
+                const auto [i, j] = items.rows_of(k);
+                potentials.of(k);
+                potentials.extend(f, g);
+                for (Index s = 0; s < n_x; ++s) x[i * n_x + s] += m[k] * f[s];
+                for (Index t = 0; t < n_y; ++t) y[j * n_y + t] += m[k] * g[t];
+                watch.spend(Index(cells));
+            }
+        });
+    }, transports.trees);
+}
+
+void sum_potentials_on_supports(
+    Team& team, const Transports& transports, View<double> W, View<double> m, Out<double> by_x, Out<double> by_y
+) {
+    const Items& items = transports.items;
+    std::visit([&]<class Int>(const Trees<Int>& trees) {
+        const double work = cells_of(items, trees);
+        sum_pieces(team, items.size(), work, by_x, by_y, [&](Index lo, Index hi, Watch& watch, Out<double> x, Out<double> y) {
+            Potentials<Int> potentials(items, trees, W);
+            for (Index k = lo; k < hi; ++k) {
+                watch.spend(1);
+                if (m[k] == 0.0) continue;
+                const auto [i, j] = items.rows_of(k);
+                const double* pot = potentials.of(k);
+                const Index a = items.x.length(i), b = items.y.length(j);
+                double *into_x = x.data() + items.x.first[i], *into_y = y.data() + items.y.first[j];
+                for (Index s = 0; s < a; ++s) into_x[s] += m[k] * pot[s];
+                for (Index t = 0; t < b; ++t) into_y[t] += m[k] * pot[a + t];
+                watch.spend(a * b);
+            }
+        });
+    }, transports.trees);
+}
+
+// --- single items ------------------------------------------------------------------------------------------------
+
+void item_flows(const Transports& transports, Index k, Out<double> flow) {
+    const Items& items = transports.items;
+    std::visit([&]<class Int>(const Trees<Int>& trees) {
+        const auto [i, j] = items.rows_of(k);
+        const Marginals m{items.x.probabilities_of(i).data(), items.y.probabilities_of(j).data()};
+        const Index a = items.x.length(i), b = items.y.length(j);
+        std::vector<double> net(a + b);
+        true_flows(trees.tree(items, k, a + b - 1, flow.data()), m, a, b, net.data());
+    }, transports.trees);
+}
+
+void item_potentials(const Transports& transports, Index k, View<double> W, Out<double> f, Out<double> g) {
+    std::visit([&]<class Int>(const Trees<Int>& trees) {
+        Potentials<Int> potentials(transports.items, trees, W);
+        potentials.of(k);
+        potentials.extend(f, g);
+    }, transports.trees);
+}
+
+template <class Int>
+std::pair<Index, Unfit> first_unfit(const Items& items, const UncheckedTrees<Int>& trees, double tolerance, Watch& watch) {
+    const Index nodes = items.x.longest() + items.y.longest();
+    std::vector<Index> seen(nodes, -1);  // the last item in which a node was met
+    std::vector<double> left(nodes);
+    for (Index k = 0; k < items.size(); ++k) {
+        const auto [i, j] = items.rows_of(k);
+        const Index a = items.x.length(i), n = a + items.y.length(j), first = trees.at[k];
+        const auto is_node = [=](Index node) { return 0 <= node && node < n; };
+        const Index root = trees.parent[first];
+        if (!is_node(root)) return {k, Unfit::EDGES};
+        seen[root] = k;
+        std::ranges::copy(items.x.probabilities_of(i), left.begin());
+        std::ranges::copy(items.y.probabilities_of(j), left.begin() + a);
+        for (Index e = first; e < first + n - 1; ++e) {
+            const Index u = trees.child[e], v = trees.parent[e];
+            if (!is_node(u) || !is_node(v) || (u < a) == (v < a)) return {k, Unfit::EDGES};
+            if (seen[v] != k || seen[u] == k) return {k, Unfit::EDGES};  // parents come first, and every other node once
+            seen[u] = k;
+            left[u] -= trees.flow[e], left[v] -= trees.flow[e];
+        }
+        for (Index node = 0; node < n; ++node)
+            if (!(std::abs(left[node]) <= tolerance)) return {k, Unfit::FLOWS};
+        watch.spend(8 * n);
+    }
+    return {0, Unfit::NOTHING};
+}
+
+template std::pair<Index, Unfit> first_unfit(const Items&, const UncheckedTrees<std::int8_t>&, double, Watch&);
+template std::pair<Index, Unfit> first_unfit(const Items&, const UncheckedTrees<std::int16_t>&, double, Watch&);
+template std::pair<Index, Unfit> first_unfit(const Items&, const UncheckedTrees<std::int32_t>&, double, Watch&);
+
+// --- one transport -----------------------------------------------------------------------------------------------
+
+void first_tree(Marginals m, Index a, Index b, Tree<std::int32_t> tree) {
+    std::vector<Index> order(std::max(a, b));
+    for (Index k = 0; k < Index(order.size()); ++k) order[k] = k;
+    northwest_corner(m, order.data(), order.data(), a, b, tree);
+}
+
+Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double price, Out<double> pot, Watch& watch) {
+    Workspace w(c.nodes(), watch);
+    const Pivoted found = optimize(c, tree, w, price);
+    const double clipped = true_flows(tree, m, c.a, c.b, w.net);
+    std::copy(w.pot, w.pot + c.nodes(), pot.begin());
+    double least = 0.0;
+    for (Index i = 0; i < c.a; ++i) least = std::min(least, least_of(c.row(i), w.pot + c.a, c.b) - w.pot[i]);
+    return {tree_value(tree, c), found.done, -least, clipped};
+}
+
+}  // namespace engine
