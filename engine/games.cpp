@@ -182,11 +182,17 @@ template <class Int> class Improvement {
         const Item<Int> item = item_of(k, items_, trees_);
         const Costs c = costs(item);
         Swept found;
-        if (rules_.hollow && c.a * c.b >= MIN_CELLS_TO_REDUCE && !is_priced_out(c, item.tree, w.pot, start_.price))
-            found = reduced_.solve(item, start_.W, items_.n_y, w, start_.price);
-        const Pivoted rest = optimize(c, item.tree, w, start_.price);
-        if (rest.pivots > 0) found.clipped = std::max(found.clipped, true_flows(item.tree, item.m, c.a, c.b, w.net));
-        found.pivots += rest.pivots, found.failed = !rest.done;
+        bool optimal = false;
+        if (rules_.hollow && c.a * c.b >= MIN_CELLS_TO_REDUCE) {
+            optimal = is_priced_out(c, item.tree, w.pot, start_.price);
+            if (!optimal) found = reduced_.solve(item, start_.W, items_.n_y, w, start_.price);
+            w.watch->spend(c.a * c.b);
+        }
+        if (!optimal) {
+            const Pivoted rest = optimize(c, item.tree, w, start_.price);
+            if (rest.pivots > 0) found.clipped = std::max(found.clipped, true_flows(item.tree, item.m, c.a, c.b, w.net));
+            found.pivots += rest.pivots, found.failed = !rest.done;
+        }
         delta_[k] = value_of(k, tree_value(item.tree, c));
         if (found.pivots > 0) read_targets(k, item);
         done.add({found, 1});
