@@ -282,9 +282,12 @@ class StrategyIteration(Discounted):
             if gain <= target:
                 return
 
+    def hurry(self) -> None:
+        self.price = np.inf
+
     def coupling(self) -> "GameCoupling":
         """Plans, moves and table at the end of the run."""
-        moves = self.moves.line, self.moves.chosen[:-1]
+        moves = self.moves.line.copy(), self.moves.chosen[:-1].copy()
         half = self.gap / 2
         return GameCoupling(self.problem, self.pairs, self.transports, self.U, moves, self.start, half)
 
