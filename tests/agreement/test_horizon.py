@@ -14,6 +14,7 @@ from diffbisim.gradient import kernel_gradients
 from diffbisim.horizon import TimedProblem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import horizon
+from levels import at_every_level
 from oracles.adversarial import hostile
 from oracles.horizon import exact_distance_of, induction, over_paths
 from problems import problem_of
@@ -431,3 +432,18 @@ def test_files_that_were_tampered_with(tmp_path):
         np.savez(tmp_path / "bad.npz", **broken)
         with pytest.raises(db.InvalidData):
             db.load(tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_levels_and_threads_give_the_same_bits(monkeypatch, sparse):
+    if sparse:
+        X, Y = (db.examples.random_sparse_chain(120 + k, 3, k) for k in range(2))
+    else:
+        X, Y = (db.examples.random_chain(22 + k, k) for k in range(2))
+    found = []
+    for threads in at_every_level(monkeypatch):
+        result = db.distance(X, Y, horizon=4, discount=0.9, solver=Exact(threads=threads))
+        tables = [table(t) for t in range(5) for table in (result.values_at, result.occupancy_at)]
+        gradient = np.asarray(sp.coo_array(result.gradient.transition_x).data)
+        found.append([result.lower, result.upper, result.work, *(table.tobytes() for table in (*tables, gradient))])
+    assert all(other == found[0] for other in found[1:])

@@ -1,19 +1,16 @@
 """The engine's games: the same bits at every level and with all threads, and arrays that it cannot use are refused."""
 
-import importlib
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim import _engine, _engine_baseline
+from diffbisim import _engine
 from diffbisim.actions import ActionProblem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import games
+from levels import at_every_level
 from oracles.games import random_mdp
-
-LEVELS = [_engine_baseline] + ([importlib.import_module("diffbisim._engine_v3")] if _engine.level == "v3" else [])
 
 
 def mdp(seed, n, sparse):
@@ -43,12 +40,8 @@ def test_levels_and_threads_give_the_same_bits(monkeypatch, actions, sparse, one
     M = mdp(0, 24, sparse)
     N = M if one else mdp(1, 22, sparse)
     found = []
-    for level in LEVELS:
-        for name in vars(level):
-            if not name.startswith("_"):
-                monkeypatch.setattr(_engine, name, getattr(level, name))
-        for threads in (1, 2):
-            found.append(bits(db.distance(M, N, discount=0.9, actions=actions, solver=Exact(threads=threads))))
+    for threads in at_every_level(monkeypatch):
+        found.append(bits(db.distance(M, N, discount=0.9, actions=actions, solver=Exact(threads=threads))))
     assert all(other == found[0] for other in found[1:])
 
 
