@@ -514,6 +514,7 @@ struct Game {
         const engine::Moves& read = core.moves;
         const std::size_t pairs = read.line.size(), choices = read.delta.size();
         require(pairs > 0 && choices > 0 && choices % pairs == 0, "delta needs one entry for every choice of every pair");
+        require(pairs < std::size_t(std::numeric_limits<std::int32_t>::max()), "games are for fewer than 2^31 pairs");
         require(read.value.size() == pairs && read.chosen.size() == pairs + 1, "moves need one entry for every pair");
         require(core.rules.base.size() == choices && core.items.size() == Index(choices), "every choice needs a cost and a transport");
         require_range(core.rules.members, read.n_choices(), "members must be numbers of choices");

@@ -33,7 +33,7 @@ struct Start {
     View<double> W;
     Basis basis;
     double price;
-    View<std::int32_t> nearest;  // (n*n,) where first bases of a hollow game between full rows are built; else empty
+    View<std::int32_t> nearest;  // (n_X*n_Y,) the columns of W in the order of their costs; empty unless all rows are full
 };
 
 /// An improvement of some pairs, on one thread.
@@ -103,7 +103,7 @@ template <class Int> class Improvement {
     /// Build a first basis of item k, or the better of two; returns its value.
     double first_basis(Index k, const Item<Int>& item) {
         Workspace& w = work();
-        if (!start_.nearest.empty()) {
+        if (rules_.hollow && !start_.nearest.empty()) {
             const double value = staying_full(item, start_.W, start_.nearest, w.net);
             if (value < INF) return value;
         }
@@ -112,15 +112,18 @@ template <class Int> class Improvement {
         const Index *order_x = items_.order_x.data() + items_.x.first[i], *order_y = items_.order_y.data() + items_.y.first[j];
         northwest_corner(item.m, order_x, order_y, c.a, c.b, item.tree);
         const double value = tree_value(item.tree, c);
-        bool built = true;
-        if (rules_.hollow) {
-            built = reduced_.first_basis(item, start_.W, items_.n_y, w);
-        } else {
-            greedy(c, item.m, item.tree, w);
-        }
-        const double other = built ? tree_value(item.tree, c) : INF;
+        const double other = second_basis(item, c);
         if (value <= other) northwest_corner(item.m, order_x, order_y, c.a, c.b, item.tree);
         return std::min(value, other);
+    }
+
+    /// Build a basis by costs; returns its value, infinite if there is none.
+    double second_basis(const Item<Int>& item, const Costs& c) {
+        Workspace& w = work();
+        if (rules_.hollow) return reduced_.first_basis(item, start_.W, items_.n_y, w) ? tree_value(item.tree, c) : INF;
+        if (!start_.nearest.empty()) return greedy_full(item, start_.W, start_.nearest, w.net);
+        greedy(c, item.m, item.tree, w);
+        return tree_value(item.tree, c);
     }
 
     /// Turn the tree of item k, which was made for other marginals, into a basis; returns its value.
@@ -317,9 +320,9 @@ Improved improve_pairs(Team& team, const Game& game, View<double> W, Basis basis
     const Index n_x = Index(W.size()) / game.items.n_y;
     const bool full = is_full(game.items.x, n_x) && is_full(game.items.y, game.items.n_y);
     std::vector<std::int32_t> nearest;
-    if (game.rules.hollow && full && basis != Basis::FEASIBLE) {
+    if (full && basis != Basis::FEASIBLE) {
         Watch watch(team);
-        nearest = nearest_states(W, n_x, watch);
+        nearest = nearest_columns(W, game.items.n_y, watch);
     }
     const Start start{W, basis, price, nearest};
     const double edges = double(game.targets.target.size()), cells = edges * edges / double(game.items.size());

@@ -196,19 +196,73 @@ template <class Int> class Reduced {
     }
 };
 
-/// The states sorted by their distance from each of n states (n*n,); equal distances by number.
-inline std::vector<std::int32_t> nearest_states(View<double> W, Index n, Watch& watch) {
+/// The columns of a table (n_x*n_y,) sorted by their cost in each row; equal costs by number.
+inline std::vector<std::int32_t> nearest_columns(View<double> W, Index n_y, Watch& watch) {
     std::vector<std::int32_t> nearest(W.size());
-    for (Index s = 0; s < n; ++s) {
-        const double* line = W.data() + s * n;
-        std::int32_t* order = nearest.data() + s * n;
-        for (Index t = 0; t < n; ++t) order[t] = std::int32_t(t);
-        std::sort(order, order + n, [line](std::int32_t t, std::int32_t u) {
+    for (Index row = 0; row < Index(W.size()); row += n_y) {
+        const double* line = W.data() + row;
+        std::int32_t* order = nearest.data() + row;
+        for (Index t = 0; t < n_y; ++t) order[t] = std::int32_t(t);
+        std::sort(order, order + n_y, [line](std::int32_t t, std::int32_t u) {
             return line[t] < line[u] || (line[t] == line[u] && t < u);
         });
-        watch.spend(20 * n);
+        watch.spend(20 * n_y);
     }
     return nearest;
+}
+
+/// A first basis between full rows that is being built: rows fill their nearest open columns one by one, as in `greedy`
+/// (simplex.hpp). The edge list is written backward from edge `next`, because parents are found later.
+template <class Int> struct Filling {
+    Tree<Int> tree;
+    Index a, b;
+    double* left;  // (b) how much each column can still take; negative if it is closed
+    Index next, n_open;
+    double value = 0.0;
+
+    ALWAYS_INLINE void join(Index k, Index child, Index parent, double flow) {
+        tree.child[k] = Int(child), tree.parent[k] = Int(parent), tree.flow[k] = flow;
+    }
+
+    /// Send the mass of row i, with these costs, to its nearest open columns.
+    ALWAYS_INLINE void send(Index i, double mass, const double* line, const std::int32_t* nearest) {
+        for (;; ++nearest) {
+            const Index j = *nearest;
+            if (left[j] < 0.0) continue;
+            const bool last = mass < left[j] || n_open == 1;
+            const double moved = last ? mass : left[j];
+            join(next--, last ? i : a + j, last ? a + j : i, moved);
+            value += moved * line[j];
+            if (last) {
+                left[j] = std::max(left[j] - mass, 0.0);
+                return;
+            }
+            mass -= moved, left[j] = -1.0, --n_open;
+        }
+    }
+
+    /// Send the mass of the last row, which is the root, to all columns that are open.
+    ALWAYS_INLINE void finish(Index root, double mass, const double* line) {
+        Index k = 0;
+        for (Index j = 0; j < b; ++j) {
+            if (left[j] < 0.0) continue;
+            const double moved = n_open > 1 ? left[j] : mass;  // the same but for rounding, and not zero
+            join(k++, a + j, root, moved);
+            value += moved * line[j];
+        }
+    }
+};
+
+/// `greedy` for full rows, given the columns sorted by their cost in each row; returns the value of the basis. `left` has
+/// space for b numbers.
+template <class Int>
+ALWAYS_INLINE double greedy_full(const Item<Int>& item, View<double> W, View<std::int32_t> nearest, double* left) {
+    const Index a = item.a(), b = item.b();
+    Filling<Int> filling{item.tree, a, b, left, a + b - 2, b};
+    std::copy(item.m.q, item.m.q + b, left);
+    for (Index i = 0; i < a - 1; ++i) filling.send(i, item.m.p[i], W.data() + i * b, nearest.data() + i * b);
+    filling.finish(a - 1, item.m.p[a - 1], W.data() + (a - 1) * b);
+    return filling.value;
 }
 
 /// Reduced::first_basis for full rows, given the states sorted by their distance from each; returns the value of the
@@ -216,49 +270,22 @@ inline std::vector<std::int32_t> nearest_states(View<double> W, Index n, Watch& 
 template <class Int>
 ALWAYS_INLINE double staying_full(const Item<Int>& item, View<double> W, View<std::int32_t> nearest, double* left) {
     const double *p = item.m.p, *q = item.m.q;
-    const Tree<Int> tree = item.tree;
     const Index n = item.a();
-    const auto join = [&](Index k, Index child, Index parent, double flow) {
-        tree.child[k] = Int(child), tree.parent[k] = Int(parent), tree.flow[k] = flow;
-    };
-    Index root = NO_NODE, n_open = 0;
-    double value = 0.0;
+    Filling<Int> filling{item.tree, n, n, left, n - 2, 0};
+    Index root = NO_NODE;
     for (Index i = 0; i < n; ++i) {
         const double more = p[i] - q[i], both = std::min(p[i], q[i]);
         if (more == 0.0) return INF;
         const bool up = more > 0.0;
-        join(n - 1 + i, up ? n + i : i, up ? i : n + i, both);
-        value += both * W[i * n + i];
-        root = up ? i : root, n_open += !up, left[i] = up ? -1.0 : -more;
+        filling.join(n - 1 + i, up ? n + i : i, up ? i : n + i, both);
+        filling.value += both * W[i * n + i];
+        root = up ? i : root, filling.n_open += !up, left[i] = up ? -1.0 : -more;
     }
-    if (root == NO_NODE || n_open == 0) return INF;
-    Index k = n - 2;
-    for (Index i = 0; i < root; ++i) {
-        double mass = p[i] - q[i];
-        if (mass < 0.0) continue;
-        const double* line = W.data() + i * n;
-        for (const std::int32_t* at = nearest.data() + i * n;; ++at) {
-            const Index j = *at;
-            if (left[j] < 0.0) continue;
-            const bool last = mass < left[j] || n_open == 1;
-            const double moved = last ? mass : left[j];
-            join(k--, last ? i : n + j, last ? n + j : i, moved);
-            value += moved * line[j];
-            if (last) {
-                left[j] = std::max(left[j] - mass, 0.0);
-                break;
-            }
-            mass -= moved, left[j] = -1.0, --n_open;
-        }
-    }
-    k = 0;
-    for (Index j = 0; j < n; ++j) {
-        if (left[j] < 0.0) continue;
-        const double moved = n_open > 1 ? left[j] : p[root] - q[root];  // the same but for rounding, and not zero
-        join(k++, n + j, root, moved);
-        value += moved * W[root * n + j];
-    }
-    return value;
+    if (root == NO_NODE || filling.n_open == 0) return INF;
+    for (Index i = 0; i < root; ++i)
+        if (p[i] > q[i]) filling.send(i, p[i] - q[i], W.data() + i * n, nearest.data() + i * n);
+    filling.finish(root, p[root] - q[root], W.data() + root * n);
+    return filling.value;
 }
 
 }  // namespace engine

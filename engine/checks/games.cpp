@@ -235,7 +235,7 @@ bool keeps_mass(Random& random, engine::Watch& watch) {
     engine::Reduced<std::int8_t> reduced(a, b);
     const engine::Costs costs = engine::costs_of(W, n, item.rows, item.cols, memory.data());
     double value = engine::INF;
-    if (a == n && b == n) value = engine::staying_full(item, W, engine::nearest_states(W, n, watch), work.net);
+    if (a == n && b == n) value = engine::staying_full(item, W, engine::nearest_columns(W, n, watch), work.net);
     if (value < engine::INF && !near(value, engine::tree_value(item.tree, costs))) return false;
     if (value == engine::INF && !reduced.first_basis(item, W, n, work)) return false;
     if (!is_basis(item, true)) return false;
