@@ -75,8 +75,9 @@ def solve(
     problem: TimedProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> HorizonResult:
     """Run backward induction from the last time; stops after a step if ``callback(row)`` is true."""
+    deadline, status = deadline_of(options.time_limit), None
     run = BackwardInduction(problem, options, warm)
-    deadline, history, status = deadline_of(options.time_limit), [run.row()], None
+    history = [run.row()]
     while run.time > 0 and status is None:
         try:
             with until(deadline):
