@@ -442,13 +442,8 @@ template std::pair<Index, Unfit> first_unfit(const Items&, const UncheckedTrees<
 
 // --- one transport -----------------------------------------------------------------------------------------------
 
-void first_tree(Marginals m, Index a, Index b, Tree<std::int32_t> tree) {
-    std::vector<Index> order(std::max(a, b));
-    for (Index k = 0; k < Index(order.size()); ++k) order[k] = k;
-    northwest_corner(m, order.data(), order.data(), a, b, tree);
-}
-
-Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double price, Out<double> pot, Watch& watch) {
+template <class Int>
+Solution solve_one(const Costs& c, Marginals m, Tree<Int> tree, double price, Out<double> pot, Watch& watch) {
     Workspace w(c.nodes(), watch);
     const Pivoted found = optimize(c, tree, w, price);
     const double clipped = true_flows(tree, m, c.a, c.b, w.net);
@@ -457,5 +452,9 @@ Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double 
     for (Index i = 0; i < c.a; ++i) least = std::min(least, least_of(c.row(i), w.pot + c.a, c.b) - w.pot[i]);
     return {tree_value(tree, c), found.done, -least, clipped};
 }
+
+template Solution solve_one(const Costs&, Marginals, Tree<std::int8_t>, double, Out<double>, Watch&);
+template Solution solve_one(const Costs&, Marginals, Tree<std::int16_t>, double, Out<double>, Watch&);
+template Solution solve_one(const Costs&, Marginals, Tree<std::int32_t>, double, Out<double>, Watch&);
 
 }  // namespace engine
