@@ -97,16 +97,17 @@ def many_problems(m):
 
 
 def overhead(m):
-    """Measure processor time per problem of pairwise, of its kernel alone, and of separate distances; best of 3."""
-    from diffbisim.solvers.exact.batch import Ask, Pack, solve_batch
+    """Measure processor time per problem of pairwise, of the engine alone, and of separate distances; best of 3."""
+    from diffbisim.solvers import Exact
+    from diffbisim.solvers.exact.small import ChainList, solve_many
 
     chains = small_chains(m, 5)
     cells = np.array(list(combinations(range(m), 2)))
-    ask, pack = Ask(0.95, 1e-8, False, np.zeros(1, bool)), Pack.of(chains)
+    joined = ChainList.of(chains)
     some = cells[:: max(1, len(cells) // 200)]
     runs = {
         "pairwise": (lambda: db.pairwise(chains), len(cells)),
-        "kernel": (lambda: solve_batch(pack, cells, np.empty(0), ask), len(cells)),
+        "engine": (lambda: solve_many(joined, cells, np.empty(0), 0.95, Exact()), len(cells)),
         "one by one": (lambda: [db.distance(chains[i], chains[j]).value for i, j in some], len(some)),
     }
     micros, found = dict.fromkeys(runs, np.inf), {}
@@ -115,12 +116,12 @@ def overhead(m):
             began = time.process_time()
             found[name] = run()
             micros[name] = min(micros[name], 1e6 * (time.process_time() - began) / n)
-    given_back = int(np.isinf(found["kernel"].upper).sum())
-    assert given_back or np.array_equal(found["pairwise"][tuple(cells.T)], found["kernel"].value)
+    given_back = int(np.isinf(found["engine"].upper).sum())
+    assert given_back or np.array_equal(found["pairwise"][tuple(cells.T)], found["engine"].value)
     assert np.array_equal(found["pairwise"][tuple(some.T)], found["one by one"])
     print(f"{len(cells)} problems of 5 to 10 states; given back to the solver: {given_back}; the same bits")
     print("  µs per problem: " + ", ".join(f"{name} {value:.0f}" for name, value in micros.items()))
-    print(f"  overhead of pairwise: {micros['pairwise'] - micros['kernel']:.0f} µs")
+    print(f"  overhead of pairwise: {micros['pairwise'] - micros['engine']:.0f} µs")
     print(f"  pairwise against distances one by one: {micros['one by one'] / micros['pairwise']:.1f}")
 
 

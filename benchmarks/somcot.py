@@ -3,9 +3,9 @@
     python benchmarks/somcot.py
 
 The peer is the literal NumPy implementation of the tests, which stores the coupling as one array over x, y, x', y'.
-Times are processor times of one thread. There are two phases. *Early*, the marginals are matrix products with the
+Times are processor times of one thread. There are two phases. *Early*, the marginals are products with the
 shared kernel. *Late*, from the iterates of a longer run, only the entries that matter are visited
-(solvers/somcot/kernels.py). The coupling concentrates with time, so later iterations are faster; those of the dense
+(engine/somcot_marginals.hpp). The coupling concentrates with time, so later iterations are faster; those of the dense
 peer always cost the same. Memory is the peak of a separate process; a dense coupling has n^4 numbers.
 """
 

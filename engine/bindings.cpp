@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -12,12 +13,20 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "barycenters.hpp"
+#include "certificates.hpp"
+#include "exponential.hpp"
+#include "games.hpp"
 #include "linear.hpp"
 #include "pairs.hpp"
 #include "refine.hpp"
+#include "sinkhorn.hpp"
+#include "small.hpp"
+#include "somcot.hpp"
+#include "successors.hpp"
 #include "transports.hpp"
 
 namespace nb = nanobind;
@@ -469,15 +478,359 @@ void add_evaluation([[maybe_unused]] nb::module_& m) {}
 
 // --- games -------------------------------------------------------------------------------------------------------
 
-void add_games([[maybe_unused]] nb::module_& m) {}
+/// A game whose arrays belong to Python.
+struct Game {
+    engine::Game core;
+    nb::object transports, rules, moves, targets, selected;  // kept alive
+
+    Game(nb::object transports_, nb::object rules_, nb::object moves_, nb::object targets_, nb::object selected_)
+        : transports(std::move(transports_)), rules(std::move(rules_)), moves(std::move(moves_)), targets(std::move(targets_)),
+          selected(std::move(selected_)) {
+        const engine::Transports& list = nb::cast<const Transports&>(transports).core;
+        core.items = list.items, core.trees = list.trees;
+        read_rules();
+        read_moves();
+        read_targets();
+        read_selected();
+    }
+
+    Index n_pairs() const { return core.moves.n_pairs(); }
+
+    void read_rules() {
+        core.rules = {
+            view(member<Array<double>>(rules, "base")), view(member<Array<Index>>(rules, "lines")), view(member<Array<Index>>(rules, "members")),
+            nb::cast<double>(rules.attr("discount")), nb::cast<bool>(rules.attr("hollow")),
+        };
+        const engine::View<Index> lines = core.rules.lines, members = core.rules.members;
+        require(lines.size() > 1 && lines.front() == 0 && lines.back() == Index(members.size()), "lines must go from 0 to the number of members");
+        require(std::adjacent_find(lines.begin(), lines.end(), std::greater_equal<>()) == lines.end(), "every line needs a member");
+    }
+
+    void read_moves() {
+        core.moves = {
+            out(member<OutArray<double>>(moves, "delta")), out(member<OutArray<Index>>(moves, "line")),
+            out(member<OutArray<Index>>(moves, "chosen")), out(member<OutArray<double>>(moves, "value")),
+        };
+        const engine::Moves& read = core.moves;
+        const std::size_t pairs = read.line.size(), choices = read.delta.size();
+        require(pairs > 0 && choices > 0 && choices % pairs == 0, "delta needs one entry for every choice of every pair");
+        require(read.value.size() == pairs && read.chosen.size() == pairs + 1, "moves need one entry for every pair");
+        require(core.rules.base.size() == choices && core.items.size() == Index(choices), "every choice needs a cost and a transport");
+        require_range(core.rules.members, read.n_choices(), "members must be numbers of choices");
+        require_range(read.line, core.rules.n_lines(), "line must be numbers of lines");
+        bool own = true;
+        for (std::size_t p = 0; p < pairs; ++p) own &= read.chosen[p] / read.n_choices() == Index(p) && read.chosen[p] >= 0;
+        require(own, "chosen must be choices of every pair");
+    }
+
+    void read_targets() {
+        core.targets = {view(member<Array<Index>>(targets, "numbers")), out(member<OutArray<std::int32_t>>(targets, "target"))};
+        const engine::Targets& read = core.targets;
+        std::visit([&](const auto& trees) {
+            require(!trees.narrow() && trees.child.size() == read.target.size(), "targets need one entry for every edge");
+        }, core.trees);
+        require(core.items.n_y > 0 && Index(read.numbers.size()) % core.items.n_y == 0, "numbers need one entry for every pair of states");
+        require_range(core.items.x.states, Index(read.numbers.size()) / core.items.n_y, "the states of X must be rows of the table");
+        require_range(read.numbers, n_pairs() + 1, "numbers must be those of pairs");
+    }
+
+    void read_selected() {
+        core.selected = {
+            view(member<Array<Index>>(selected, "first")), out(member<OutArray<std::int32_t>>(selected, "target")),
+            out(member<OutArray<float>>(selected, "flow")), out(member<OutArray<float>>(selected, "residual")),
+        };
+        const engine::Selected& read = core.selected;
+        if (read.residual.empty()) return;
+        const engine::View<Index> first = read.first;
+        require(read.target.size() == read.flow.size(), "selected plans need one target for every flow");
+        require(Index(first.size()) > n_pairs() && Index(read.residual.size()) >= n_pairs(), "selected plans need one row for every pair");
+        require(first.front() == 0 && first.back() == Index(read.flow.size()) && std::is_sorted(first.begin(), first.end()), "first must ascend from 0 to the number of entries");
+    }
+
+    engine::View<double> values(const Array<double>& u) const {
+        require(Index(u.size()) == n_pairs() + 1, "u needs one entry for every pair, and one more");
+        return view(u);
+    }
+};
+
+nb::tuple improve_pairs(Game& game, const Array<double>& W, int basis, double price, const Run& run) {
+    require(W.size() == game.core.targets.numbers.size(), "the table needs one entry for every pair of states");
+    require(0 <= basis && basis <= 2, "basis must be 0, 1 or 2");
+    const engine::Improved done = without_lock(run, [&](engine::Team& team) {
+        return engine::improve_pairs(team, game.core, view(W), engine::Basis(basis), price);
+    });
+    return nb::make_tuple(done.pivots, done.failed, done.clipped, done.solved);
+}
+
+void select_plans(Game& game, const Run& run) {
+    require(!game.core.selected.residual.empty(), "there is no memory for selected plans");
+    without_lock(run, [&](engine::Team& team) { engine::select_plans(team, game.core); });
+}
+
+nb::tuple improve_lines(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    const engine::Change change = without_lock(run, [&](engine::Team& team) { return engine::improve_lines(team, game.core, values, tie); });
+    return nb::make_tuple(change.low, change.high);
+}
+
+double improve_choices(Game& game, const Array<double>& u, double tie, const Run& run) {
+    const engine::View<double> values = game.values(u);
+    return without_lock(run, [&](engine::Team& team) { return engine::improve_choices(team, game.core, values, tie); });
+}
+
+void add_games(nb::module_& m) {
+    nb::class_<Game>(m, "Game")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object>(), "transports"_a, "rules"_a, "moves"_a, "targets"_a, "selected"_a)
+        .def("improve_pairs", &improve_pairs, "W"_a.noconvert(), "basis"_a, "price"_a, "run"_a)
+        .def("select_plans", &select_plans, "run"_a)
+        .def("improve_lines", &improve_lines, "u"_a.noconvert(), "tie"_a, "run"_a)
+        .def("improve_choices", &improve_choices, "u"_a.noconvert(), "tie"_a, "run"_a);
+}
 
 // --- sinkhorn ----------------------------------------------------------------------------------------------------
 
-void add_sinkhorn([[maybe_unused]] nb::module_& m) {}
+/// The plans of all pairs, whose arrays belong to Python.
+struct GibbsPlans {
+    nb::object x, y;  // tuples of arrays, kept alive
+    OutArray<double> F, G;
+    Array<double> W;
+    engine::GibbsPlans core;
+
+    GibbsPlans(nb::object x_, nb::object y_, const std::pair<Index, Index>& shape, OutArray<double> F_, OutArray<double> G_)
+        : x(std::move(x_)), y(std::move(y_)), F(std::move(F_)), G(std::move(G_)),
+          core(rows_of(x), rows_of(y), shape.first, shape.second, {out(F), out(G)}) {
+        const engine::Pairs& pairs = core.pairs();
+        require_range(pairs.x.states, pairs.n_x, "the states of X must be rows of the table");
+        require_range(pairs.y.states, pairs.n_y, "the states of Y must be columns of the table");
+        require(F.size() == pairs.x.states.size() * std::size_t(pairs.y.size()), "F needs one number for every transition of X and row of Y");
+        require(G.size() == pairs.y.states.size() * std::size_t(pairs.x.size()), "G needs one number for every transition of Y and row of X");
+    }
+
+    engine::View<double> table(const Array<double>& values) const {
+        require(Index(values.size()) == core.pairs().n_x * core.pairs().n_y, "a table needs one number for every pair of states");
+        return view(values);
+    }
+    engine::Out<double> table(const OutArray<double>& values) const {
+        require(Index(values.size()) == core.pairs().n_x * core.pairs().n_y, "a table needs one number for every pair of states");
+        return out(values);
+    }
+
+    /// One number for every pair of rows.
+    template <class Numbers> Numbers by_pair(Numbers values) const {
+        require(Index(values.size()) == core.pairs().size(), "an array needs one number for every pair of rows");
+        return values;
+    }
+    engine::Tempered tempered(const Array<double>& U, double epsilon) const {
+        require(epsilon >= 0.0, "epsilon must not be negative");
+        return {table(U), epsilon};
+    }
+    engine::GibbsPlans& with_kernel() { return require(W.is_valid(), "set_kernel comes first"), core; }
+    const engine::GibbsPlans& with_kernel() const { return require(W.is_valid(), "set_kernel comes first"), core; }
+    Index pair(Index k) const {
+        require(0 <= k && k < core.pairs().size(), "there is no such pair");
+        return k;
+    }
+    engine::Pair place(Index k) const { return {pair(k), core.pairs()}; }
+};
+
+/// The plans as a matrix.
+struct PlanOperator {
+    nb::object plans;  // kept alive
+    const GibbsPlans& of;
+    std::unique_ptr<engine::PlanOperator> core;
+};
+
+bool set_kernel(GibbsPlans& self, const Array<double>& W, double beta, bool share) {
+    self.table(W);
+    require(beta > 0.0, "beta must be positive");
+    self.W = W;
+    self.core.set_kernel(view(W), beta, share);
+    return self.core.shared() != nullptr;
+}
+
+void weighted_potentials(
+    const GibbsPlans& self, const Array<double>& U, double epsilon, const Array<double>& m, const OutArray<double>& by_x,
+    const OutArray<double>& by_y, const Run& run
+) {
+    const engine::Pairs& pairs = self.core.pairs();
+    const std::size_t on_x = pairs.x.states.size(), on_y = pairs.y.states.size();
+    const std::size_t all_x = std::size_t(pairs.x.size() * pairs.n_x), all_y = std::size_t(pairs.y.size() * pairs.n_y);
+    const bool supports = by_x.size() == on_x && by_y.size() == on_y;
+    require(supports || (by_x.size() == all_x && by_y.size() == all_y), "sums need one number for every successor, or for every state");
+    without_lock(run, [&](engine::Team& team) {
+        self.core.weighted_potentials(team, self.tempered(U, epsilon), self.by_pair(view(m)), !supports, out(by_x), out(by_y));
+    });
+}
+
+nb::object plan_operator(nb::object plans, bool rounded, const char* form, const Run& run) {
+    using Form = engine::PlanOperator::Form;
+    const std::string name = form;
+    require(name == "factored" || name == "stored" || name == "recomputed", "form must be 'factored', 'stored' or 'recomputed'");
+    const Form kind = name == "factored" ? Form::FACTORED : name == "stored" ? Form::STORED : Form::RECOMPUTED;
+    const GibbsPlans& of = nb::cast<const GibbsPlans&>(plans);
+    auto core = without_lock(run, [&](engine::Team& team) { return engine::PlanOperator::make(team, of.with_kernel(), rounded, kind); });
+    if (!core) return nb::none();
+    return nb::cast(new PlanOperator{std::move(plans), of, std::move(core)}, nb::rv_policy::take_ownership);
+}
+
+/// Apply a function of numbers to an array.
+template <class Function> NewArray<double> of_every(const Array<double>& values, Function&& function) {
+    std::vector<double> found(values.size());
+    for (std::size_t k = 0; k < found.size(); ++k) found[k] = function(values.data()[k]);
+    return as_array(std::move(found));
+}
+
+void add_sinkhorn(nb::module_& m) {
+    m.def("exponentials", [](const Array<double>& t) { return of_every(t, [](double v) { return engine::exp_of(v); }); }, "t"_a.noconvert());
+    m.def("logarithms", [](const Array<double>& v) { return of_every(v, [](double x) { return engine::log_of(x); }); }, "v"_a.noconvert());
+    m.def("round_plan", [](const OutArray<double>& plan, const Array<double>& p, const Array<double>& q) {
+        require(plan.size() == p.size() * q.size(), "a plan needs one number for every pair of successors");
+        std::vector<double> row(p.size()), col(q.size());
+        engine::round_plan(plan.data(), view(p), view(q), row.data(), col.data());
+    }, "plan"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert());
+    nb::class_<GibbsPlans>(m, "GibbsPlans")
+        .def(nb::init<nb::object, nb::object, std::pair<Index, Index>, OutArray<double>, OutArray<double>>(), "x"_a, "y"_a, "shape"_a,
+             "F"_a.noconvert(), "G"_a.noconvert())
+        .def("set_kernel", &set_kernel, "W"_a.noconvert(), "beta"_a, "share"_a)
+        .def("scale", [](GibbsPlans& self, Index iterations, double error_wanted, const OutArray<double>& omega, const OutArray<double>& error, const Run& run) {
+            const engine::Progress progress{self.by_pair(out(omega)), self.by_pair(out(error))};
+            return without_lock(run, [&](engine::Team& team) { return self.with_kernel().scale(team, {iterations, error_wanted}, progress); });
+        }, "iterations"_a, "target"_a, "omega"_a.noconvert(), "error"_a.noconvert(), "run"_a)
+        .def("polish", [](GibbsPlans& self, double target, const OutArray<double>& error, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) { return self.with_kernel().polish(team, target, self.by_pair(out(error))); });
+        }, "target"_a, "error"_a.noconvert(), "run"_a)
+        .def("half_step", [](const GibbsPlans& self, bool columns, const OutArray<double>& into, const Run& run) {
+            require(into.size() == (columns ? self.G : self.F).size(), "a half-step needs an array like F or G");
+            without_lock(run, [&](engine::Team& team) { self.with_kernel().half_step(team, columns, out(into)); });
+        }, "columns"_a, "out"_a.noconvert(), "run"_a)
+        .def("means", [](const GibbsPlans& self, bool columns, const Array<double>& potential, const OutArray<double>& into, const Run& run) {
+            require(potential.size() == (columns ? self.G : self.F).size(), "means need an array like F or G");
+            without_lock(run, [&](engine::Team& team) { self.core.means(team, columns, view(potential), self.by_pair(out(into))); });
+        }, "columns"_a, "potential"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("plan_costs", [](const GibbsPlans& self, const Array<double>& U, double epsilon, bool rounded, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { self.with_kernel().plan_costs(team, self.tempered(U, epsilon), rounded, self.by_pair(out(into))); });
+        }, "U"_a.noconvert(), "epsilon"_a, "rounded"_a, "out"_a.noconvert(), "run"_a)
+        .def("dual_bounds", [](const GibbsPlans& self, const Array<double>& U, double epsilon, const OutArray<double>& into, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) { return self.core.dual_bounds(team, self.tempered(U, epsilon), self.by_pair(out(into))); });
+        }, "U"_a.noconvert(), "epsilon"_a, "out"_a.noconvert(), "run"_a)
+        .def("plan", [](const GibbsPlans& self, Index k, bool rounded) {
+            const engine::Pair place = self.place(k);
+            std::vector<double> plan(place.a() * place.b());
+            self.with_kernel().plan(k, rounded, engine::Out<double>(plan));
+            return as_array(std::move(plan));
+        }, "k"_a, "rounded"_a)
+        .def("potentials", [](const GibbsPlans& self, Index k, const Array<double>& U, double epsilon) {
+            std::vector<double> f(self.core.pairs().n_x), g(self.core.pairs().n_y);
+            self.core.potentials(self.pair(k), self.tempered(U, epsilon), engine::Out<double>(f), engine::Out<double>(g));
+            return nb::make_tuple(as_array(std::move(f)), as_array(std::move(g)));
+        }, "k"_a, "U"_a.noconvert(), "epsilon"_a)
+        .def("weighted_potentials", &weighted_potentials, "U"_a.noconvert(), "epsilon"_a, "m"_a.noconvert(), "by_x"_a.noconvert(),
+             "by_y"_a.noconvert(), "run"_a)
+        .def("independent_means", [](const GibbsPlans& self, const Array<double>& V, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { engine::independent_means(team, self.core.pairs(), self.table(V), self.by_pair(out(into))); });
+        }, "V"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("operator", &plan_operator, "rounded"_a, "form"_a, "run"_a);
+    nb::class_<PlanOperator>(m, "PlanOperator")
+        .def("apply", [](const PlanOperator& self, const Array<double>& V, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { self.core->apply(team, self.of.table(V), self.of.by_pair(out(into))); });
+        }, "V"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("push", [](const PlanOperator& self, const Array<double>& weights, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { self.core->push(team, self.of.by_pair(view(weights)), self.of.table(into)); });
+        }, "m"_a.noconvert(), "out"_a.noconvert(), "run"_a);
+}
 
 // --- somcot ------------------------------------------------------------------------------------------------------
 
-void add_somcot([[maybe_unused]] nb::module_& m) {}
+/// An array of any shape, by rows.
+template <class T> using AnyArray = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+
+template <class T> engine::Out<T> all_of(nb::handle tuple, const char* name, Index size) {
+    const auto array = member<AnyArray<T>>(tuple, name);
+    if (Index(array.size()) != size) throw nb::value_error((std::string(name) + " does not have the size that the chains need").c_str());
+    return {array.data(), array.size()};
+}
+
+namespace somcot {
+
+namespace core = engine::somcot;
+
+core::Seen seen_of(nb::handle side) {
+    const auto at = member<Array<Index>>(side, "at"), to = member<Array<Index>>(side, "to"), source = member<Array<Index>>(side, "source");
+    const Index n = Index(at.size()) - 1, edges = Index(to.size());
+    const engine::View<Index> first = view(at), sources = view(source);
+    require(n > 0 && first.front() == 0 && first.back() == edges && std::is_sorted(first.begin(), first.end()), "at must ascend from 0 to the number of edges");
+    require_range(view(to), n, "to must be numbers of states");
+    require(Index(source.size()) == edges, "every edge needs a source");
+    bool belong = true;
+    for (Index s = 0; s < n; ++s)
+        for (Index e = first[s]; e < first[s + 1]; ++e) belong &= sources[e] == s;
+    require(belong, "the edges must be sorted by source");
+    return {first, view(to), sources, all_of<double>(side, "counts", edges), all_of<double>(side, "q", edges), all_of<double>(side, "rho", n), all_of<double>(side, "initial", n)};
+}
+
+core::Rules rules_of(nb::handle rules) {
+    const auto number = [&](const char* name) { return nb::cast<double>(rules.attr(name)); };
+    return {
+        number("discount"), number("eta"), number("beta"), number("decay"), number("decay_from"), number("anticipation"),
+        nb::cast<bool>(rules.attr("memory")), number("bound"),
+    };
+}
+
+core::SaddlePoint saddle_point_of(nb::handle problem) {
+    const core::Seen x = seen_of(problem.attr("x")), y = seen_of(problem.attr("y"));
+    return {x, y, all_of<const double>(problem, "costs", x.states() * y.states()), rules_of(problem.attr("rules"))};
+}
+
+core::Iterates iterates_of(nb::handle it, const core::SaddlePoint& problem) {
+    const Index cells = problem.x.states() * problem.y.states();
+    const Index of_x = problem.y.states() * problem.x.edges(), of_y = problem.x.states() * problem.y.edges();
+    const auto get = [&](const char* name, Index size) { return all_of<double>(it, name, size); };
+    return {
+        get("U", of_x), get("W", of_y), get("L", cells), get("S", cells), get("A", of_x), get("B", of_y), get("V", cells),
+        get("logit_x", cells), get("logit_y", cells), get("start", cells), get("log_start", cells), get("sums", 4 * cells),
+        all_of<Index>(it, "cold", 1),
+    };
+}
+
+core::Batches batches_of(nb::handle draws, const core::Seen& side) {
+    const auto at = member<Array<Index>>(draws, "at"), edges = member<Array<Index>>(draws, "edges");
+    const auto weights = member<Array<double>>(draws, "weights");
+    const engine::View<Index> first = view(at);
+    require(!first.empty() && first.front() == 0 && first.back() == Index(edges.size()) && std::is_sorted(first.begin(), first.end()), "at must ascend from 0 to the number of transitions");
+    require(weights.size() == edges.size(), "every transition needs a weight");
+    require_range(view(edges), side.edges(), "transitions must be numbers of edges");
+    return {first, view(edges), view(weights)};
+}
+
+void iterate(nb::handle problem, nb::handle iterates, nb::handle draws_x, nb::handle draws_y, nb::handle progress, Index most_listed, const Run& run) {
+    const core::SaddlePoint saddle = saddle_point_of(problem);
+    const core::Iterates it = iterates_of(iterates, saddle);
+    const core::Batches x = batches_of(draws_x, saddle.x), y = batches_of(draws_y, saddle.y);
+    require(x.at.size() == y.at.size(), "both chains need as many minibatches");
+    const core::Progress now{all_of<Index>(progress, "done", 1), all_of<double>(progress, "weight", 1), all_of<double>(progress, "last", 1)};
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        core::iterate(saddle, it, x, y, now, most_listed, watch);
+    });
+}
+
+template <auto ENTER, bool OF_X> void enter(nb::handle problem, nb::handle iterates, const Array<Index>& fresh, double occupancy, const Run& run) {
+    const core::SaddlePoint saddle = saddle_point_of(problem);
+    const core::Iterates it = iterates_of(iterates, saddle);
+    require_range(view(fresh), (OF_X ? saddle.x : saddle.y).edges(), "fresh must be numbers of edges");
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        ENTER(saddle, it, view(fresh), occupancy, watch);
+    });
+}
+
+}  // namespace somcot
+
+void add_somcot(nb::module_& m) {
+    m.def("somcot_iterate", &somcot::iterate, "problem"_a, "iterates"_a, "draws_x"_a, "draws_y"_a, "progress"_a, "most_listed"_a, "run"_a);
+    m.def("somcot_enter_x", &somcot::enter<engine::somcot::enter_x, true>, "problem"_a, "iterates"_a, "fresh"_a.noconvert(), "occupancy"_a, "run"_a);
+    m.def("somcot_enter_y", &somcot::enter<engine::somcot::enter_y, false>, "problem"_a, "iterates"_a, "fresh"_a.noconvert(), "occupancy"_a, "run"_a);
+}
 
 // --- barycenters -------------------------------------------------------------------------------------------------
 
@@ -508,7 +861,160 @@ void add_barycenters(nb::module_& m) {
 
 // --- small problems ----------------------------------------------------------------------------------------------
 
-void add_small_problems([[maybe_unused]] nb::module_& m) {}
+engine::Rows rows_within(nb::handle successors, Index n) {
+    const engine::Rows rows = rows_of(successors);
+    require(rows.size() == n, "every state needs a row");
+    require_range(rows.states, n, "successors must be numbers of states");
+    return rows;
+}
+
+engine::Chain chain_of(nb::handle chain) {
+    const auto initial = member<Array<double>>(chain, "initial");
+    const engine::Chain found{rows_within(chain.attr("successors"), Index(initial.size())), view(initial)};
+    require(std::any_of(found.initial.begin(), found.initial.end(), [](double p) { return p > 0.0; }), "a chain needs a state to start in");
+    return found;
+}
+
+engine::SmallProblem small_problem(nb::handle problem, bool reachable) {
+    const auto cost = nb::cast<nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(problem.attr("cost"), false);
+    const engine::SmallProblem found{
+        chain_of(problem.attr("x")), chain_of(problem.attr("y")), {cost.data(), cost.size()}, nb::cast<double>(problem.attr("discount")), reachable,
+    };
+    require(found.n_x() + found.n_y() <= engine::MAX_STATES_OF_SMALL, "the problem is not small");
+    require(Index(cost.shape(0)) == found.n_x() && Index(cost.shape(1)) == found.n_y(), "costs need one number for every pair of states");
+    require(0.0 < found.discount && found.discount < 1.0, "the discount must be between 0 and 1");
+    return found;
+}
+
+bool are_equal(engine::View<Index> a, engine::View<Index> b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+/// Trees of a previous problem, if it has the same pairs with the same successors: a tuple (x, y, listed, child, parent).
+void take_trees(const nb::tuple& known, const engine::SmallProblem& problem, engine::SmallStart& start) {
+    require(known.size() == 5, "known trees are a tuple (x, y, listed, child, parent)");
+    const engine::Rows x = rows_of(known[0]), y = rows_of(known[1]);
+    const bool same_x = are_equal(x.first, problem.x.rows.first) && are_equal(x.states, problem.x.rows.states);
+    const bool same_y = are_equal(y.first, problem.y.rows.first) && are_equal(y.states, problem.y.rows.states);
+    const auto listed = nb::cast<Array<Index>>(known[2], false);
+    const std::vector<Index> pairs = problem.reachable ? engine::reachable_pairs(problem) : std::vector<Index>();
+    if (!same_x || !same_y || !are_equal(view(listed), pairs)) return;
+    start.child = view(nb::cast<Array<std::int8_t>>(known[3], false));
+    start.parent = view(nb::cast<Array<std::int8_t>>(known[4], false));
+    require(start.child.size() == start.parent.size(), "child and parent must have the same size");
+}
+
+/// A solved problem; its arrays are read from Python without copies.
+struct SmallSolution {
+    engine::SmallSolution found;
+
+    nb::list history() const {
+        nb::list rows;
+        for (const engine::SmallStep& step : found.history)
+            rows.append(nb::make_tuple(step.bounds.value, step.bounds.lower, step.bounds.upper, step.pivots, step.improvements, step.products));
+        return rows;
+    }
+};
+
+template <class T> nb::object view_of(const std::vector<T>& values, nb::handle owner) {
+    return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, owner), nb::rv_policy::reference);
+}
+
+nb::object solve_small(
+    nb::handle problem, const std::optional<Array<double>>& values, const std::optional<nb::tuple>& known, bool reachable, double tol,
+    double max_iterations, double seconds, const Run& run
+) {
+    const engine::SmallProblem asked = small_problem(problem, reachable);
+    engine::SmallStart start;
+    if (values) start.values = view(*values);
+    require(start.values.empty() || start.values.size() == asked.cost.size(), "a table needs one number for every pair of states");
+    if (known) take_trees(*known, asked, start);
+    const Index most = Index(std::min(max_iterations, 1e15));
+    return nb::cast(SmallSolution{without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        return engine::solve_small(asked, start, {tol, most, seconds}, watch);
+    })});
+}
+
+engine::ChainList chain_list(nb::handle pack) {
+    const auto at = member<Array<Index>>(pack, "at"), first = member<Array<Index>>(pack, "first");
+    const auto initial = member<Array<double>>(pack, "initial"), rewards = member<Array<double>>(pack, "rewards");
+    const nb::object successors = pack.attr("rows");
+    const auto indptr = member<Array<Index>>(successors, "indptr"), states = member<Array<Index>>(successors, "indices");
+    const auto probabilities = member<Array<double>>(successors, "probabilities");
+    const engine::ChainList list{view(at), view(first), {view(indptr), view(states), view(probabilities)}, view(initial), view(rewards)};
+    const Index m = list.size(), n = Index(initial.size()), edges = Index(states.size());
+    require(m > 0 && list.at.front() == 0 && list.at.back() == n && std::is_sorted(list.at.begin(), list.at.end()), "at must ascend from 0 to the number of states");
+    require(Index(list.first.size()) == m + 1 && list.first.front() == 0 && list.first.back() == edges && std::is_sorted(list.first.begin(), list.first.end()), "first must ascend from 0 to the number of transitions");
+    require(Index(indptr.size()) == n + m && Index(rewards.size()) == n && Index(probabilities.size()) == edges, "the arrays of the chains do not fit together");
+    for (Index c = 0; c < m; ++c) {
+        const engine::Chain chain = list.chain(c);
+        const engine::View<Index> ends = chain.rows.first;
+        require(ends.size() > 1 && ends.front() == 0 && ends.back() == Index(chain.rows.states.size()), "rows must go from 0 to the number of entries");
+        require(std::adjacent_find(ends.begin(), ends.end(), std::greater_equal<>()) == ends.end(), "every row needs an entry");
+        require_range(chain.rows.states, chain.rows.size(), "successors must be numbers of states");
+        require(std::any_of(chain.initial.begin(), chain.initial.end(), [](double p) { return p > 0.0; }), "a chain needs a state to start in");
+    }
+    return list;
+}
+
+nb::tuple solve_many(
+    nb::handle pack, const Array<Index>& pairs, const Array<double>& tables, double discount, double tol, double max_iterations,
+    bool squared, const Run& run
+) {
+    const engine::ManyProblems asked{
+        chain_list(pack), view(pairs), view(tables), squared, discount, {tol, Index(std::min(max_iterations, 1e15)), engine::INF},
+    };
+    const std::size_t size = pairs.size() / 2;
+    require(pairs.size() % 2 == 0, "pairs are two numbers each");
+    require_range(asked.pairs, asked.chains.size(), "pairs must be numbers of chains");
+    require(0.0 < discount && discount < 1.0, "the discount must be between 0 and 1");
+    Index cells = 0;
+    for (std::size_t k = 0; k < size; ++k)
+        cells += asked.chains.chain(asked.pairs[2 * k]).rows.size() * asked.chains.chain(asked.pairs[2 * k + 1]).rows.size();
+    require(asked.tables.empty() || Index(asked.tables.size()) == cells, "tables need one number for every pair of states");
+    std::vector<double> value(size), lower(size), upper(size);
+    without_lock(run, [&](engine::Team& team) {
+        engine::solve_many(team, asked, value, lower, upper);
+        return 0;
+    });
+    return nb::make_tuple(as_array(std::move(value)), as_array(std::move(lower)), as_array(std::move(upper)));
+}
+
+void add_small_problems(nb::module_& m) {
+    const auto array = [](auto field) {
+        return [field](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.*field, self); };
+    };
+    using Found = engine::SmallSolution;
+    m.attr("MAX_STATES_OF_SMALL") = engine::MAX_STATES_OF_SMALL;
+    nb::class_<SmallSolution>(m, "SmallSolution")
+        .def_prop_ro("value", [](const SmallSolution& s) { return s.found.bounds().value; })
+        .def_prop_ro("lower", [](const SmallSolution& s) { return s.found.bounds().lower; })
+        .def_prop_ro("upper", [](const SmallSolution& s) { return s.found.bounds().upper; })
+        .def_prop_ro("gap", [](const SmallSolution& s) { return s.found.bounds().gap; })
+        .def_prop_ro("ended", [](const SmallSolution& s) { return int(s.found.ended); })
+        .def_prop_ro("iterations", [](const SmallSolution& s) { return s.found.history.size(); })
+        .def_prop_ro("history", &SmallSolution::history)
+        .def_prop_ro("clipped", [](const SmallSolution& s) { return s.found.clipped; })
+        .def_prop_ro("U", array(&Found::U))
+        .def_prop_ro("listed", array(&Found::listed))
+        .def_prop_ro("order_x", array(&Found::order_x))
+        .def_prop_ro("order_y", array(&Found::order_y))
+        .def_prop_ro("at", array(&Found::at))
+        .def_prop_ro("child", array(&Found::child))
+        .def_prop_ro("parent", array(&Found::parent))
+        .def_prop_ro("flow", array(&Found::flow))
+        .def_prop_ro("start_child", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.child, self); })
+        .def_prop_ro("start_parent", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.parent, self); })
+        .def_prop_ro("start_flow", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.flow, self); })
+        .def_prop_ro("start_pot", [](nb::handle self) { return view_of(nb::cast<const SmallSolution&>(self).found.start.pot, self); });
+    m.def(
+        "solve_small", &solve_small, "problem"_a, "values"_a.none(), "known"_a.none(), "reachable"_a, "tol"_a, "max_iterations"_a,
+        "seconds"_a, "run"_a
+    );
+    m.def(
+        "solve_many", &solve_many, "pack"_a, "pairs"_a.noconvert(), "tables"_a.noconvert(), "discount"_a, "tol"_a, "max_iterations"_a,
+        "squared"_a, "run"_a
+    );
+}
 
 // --- the module -----------------------------------------------------------------------------------------------------
 

@@ -7,5 +7,6 @@
 
 bool check_barycenters(std::mt19937_64& random);
 bool check_exponential(std::mt19937_64& random);
+bool check_games(std::mt19937_64& random);
 bool check_linear(std::mt19937_64& random);
 bool check_refine(std::mt19937_64& random);

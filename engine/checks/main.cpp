@@ -14,6 +14,7 @@ struct Check {
 constexpr Check CHECKS[] = {
     {"barycenters", check_barycenters, 500},
     {"exponential", check_exponential, 100},
+    {"games", check_games, 600},
     {"linear", check_linear, 300},
     {"refine", check_refine, 500},
 };

@@ -99,6 +99,29 @@ def exchange(
 def add_difference(fresh: NDArray[np.float32], old: NDArray[np.float32], U: NDArray[np.float64], run: Run) -> None:
     """Compute U += fresh - old at all pairs."""
 
+class Game:
+    """A game on pairs of states: tuples of arrays (solvers/exact/games.py), which are kept and updated."""
+
+    def __init__(self, transports: Transports, rules: Any, moves: Any, targets: Any, selected: Any) -> None: ...
+    def improve_pairs(self, W: NDArray[np.float64], basis: int, price: float, run: Run) -> tuple[int, int, float, int]:
+        """Improve plans and moves for the table W; reduced costs above -``price`` count as zero.
+
+        Returns the number of pivots, of transports that failed, the largest mass that was moved to keep a plan
+        nonnegative, and the number of transports that were solved.
+        """
+
+    def select_plans(self, run: Run) -> None:
+        """Copy the plans in use."""
+
+    def improve_lines(self, u: NDArray[np.float64], tie: float, run: Run) -> tuple[float, float]:
+        """Improve the moves of both sides for the values u of the pairs, where they gain more than ``tie``.
+
+        Returns the least and the largest change of a value.
+        """
+
+    def improve_choices(self, u: NDArray[np.float64], tie: float, run: Run) -> float:
+        """Improve the choices within the present lines; returns the largest gain."""
+
 def refine(
     first: NDArray[np.int64],
     sources: NDArray[np.int64],
@@ -112,6 +135,141 @@ def refine(
     Returns the class of every state and the number of transitions visited.
     """
 
+def exponentials(t: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return e^t for -700 < t ≤ 709, within two units in the last place."""
+
+def logarithms(v: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ln v, within one unit in the last place."""
+
+def round_plan(plan: NDArray[np.float64], p: NDArray[np.float64], q: NDArray[np.float64]) -> None:
+    """Round a plan ``(p.size * q.size,)`` in place to the marginals p and q."""
+
+class GibbsPlans:
+    """The plans of all pairs of rows of two chains, in Gibbs form (solvers/sinkhorn/plans.py).
+
+    ``x`` and ``y`` are ``Successors``; ``F`` and ``G`` are written to.
+    """
+
+    def __init__(
+        self, x: Any, y: Any, shape: tuple[int, int], F: NDArray[np.float64], G: NDArray[np.float64]
+    ) -> None: ...
+    def set_kernel(self, W: NDArray[np.float64], beta: float, share: bool) -> bool:
+        """Set table and inverse temperature; return whether all pairs share a kernel, which ``share`` allows."""
+
+    def scale(
+        self, iterations: int, target: float, omega: NDArray[np.float64], error: NDArray[np.float64], run: Run
+    ) -> int:
+        """Run Sinkhorn on every pair until its error is at most ``target``; return the number of all iterations."""
+
+    def polish(self, target: float, error: NDArray[np.float64], run: Run) -> int:
+        """Run Newton's method on pairs whose error exceeds ``target``; return their number."""
+
+    def half_step(self, columns: bool, out: NDArray[np.float64], run: Run) -> None:
+        """Write softmin(W - G) to ``out`` (like F), or, with ``columns``, softmin(W - F) (like G)."""
+
+    def means(self, columns: bool, potential: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
+        """Write <p, f> of every pair for an array like F, or, with ``columns``, <q, g> for one like G."""
+
+    def plan_costs(
+        self, U: NDArray[np.float64], epsilon: float, rounded: bool, out: NDArray[np.float64], run: Run
+    ) -> None:
+        """Write <π, U> + ε KL(π ‖ p⊗q) of every plan."""
+
+    def dual_bounds(self, U: NDArray[np.float64], epsilon: float, out: NDArray[np.float64], run: Run) -> float:
+        """Write lower bounds on the transports of all pairs; return the largest potential."""
+
+    def plan(self, k: int, rounded: bool) -> NDArray[np.float64]:
+        """Return the plan of pair k on its successors, flat."""
+
+    def potentials(
+        self, k: int, U: NDArray[np.float64], epsilon: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the potentials of pair k at all states."""
+
+    def weighted_potentials(
+        self, U: NDArray[np.float64], epsilon: float, m: NDArray[np.float64], by_x: NDArray[np.float64],
+        by_y: NDArray[np.float64], run: Run,
+    ) -> None:  # fmt: skip
+        """Write Σ m_k f_k by rows of X and Σ m_k g_k by rows of Y: at all states or aligned with the successors."""
+
+    def independent_means(self, V: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
+        """Write the mean of a table under the independent coupling of every pair."""
+
+    def operator(self, rounded: bool, form: str, run: Run) -> PlanOperator | None:
+        """Return the plans as a matrix: ``"factored"`` (None if impossible), ``"stored"`` or ``"recomputed"``."""
+
+class PlanOperator:
+    """The matrix Π of the plans, and its transpose."""
+
+    def apply(self, V: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
+        """Write <π_k, V> of all pairs."""
+
+    def push(self, m: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
+        """Write Σ_k m_k π_k."""
+
+#: The largest number of states of two chains together that :func:`solve_small` takes.
+MAX_STATES_OF_SMALL: int
+
+class SmallSolution:
+    """A solved problem. Arrays are read-only views of its memory; tables are scaled by the largest cost.
+
+    ``ended`` is 0 (converged), 1 (limited by rounding), 2 (max_iterations), 3 (time) or 4: the linear solver stagnated,
+    and the problem needs the general solver. ``history`` has a tuple (value, lower, upper, pivots, improvements,
+    products) for every iteration.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    gap: float
+    ended: int
+    iterations: int
+    history: list[tuple[float, float, float, int, int, int]]
+    clipped: float
+    U: NDArray[np.float64]
+    listed: NDArray[np.int64]
+    order_x: NDArray[np.int64]
+    order_y: NDArray[np.int64]
+    at: NDArray[np.int64]
+    child: NDArray[np.int8]
+    parent: NDArray[np.int8]
+    flow: NDArray[np.float64]
+    start_child: NDArray[np.int32]
+    start_parent: NDArray[np.int32]
+    start_flow: NDArray[np.float64]
+    start_pot: NDArray[np.float64]
+
+def solve_small(
+    problem: Any,
+    values: NDArray[np.float64] | None,
+    known: tuple[Any, ...] | None,
+    reachable: bool,
+    tol: float,
+    max_iterations: float,
+    seconds: float,
+    run: Run,
+) -> SmallSolution:
+    """Run policy iteration on a :class:`diffbisim.problem.Problem` with few states.
+
+    ``values (n_X*n_Y,)`` is a table to start from, in the units of the costs, NaN where it is not known. ``known`` are
+    trees ``(x, y, listed, child, parent)`` of a problem with successors x and y; they are used if those are the same.
+    """
+
+def solve_many(
+    pack: Any,
+    pairs: NDArray[np.int64],
+    tables: NDArray[np.float64],
+    discount: float,
+    tol: float,
+    max_iterations: float,
+    squared: bool,
+    run: Run,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Solve the problems of pairs (2 B,) of chains (solvers/exact/small.py); returns (value, lower, upper), (B,) each.
+
+    Bounds are infinite where a problem is not small or did not converge.
+    """
+
 def barycenters(
     rows: Any,
     costs: NDArray[np.float64],
@@ -122,10 +280,24 @@ def barycenters(
     tolerance: float,
     run: Run,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute Wasserstein barycenters of rows (a ``Successors``): number b is that of ``states[first[b]:first[b + 1]]``.
+    """Compute Wasserstein barycenters of rows (``Successors``): number b is of ``states[first[b]:first[b + 1]]``.
 
     ``costs`` and ``starts`` are flat tables with k columns, and so are the rows returned, which come with their gaps.
     """
 
 def solve_dense(matrix: NDArray[np.float64], sides: NDArray[np.float64], run: Run) -> bool:
     """Solve ``matrix (n, n)`` X = ``sides (n, m)``; overwrites both, the sides by X. False if singular."""
+
+def somcot_iterate(
+    problem: Any, iterates: Any, draws_x: Any, draws_y: Any, progress: Any, most_listed: int, run: Run
+) -> None:
+    """Run one iteration of SOMCOT per minibatch, in place, on the named tuples of solvers/somcot/state.py.
+
+    At most ``most_listed`` entries of the coupling are listed. An iteration that is stopped has changed nothing.
+    """
+
+def somcot_enter_x(problem: Any, iterates: Any, fresh: NDArray[np.int64], occupancy: float, run: Run) -> None:
+    """Initialize the multipliers of these new edges of X, whose joint occupancy is ``occupancy`` times λ_X."""
+
+def somcot_enter_y(problem: Any, iterates: Any, fresh: NDArray[np.int64], occupancy: float, run: Run) -> None:
+    """The same for edges of Y."""

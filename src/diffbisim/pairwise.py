@@ -1,6 +1,7 @@
 """Pairwise distances between many chains, on several cores or machines."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,15 +13,18 @@ from diffbisim.checks import Integers, check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.distance import check_discount_is_used, make_solver, solve
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, warn
-from diffbisim.parallel import Executor, batches, stop_flag, tasks
-from diffbisim.problem import Array
+from diffbisim.parallel import Executor, as_done, batches
+from diffbisim.problem import Array, available_threads
 from diffbisim.process import as_processes
-from diffbisim.progress import Progress
+from diffbisim.progress import Progress, tracking
 from diffbisim.questions import Question
 from diffbisim.timed import TimedChain
 
 #: With these costs d(X,Y) = d(Y,X) and d(X,X) = 0, so half of the matrix suffices.
 SYMMETRIC = ("reward", "euclidean", "squared", "indicator")
+
+#: How many small problems the engine solves between two reports of progress.
+AT_ONCE = 8192
 
 
 def pairwise(
@@ -83,8 +87,7 @@ def pairwise(
     n = len(chains)
     cells = np.argwhere(np.triu(np.ones((n, n), bool), 1) if symmetric else np.ones((n, n), bool))
     shared = Shared.of(chains, question, cost, discount, chosen)
-    found = tasks(_distances, batches(cells, 256), shared, executor, progress, "distances")
-    value, converged = np.concatenate(found, axis=1) if found else np.empty((2, 0))
+    value, converged = _all_distances(shared, cells, executor, progress)
     matrix = np.zeros((n, n))
     matrix[tuple(cells.T)] = value
     if symmetric:
@@ -103,7 +106,7 @@ class Shared(NamedTuple):
     """The data that all tasks share."""
 
     chains: list[Any]
-    pack: Any  # the packed chains if small problems are solved in batches, else None
+    joined: Any  # the chains as one list for the engine if small problems are solved in one call, else None
     question: Question
     cost: Any
     discount: float
@@ -111,18 +114,44 @@ class Shared(NamedTuple):
 
     @classmethod
     def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "Shared":
-        from diffbisim.solvers.exact.batch import Pack, is_ordinary  # imported here because it loads numba
+        from diffbisim.solvers.exact.small import ChainList, is_ordinary
 
-        small = is_ordinary(solver, question) and solver.cluster is None
-        small = small and all(isinstance(chain, MarkovChain) for chain in chains)
-        return cls(chains, Pack.of(chains) if small else None, question, cost, discount, solver)
+        small = question.is_usual and is_ordinary(solver) and all(isinstance(chain, MarkovChain) for chain in chains)
+        return cls(chains, ChainList.of(chains) if small else None, question, cost, discount, solver)
+
+
+def _all_distances(shared: Shared, cells: Integers, executor: Executor, progress: Progress) -> Array:
+    """Return B distances and whether each is within tol, (2, B)."""
+    found: Array = np.zeros((2, len(cells)))
+    with tracking(progress, len(cells), "distances") as advance:
+        left = np.arange(len(cells))
+        if executor is None and shared.joined is not None:
+            left = _solve_small(shared, cells, found, advance)
+            shared = shared._replace(joined=None)
+        parts = batches(left, 256)
+        with closing(as_done(_distances, [cells[part] for part in parts], shared, executor)) as done:
+            for k, result in done:
+                found[:, parts[k]] = result
+                advance(len(parts[k]))
+    return found
+
+
+def _solve_small(shared: Shared, cells: Integers, found: Array, advance: Callable[[int], None]) -> Integers:
+    """Solve small problems with all threads; returns the numbers of those that are left."""
+    left = []
+    for lo in range(0, len(cells), AT_ONCE):
+        value, solved = _many(shared, cells[lo : lo + AT_ONCE], available_threads())
+        found[:, lo : lo + AT_ONCE] = value, solved
+        advance(int(solved.sum()))
+        left.append(lo + np.flatnonzero(~solved))
+    return np.concatenate([np.empty(0, np.int64), *left])
 
 
 def _distances(shared: Shared, cells: Integers) -> Array:
     """Compute B distances and whether each is within tol, (2, B); runs in a worker."""
     value, converged = np.full(len(cells), np.nan), np.zeros(len(cells), bool)
-    if shared.pack is not None:
-        value[:], converged[:] = _batch(shared, cells)
+    if shared.joined is not None:
+        value[:], converged[:] = _many(shared, cells, 1)
     for k in np.flatnonzero(~converged):
         x, y = (shared.chains[c] for c in cells[k])
         result = solve(shared.question.problem(x, y, shared.cost, shared.discount), shared.solver)
@@ -130,13 +159,13 @@ def _distances(shared: Shared, cells: Integers) -> Array:
     return np.stack([value, converged])
 
 
-def _batch(shared: Shared, cells: Integers) -> tuple[Array, NDArray[np.bool_]]:
-    """Solve small problems in one call; returns values, and which of them were solved."""
-    from diffbisim.solvers.exact.batch import Ask, solve_batch
+def _many(shared: Shared, cells: Integers, threads: int) -> tuple[Array, NDArray[np.bool_]]:
+    """Solve small problems in one call of the engine; returns values, and which of them were solved."""
+    from diffbisim.solvers.exact.small import solve_many
 
     chains, cost = shared.chains, shared.cost
     by_reward = isinstance(cost, str) and cost in ("reward", "euclidean", "squared")
     tables = [] if by_reward else [ground_cost(cost, chains[i], chains[j]).ravel() for i, j in cells]
-    ask = Ask(shared.discount, shared.solver.tol, by_reward and cost == "squared", stop_flag())
-    found = solve_batch(shared.pack, np.ascontiguousarray(cells), np.concatenate([np.empty(0), *tables]), ask)
+    flat, squared = np.concatenate([np.empty(0), *tables]), by_reward and cost == "squared"
+    found = solve_many(shared.joined, cells, flat, shared.discount, shared.solver, squared, threads)
     return found.value, np.isfinite(found.upper)

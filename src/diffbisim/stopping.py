@@ -46,15 +46,16 @@ def stop_flag() -> NDArray[np.bool_]:
     return current_ends().stop
 
 
-def engine_run(threads: int = 1) -> Any:
+def engine_run(threads: int = 1, deadline: float = float("inf")) -> Any:
     """Return how the engine computes a call from this thread: with so many threads, until Ctrl-C, a stop or a deadline.
 
-    The deadline is that of :func:`until`. Work that would begin after it, or after a stop, does not begin.
+    The deadline, a time of the monotonic clock, is the given one or that of :func:`until`, whichever is first. Work
+    that would begin after it, or after a stop, does not begin.
     """
     from diffbisim import _engine
 
-    stop, deadline = current_ends()
-    left = deadline - time.monotonic()
+    stop, outer = current_ends()
+    left = min(deadline, outer) - time.monotonic()
     if stop[0]:
         raise KeyboardInterrupt
     if left <= 0.0:

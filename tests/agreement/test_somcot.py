@@ -1,5 +1,7 @@
 """SOMCOT against a literal dense implementation, the exact solver, and itself after a pause."""
 
+import importlib
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -7,10 +9,18 @@ import pytest
 
 import diffbisim as db
 from cases import each
+from diffbisim import _engine, _engine_baseline
 from diffbisim.data.streams import Stream
+from diffbisim.errors import ConvergenceWarning
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, Somcot
+from diffbisim.solvers.somcot import state
 from oracles.dense_somcot import DenseSomcot
+
+LEVELS = [_engine_baseline] + ([importlib.import_module("diffbisim._engine_v3")] if _engine.level == "v3" else [])
+
+#: Entries below e^DROP count as zero, and are listed down to e^(DROP - FAR); see engine/somcot_marginals.hpp.
+DROP, FAR = -40.0, 20.0
 
 
 class Recorded(Stream):
@@ -74,17 +84,21 @@ def test_averages_are_those_of_the_last_half():
 
 
 def test_products_and_entries_agree():
-    """The two ways to the marginals, on iterates for which both are safe."""
-    from diffbisim.solvers.somcot.kernels import DROP, Live, Marginals, by_entries, by_products
-
+    """The two ways to the marginals, in one iteration from iterates for which both are safe."""
     rng = np.random.default_rng(5)
     X, Y = db.examples.random_chain(9, rng), db.examples.random_sparse_chain(7, 3, rng=rng)
-    run = db.distance(X, Y, rng.random((9, 7)), 0.9, literal(300)).coupling.run
-    results = [Marginals.empty(run.it) for _ in "ab"]
-    assert by_products(run.x, run.y, run.it, results[0])
-    by_entries(run.x, run.y, run.it, Live.empty(run.x.at, run.y.at), results[1])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=63**2 * np.exp(DROP))  # entries that count as zero
+    begun, cost = literal(300), rng.random((9, 7))
+    result = db.distance(X, Y, cost, 0.9, begun)
+    assert not result.coupling.run.it.cold[0]
+    ways = []
+    for cold in (0, 1):
+        result.coupling.run.it.cold[0] = cold
+        ways.append(db.distance(X, Y, cost, 0.9, literal(301), warm=result).coupling.run.it)
+    assert (ways[0].cold[0], ways[1].cold[0]) == (0, 1)
+    for name in ("A", "B", "V", "sums"):  # their steps are the marginals
+        one, other = getattr(ways[0], name), getattr(ways[1], name)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=63**2 * np.exp(DROP))  # entries that count as zero
+        assert not np.array_equal(one, getattr(result.coupling.run.it, name))
 
 
 @pytest.mark.parametrize(
@@ -93,15 +107,13 @@ def test_products_and_entries_agree():
 @pytest.mark.parametrize("degree", [3, 12])
 def test_lists_of_entries_change_no_bit(monkeypatch, options, degree):
     """A run that looks at every entry of the coupling is the oracle of one that lists those that matter."""
-    from diffbisim.solvers.somcot import kernels
-
     rng = np.random.default_rng(degree)
     X, Y = (db.examples.random_sparse_chain(12, degree, rng=rng) for _ in "xy")
     solver = Somcot(3 * 1024 + 100, certify=False, **options)
     listed = db.distance(X, Y, rng.random((12, 12)), 0.9, solver).coupling
     assert listed.run.it.cold[0]  # matrix products are no longer safe
-    assert (_entries(listed.run) < kernels.DROP - kernels.FAR).mean() > 0.5  # lists leave much out
-    monkeypatch.setattr(kernels, "ROOM", 0)
+    assert (_entries(listed.run) < DROP - FAR).mean() > 0.5  # lists leave much out
+    monkeypatch.setattr(state, "MAX_LISTED", 0)
     rng = np.random.default_rng(degree)
     X, Y = (db.examples.random_sparse_chain(12, degree, rng=rng) for _ in "xy")
     every = db.distance(X, Y, rng.random((12, 12)), 0.9, solver).coupling
@@ -261,3 +273,53 @@ def test_steps_far_too_large_stay_finite(eta):
     for name, array in result.coupling.state().items():
         assert np.isfinite(array).all(), name
     assert np.isfinite(result.gradient.transition_y).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": False, "anticipation": 0, "full": True, "decay": 0.5}], ids=str)
+def test_every_level_gives_the_same_bits(monkeypatch, options):
+    """Through products, lists and new transitions; the numbers of states are no multiples of a register's length."""
+    found = []
+    for engine in LEVELS:
+        for module in (db, state):
+            monkeypatch.setattr(module, "_engine", engine)
+        rng = np.random.default_rng(3)
+        X, Y = db.examples.random_chain(11, rng), db.examples.random_sparse_chain(9, 4, rng=rng)
+        initial = rng.dirichlet(np.ones(11))
+        X = db.MarkovChain(X.transition, initial=initial, rewards=X.rewards)
+        result = db.distance(X, Y, discount=0.9, solver=Somcot(3000, certify=False, **options))
+        found.append({name: array.tobytes() for name, array in result.coupling.state().items()})
+    assert all(other == found[0] for other in found)
+
+
+def seconds_to_end(run, expected):
+    before = time.process_time()
+    with pytest.warns(ConvergenceWarning, match=expected):
+        result = run()
+    return result, time.process_time() - before
+
+
+def test_time_limit_ends_the_first_iteration():
+    """It would take seconds; nothing has been iterated then, and the result is what the run begins from."""
+    rng = np.random.default_rng(0)
+    X, Y = (db.examples.random_chain(150, rng) for _ in "xy")
+    solver = Somcot(10, full=True, memory=False, certify=False, time_limit=0.1)
+    result, seconds = seconds_to_end(lambda: db.distance(X, Y, discount=0.9, solver=solver), "time_limit")
+    assert seconds < 0.5
+    assert result.iterations == 0
+    assert result.lower == result.problem.cost.min()
+    assert result.value == result.problem.cost[0, 0]
+    np.testing.assert_allclose(result.plan(1, 2).sum(axis=1), X.transition[1], atol=1e-12)
+    more = db.distance(X, Y, discount=0.9, solver=Somcot(1, full=True, memory=False, certify=False), warm=result)
+    assert more.iterations == 1
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.4])
+def test_a_run_that_was_stopped_anywhere_repeats_every_bit(seconds):
+    X, Y = chains("sparse")
+    solver = Somcot(10**9, certify=False, rng=4, time_limit=seconds)
+    part, _ = seconds_to_end(lambda: db.distance(X, Y, discount=0.9, solver=solver), "time_limit")
+    steps = part.iterations + 700
+    rest = db.distance(X, Y, discount=0.9, solver=Somcot(steps, certify=False), warm=part)
+    whole = db.distance(X, Y, discount=0.9, solver=Somcot(steps, certify=False, rng=4))
+    for name, array in whole.coupling.state().items():
+        np.testing.assert_array_equal(rest.coupling.state()[name], array, err_msg=name)

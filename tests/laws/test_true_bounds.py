@@ -17,6 +17,7 @@ from cases import each
 from diffbisim.problem import Coupling, Problem
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy
+from diffbisim.solvers.exact import solver as general
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 from diffbisim.solvers.exact.transports import Transport, Transports
 from oracles import enclosure, rational
@@ -113,7 +114,7 @@ def test_transports_that_are_not_solved_leave_the_range_of_the_costs(monkeypatch
     for cost in (np.zeros((2, 2)), np.array([[0.25, 0.5], [0.5, 2.0]])):
         problem = Problem.make(X, X, cost, 0.5)
         for warm in (None, result_with(problem, 1e18)):
-            result = Exact(max_iterations=1).solve(problem, warm=warm)
+            result = general.solve(problem, Exact(max_iterations=1), warm)
             assert (result.lower, result.upper) == (cost.min(), cost.max())
             assert cost.min() <= result.value <= cost.max()
 
@@ -129,7 +130,7 @@ def test_a_start_that_is_not_solved_has_no_lower_bound(monkeypatch):
         return value
 
     monkeypatch.setattr(Transport, "solve", unsolved)
-    result = Exact().solve(problem)
+    result = general.solve(problem, Exact())
     assert result.lower == problem.cost.min()
     assert truth_of(problem) <= result.upper
 

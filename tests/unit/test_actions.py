@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import diffbisim as db
-from cases import each
 from diffbisim.solvers import Exact
 from oracles import games
 
@@ -133,58 +132,6 @@ def test_single_states():
 def test_bad_input_is_refused_with_a_remedy(call, message):
     with pytest.raises(db.DiffbisimError, match=message):
         call()
-
-
-# --- first bases ----------------------------------------------------------------------------------------------------
-
-
-@each(seed=range(60))
-def test_common_mass_stays_in_a_first_basis(seed):
-    """A spanning tree with parents first and the right marginals, whose empty edges point to the root.
-
-    Over a metric, what is left of the mass is all that has to be solved.
-    """
-    from diffbisim.solvers.exact.game_kernels import Original, make_reduced, solve_reduced, staying_basis, staying_full
-    from diffbisim.solvers.exact.simplex import Costs, Tree, is_priced_out, make_work, tree_value
-
-    rng = np.random.default_rng(seed)
-    n, points = 12, rng.random((12, 2))
-    rows, cols = (np.sort(rng.choice(n, rng.integers(1, n + 1), replace=False)) for _ in range(2))
-    if seed % 3 == 0:
-        rows = cols = np.arange(n)
-    p, q = (rng.integers(1, 4, part.size) if seed % 2 else rng.random(part.size) for part in (rows, cols))
-    p, q = p / p.sum(), q / q.sum()
-    q = p if seed % 15 == 0 else q
-    a, b = p.size, q.size
-    metric = np.linalg.norm(points[:, None] - points, axis=2)
-    tree = Tree(np.full(a + b - 1, -1, np.int8), np.full(a + b - 1, -1, np.int8), np.empty(a + b - 1))
-    original, reduced = Original(rows, cols, p, q, tree), make_reduced(a, b, tree)
-    work = make_work(a + b, np.zeros(1, bool))
-    nearest = np.argsort(metric, axis=1).ravel()
-    value = staying_full(original, metric.ravel(), nearest, work) if a == b == n else np.inf
-    assert value < np.inf or staying_basis(original, metric.ravel(), n, reduced, work)
-    child, parent, flow = tree
-    assert sorted([*child, parent[0]]) == list(range(a + b))
-    seen, plan = {parent[0]}, np.zeros((a, b))
-    for u, v, mass in zip(child, parent, flow, strict=True):
-        assert v in seen
-        assert (u < a) != (v < a)
-        assert mass > 0 or (mass == 0 and u < a)
-        seen.add(u)
-        plan[min(u, v), max(u, v) - a] += mass
-    assert plan.sum(axis=1) == pytest.approx(p, abs=1e-14)
-    assert plan.sum(axis=0) == pytest.approx(q, abs=1e-14)
-    for i, j in np.argwhere(np.equal.outer(rows, cols)):
-        assert plan[i, j] == pytest.approx(min(p[i], q[j]), abs=1e-14)
-
-    costs = Costs(np.ascontiguousarray(metric[np.ix_(rows, cols)]).ravel(), b, a, b)
-    assert value == np.inf or value == pytest.approx(tree_value(tree, costs), abs=1e-14)
-    pivots, _ = solve_reduced(original, metric.ravel(), n, reduced, work, 1e-14)
-    if pivots:
-        P, Q = np.zeros((1, n)), np.zeros((1, n))
-        P[0, rows], Q[0, cols] = p, q
-        assert is_priced_out(costs, tree, work.pot, 1e-12)
-        assert tree_value(tree, costs) == pytest.approx(games.transports(P, Q, metric)[0], abs=1e-9)
 
 
 # --- results --------------------------------------------------------------------------------------------------------

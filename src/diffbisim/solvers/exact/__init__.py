@@ -5,9 +5,9 @@
     simplex.py      one transport: the network simplex
     evaluation.py   the value of a coupling: linear systems over pairs
     coupling.py     plans, potentials and occupancies of a solution
-    batch.py        many small problems in one call
+    small.py        small problems in one call of the engine
     cluster.py      one problem on many machines
-    games.py        strategy iteration for MDPs with actions; game_kernels.py
+    games.py        strategy iteration for MDPs with actions
     tracking.py     one step at a time along a changing chain (single loops)
     undiscounted.py recurrence, and Newton's steps without a discount
     average.py      the least average cost, by closed classes of pairs
@@ -20,7 +20,7 @@ numba is loaded when a solver runs.
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from diffbisim.checks import check_flag, check_seconds
 from diffbisim.errors import InvalidArgument
@@ -97,6 +97,14 @@ class Exact:
                 raise InvalidArgument(
                     f"{option} is for the discounted criterion, not for {problem.criterion!r}; leave it out"
                 )
+        if problem.criterion == "discounted" and callback is None and self._is_plain():
+            small = import_module(f"{__name__}.small")
+            if small.is_small(problem) and (found := small.solve(problem, self, warm)) is not None:
+                return cast(DistanceResult, found)
         name = MODULES[problem.criterion] if self.cluster is None else "cluster"
         result: DistanceResult = import_module(f"{__name__}.{name}").solve(problem, self, warm, callback)
         return result
+
+    def _is_plain(self) -> bool:
+        """Whether the problem is solved in memory, in one go."""
+        return self.cluster is None and self.checkpoint is None and self.store is None

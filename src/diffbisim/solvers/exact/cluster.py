@@ -102,7 +102,7 @@ class ClusterCoupling(ExactCoupling):
             self.__dict__["transports"] = transports
 
     @lazy
-    def transports(self) -> Transports:  # type: ignore[override]
+    def transports(self) -> Transports:
         made = begin(self.problem, False, None, None)
         made.solve(self.U, np.empty(made.size), PRICE)
         return made

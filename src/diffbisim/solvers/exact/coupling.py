@@ -125,9 +125,61 @@ class ExactCoupling(Coupling):
     #: Whether all flows are nonnegative, so that trees are plans.
     feasible = True
 
+    #: The engine's solution of a small problem, from which table and trees are read when they are needed.
+    small: Any = None
+
     def __init__(self, problem: Problem, transports: Transports, U: Array, start: StartTransport, gap: float) -> None:
         self.problem, self.transports, self.U, self._start, self.gap = problem, transports, U, start, gap
         self.complete, self.sweeps = not transports.items.listed.size, 0
+
+    @classmethod
+    def of_small(cls, problem: Problem, small: Any, options: Any) -> Self:
+        """The coupling of a small problem that the engine has solved (small.py)."""
+        coupling = cls.__new__(cls)
+        coupling.__dict__.update(
+            problem=problem,
+            small=small,
+            threads=options.threads,
+            gap=small.gap,
+            complete=not options.reachable,
+            sweeps=0,
+        )
+        return coupling
+
+    @lazy
+    def U(self) -> Array:
+        """The table, (n_X*n_Y,), scaled by the largest cost."""
+        return np.array(self.small.U)
+
+    @lazy
+    def transports(self) -> Transports:
+        """The optimal trees of all pairs."""
+        small, problem = self.small, self.problem
+        order = np.array(small.order_x), np.array(small.order_y)
+        items = Items(np.array(small.listed), problem.x.successors, problem.y.successors, problem.shape[1], *order)
+        trees = Trees(*map(np.array, (small.at, small.child, small.parent, small.flow)))
+        transports = Transports(items, self.__dict__["threads"], trees)
+        transports.basis, transports.clipped = Basis.FEASIBLE, small.clipped
+        _, _, _, transports.pivots, transports.sweeps, _ = small.history[-1]
+        return transports
+
+    @lazy
+    def _start(self) -> StartTransport:
+        """The transport of the starts."""
+        start, small = StartTransport(self.problem), self.small
+        for part, known in zip(
+            start.transport.tree, (small.start_child, small.start_parent, small.start_flow), strict=True
+        ):
+            part[:] = known
+        start.transport.pot[:] = small.start_pot
+        return start
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and copies keep: arrays instead of the engine's object."""
+        if self.small is None:
+            return self.__dict__
+        kept = {"U": self.U, "transports": self.transports, "_start": self._start}
+        return {**self.__dict__, **kept, "small": None}
 
     @classmethod
     def of_table(cls, problem: Problem, values: Array) -> Self:

@@ -1,12 +1,11 @@
 """MDPs with actions: strategy iteration with the coupling in the outer loop. Certified like chains (solver.py).
 
-The table U is the fixed point of a game on pairs of states (actions.py). A *choice* c is a pair (a, b) of actions, with
-δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and a *line* is a set of choices:
+The table U is the fixed point of a game on pairs of states (actions.py, engine/games.hpp). A *choice* c is a pair of
+actions (a, b), with δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and a *line* is a set of choices:
 
     (T U)(s,t) = max over lines ℓ of min over c in ℓ of δ_c(s,t).
 
-The adversary picks a line, the other side a choice within it. We keep a plan Π_c for every pair and choice c. Let L be
-T with these plans in place of optimal ones, so L ≥ T. Repeat
+We keep a plan Π_c for every pair and choice c. Let L be T with these plans in place of optimal ones, so L ≥ T. Repeat
 
     improve    find optimal plans for U: gives T U, and with it the certificate of solver.py, which also holds for T
     evaluate   U = the fixed point of L: a finite game over lines and choices, *without transports*
@@ -20,11 +19,9 @@ and lines at the same time (Newton's method) is not an option: it can cycle, alr
 *Many pairs.* Evaluating takes most of the time of large games, if done naively. So from MANY edges on, the plans in use
 are copied into one contiguous matrix, and the table is corrected in single precision, as for chains (evaluation.py).
 
-*The lazy maximum.* The old plans give an upper bound on every δ_c, which evaluation has already computed. So the lines
-of a pair are solved in the order of their bounds until the next bound is below the best line that is solved. This still
-gives T U, and L U = T U. Most transports are never solved again. Within a line, the potentials of one transport between
-full rows bound all others from below, so choices that cannot be the least are skipped. No pivots are made for the first
-table of one MDP with itself, and few for that of two: its plans are first bases, and it certifies nothing.
+*The lazy maximum.* Lines and choices whose bounds show that they cannot be the worst or the least are not solved. No
+pivots are made for the first table of one MDP with itself, and few for that of two: its plans are first bases, and it
+certifies nothing.
 
 *One MDP with itself.* U is symmetric and zero on the diagonal, so only the pairs s < t are solved (the problem is
 *folded*), and (t, s) is (s, t) with plans transposed and both actions swapped. The diagonal counts as a pair whose
@@ -48,10 +45,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.actions import ActionProblem, MDPResult
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import Stop, split
+from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
@@ -66,37 +64,19 @@ from diffbisim.solvers.exact.coupling import (
     unfit,
 )
 from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
-from diffbisim.solvers.exact.game_kernels import (
-    Game,
-    Moves,
-    Position,
-    Selected,
-    Targets,
-    improve_choices,
-    improve_lines,
-    improve_pairs,
-    select_plans,
-)
 from diffbisim.solvers.exact.pairs import ALL, begin_with, extremes, first_pairs, reached, rounding, sort_keys
 from diffbisim.solvers.exact.solver import Discounted
 from diffbisim.solvers.exact.transports import (
     EPS,
-    LARGE,
     MANY,
-    NO_NUMBERS,
-    NOTHING,
     Basis,
-    Effort,
     Items,
     PairSuccessors,
-    Sweep,
     Transports,
 )
 
 Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual
-
-NOT_SELECTED = Selected(Plans(ALL, np.empty(0, np.int32), np.empty(0, np.float32), ALL), np.empty(0, np.float32))
 
 #: The inner game is solved to this share of the last change, or to a smaller one if the gap does not fall.
 SHARE, LEAST = 0.02, 1e-3
@@ -120,6 +100,47 @@ def solve(
     return finish(MDPResult, run, problem, options, callback)
 
 
+class Rules(NamedTuple):
+    """The game that is played at every pair. There are N pairs with C choices each, and L lines."""
+
+    base: Array  # (N*C,) (1-γ) times the cost of every choice
+    lines: Integers  # (L + 1,) the first member of each line
+    members: Integers  # the choices of all lines, one line after another
+    discount: float
+    hollow: bool  # whether both sides have the same states, and equal states are at distance zero
+
+
+class Moves(NamedTuple):
+    """The state of the game, which the engine updates."""
+
+    delta: Array  # (N*C,) δ of every choice, or an upper bound on it
+    line: Integers  # (N,) the adversary's line
+    chosen: Integers  # (N + 1,) the plan that a pair uses, p C + c; the last entry is an empty plan
+    value: Array  # (N,) T U, as computed by the last improvement
+
+
+class Targets(NamedTuple):
+    """The pairs that the edges of all trees lead to, which the engine updates."""
+
+    numbers: Integers  # (n_X*n_Y,) the number of every pair of states
+    target: NDArray[np.int32]  # (E,) the number of the pair that each edge leads to
+
+
+class Selected(NamedTuple):
+    """A contiguous copy of the plans in use, in single precision, and their residuals; empty for small problems.
+
+    The row of a pair has space for the longest of its plans; unused entries have no flow.
+    """
+
+    first: Integers  # (N + 1,), or (N + 2,) if folded: the first entry of each row; a last empty one for the diagonal
+    target: NDArray[np.int32]
+    flow: NDArray[np.float32]
+    residual: NDArray[np.float32]  # (N,), or (N + 1,) if folded: L u - u, up to a constant unless folded
+
+
+NOT_SELECTED = Selected(ALL, np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float32))
+
+
 class StrategyIteration(Discounted):
     """One solve: the table, the trees of all transports, and the moves of both sides.
 
@@ -138,15 +159,17 @@ class StrategyIteration(Discounted):
         self.TU = self._spare[:N]
         self.u[:N] = first_table(problem, None if warm is None else warm.values)[self.pairs.listed]
         self.U = self.u[self.pairs.numbers]
-        self.game = make_game(problem, self.pairs.listed, scale, self.U)
+        self.rules = make_rules(problem, self.pairs.listed, scale, self.U)
         chosen = np.append(np.arange(N) * C, N * C)
         self.moves = Moves(np.full(N * C, np.inf), np.zeros(N, np.int64), chosen, self.TU)
         self.many = self.transports.edges >= MANY
-        self.targets = Targets(self.pairs.numbers, np.empty(self.transports.edges if self.many else 0, np.int32))
+        self.targets = Targets(self.pairs.numbers, np.zeros(self.transports.edges, np.int32))
         self.selected = self._selected() if self.many else NOT_SELECTED
+        transports = _engine.Transports(self.transports.items, self.transports.trees)
+        self.game = _engine.Game(transports, self.rules, self.moves, self.targets, self.selected)
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
-        first = np.inf if self.game.same else FIRST
+        first = np.inf if self.rules.hollow else FIRST
         self.price, self.share, self.gap = first if warm is None else PRICE, SHARE, np.inf
 
     @property
@@ -162,9 +185,9 @@ class StrategyIteration(Discounted):
         """Memory for the plans in use, up to the longest of every pair, and for their residuals."""
         rows = self.pairs.size + self.pairs.folded
         longest = np.diff(self.transports.trees.at).reshape(self.pairs.size, -1).max(axis=1)
-        indptr = np.concatenate([[0], np.cumsum(longest), [longest.sum()]]).astype(np.int64)
-        plans = Plans(indptr[: rows + 1], np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32), ALL)
-        return Selected(plans, np.zeros(rows, np.float32))
+        first = np.concatenate([[0], np.cumsum(longest), [longest.sum()]]).astype(np.int64)[: rows + 1]
+        entries, residual = int(first[-1]), np.zeros(rows, np.float32)
+        return Selected(first, np.empty(entries, np.int32), np.empty(entries, np.float32), residual)
 
     def improve(self, iteration: int) -> None:
         """Compute T U with optimal plans; U becomes the middle of the certified band."""
@@ -191,19 +214,14 @@ class StrategyIteration(Discounted):
         t = self.transports
         basis, t.basis = t.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
 
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            effort = Effort(int(basis), self.price, NOTHING, stop)
-            sweep = Sweep(t.items, t.trees, self.U, effort)
-            return improve_pairs(lo, hi, sweep, self.game, self.moves, self.targets)
-
-        done = split(run, self.pairs.size, t.cells, t.threads, wait=t.nodes**2 > 4 * LARGE)
+        run = engine_run(t.threads)
+        pivots, failed, clipped, solved = self.game.improve_pairs(self.U, int(basis), self.price, run)
         t.basis = Basis.FEASIBLE
-        t.pivots += sum(pivots for pivots, _, _, _ in done)
+        t.pivots += pivots
         t.sweeps += 1
-        self.solved += sum(count for _, _, _, count in done)
-        before = t.clipped if basis == Basis.FEASIBLE else 0.0
-        t.clipped = max(before, *(clipped for _, _, clipped, _ in done))
-        return not any(failed for _, failed, _, _ in done)
+        self.solved += solved
+        t.clipped = max(t.clipped if basis == Basis.FEASIBLE else 0.0, clipped)
+        return failed == 0
 
     def evaluate(self) -> None:
         """Solve the game with the present plans, to an accuracy that depends on the last change."""
@@ -216,7 +234,8 @@ class StrategyIteration(Discounted):
         improve_table = self._begin_correction() if self.many else self._begin_chain()
         for _ in range(ROUNDS):
             self._best_choices(improve_table, accuracy / 5)
-            low, high = self._respond(improve_lines, accuracy / 100)
+            low, high = self.game.improve_lines(self.u, accuracy / 100, engine_run(self.transports.threads))
+            self.products += 1
             if high - low <= accuracy:
                 break
         self.U = self.u[self.pairs.numbers]
@@ -224,11 +243,11 @@ class StrategyIteration(Discounted):
     def _begin_chain(self) -> ImproveTable:
         """Prepare to solve for the table of the plans in use, in double precision."""
         at, _, _, flow = self.transports.trees  # the plans are rows over pairs; an empty one is for the diagonal
-        self.plans = Plans(np.append(at, at[-1]), self.transports.targets(self.pairs.numbers), flow, self.moves.chosen)
-        chain = PairChain(self.plans, self.u.size, self.discount, self.transports.threads)
+        plans = Plans(np.append(at, at[-1]), self.targets.target, flow, self.moves.chosen)
+        chain = PairChain(plans, self.u.size, self.discount, self.transports.threads)
 
         def improve_table(target: float) -> None:
-            source, before = np.append(self.game.base[self.moves.chosen[:-1]], 0.0), chain.products
+            source, before = np.append(self.rules.base[self.moves.chosen[:-1]], 0.0), chain.products
             chain.evaluate(source, self.u, target)
             self.products += chain.products - before
 
@@ -236,13 +255,12 @@ class StrategyIteration(Discounted):
 
     def _begin_correction(self) -> ImproveTable:
         """The same for many pairs: corrections of the last table u, in single precision."""
-        trees, (selected, residual) = self.transports.trees, self.selected
-        self.plans = Plans(trees.at, self.targets.target, trees.flow, self.moves.chosen)
-        self._by_pairs(select_plans, self._position)
+        first, target, flow, residual = self.selected
+        self.game.select_plans(engine_run(self.transports.threads))
         self.u[: residual.size] -= residual
         # T U is no longer needed, so its memory can be used
         spare = self._spare.view(np.float32).reshape(2, -1)[:, : residual.size]
-        correction = PlanCorrection(selected, self.discount, spare, self.transports.threads)
+        correction = PlanCorrection(Plans(first, target, flow, ALL), self.discount, spare, self.transports.threads)
 
         def improve_table(target: float) -> None:
             before = correction.products
@@ -260,28 +278,10 @@ class StrategyIteration(Discounted):
             self.evaluations += 1
             if self.problem.actions == "matched":
                 return
-            if self._respond(improve_choices, target / 20) <= target:
+            gain = self.game.improve_choices(self.u, target / 20, engine_run(self.transports.threads))
+            self.products += 1
+            if gain <= target:
                 return
-
-    def _respond(self, kernel: Any, tie: float) -> Any:
-        """Improve the moves for the table u; combines what the kernel returns over all pairs."""
-        done = self._by_pairs(kernel, self._position, self.u, tie)
-        self.products += 1
-        if kernel is improve_choices:
-            return max(done)
-        return min(low for low, _ in done), max(high for _, high in done)
-
-    @property
-    def _position(self) -> Position:
-        return Position(self.game, self.plans, self.moves, self.selected)
-
-    def _by_pairs(self, kernel: Any, *given: Any) -> list[Any]:
-        """Run ``kernel(lo, hi, *given)`` over all pairs with all threads."""
-
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return kernel(lo, hi, *given)
-
-        return split(run, self.pairs.size, float(self.transports.edges), self.transports.threads)
 
     def coupling(self) -> "GameCoupling":
         """Plans, moves and table at the end of the run."""
@@ -295,17 +295,12 @@ def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
     return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
 
 
-def make_game(problem: ActionProblem, listed: Integers, scale: float, U: Array) -> Game:
+def make_rules(problem: ActionProblem, listed: Integers, scale: float, U: Array) -> Rules:
     """Costs and lines at the listed pairs, for iterations from the table U."""
     cost = problem.cost.reshape(len(problem.choices), -1)[:, listed].T / scale
-    sizes = [len(line) for line in problem.lines]
-    lines = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    base = np.ascontiguousarray((1 - problem.discount) * cost).ravel()
-    members, same = np.concatenate(problem.lines).astype(np.int64), is_hollow(U, problem.shape)
-    sides = zip((problem.x._stacked, problem.y._stacked), problem.shape, strict=True)
-    full = all(rows.indices.size == (rows.indptr.size - 1) * n for rows, n in sides)
-    nearest = np.argsort(U.reshape(problem.shape), axis=1).ravel() if same and full else NO_NUMBERS
-    return Game(base, lines, members, problem.discount, same, full, nearest)
+    lines = np.concatenate([[0], np.cumsum([len(line) for line in problem.lines])]).astype(np.int64)
+    members, base = np.concatenate(problem.lines).astype(np.int64), np.ascontiguousarray((1 - problem.discount) * cost)
+    return Rules(base.ravel(), lines, members, problem.discount, is_hollow(U, problem.shape))
 
 
 def first_table(problem: ActionProblem, values: Array | None) -> Array:

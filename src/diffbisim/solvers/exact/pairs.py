@@ -27,8 +27,11 @@ ALL: Integers = np.empty(0, np.int64)
 class Solved(Protocol):
     """Transports that were solved before, and their problem."""
 
-    problem: Problem
-    transports: Transports
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def transports(self) -> Transports: ...
 
 
 def pair_items(problem: Problem, reachable: bool) -> Items:
@@ -63,7 +66,7 @@ def sort_keys(cost: Array, threads: int = 1) -> tuple[Array, Array]:
 
 @njit(cache=True, nogil=True)
 def small_keys(cost: Any) -> Any:
-    """:func:`sort_keys`, compiled. Shared with batch.py, because the last bits decide between nearly equal keys."""
+    """:func:`sort_keys`, compiled."""
     n_x, n_y = cost.shape
     u, v = np.zeros(n_x), np.empty(n_y)
     for y in range(n_y):

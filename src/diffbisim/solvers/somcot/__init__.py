@@ -1,10 +1,8 @@
 """SOMCOT, a stochastic solver for sample streams, and its options.
 
-    solver.py    the run, and the coupling that it returns
-    state.py     the state of a run: supports, iterates, averages
-    kernels.py   the iteration on the factors of the coupling
-
-Numba is imported only when a solver runs.
+solver.py    the run, and the coupling that it returns
+state.py     the state of a run: supports, iterates, averages
+engine/somcot.hpp          the iteration on the factors of the coupling
 """
 
 from dataclasses import dataclass

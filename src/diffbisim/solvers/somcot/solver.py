@@ -13,7 +13,7 @@ are updated additively, by β times the residual of their constraint, and clippe
 The result is the average of the last iterates: ``value`` = <μ̄, c>.
 
 *Factorized coupling.* log μ is a sum of functions of (x,y), (x,x',y), (x,y,y') and (x',y'), and only these are stored:
-at most n_X n_Y (n_X + n_Y) numbers, and only for transitions that were seen (kernels.py, state.py).
+at most n_X n_Y (n_X + n_Y) numbers, and only for transitions that were seen (engine/somcot.hpp, state.py).
 
 *The default steps* differ from the literal ones (``memory=False, anticipation=0``) in three ways, which
 benchmarks/long/somcot_schedule.py compares.
@@ -52,24 +52,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import read_json
-from diffbisim.parallel import TimeUp, until
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy, read_only
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Status, check_warm, previous_table
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.exact.pairs import begin, bellman
 from diffbisim.solvers.exact.transports import EPS
-from diffbisim.solvers.somcot.kernels import Rules, Seen
-from diffbisim.solvers.somcot.state import Averages, State, check_averages, check_state
-from diffbisim.solvers.successors import round_plan
+from diffbisim.solvers.somcot.state import Averages, Rules, Seen, State, check_averages, check_state
 from diffbisim.stochastic import as_generator
+from diffbisim.stopping import TimeUp, until
 
 if TYPE_CHECKING:
     from diffbisim.solvers.somcot import Somcot
@@ -150,7 +149,7 @@ def solve(
     except KeyboardInterrupt as error:  # likewise, without the time that it takes to certify bounds
         error.result = result(Status.INTERRUPTED, False) if state.iterations else None  # type: ignore[attr-defined]
         raise
-    if state.iterations == 0:
+    if state.iterations == 0 and outcome is Status.ENDED:
         raise InvalidData("a stream ended before its first transition; each must yield at least one minibatch")
     return result(outcome)
 
@@ -182,24 +181,28 @@ def _iterate(
     rules, scale = _rules(options, task.discount), task.scale
     c = task.cost / scale
     while state.iterations < options.steps:
-        if not state.draw(task.streams, options.batch, c, rules):
-            return Status.ENDED
-        last = state.run(int(options.steps), c, rules, deadline)
+        try:
+            if not state.draw(task.streams, options.batch, c, rules, deadline):
+                return Status.ENDED
+            state.run(int(options.steps), c, rules, deadline)
+        except TimeUp:
+            if time.monotonic() < deadline:  # the end of something else
+                raise
         k = state.iterations
-        if k == options.steps or k >= 1.1 * (history[-1]["iteration"] if history else 0):
-            row = {"iteration": float(k), "value": scale * state.mean_cost(c), "last": scale * last}
+        if k == options.steps or k >= 1.1 * (history[-1]["iteration"] if history else 1):
+            row = {"iteration": float(k), "value": scale * state.mean_cost(c), "last": scale * float(state.last[0])}
             row |= {"lower": float(task.cost.min()), "upper": float(task.cost.max())}
             row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}
             history.append(row)
-        if callback is not None and callback(history[-1]):
+        if callback is not None and history and callback(history[-1]):
             return Status.INTERRUPTED
-        if time.monotonic() > deadline:
+        if k < options.steps and time.monotonic() >= deadline:
             return Status.TIME
     return Status.ESTIMATE
 
 
 def _rules(options: "Somcot", discount: float) -> Rules:
-    """Return the options as the kernels need them."""
+    """Return the options as the engine needs them."""
     return Rules(
         discount, float(options.eta), float(options.beta), float(options.decay), float(options.decay_from),
         float(options.anticipation), bool(options.memory), 1.0 / (1.0 - discount),
@@ -344,7 +347,7 @@ class SomcotCoupling(Coupling):
         total = plan.sum()
         if total > 0:
             plan /= total
-        round_plan(plan, read_only(p), read_only(q), np.empty(p.size), np.empty(q.size))
+        _engine.round_plan(plan.reshape(-1), p, q)
         i, j = np.nonzero(plan)
         return sparse.coo_array((plan[i, j], (rows[i], cols[j])), shape=self.problem.shape)
 

@@ -1,7 +1,7 @@
 """The state of a SOMCOT run, which can be saved and resumed: supports, iterates and averages.
 
 *Supports.* Samples are drawn in chunks. The transitions that occur in a chunk for the first time are added before its
-first iteration (kernels.py, ``enter_x``), so memory grows with the number of different transitions seen.
+first iteration (``_engine.somcot_enter_x``), so memory grows with the number of different transitions seen.
 
 *Averages.* They are taken over a window that starts at a power of two and covers the last half to three quarters of all
 iterations, whatever the planned number of steps. After 2^j steps it is exactly the last half. The averages of α and V
@@ -12,42 +12,106 @@ the state. A resumed run is therefore bitwise equal to an uninterrupted one.
 """
 
 import json
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim import _engine
 from diffbisim.data.streams import Draws, Stream, generator_from_state
 from diffbisim.errors import InvalidData
 from diffbisim.io.arrays import entry, is_count, numbers, part
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.base import Arrays
-from diffbisim.solvers.somcot.kernels import (
-    Batches,
-    Both,
-    Buffers,
-    Index,
-    Iterates,
-    Live,
-    Marginals,
-    Progress,
-    Rules,
-    Seen,
-    enter_x,
-    enter_y,
-    iterate,
-)
+from diffbisim.stopping import TimeUp, engine_run
+
+Index = NDArray[np.int64]
 
 #: Length of a chunk, and of the first one.
 CHUNK, FIRST = 1024, 64
 
-#: Number of entries of μ processed per call of the compiled loop, so that it can be interrupted.
-PATIENCE = 2e7
+#: Maximum number of entries of the coupling (24 bytes each) that the engine lists; beyond it, every entry is visited.
+MAX_LISTED = 1 << 23
 
 #: Larger numbers in a file are refused, because sums could overflow.
 LARGE = 1e100
+
+
+# --- what the engine reads and changes (engine/somcot.hpp has the letters) ------------------------------------------
+
+
+class Seen(NamedTuple):
+    """The transitions of one chain seen so far: a growing CSR matrix of counts."""
+
+    at: Index  # (n+1,) state s has the edges at[s] … at[s+1]-1
+    to: Index  # (E,)
+    source: Index  # (E,)
+    counts: Array  # (E,) total weights
+    q: Array  # (E,) occupancy of the transitions
+    rho: Array  # (n,) occupancy of the states
+    initial: Array  # (n,)
+
+
+class Iterates(NamedTuple):
+    """The variables of the iteration."""
+
+    U: Array  # (n_Y E_X,)
+    W: Array  # (n_X E_Y,)
+    L: Array  # (n_X, n_Y)
+    S: Array
+    A: Array  # α_X, laid out like U
+    B: Array  # α_Y, laid out like W
+    V: Array
+    logit_x: Array  # (n_X, n_Y): log λ_X, up to a constant in each row
+    logit_y: Array  # (n_Y, n_X)
+    start: Array  # (n_X, n_Y): coupling of the starts; its logarithm is up to scalings of rows and columns
+    log_start: Array
+    sums: Array  # (4, n_X, n_Y): Σ η m, Σ η start, Σ η λ_X, Σ η λ_Yᵀ
+    cold: Index  # (1,): 0 while marginals are computed by products, then 1
+
+
+class Rules(NamedTuple):
+    """Options of the solver, for costs scaled to at most one."""
+
+    discount: float
+    eta: float
+    beta: float
+    decay: float  # steps decrease like (1 + k / decay_from)^-decay
+    decay_from: float
+    anticipation: float  # primal steps use α + anticipation (α⁺ - α): 0 literal, 2 extrapolated
+    memory: bool  # use all transitions seen so far, not only the last minibatch
+    bound: float  # multipliers are clipped to ± this
+
+
+class SaddlePoint(NamedTuple):
+    """The problem that an iteration takes steps for."""
+
+    x: Seen
+    y: Seen
+    costs: Array  # (n_X, n_Y), at most one
+    rules: Rules
+
+
+class Batches(NamedTuple):
+    """Minibatches of one chain, one per iteration."""
+
+    at: Index  # (n+1,) position of each minibatch
+    edges: Index
+    weights: Array
+
+
+class Progress(NamedTuple):
+    """How far a run has come."""
+
+    done: Index  # (1,) iterations
+    weight: Array  # (1,) sum of the steps η
+    last: Array  # (1,) cost of the last coupling
+
+
+# --- the state ------------------------------------------------------------------------------------------------------
 
 
 def chunk_after(k: int) -> int:
@@ -102,6 +166,7 @@ class State:
     generators: list[np.random.Generator]
     fingerprints: list[int]
     drawn: list[int] = field(default_factory=lambda: [0, 0])  # number of transitions drawn so far
+    last: Array = field(default_factory=lambda: np.full(1, np.nan))  # (1,) cost of the last coupling
 
     # --- beginning -----------------------------------------------------------------------------------------
 
@@ -118,7 +183,7 @@ class State:
             logit_y=np.zeros(shape[::-1]), start=np.zeros(shape), log_start=np.zeros(shape),
             sums=np.zeros((4, *shape)), cold=np.zeros(1, np.int64),
         )  # fmt: skip
-        begin = Snapshot.of(0.0, it)
+        begin = Snapshot(0.0, np.zeros(flat[0]), np.zeros(flat[1]), np.zeros(shape), np.zeros((4, *shape)))
         return cls(
             x, y, it, np.zeros(1, np.int64), np.zeros(1), begin, begin, (_nothing(), _nothing()), 0,
             list(rng.spawn(2)), [s.fingerprint for s in streams],
@@ -171,13 +236,19 @@ class State:
         """Number of iterations so far."""
         return int(self.done[0])
 
-    def draw(self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules) -> bool:
-        """Draw the next chunk if this one is used up; return False if a stream has ended."""
+    def draw(
+        self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules, deadline: float = np.inf
+    ) -> bool:
+        """Draw the next chunk if this one is used up; return False if a stream has ended.
+
+        Raises :class:`TimeUp` at the deadline; the state is then unchanged.
+        """
         k = self.iterations
         if k < self.chunk + self.pending[0][0].size - 1:
             return True
         n = chunk_after(k) - k
         draws: list[Draws] = []
+        begun = [generator.bit_generator.state for generator in self.generators]
         for i, stream in enumerate(streams):
             part = stream.draw(n, batch, rules.discount, self.generators[i])
             n = min(n, part[0].size - 1)
@@ -185,45 +256,56 @@ class State:
         if n <= 0:
             return False
         draws = [(at[: n + 1], s[: at[n]], after[: at[n]], w[: at[n]]) for at, s, after, w in draws]
-        self.enter(draws, c, rules)
+        try:
+            self.enter(draws, c, rules, deadline)
+        except BaseException:  # the chunk will be drawn again
+            for generator, before in zip(self.generators, begun, strict=True):
+                generator.bit_generator.state = before
+            raise
         self.pending, self.chunk = (draws[0], draws[1]), k
         self.drawn = [d + part[1].size for d, part in zip(self.drawn, draws, strict=True)]
         return True
 
-    def enter(self, draws: list[Draws], c: Array, rules: Rules) -> None:
-        """Add and initialize the transitions that are new."""
+    def enter(self, draws: list[Draws], c: Array, rules: Rules, deadline: float = np.inf) -> None:
+        """Add and initialize the transitions that are new; none, if this is interrupted."""
+        before = self.x, self.y, self.it, self.older, self.newer
         fresh = self.x.counts.sum() == 0 and self.x.to.size == 0
-        new_x, sources_x = self._grow(0, draws[0])
-        if new_x.size and not fresh:
-            share = 1.0 / (1.0 + self.x.counts.sum())
-            enter_x(new_x, sources_x, Both(self.x, self.y), self.it, c, rules.discount, share)
-        new_y, sources_y = self._grow(1, draws[1])
-        if new_y.size and not fresh:
-            share = 1.0 / (1.0 + self.y.counts.sum())
-            enter_y(new_y, sources_y, Both(self.x, self.y), self.it, c, rules.discount, share)
-        if new_x.size or new_y.size:
-            self._date_back(new_x, sources_x, new_y)
+        try:
+            new_x, sources_x = self._grow(0, draws[0])
+            if new_x.size and not fresh:
+                share = 1.0 / (1.0 + self.x.counts.sum())
+                with _run_until(deadline) as run:
+                    _engine.somcot_enter_x(SaddlePoint(self.x, self.y, c, rules), self.it, new_x, share, run)
+            new_y, _ = self._grow(1, draws[1])
+            if new_y.size and not fresh:
+                share = 1.0 / (1.0 + self.y.counts.sum())
+                with _run_until(deadline) as run:
+                    _engine.somcot_enter_y(SaddlePoint(self.x, self.y, c, rules), self.it, new_y, share, run)
+            if new_x.size or new_y.size:
+                self._date_back(new_x, sources_x, new_y)
+        except BaseException:
+            self.x, self.y, self.it, self.older, self.newer = before
+            raise
 
-    def run(self, until: int, c: Array, rules: Rules, deadline: float = np.inf) -> float:
-        """Iterate to the end of the chunk, to ``until`` or to the deadline; return the cost of the last coupling."""
-        begin = self.iterations - self.chunk
-        end = min(until - self.chunk, self.pending[0][0].size - 1)
-        buffers = Buffers(Live.empty(self.x.at, self.y.at), Marginals.empty(self.it))
-        progress, seen = Progress(self.done, self.weight), Both(self.x, self.y)
-        entries = max(1.0, float(self.x.to.size) * self.y.to.size)
-        slice_, value = max(1, int(PATIENCE / entries)), np.nan
-        for first in range(begin, end, slice_):
-            last = min(first + slice_, end)
-            sides = zip((self.x, self.y), self.pending, strict=True)
-            draws = Both(*(_batches(*side, first, last) for side in sides))
-            value = iterate(progress, draws, c, seen, self.it, buffers, rules)
-            if time.monotonic() > deadline:
-                break
-        k = self.iterations
-        if k >= FIRST and k & (k - 1) == 0:
-            self.older = self.newer  # before the copy, so that there are never three snapshots in memory
-            self.newer = Snapshot.of(float(self.weight[0]), self.it)
-        return value
+    def run(self, until: int, c: Array, rules: Rules, deadline: float = np.inf) -> None:
+        """Iterate to the end of the chunk, or to ``until``.
+
+        Raises :class:`TimeUp` at the deadline; the iterations before it count, as they do after an interrupt.
+        """
+        begin, first = self.iterations, self.iterations - self.chunk
+        last = min(until - self.chunk, self.pending[0][0].size - 1)
+        draws_x = _batches(self.x, self.pending[0], first, last)
+        draws_y = _batches(self.y, self.pending[1], first, last)
+        progress = Progress(self.done, self.weight, self.last)
+        try:
+            with _run_until(deadline) as run:
+                problem = SaddlePoint(self.x, self.y, c, rules)
+                _engine.somcot_iterate(problem, self.it, draws_x, draws_y, progress, MAX_LISTED, run)
+        finally:
+            k = self.iterations
+            if k > begin and k >= FIRST and k & (k - 1) == 0:
+                self.older = self.newer  # before the copy, so that there are never three snapshots in memory
+                self.newer = Snapshot.of(float(self.weight[0]), self.it)
 
     def mean_cost(self, c: Array) -> float:
         """Return <m̄, c>, averaged over the window."""
@@ -232,12 +314,21 @@ class State:
     def averages(self, discount: float) -> Averages:
         """Return the averages over the window, which starts at the older snapshot."""
         begin, it = self.older, self.it
+        if self.iterations == 0:
+            return self._first_averages()
         span = float(self.weight[0]) - begin.weight
         α, β, V = begin.U - it.U, begin.W - it.W, begin.L - it.L
         for mean in (α, β, V):  # in place: α and β are large
             mean /= span
         sums = (it.sums - begin.sums) / span
         return Averages(α, β, V / discount, sums[0], sums[1], sums[2], sums[3].T.copy())
+
+    def _first_averages(self) -> Averages:
+        """Return what a run begins from, for one that ends before its first iteration."""
+        it, (n_x, n_y) = self.it, self.it.V.shape
+        starts = self.x.initial[:, None] * self.y.initial
+        uniform = np.full((n_x, n_y), 1.0 / n_y), np.full((n_y, n_x), 1.0 / n_x)
+        return Averages(it.A, it.B, it.V, starts, starts, *uniform)
 
     # --- supports ------------------------------------------------------------------------------------------
 
@@ -321,6 +412,15 @@ class State:
             arrays["weight"], older, newer[0] if newer else older, pending, meta["chunk"], generators,  # type: ignore[arg-type]
             list(meta["fingerprints"]), list(meta["drawn"]),
         )  # fmt: skip
+
+
+@contextmanager
+def _run_until(deadline: float) -> Iterator[Any]:
+    """Yield how a call of the engine is run, and raise :class:`TimeUp` at a time of the monotonic clock."""
+    try:
+        yield engine_run(1, deadline)
+    except TimeoutError:
+        raise TimeUp from None
 
 
 def _side(initial: Array, full: bool) -> Seen:
