@@ -169,7 +169,7 @@ class Equation:
         self.solved = self.transports.solve(self.W, self.TW, self.price)
         self.TW += self.cost
         low, high, self.size = extremes(self.transports.items.listed, self.TW, self.W)
-        self.solved &= bool(np.isfinite(high - low))
+        self.solved &= bool(np.isfinite(high - low)) and self.price < np.inf
         self.change = self.TW - self.W[self.pairs]
         t = self.transports
         η = transport_rounding(t.nodes, t.unbalanced + self.blur, t.clipped) + 6 * EPS
