@@ -14,7 +14,6 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from cases import each
 from diffbisim import MarkovChain, _engine, distance
 from diffbisim.checks import freeze
-from diffbisim.parallel import engine_run
 from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import simplex as kernel
 from diffbisim.solvers.exact import transports
@@ -33,6 +32,7 @@ from diffbisim.solvers.exact.pairs import begin_with
 from diffbisim.solvers.exact.simplex import Tree as Edges
 from diffbisim.solvers.exact.transports import Items, Transports
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 from oracles.bellman import transport as linprog_transport
 
 FIRST = ("northwest", "greedy")
