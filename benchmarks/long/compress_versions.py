@@ -75,9 +75,7 @@ def main() -> None:
         worker.wait()
     now, value, before, other = np.array(rows).T
     faster, farther = before / now, np.maximum(value, 1e-9) / np.maximum(other, 1e-9)
-    print(
-        f"times as fast: median {np.median(faster):.2f}, least {faster.min():.2f}, in sum {before.sum() / now.sum():.2f}"
-    )
+    print(f"times as fast: median {np.median(faster):.2f}, least {faster.min():.2f}, in sum {before.sum() / now.sum():.2f}")
     print(f"distances: geometric mean {np.exp(np.log(farther).mean()):.5f}, largest {np.sort(farther)[-3:].round(4)}, "
           f"least {np.sort(farther)[:3].round(4)}, {(farther > 1 + 1e-6).sum()} larger, {(farther < 1 - 1e-6).sum()} smaller")  # fmt: skip
 

@@ -6,6 +6,7 @@ that the solver keeps for few.
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,7 +172,7 @@ class Slow:
         pass
 
     def coupling(self):
-        return None
+        return SimpleNamespace()
 
 
 def test_iterations_that_end_too_late_are_abandoned():
