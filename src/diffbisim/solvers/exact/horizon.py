@@ -32,7 +32,6 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import TimeUp, until
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback, deadline_of
@@ -56,6 +55,7 @@ from diffbisim.solvers.exact.transports import (
     Trees,
     transport_rounding,
 )
+from diffbisim.stopping import TimeUp, until
 
 Integers = NDArray[np.int64]
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from diffbisim import _engine
 from diffbisim._compile import njit, uncounted
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
 from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 

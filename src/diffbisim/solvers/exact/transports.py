@@ -39,7 +39,7 @@ from scipy import sparse
 
 from diffbisim import _engine
 from diffbisim._compile import keep_alive, njit, uncounted
-from diffbisim.parallel import CHUNK, Stop, engine_run, split
+from diffbisim.parallel import CHUNK, Stop, split
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import (
@@ -62,6 +62,7 @@ from diffbisim.solvers.exact.simplex import (
 )
 from diffbisim.solvers.successors import c_transform_at, gather, longest
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 
