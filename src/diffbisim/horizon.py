@@ -152,12 +152,12 @@ class TimedProblem:
             tops = [w * high for w, (_, high) in zip(self.weights, self._ranges, strict=True)]
             return np.concatenate([[0.0], np.cumsum(tops)])
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """The largest possible distance; all tolerances are relative to it."""
         return float(self.most[-1])
 
-    @property
+    @cached_property
     def slack(self) -> float:
         """A bound on the rounding errors of sums of weighted costs."""
         return 2 * (self.n_steps + 2) * EPS * self.scale

@@ -165,8 +165,7 @@ class StrategyIteration(Discounted):
         self.many = self.transports.edges >= MANY
         self.targets = Targets(self.pairs.numbers, np.zeros(self.transports.edges, np.int32))
         self.selected = self._selected() if self.many else NOT_SELECTED
-        transports = _engine.Transports(self.transports.items, self.transports.trees)
-        self.game = _engine.Game(transports, self.rules, self.moves, self.targets, self.selected)
+        self.game = _engine.Game(self.transports.core, self.rules, self.moves, self.targets, self.selected)
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
         first = np.inf if self.rules.hollow else FIRST

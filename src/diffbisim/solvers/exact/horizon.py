@@ -23,6 +23,7 @@ recomputed (one sweep) on demand.
 
 import time
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Start, frozen, lazy
+from diffbisim.problem import Array, Coupling, Start, available_threads, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.exact import Exact
@@ -160,8 +161,12 @@ class BackwardInduction:
         if same and not self.keep and old is self.transports:
             return old  # no one else holds these trees
         trees = Trees(old.trees.at, *(np.array(part) for part in old.trees[1:]))
+        if same:
+            new = copy(old)  # with all that follows from the kernels
+            new.trees, new.threads = trees, self.threads or available_threads()
+            return new
         new = Transports(wanted, self.threads, trees)
-        new.basis, new.clipped = old.basis if same else min(old.basis, Basis.OTHER), old.clipped
+        new.basis, new.clipped = min(old.basis, Basis.OTHER), old.clipped
         return new
 
     def _top(self, table: Array, t: int) -> float:
