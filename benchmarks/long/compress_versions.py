@@ -68,16 +68,20 @@ def main() -> None:
             row += map(float, worker.stdout.readline().split())  # type: ignore[union-attr]
         rows.append(row)
         now, value, before, other = row
-        print(f"{CHAINS[case % 8]:10} {X.n_states:4} to {k}, γ = {γ:<5}  {now:7.3f} s, before {before:7.3f} s: "
-              f"{before / now:5.2f} times as fast   {value:.8f}, before {other:.8f}: {value / other:.4f}", flush=True)  # fmt: skip
+        print(f"{CHAINS[case % 8]:10} {X.n_states:4} to {k}, γ = {γ:<5}", end="  ")
+        print(f"{now:7.3f} s, before {before:7.3f} s: {before / now:5.2f} times as fast", end="   ")
+        print(f"{value:.8f}, before {other:.8f}: {value / other:.4f}", flush=True)
     for worker in workers:
         worker.stdin.close()  # type: ignore[union-attr]
         worker.wait()
     now, value, before, other = np.array(rows).T
     faster, farther = before / now, np.maximum(value, 1e-9) / np.maximum(other, 1e-9)
-    print(f"times as fast: median {np.median(faster):.2f}, least {faster.min():.2f}, in sum {before.sum() / now.sum():.2f}")
-    print(f"distances: geometric mean {np.exp(np.log(farther).mean()):.5f}, largest {np.sort(farther)[-3:].round(4)}, "
-          f"least {np.sort(farther)[:3].round(4)}, {(farther > 1 + 1e-6).sum()} larger, {(farther < 1 - 1e-6).sum()} smaller")  # fmt: skip
+    total = before.sum() / now.sum()
+    print(f"times as fast: median {np.median(faster):.2f}, least {faster.min():.2f}, in sum {total:.2f}")
+    order = np.sort(farther)
+    print(f"distances: geometric mean {np.exp(np.log(farther).mean()):.5f}", end=", ")
+    print(f"largest {order[-3:].round(4)}, least {order[:3].round(4)}", end=", ")
+    print(f"{(farther > 1 + 1e-6).sum()} larger, {(farther < 1 - 1e-6).sum()} smaller")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,6 @@ from diffbisim import _engine
 from diffbisim.actions import ActionProblem, MDPResult
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
@@ -74,6 +73,7 @@ from diffbisim.solvers.exact.transports import (
     PairSuccessors,
     Transports,
 )
+from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual

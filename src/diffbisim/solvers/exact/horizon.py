@@ -33,7 +33,6 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import TimeUp, until
 from diffbisim.problem import Array, Coupling, Start, available_threads, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback, deadline_of
@@ -57,6 +56,7 @@ from diffbisim.solvers.exact.transports import (
     Trees,
     transport_rounding,
 )
+from diffbisim.stopping import TimeUp, until
 
 Integers = NDArray[np.int64]
 
