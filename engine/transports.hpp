@@ -256,10 +256,8 @@ struct Solution {
     double clipped;  // mass that was moved to keep the plan nonnegative
 };
 
-/// The northwest corner's basis, taking rows and columns in order.
-void first_tree(Marginals m, Index a, Index b, Tree<std::int32_t> tree);
-
 /// Solve one transport, starting from its tree, which becomes optimal; `pot` gets its potentials.
-Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double price, Out<double> pot, Watch& watch);
+template <class Int>
+Solution solve_one(const Costs& c, Marginals m, Tree<Int> tree, double price, Out<double> pot, Watch& watch);
 
 }  // namespace engine

@@ -11,8 +11,9 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim import _engine
-from diffbisim.parallel import TimeUp, engine_run, stop_flag, tasks, thread_map, until
+from diffbisim.parallel import tasks, thread_map
 from diffbisim.solvers import Exact
+from diffbisim.stopping import TimeUp, engine_run, stop_flag, until
 
 #: Seconds of processor time from a deadline or a stop to the end of a call.
 LATENCY = 0.2

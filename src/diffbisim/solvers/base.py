@@ -37,7 +37,7 @@ PATIENCE = 4
 #: ... while it is within this factor of the smallest gap that rounding allows.
 NEAR = 100.0
 
-#: A step that is still under way when this share of the time limit, or these seconds, have passed after it is abandoned.
+#: A step that is still under way this share of the time limit after it, and these seconds at least, is abandoned.
 GRACE, LEAST_GRACE = 0.1, 0.05
 
 
@@ -117,12 +117,14 @@ class Run(Protocol):
 
     def hurry(self) -> None:
         """Let the next improvement find any plans at once, which prove nothing: the time is over."""
+        return None  # noqa: RET501
 
     def coupling(self) -> Any:
         """Return the coupling of the last check."""
 
     def end(self) -> None:
         """Release what is only needed during the run."""
+        return None  # noqa: RET501
 
     @property
     def work(self) -> Mapping[str, int]:

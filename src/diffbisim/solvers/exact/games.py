@@ -63,7 +63,7 @@ from diffbisim.solvers.exact.coupling import (
     unfit,
 )
 from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
-from diffbisim.solvers.exact.pairs import ALL, begin_with, extremes, first_pairs, reached, rounding, sort_keys
+from diffbisim.solvers.exact.pairs import ALL, begin_with, first_pairs, reached, rounding, sort_keys
 from diffbisim.solvers.exact.solver import Discounted
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -192,7 +192,7 @@ class StrategyIteration(Discounted):
         """Compute T U with optimal plans; U becomes the middle of the certified band."""
         γ, u = self.discount, self.u[:-1]
         solved = self._sweep()
-        low, high, size = extremes(ALL, self.TU, u)
+        low, high, size = _engine.extremes(ALL, self.TU, u)
         if self.pairs.folded:  # the diagonal does not change
             low, high = min(low, 0.0), max(high, 0.0)
         if self.many:

@@ -62,7 +62,6 @@ from numpy.typing import NDArray
 from diffbisim import _engine
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.files import replacing
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
@@ -70,6 +69,7 @@ from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTranspor
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
 from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
+from diffbisim.stopping import engine_run
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact

@@ -119,6 +119,10 @@ class Run(ABC):
         """Leave the plans as they are: any potentials prove bounds."""
         self.improve = lambda iteration: None  # type: ignore[method-assign]
 
+    def end(self) -> None:
+        """Release nothing."""
+        return None  # noqa: RET501
+
     @abstractmethod
     def improve(self, iteration: int) -> None:
         """Improve the plans for the current table."""
