@@ -72,7 +72,7 @@ Marginals::Marginals(const Seen& x, const Seen& y, Index most_listed)
     SU_.resize(n_y_ * a), z_.resize(a * b), su_.resize(a), live_.resize(a);
     // A few times the support of an optimal coupling; more entries are visited as quickly without a list.
     const bool positions_fit = std::max({n_y_ * a, y.edges(), cells}) <= std::numeric_limits<std::int32_t>::max();
-    room_ = positions_fit ? std::min(n_y_ * std::min(a * b, 4 * (a + b)) + 1, most_listed / n_x_) : 0;
+    room_ = positions_fit ? std::min(n_y_ * a * b + 1, most_listed / n_x_) : 0;
     for (auto* lists : {&far_, &near_})
         for (List& each : *lists) each.since.resize(n_y_);
 }
