@@ -18,12 +18,15 @@
 
 #include "barycenters.hpp"
 #include "certificates.hpp"
+#include "exponential.hpp"
 #include "games.hpp"
 #include "linear.hpp"
 #include "pairs.hpp"
 #include "refine.hpp"
+#include "sinkhorn.hpp"
 #include "small.hpp"
 #include "somcot.hpp"
+#include "successors.hpp"
 #include "transports.hpp"
 
 namespace nb = nanobind;
@@ -586,7 +589,155 @@ void add_games(nb::module_& m) {
 
 // --- sinkhorn ----------------------------------------------------------------------------------------------------
 
-void add_sinkhorn([[maybe_unused]] nb::module_& m) {}
+/// The plans of all pairs, whose arrays belong to Python.
+struct GibbsPlans {
+    nb::object x, y;  // tuples of arrays, kept alive
+    OutArray<double> F, G;
+    Array<double> W;
+    engine::GibbsPlans core;
+
+    GibbsPlans(nb::object x_, nb::object y_, const std::pair<Index, Index>& shape, OutArray<double> F_, OutArray<double> G_)
+        : x(std::move(x_)), y(std::move(y_)), F(std::move(F_)), G(std::move(G_)),
+          core(rows_of(x), rows_of(y), shape.first, shape.second, {out(F), out(G)}) {
+        const engine::Pairs& pairs = core.pairs();
+        require_range(pairs.x.states, pairs.n_x, "the states of X must be rows of the table");
+        require_range(pairs.y.states, pairs.n_y, "the states of Y must be columns of the table");
+        require(F.size() == pairs.x.states.size() * std::size_t(pairs.y.size()), "F needs one number for every transition of X and row of Y");
+        require(G.size() == pairs.y.states.size() * std::size_t(pairs.x.size()), "G needs one number for every transition of Y and row of X");
+    }
+
+    engine::View<double> table(const Array<double>& values) const {
+        require(Index(values.size()) == core.pairs().n_x * core.pairs().n_y, "a table needs one number for every pair of states");
+        return view(values);
+    }
+    engine::Out<double> table(const OutArray<double>& values) const {
+        require(Index(values.size()) == core.pairs().n_x * core.pairs().n_y, "a table needs one number for every pair of states");
+        return out(values);
+    }
+
+    /// One number for every pair of rows.
+    template <class Numbers> Numbers by_pair(Numbers values) const {
+        require(Index(values.size()) == core.pairs().size(), "an array needs one number for every pair of rows");
+        return values;
+    }
+    engine::Tempered tempered(const Array<double>& U, double epsilon) const {
+        require(epsilon >= 0.0, "epsilon must not be negative");
+        return {table(U), epsilon};
+    }
+    engine::GibbsPlans& with_kernel() { return require(W.is_valid(), "set_kernel comes first"), core; }
+    const engine::GibbsPlans& with_kernel() const { return require(W.is_valid(), "set_kernel comes first"), core; }
+    Index pair(Index k) const {
+        require(0 <= k && k < core.pairs().size(), "there is no such pair");
+        return k;
+    }
+    engine::Pair place(Index k) const { return {pair(k), core.pairs()}; }
+};
+
+/// The plans as a matrix.
+struct PlanOperator {
+    nb::object plans;  // kept alive
+    const GibbsPlans& of;
+    std::unique_ptr<engine::PlanOperator> core;
+};
+
+bool set_kernel(GibbsPlans& self, const Array<double>& W, double beta, bool share) {
+    self.table(W);
+    require(beta > 0.0, "beta must be positive");
+    self.W = W;
+    self.core.set_kernel(view(W), beta, share);
+    return self.core.shared() != nullptr;
+}
+
+void weighted_potentials(
+    const GibbsPlans& self, const Array<double>& U, double epsilon, const Array<double>& m, const OutArray<double>& by_x,
+    const OutArray<double>& by_y, const Run& run
+) {
+    const engine::Pairs& pairs = self.core.pairs();
+    const std::size_t on_x = pairs.x.states.size(), on_y = pairs.y.states.size();
+    const std::size_t all_x = std::size_t(pairs.x.size() * pairs.n_x), all_y = std::size_t(pairs.y.size() * pairs.n_y);
+    const bool supports = by_x.size() == on_x && by_y.size() == on_y;
+    require(supports || (by_x.size() == all_x && by_y.size() == all_y), "sums need one number for every successor, or for every state");
+    without_lock(run, [&](engine::Team& team) {
+        self.core.weighted_potentials(team, self.tempered(U, epsilon), self.by_pair(view(m)), !supports, out(by_x), out(by_y));
+    });
+}
+
+nb::object plan_operator(nb::object plans, bool rounded, const char* form, const Run& run) {
+    using Form = engine::PlanOperator::Form;
+    const std::string name = form;
+    require(name == "factored" || name == "stored" || name == "recomputed", "form must be 'factored', 'stored' or 'recomputed'");
+    const Form kind = name == "factored" ? Form::FACTORED : name == "stored" ? Form::STORED : Form::RECOMPUTED;
+    const GibbsPlans& of = nb::cast<const GibbsPlans&>(plans);
+    auto core = without_lock(run, [&](engine::Team& team) { return engine::PlanOperator::make(team, of.with_kernel(), rounded, kind); });
+    if (!core) return nb::none();
+    return nb::cast(new PlanOperator{std::move(plans), of, std::move(core)}, nb::rv_policy::take_ownership);
+}
+
+/// Apply a function of numbers to an array.
+template <class Function> NewArray<double> of_every(const Array<double>& values, Function&& function) {
+    std::vector<double> found(values.size());
+    for (std::size_t k = 0; k < found.size(); ++k) found[k] = function(values.data()[k]);
+    return as_array(std::move(found));
+}
+
+void add_sinkhorn(nb::module_& m) {
+    m.def("exponentials", [](const Array<double>& t) { return of_every(t, [](double v) { return engine::exp_of(v); }); }, "t"_a.noconvert());
+    m.def("logarithms", [](const Array<double>& v) { return of_every(v, [](double x) { return engine::log_of(x); }); }, "v"_a.noconvert());
+    m.def("round_plan", [](const OutArray<double>& plan, const Array<double>& p, const Array<double>& q) {
+        require(plan.size() == p.size() * q.size(), "a plan needs one number for every pair of successors");
+        std::vector<double> row(p.size()), col(q.size());
+        engine::round_plan(plan.data(), view(p), view(q), row.data(), col.data());
+    }, "plan"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert());
+    nb::class_<GibbsPlans>(m, "GibbsPlans")
+        .def(nb::init<nb::object, nb::object, std::pair<Index, Index>, OutArray<double>, OutArray<double>>(), "x"_a, "y"_a, "shape"_a,
+             "F"_a.noconvert(), "G"_a.noconvert())
+        .def("set_kernel", &set_kernel, "W"_a.noconvert(), "beta"_a, "share"_a)
+        .def("scale", [](GibbsPlans& self, Index iterations, double error_wanted, const OutArray<double>& omega, const OutArray<double>& error, const Run& run) {
+            const engine::Progress progress{self.by_pair(out(omega)), self.by_pair(out(error))};
+            return without_lock(run, [&](engine::Team& team) { return self.with_kernel().scale(team, {iterations, error_wanted}, progress); });
+        }, "iterations"_a, "target"_a, "omega"_a.noconvert(), "error"_a.noconvert(), "run"_a)
+        .def("polish", [](GibbsPlans& self, double target, const OutArray<double>& error, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) { return self.with_kernel().polish(team, target, self.by_pair(out(error))); });
+        }, "target"_a, "error"_a.noconvert(), "run"_a)
+        .def("half_step", [](const GibbsPlans& self, bool columns, const OutArray<double>& into, const Run& run) {
+            require(into.size() == (columns ? self.G : self.F).size(), "a half-step needs an array like F or G");
+            without_lock(run, [&](engine::Team& team) { self.with_kernel().half_step(team, columns, out(into)); });
+        }, "columns"_a, "out"_a.noconvert(), "run"_a)
+        .def("means", [](const GibbsPlans& self, bool columns, const Array<double>& potential, const OutArray<double>& into, const Run& run) {
+            require(potential.size() == (columns ? self.G : self.F).size(), "means need an array like F or G");
+            without_lock(run, [&](engine::Team& team) { self.core.means(team, columns, view(potential), self.by_pair(out(into))); });
+        }, "columns"_a, "potential"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("plan_costs", [](const GibbsPlans& self, const Array<double>& U, double epsilon, bool rounded, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { self.with_kernel().plan_costs(team, self.tempered(U, epsilon), rounded, self.by_pair(out(into))); });
+        }, "U"_a.noconvert(), "epsilon"_a, "rounded"_a, "out"_a.noconvert(), "run"_a)
+        .def("dual_bounds", [](const GibbsPlans& self, const Array<double>& U, double epsilon, const OutArray<double>& into, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) { return self.core.dual_bounds(team, self.tempered(U, epsilon), self.by_pair(out(into))); });
+        }, "U"_a.noconvert(), "epsilon"_a, "out"_a.noconvert(), "run"_a)
+        .def("plan", [](const GibbsPlans& self, Index k, bool rounded) {
+            const engine::Pair place = self.place(k);
+            std::vector<double> plan(place.a() * place.b());
+            self.with_kernel().plan(k, rounded, engine::Out<double>(plan));
+            return as_array(std::move(plan));
+        }, "k"_a, "rounded"_a)
+        .def("potentials", [](const GibbsPlans& self, Index k, const Array<double>& U, double epsilon) {
+            std::vector<double> f(self.core.pairs().n_x), g(self.core.pairs().n_y);
+            self.core.potentials(self.pair(k), self.tempered(U, epsilon), engine::Out<double>(f), engine::Out<double>(g));
+            return nb::make_tuple(as_array(std::move(f)), as_array(std::move(g)));
+        }, "k"_a, "U"_a.noconvert(), "epsilon"_a)
+        .def("weighted_potentials", &weighted_potentials, "U"_a.noconvert(), "epsilon"_a, "m"_a.noconvert(), "by_x"_a.noconvert(),
+             "by_y"_a.noconvert(), "run"_a)
+        .def("independent_means", [](const GibbsPlans& self, const Array<double>& V, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { engine::independent_means(team, self.core.pairs(), self.table(V), self.by_pair(out(into))); });
+        }, "V"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("operator", &plan_operator, "rounded"_a, "form"_a, "run"_a);
+    nb::class_<PlanOperator>(m, "PlanOperator")
+        .def("apply", [](const PlanOperator& self, const Array<double>& V, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { self.core->apply(team, self.of.table(V), self.of.by_pair(out(into))); });
+        }, "V"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("push", [](const PlanOperator& self, const Array<double>& weights, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) { self.core->push(team, self.of.by_pair(view(weights)), self.of.table(into)); });
+        }, "m"_a.noconvert(), "out"_a.noconvert(), "run"_a);
+}
 
 // --- somcot ------------------------------------------------------------------------------------------------------
 

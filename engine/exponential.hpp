@@ -42,7 +42,7 @@ ALWAYS_INLINE Doubles exp_or_zero(Doubles t, double least) {
     return t > bound ? e : Doubles{};
 }
 
-/// log x for 0 ≤ x < ∞, within one unit in the last place; log 0 = -∞.
+/// log x for 0 ≤ x < ∞, within one unit in the last place; log 0 = -∞. What is not a number stays so.
 ///
 /// x = 2^k (1 + f) with 1 + f in [√½, √2). With s = f/(2 + f), log(1 + f) = f - f²/2 + s (f²/2 + R(s²)), where R is the
 /// polynomial of fdlibm for log(1 + f) - 2s, divided by s.
@@ -59,7 +59,7 @@ ALWAYS_INLINE double log_of(double x) {
     const double even = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
     const double odd = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
     const double value = s * (half + (even + odd)) + k * LN2_LOW - half + f + k * LN2_HIGH;
-    return x > 0.0 ? value : -INF;
+    return x > 0.0 ? value : x - INF;
 }
 
 }  // namespace engine

@@ -82,6 +82,25 @@ ALWAYS_INLINE Index first_at_most(const double* line, const double* pot, Index n
     return -1;
 }
 
+/// How a loop reads and writes entries: one by one, or by registers.
+struct Single {
+    using Type = double;
+    static ALWAYS_INLINE double load(const double* p) { return *p; }
+    static ALWAYS_INLINE void store(double* p, double v) { *p = v; }
+};
+struct Register {
+    using Type = Doubles;
+    static ALWAYS_INLINE Doubles load(const double* p) { return doubles_at(p); }
+    static ALWAYS_INLINE void store(double* p, Doubles v) { *reinterpret_cast<Doubles*>(p) = v; }
+};
+
+/// Call body(j, Register) for as many entries of 0 … n - 1 as fill registers, and body(j, Single) for each of the others.
+template <class Body> ALWAYS_INLINE void each_lane(Index n, Body&& body) {
+    Index j = 0;
+    for (; j + N_DOUBLES <= n; j += N_DOUBLES) body(j, Register{});
+    for (; j < n; ++j) body(j, Single{});
+}
+
 /// Eight partial sums of term(0) … term(n - 1), added in a fixed order.
 template <class Term> ALWAYS_INLINE double sum_of(Index n, Term&& term) {
     double s[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -91,6 +110,46 @@ template <class Term> ALWAYS_INLINE double sum_of(Index n, Term&& term) {
     double rest = 0.0;
     for (; k < n; ++k) rest += term(k);
     return (((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]))) + rest;
+}
+
+/// The same sums of terms body(j, Register) and body(j, Single), as in each_lane.
+template <class Body> ALWAYS_INLINE double sum_of_lanes(Index n, Body&& body) {
+    constexpr Index PARTS = 8 / N_DOUBLES;
+    Doubles parts[PARTS] = {};
+    Index j = 0;
+    for (; j + 8 <= n; j += 8)
+        for (Index k = 0; k < PARTS; ++k) parts[k] += body(j + k * N_DOUBLES, Register{});
+    double s[8], rest = 0.0;
+    for (int lane = 0; lane < 8; ++lane) s[lane] = parts[lane / N_DOUBLES][lane % N_DOUBLES];
+    for (; j < n; ++j) rest += body(j, Single{});
+    return (((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]))) + rest;
+}
+
+/// The smallest and the largest of v[0] … v[n - 1]; NaN is ignored.
+ALWAYS_INLINE std::pair<double, double> range_of(const double* v, Index n) {
+    Doubles least = Doubles{} + INF, most = -least;
+    std::pair<double, double> found{INF, -INF};
+    Index j = 0;
+    for (; j + N_DOUBLES <= n; j += N_DOUBLES) {
+        const Doubles now = doubles_at(v + j);
+        least = now < least ? now : least;
+        most = now > most ? now : most;
+    }
+    for (Index k = 0; k < N_DOUBLES; ++k) found = {std::min(found.first, least[k]), std::max(found.second, most[k])};
+    for (; j < n; ++j) found = {v[j] < found.first ? v[j] : found.first, v[j] > found.second ? v[j] : found.second};
+    return found;
+}
+
+/// Whether -limit <= v[j] <= limit for all j < n; false if one of them is NaN.
+ALWAYS_INLINE bool all_within(const double* v, Index n, double limit) {
+    const Doubles high = Doubles{} + limit, low = -high;
+    Longs inside = Longs{} - 1;
+    Index j = 0;
+    for (; j + N_DOUBLES <= n; j += N_DOUBLES) inside &= (doubles_at(v + j) <= high) & (doubles_at(v + j) >= low);
+    bool all = true;
+    for (Index k = 0; k < N_DOUBLES; ++k) all = all && inside[k] != 0;
+    for (; j < n; ++j) all = all && v[j] <= limit && v[j] >= -limit;
+    return all;
 }
 
 /// <u, v>

@@ -72,10 +72,7 @@ def games():
 
 
 #: They call kernels with types of their own.
-BY_THEMSELVES = (
-    "unit/test_sinkhorn_kernels.py",
-    "agreement/test_transport.py",
-)
+BY_THEMSELVES = ("agreement/test_transport.py",)
 
 
 def by_themselves(test):

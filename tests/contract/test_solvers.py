@@ -39,7 +39,6 @@ from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValu
 from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import evaluation, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
-from diffbisim.solvers.sinkhorn import plans
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
 from oracles.kernels import cycle
@@ -239,7 +238,7 @@ def changed(constants):
 
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    modules = (parallel, evaluation, transports, plans) if threads > 1 else ()
+    modules = (parallel, evaluation, transports) if threads > 1 else ()
     return changed((module, "CHUNK", 1) for module in modules)
 
 

@@ -1,22 +1,24 @@
-"""Sinkhorn's kernels against numpy and the linear program's, and the ways of working against each other."""
+"""The engine's Sinkhorn against numpy and the linear program's, and its ways of working against each other."""
+
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from numba import njit
 from scipy.special import logsumexp
 
 import diffbisim as db
 from cases import each
+from diffbisim import _engine
 from diffbisim.problem import Problem
-from diffbisim.solvers import SinkhornPolicy
+from diffbisim.solvers import SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.certify import separable_minimum
 from diffbisim.solvers.exact.transports import Transport
 from diffbisim.solvers.lp.program import round_plans
-from diffbisim.solvers.sinkhorn import kernels
-from diffbisim.solvers.sinkhorn import plans as operators
-from diffbisim.solvers.sinkhorn.plans import GibbsPlans
-from diffbisim.solvers.successors import STRICT, exp_or_zero, round_plan
+from diffbisim.solvers.sinkhorn import plans as ours
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
 from diffbisim.stochastic import Successors
+from unit.test_engine import LEVELS
 
 
 def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
@@ -25,48 +27,39 @@ def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
 
 
 def plans_of(problem, beta, *, shared=True, seed=0):
-    plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, threads=1)
-    plans.full = plans.full and shared
-    plans.kernel = None
+    plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, threads=1, share=shared)
     plans.set_kernel(np.random.default_rng(seed).random(problem.shape), beta)
     return plans
 
 
-# --- kernels ---------------------------------------------------------------------------------------------
+# --- functions -------------------------------------------------------------------------------------------
 
 
-@njit(**STRICT)
-def exps(t, out):
-    for i in range(t.size):
-        out[i] = exp_or_zero(t[i], kernels.VANISHES)
+def errors(found, function, arguments):
+    """Errors in units in the last place."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workprec(106):
+        exact = [function(mpmath.mpf(t)) for t in arguments.tolist()]
+        return [abs(float((e - mpmath.mpf(v)) / math.ulp(v))) for e, v in zip(exact, found.tolist(), strict=True)]
 
 
-def test_exp_is_exp():
-    t = np.concatenate([np.linspace(-599, 709, 100_001), [0.0, -0.0, 1e-300, -1e-17]])
-    exps(t, out := np.empty_like(t))
-    np.testing.assert_allclose(out, np.exp(t), rtol=1e-15)
-    below = np.array([-600.0, -601.0, -1e3, -1e308, -np.inf])
-    exps(below, out := np.ones_like(below))
-    assert np.all(out == 0.0)
+def test_exp_and_log_are_accurate_to_two_units_in_the_last_place():
+    mpmath, rng = pytest.importorskip("mpmath"), np.random.default_rng(0)
+    t = np.concatenate([rng.uniform(-699, 709, 3000), rng.uniform(-1, 1, 1000), [0.0, -0.0, 1e-300, -1e-17, 709, -699]])
+    v = np.concatenate([
+        10.0 ** rng.uniform(-323, 308, 3000), rng.uniform(0.5, 2, 3000), 1 + 10.0 ** rng.uniform(-16, -1, 1000),
+        np.sqrt(0.5) * (1 + 1e-16 * np.arange(-5, 6)), [5e-324, 1e-310, 2.0**-1022, 1.7976931348623157e308, 2.0, 0.5],
+    ])  # fmt: skip
+    for engine in LEVELS:
+        assert max(errors(engine.exponentials(t), mpmath.exp, t)) <= 2
+        assert max(errors(engine.logarithms(v), mpmath.log, v)) <= 1
 
 
-@pytest.mark.parametrize("beta", [1e-12, 1.0, 1e3, 1e12])
-@pytest.mark.parametrize("tiny", [0.1, 1e-300, 5e-324])
-def test_soft_row_is_a_softmin(beta, tiny):
-    rng = np.random.default_rng(0)
-    c, g, q = rng.random(7), rng.random(7), np.append(rng.dirichlet(np.ones(6)), tiny)
-    value = kernels.soft_row(c, np.log(q), g, beta, out := np.empty(7))
-    terms = np.log(q) + beta * (g - c)
-    assert value == pytest.approx(-logsumexp(terms) / beta, rel=1e-12, abs=1e-13 / beta + 1e-15)
-    np.testing.assert_allclose(out, np.exp(terms - logsumexp(terms)), rtol=1e-9, atol=1e-200)
-
-
-def test_relaxed_is_a_power_near_one():
-    for omega in (1.0, 1.3, 1.75):
-        t = 1 + 1e-3 * np.array([-1.0, 1.0])
-        np.testing.assert_allclose([kernels.relaxed(s, omega) for s in t], t**omega, rtol=1e-8)
-    assert kernels.relaxed(1e-7, 1.0) == 1e-7
-    assert kernels.relaxed(1e7, 1.0) == 1e7
+def test_functions_at_the_ends():
+    special = np.array([0.0, -0.0, 1.0, np.nan])
+    for engine in LEVELS:
+        np.testing.assert_array_equal(engine.exponentials(np.array([0.0])), [1.0])
+        np.testing.assert_array_equal(engine.logarithms(special), [-np.inf, -np.inf, 0.0, np.nan])
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-12, 0.1, 10.0])
@@ -75,8 +68,24 @@ def test_rounding_is_that_of_the_linear_program(noise):
     p, q = rng.dirichlet(np.ones(5)), rng.dirichlet(np.ones(4))
     K = np.outer(p, q) * (1 + noise * rng.standard_normal((5, 4)) ** 2)
     expected = round_plans(K, Successors.of(p[None, :]), Successors.of(q[None, :]))
-    round_plan(K, p, q, np.empty(5), np.empty(4))
+    _engine.round_plan(K.reshape(-1), p, q)
     np.testing.assert_allclose(K, expected, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("beta", [1e-12, 1.0, 1e3, 1e12])
+@pytest.mark.parametrize("tiny", [0.1, 1e-300, 5e-324])
+@pytest.mark.parametrize("columns", [False, True])
+def test_soft_minima_at_any_temperature(beta, tiny, columns):
+    rng = np.random.default_rng(0)
+    q, one = np.append(rng.dirichlet(np.ones(6)), tiny)[None, :], np.ones((1, 1))
+    sides = [Successors.of(side) for side in ((q, one) if columns else (one, q))]
+    plans = GibbsPlans(*sides, (7, 1) if columns else (1, 7), threads=1, share=False)
+    W, g = rng.random(7), rng.random(7)
+    plans.set_kernel(W, beta)
+    (plans.F if columns else plans.G)[:] = g
+    plans.half_step(columns, out := np.empty(1))
+    terms = np.log(q[0]) + beta * (g - W)
+    assert out[0] == pytest.approx(-logsumexp(terms) / beta, rel=1e-12, abs=1e-13 / beta + 1e-15)
 
 
 # --- the two ways of working -----------------------------------------------------------------------------
@@ -86,8 +95,8 @@ def test_rounding_is_that_of_the_linear_program(noise):
 def test_shared_kernel_is_pair_by_pair(beta):
     problem = random_problem(7, 6)
     one, two = plans_of(problem, beta), plans_of(problem, beta, shared=False)
-    assert one.kernel is not None
-    assert two.kernel is None
+    assert one.shared
+    assert not two.shared
     for _ in range(3):
         for plans in (one, two):
             plans.scale(15, 0.0)
@@ -119,7 +128,7 @@ def test_a_block_without_room_falls_back():
     """Potentials too far apart for one kernel: the block goes pair by pair, with the same result."""
     problem = random_problem(4, 4)
     plans, other = plans_of(problem, 900.0), plans_of(problem, 900.0, shared=False)
-    assert plans.kernel is not None
+    assert plans.shared
     for x in (plans, other):
         x.G[::4] += 3.0  # e^{2700}
         x.scale(30, 0.0)
@@ -128,7 +137,7 @@ def test_a_block_without_room_falls_back():
 
 
 def test_shared_kernel_is_refused_when_it_would_underflow():
-    assert plans_of(random_problem(4, 4), 1e5).kernel is None
+    assert not plans_of(random_problem(4, 4), 1e5).shared
 
 
 @pytest.mark.parametrize("beta", [20.0, 2e3, 2e5])
@@ -141,7 +150,7 @@ def test_newton_makes_the_marginals_right(beta):
         plan = plans.plan(k).toarray()
         f, g = plans.F.reshape(56, 8)[k], plans.G.reshape(56, 7)[k]
         density = np.exp(beta * (f[:, None] + g - W.reshape(8, 7)))
-        P, Q = plans.pairs.x.probabilities.reshape(8, 8), plans.pairs.y.probabilities.reshape(7, 7)
+        P, Q = plans.x.probabilities.reshape(8, 8), plans.y.probabilities.reshape(7, 7)
         np.testing.assert_allclose(plan, np.outer(P[k // 7], Q[k % 7]) * density, rtol=0, atol=1e-9)
 
 
@@ -152,11 +161,7 @@ def test_operators_agree(rounded):
     plans.scale(3, 0.0)
     rng = np.random.default_rng(4)
     V, m = rng.random(30), rng.random(30)
-    kinds = [
-        operators.Factored(plans, plans.kernel, rounded),
-        operators.Stored(plans, rounded),
-        operators.Recomputed(plans, rounded),
-    ]
+    kinds = [PlanOperator(plans, rounded, form) for form in ("factored", "stored", "recomputed")]
     images, masses = [], []
     for operator in kinds:
         operator.apply(V, image := np.empty(30))
@@ -170,12 +175,43 @@ def test_operators_agree(rounded):
         np.testing.assert_allclose(masses[other], masses[0], rtol=1e-12, atol=1e-15)
 
 
-def test_threads_give_the_same_bits():
-    problem = random_problem(24, 24)
-    one, two = (SinkhornPolicy(threads=t).solve(problem) for t in (1, 2))
-    assert one.value == two.value
-    np.testing.assert_array_equal(one.values, two.values)
-    np.testing.assert_allclose(one.gradient.transition_x, two.gradient.transition_x, rtol=1e-12, atol=1e-14)
+# --- the same bits ---------------------------------------------------------------------------------------
+
+
+def sparse_problem():
+    X, Y = (db.examples.random_sparse_chain(n, 5, rng=n) for n in (40, 37))
+    return Problem.make(X, Y, "reward", 0.9)
+
+
+CASES = {
+    "dense": (lambda: random_problem(17, 14), SinkhornPolicy()),
+    "sparse": (sparse_problem, SinkhornPolicy(tol=1e-2)),
+    "value": (lambda: random_problem(9, 14), SinkhornValue()),
+    "entropic": (lambda: random_problem(9, 8), SinkhornPolicy(epsilon=0.01)),
+    "paper": (lambda: random_problem(9, 8), SinkhornPolicy(schedule="sqrt", max_iterations=20, tol=1e-9, sweeps=1)),
+}
+
+
+def bits_of(result):
+    gradient = result.gradient
+    arrays = [result.values, result.plan(1, 2), *result.potentials(1, 2), result.occupancy, gradient.transition_x]
+    dense = [array.toarray() if hasattr(array, "toarray") else np.asarray(array) for array in arrays]
+    return result.value, result.lower, result.upper, *(array.tobytes() for array in dense)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_levels_and_threads_give_the_same_bits(case, monkeypatch):
+    make, solver = CASES[case]
+    problem, found = make(), []
+    for engine in LEVELS:
+        monkeypatch.setattr(ours, "_engine", engine)
+        monkeypatch.setattr(ours, "engine_run", lambda threads=1, engine=engine: run_of(engine, threads))
+        found += [bits_of(replace(solver, threads=threads).solve(problem)) for threads in (1, 2)]
+    assert all(bits == found[0] for bits in found)
+
+
+def run_of(engine, threads):
+    return engine.Run(threads, np.zeros(1, bool))
 
 
 # --- bounds ----------------------------------------------------------------------------------------------

@@ -2,10 +2,9 @@
 
     solver.py     the algorithm: improve, check, evaluate; the annealing schedule
     plans.py      the plans of all pairs in Gibbs form, and as one matrix
-    kernels.py    Sinkhorn and Newton on one pair, rounding, transforms
     coupling.py   the coupling, and the entropic metric
 
-numba is loaded when a solver runs.
+Sinkhorn's and Newton's iterations, rounding and transforms are in engine/sinkhorn.hpp.
 """
 
 from dataclasses import dataclass

@@ -44,7 +44,7 @@ from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep
-from diffbisim.solvers.sinkhorn.plans import GibbsPlans, plan_operator
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
 from diffbisim.stochastic import Successors
 
 EPS = float(np.finfo(float).eps)
@@ -79,7 +79,7 @@ class SinkhornCoupling(Coupling):
         beta = float(numbers(arrays, "beta", (), least=np.finfo(float).tiny))
         epsilon = float(numbers(arrays, "epsilon", (), least=0.0))
         plans = GibbsPlans(x.successors, y.successors, problem.shape)
-        plans.F, plans.G = F, G
+        plans.F[:], plans.G[:] = F, G
         plans.set_kernel(W, beta)
         plans.coldest = plans.beta
         return cls(problem, plans, U, epsilon)
@@ -102,7 +102,7 @@ class SinkhornCoupling(Coupling):
 
     def occupancy(self) -> Array:
         """Solve m = (1-γ) m_0 + γ Πᵀ m for the rounded plans by BiCGStab, or by sweeps if it stagnates."""
-        γ, operator = self.problem.discount, plan_operator(self.plans)
+        γ, operator = self.problem.discount, PlanOperator(self.plans)
         source = (1 - γ) * self.start.plan.toarray().ravel()
 
         def system(v: Array, out: Array) -> None:
@@ -165,7 +165,7 @@ class SoftStart:
         plans.settle(U, 1 / self.epsilon, 1e-14)
         upper, (lower, size) = plans.soft_costs(U, self.epsilon), plans.dual_bounds(U, self.epsilon)
         largest = max(size, float(np.abs(U).max())) + plans.largest_information(self.epsilon)
-        slack = 4 * (plans.pairs.x.longest + plans.pairs.y.longest + 8) * EPS * largest
+        slack = 4 * (plans.x.longest + plans.y.longest + 8) * EPS * largest
         return float(lower[0]) - slack, float(upper[0]) + slack
 
     def start(self, U: Array) -> Start:

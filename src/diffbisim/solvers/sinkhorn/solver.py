@@ -15,8 +15,8 @@ the last potentials, and doubles β when the marginals are accurate enough; Newt
 slowly at low temperatures. SPI evaluates with a Krylov solve, SVI uses the soft value.
 
 *Certificates.* Plans are rounded to exact marginals and potentials are made feasible by c-transforms, which gives valid
-bounds for every transport (kernels.py) and hence for the distance (certify.py), including rounding, however the run
-ended. ``value`` is the midpoint of the bounds.
+bounds for every transport (engine/sinkhorn.hpp) and hence for the distance (certify.py), including rounding, however
+the run ended. ``value`` is the midpoint of the bounds.
 
 *Entropic mode* (``epsilon > 0``). Value, bounds, plans, potentials and gradient are those of the regularized metric d_ε
 (coupling.py), solved to `tol` by Newton's method on both levels.
@@ -38,7 +38,7 @@ from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.krylov import bicgstab, sweep
 from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling, start_of
-from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator, plan_operator
+from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
 
 if TYPE_CHECKING:
     from diffbisim.solvers.sinkhorn import SinkhornPolicy
@@ -91,7 +91,7 @@ class Run(ABC):
         self.plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape, options.threads)
         self.start = start_of(problem, self.epsilon)
         self.rho = problem.x.occupancy(self.discount), problem.y.occupancy(self.discount)
-        self.U = independent_value(problem, self.c) if warm is None else self._warm_start(warm)
+        self.U = independent_value(self.plans, self.c, self.discount) if warm is None else self._warm_start(warm)
         self.lower, self.upper, self.value = -np.inf, np.inf, np.nan  # in the units of the cost
         self.table_gap = 0.0  # bound on the error of the entropic table
         self.work = {"pairs": self.plans.size, "half_steps": 0, "newton": 0, "sweeps": 0}
@@ -101,7 +101,7 @@ class Run(ABC):
         check_warm(warm, self.problem.shape)
 
         def first() -> Array:
-            return independent_value(self.problem, self.c).reshape(self.problem.shape)
+            return independent_value(self.plans, self.c, self.discount).reshape(self.problem.shape)
 
         table = previous_table(warm, self.scale, first)
         if table is None:
@@ -182,7 +182,7 @@ class Run(ABC):
         """Compute bounds from the rounded plans and the transformed potentials, at the table U."""
         γ, plans, cost, scale = self.discount, self.plans, self.problem.cost, self.scale
         upper, (lower, size) = self._plan_costs(), plans.dual_bounds(self.U, self.epsilon)
-        longest = plans.pairs.x.longest + plans.pairs.y.longest
+        longest = plans.x.longest + plans.y.longest
         largest = max(size, float(np.abs(self.U).max()), float(self.c.max())) + plans.largest_information(self.epsilon)
         slack = 4 * (longest + 8) * EPS * largest
         U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
@@ -205,7 +205,7 @@ class Run(ABC):
         """Return the costs of the rounded plans for the table U, upper bounds on every transport."""
         if self.epsilon:
             return self.plans.soft_costs(self.U, self.epsilon)
-        self.operator = plan_operator(self.plans)
+        self.operator = PlanOperator(self.plans)
         self.operator.apply(self.U, upper := np.empty_like(self.U))
         return upper
 
@@ -248,7 +248,7 @@ class Annealing(Run):
         if not self.policy:
             self.U = self._extrapolated()
         elif self.epsilon:
-            self.move_to(self.soft_goal(), plan_operator(self.plans))
+            self.move_to(self.soft_goal(), PlanOperator(self.plans))
         else:
             self.evaluate_plans(self.operator)
         self.change = float(np.ptp(self.U - before))
@@ -315,7 +315,7 @@ class Descent(Run):
 
     def evaluate(self) -> None:
         if self.policy:
-            self.evaluate_plans(plan_operator(self.plans, rounded=False), accuracy=1e-12)
+            self.evaluate_plans(PlanOperator(self.plans, rounded=False), accuracy=1e-12)
 
 
 def _temperature(epsilon: float, scale: float, discount: float) -> float:
@@ -329,18 +329,18 @@ def _temperature(epsilon: float, scale: float, discount: float) -> float:
     return scaled
 
 
-def independent_value(problem: Problem, c: Array) -> Array:
+def independent_value(plans: GibbsPlans, c: Array, discount: float) -> Array:
     """Return U of the independent coupling, flat and scaled, the initial table: (I - γ P_X ⊗ P_Y) U = (1-γ) c.
 
     If BiCGStab diverges, which can happen for periodic chains at a discount near one, the costs are the initial table.
     """
-    P, Q, γ, shape = problem.x.transition, problem.y.transition, problem.discount, problem.shape
 
     def system(v: Array, out: Array) -> None:
-        image = (Q @ (P @ v.reshape(shape)).T).T
-        np.subtract(v, γ * np.asarray(image).ravel(), out=out)
+        plans.independent_means(v, out)
+        out *= -discount
+        out += v
 
-    costs = c / (1 - γ)
+    costs = c / (1 - discount)
     U, largest = costs.copy(), float(c.max())
     with np.errstate(over="ignore", invalid="ignore"):
         residual = bicgstab(system, c, U, 1e-13 * largest, max_iterations=100)

@@ -52,13 +52,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.chain import MarkovChain
 from diffbisim.checks import check_discount
 from diffbisim.cost import ground_cost
 from diffbisim.data.streams import Stream
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import read_json
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy, read_only
+from diffbisim.problem import Array, Coupling, Problem, Start, lazy
 from diffbisim.results import DistanceResult, Status, check_warm, previous_table
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.certify import distance_bounds
@@ -66,7 +67,6 @@ from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.exact.pairs import begin, bellman
 from diffbisim.solvers.exact.transports import EPS
 from diffbisim.solvers.somcot.state import Averages, Rules, Seen, State, check_averages, check_state
-from diffbisim.solvers.successors import round_plan
 from diffbisim.stochastic import as_generator
 from diffbisim.stopping import TimeUp, until
 
@@ -347,7 +347,7 @@ class SomcotCoupling(Coupling):
         total = plan.sum()
         if total > 0:
             plan /= total
-        round_plan(plan, read_only(p), read_only(q), np.empty(p.size), np.empty(q.size))
+        _engine.round_plan(plan.reshape(-1), p, q)
         i, j = np.nonzero(plan)
         return sparse.coo_array((plan[i, j], (rows[i], cols[j])), shape=self.problem.shape)
 
