@@ -33,14 +33,8 @@ ALWAYS_INLINE double exp_of(double t) { return exponential<double, std::int64_t>
 ALWAYS_INLINE Doubles exp_of(Doubles t) { return exponential<Doubles, Longs>(t); }
 
 /// e^t for t ≤ 709, and 0 for t ≤ `least` (which must be at least -700).
-ALWAYS_INLINE double exp_or_zero(double t, double least) {
-    const double e = exp_of(t > least ? t : least);
-    return t > least ? e : 0.0;
-}
-ALWAYS_INLINE Doubles exp_or_zero(Doubles t, double least) {
-    const Doubles bound = Doubles{} + least, e = exp_of(t > bound ? t : bound);
-    return t > bound ? e : Doubles{};
-}
+ALWAYS_INLINE double exp_or_zero(double t, double least) { return t > least ? exp_of(t) : 0.0; }
+ALWAYS_INLINE Doubles exp_or_zero(Doubles t, double least) { return t > Doubles{} + least ? exp_of(t) : Doubles{}; }
 
 /// log x for 0 ≤ x < ∞, within one unit in the last place; log 0 = -∞. What is not a number stays so.
 ///
