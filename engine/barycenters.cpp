@@ -16,20 +16,20 @@ struct Four {
 using Fours = std::vector<Four>;
 
 /// Maximum number of iterations, and length of a step as a fraction of the distance to the boundary.
-constexpr int MAX_ITERATIONS = 40;
+constexpr int MAX_ITERATIONS = 100;
 constexpr double SHARE = 0.99;
 
 /// Largest average error of the column sums of the plans; a larger one means that rounding errors have taken over.
 constexpr double FEASIBLE = 1e-7;
 
-/// A pivot below this counts as zero, and its column does not move.
+/// A pivot of at most this counts as zero, and its column does not move.
 constexpr double NO_PIVOT = 1e-200;
 
 /// Edges with at most this fraction of the mass of their row are dropped: less than the rounding error of its sum.
 constexpr double NEGLIGIBLE = 1e-16;
 
 /// A cost below this fraction of the largest possible one counts as zero when the gap is compared with it.
-constexpr double ZERO_COST = 1e-8;
+constexpr double ZERO_COST = 1e-6;
 
 /// Lengths of the steps of plans and slacks.
 struct Lengths {
@@ -65,30 +65,47 @@ void invert(std::vector<double>& A, Index n) {
     }
 }
 
-/// Replace four symmetric positive definite matrices (n, n), one in each lane, by their inverses.
-void invert_four(Four* A, Index n) {
-    for (Index p = 0; p < n; ++p) {
-        Four* pivot = A + p * n;
-        Four d;
-        for (Index l = 0; l < LANES; ++l) d.v[l] = pivot[p].v[l] > NO_PIVOT ? 1 / pivot[p].v[l] : 0.0;
-        pivot[p].v = Four::Vector{} + 1.0;
-        for (Index j = 0; j < n; ++j) pivot[j].v *= d.v;
-        for (Index i = 0; i < n; ++i) {
-            if (i == p) continue;
-            Four* row = A + i * n;
-            const Four f = row[p];
-            row[p].v = Four::Vector{};
-            for (Index j = 0; j < n; ++j) row[j].v -= f.v * pivot[j].v;
+/// Factor the Laplacians A = Lᵀ D L of four graphs on k nodes, one in each lane, grounded at the last node.
+///
+/// W (k, k) has the weights of the edges (p, q), p < q. They are replaced by -L, and the diagonal by 1 / D (zero for a node
+/// without edges). Nodes are eliminated one after another, and their neighbors are joined instead.
+void factor_grounded(Four* W, Index k) {
+    for (Index p = 0; p < k - 1; ++p) {
+        Four* row = W + p * k;
+        Four total = row[k - 1], d;
+        for (Index q = p + 1; q < k - 1; ++q) total.v += row[q].v;
+        for (Index l = 0; l < LANES; ++l) d.v[l] = total.v[l] > NO_PIVOT ? 1 / total.v[l] : 0.0;
+        for (Index i = p + 1; i < k; ++i) {
+            const Four share = {row[i].v * d.v};
+            for (Index j = i + 1; j < k; ++j) W[i * k + j].v += share.v * row[j].v;
+            row[i] = share;
         }
+        row[p] = d;
     }
 }
 
-/// out = A b for four matrices (n, n), one in each lane.
-void multiply(const Four* A, const Four* b, Four* out, Index n) {
-    for (Index j = 0; j < n; ++j) {
-        Four total = {};
-        for (Index i = 0; i < n; ++i) total.v += A[j * n + i].v * b[i].v;
-        out[j] = total;
+/// Replace b by A⁻¹ b for factors of four Laplacians.
+void solve_grounded(const Four* L, Four* b, Index k) {
+    for (Index p = 0; p < k - 1; ++p)
+        for (Index q = p + 1; q < k - 1; ++q) b[q].v += L[p * k + q].v * b[p].v;
+    for (Index p = k - 2; p >= 0; --p) {
+        b[p].v *= L[p * k + p].v;
+        for (Index q = p + 1; q < k - 1; ++q) b[p].v += L[p * k + q].v * b[q].v;
+    }
+}
+
+/// Add A⁻¹ to a table (k, k) for factors of four Laplacians; `spare` has room for k numbers.
+void add_inverse(const Four* L, Four* table, Four* spare, Index k) {
+    for (Index column = 0; column < k - 1; ++column) {
+        std::fill(spare, spare + k, Four{});
+        spare[column].v += 1.0;
+        for (Index p = column; p < k - 1; ++p)
+            for (Index q = p + 1; q < k - 1; ++q) spare[q].v += L[p * k + q].v * spare[p].v;
+        for (Index p = k - 2; p >= column; --p) {
+            spare[p].v *= L[p * k + p].v;
+            for (Index q = p + 1; q < k - 1; ++q) spare[p].v += L[p * k + q].v * spare[q].v;
+            table[column * k + p].v += spare[p].v;
+        }
     }
 }
 
@@ -98,7 +115,7 @@ void multiply(const Four* A, const Four* b, Four* out, Index n) {
 class Plans {
   public:
     Plans(const Averages& averages, Watch& watch)
-        : all_(averages), watch_(watch), k_(averages.k), last_(averages.k - 1), θ_(k_), pairs_(k_ * k_), right_(3 * k_), sums_(2 * k_) {}
+        : all_(averages), watch_(watch), k_(averages.k), last_(averages.k - 1), θ_(k_), pairs_(k_ * k_), sums_(2 * k_) {}
 
     /// Write barycenter b, and return its relative gap.
     double solve(Index b, double tolerance, Out<double> found) {
@@ -118,9 +135,9 @@ class Plans {
     Fours mass_;                                   // (blocks,)
     Fours scale_;                                  // (blocks,) 1 / Σ_j plan / slack
     Fours lacking_, lacking_more_, f_;             // (blocks,) residual of an edge: constant, times centering; step of f
-    Fours systems_;                                // (groups, k - 1, k - 1) inverses of the Laplacians
-    Fours d_, d_more_, g_;                         // (groups, k) steps of g for fixed q: constant, times centering; step of g
-    Fours θ_, pairs_, right_, sums_;               // workspace of a block, and of a group
+    Fours systems_;                                // (groups, k, k) factors of the Laplacians
+    Fours right_, right_more_, g_;                 // (groups, k) right sides for fixed q: constant, times centering; step of g
+    Fours θ_, pairs_, sums_;                      // workspace of a block, and of a group
     std::vector<double> q_, z_, dq_, dz_, v_, v_more_, M_;
 
     Index n_groups() const { return (n_states_ + LANES - 1) / LANES; }
@@ -170,7 +187,7 @@ class Plans {
         push_.assign(cells, Four{});
         for (Fours* array : {&scale_, &lacking_, &lacking_more_}) array->resize(blocks);
         f_.assign(blocks, Four{});
-        systems_.resize(n_groups() * last_ * last_), d_.resize(n_groups() * k_), d_more_.resize(n_groups() * k_);
+        systems_.resize(n_groups() * k_ * k_), right_.resize(n_groups() * k_), right_more_.resize(n_groups() * k_);
         g_.assign(n_groups() * k_, Four{});
         q_.assign(start.begin(), start.end());
         Four cost = {};
@@ -259,28 +276,35 @@ class Plans {
     Totals move_and_factor(const Lengths& step) {
         Four gap = {}, cost = {};
         Totals found;
-        Fours total(last_ * last_ + k_);
+        Fours inverses(k_ * k_), sum(k_);
         for (Index group = 0; group < n_groups(); ++group) {
-            Four* A = &systems_[group * last_ * last_];
-            Four *t = right_.data(), *into = sums_.data();
+            Four* L = &systems_[group * k_ * k_];
+            Four* t = &right_[group * k_];
             for (Index lane = 0; lane < LANES; ++lane) {
                 const Index x = group * LANES + lane;
                 factor_state(x, group, lane, step, gap, cost);
                 for (Index j = 0; j < last_; ++j) t[j].v[lane] = x < n_states_ ? q_[j] - sums_[k_ + j].sum() : 0.0;
-                for (Index j = 0; j < k_ && x < n_states_; ++j) found.error += std::abs(into[j].sum() - q_[j]);
-                write_system(A, lane);
+                for (Index j = 0; j < k_ && x < n_states_; ++j) found.error += std::abs(sums_[j].sum() - q_[j]);
+                for (Index p = 0; p < k_; ++p)
+                    for (Index q = p + 1; q < k_; ++q) L[p * k_ + q].v[lane] = pairs_[q * k_ + p].sum();
             }
-            invert_four(A, last_);
-            multiply(A, t, &d_[group * k_], last_);
-            for (Index c = 0; c < last_ * last_; ++c) total[c].v += A[c].v;
-            for (Index j = 0; j < last_; ++j) total[last_ * last_ + j].v += d_[group * k_ + j].v;
-            watch_.spend(2 * LANES * last_ * last_ * last_);
+            factor_grounded(L, k_);
+            add_inverse(L, inverses.data(), sums_.data(), k_);
+            add_solution(L, t, sum);
+            watch_.spend(2 * LANES * k_ * k_ * k_);
         }
         for (Index j = 0; j < k_; ++j)
-            for (Index i = 0; i < k_; ++i) M_[j * k_ + i] = j < last_ && i < last_ ? total[j * last_ + i].sum() : 0.0;
-        for (Index j = 0; j < last_; ++j) v_[j] = total[last_ * last_ + j].sum();
+            for (Index i = 0; i < k_; ++i) M_[j * k_ + i] = j < last_ && i < last_ ? inverses[std::min(i, j) * k_ + std::max(i, j)].sum() : 0.0;
+        for (Index j = 0; j < last_; ++j) v_[j] = sum[j].sum();
         found.gap = gap.sum(), found.cost = cost.sum(), found.error /= double(n_states_);
         return found;
+    }
+
+    /// Add A⁻¹ t of a group to a sum.
+    void add_solution(const Four* L, const Four* t, Fours& sum) {
+        std::copy(t, t + last_, sums_.begin());
+        solve_grounded(L, sums_.data(), k_);
+        for (Index j = 0; j < last_; ++j) sum[j].v += sums_[j].v;
     }
 
     /// Take the last step in state x, and sum its graph (`pairs_`), its columns, and their part of the predictor (`sums_`).
@@ -314,54 +338,40 @@ class Plans {
         watch_.spend((first_[x + 1] - first_[x]) * LANES * k_ * (8 + k_ / 2));
     }
 
-    /// Write the Laplacian of the graph `pairs_`, grounded at the last column, to a lane of A.
-    void write_system(Four* A, Index lane) {
-        for (Index j = 0; j < last_; ++j) A[j * last_ + j].v[lane] = 0.0;
-        for (Index j = 0; j < k_; ++j)
-            for (Index i = 0; i < j; ++i) {
-                const double between = pairs_[j * k_ + i].sum();
-                A[i * last_ + i].v[lane] += between;
-                if (j == last_) continue;
-                A[j * last_ + j].v[lane] += between;
-                A[j * last_ + i].v[lane] = A[i * last_ + j].v[lane] = -between;
-            }
-    }
-
     /// What the predictor's step promises.
     struct Prospect {
         double least = 0.0, most = 0.0;                           // of u = (df + dg) / S
         double by_plans = 0.0, by_slacks = 0.0, by_both = 0.0;  // changes of the gap, for steps of length one
     };
 
-    /// g = d + A dq for a group.
-    void step_of_duals(Index group, const Four* d) {
+    /// g = A⁻¹ (t + dq) for a group.
+    void step_of_duals(Index group) {
         Four* g = &g_[group * k_];
-        const Four* A = &systems_[group * last_ * last_];
-        for (Index j = 0; j < last_; ++j) {
-            g[j] = d[j];
-            for (Index i = 0; i < last_; ++i) g[j].v += A[j * last_ + i].v * dq_[i];
-        }
+        for (Index j = 0; j < last_; ++j) g[j].v = right_[group * k_ + j].v + dq_[j];
+        solve_grounded(&systems_[group * k_ * k_], g, k_);
     }
 
     /// Compute the predictor's steps for the step of q, and from them the right sides of the corrector.
     Prospect predict_plans() {
         Four least = {}, most = {};
         Four by_plans = {}, by_slacks = {}, by_both = {};
-        Fours total(2 * k_);
+        Fours sum(k_), sum_more(k_);
         for (Index group = 0; group < n_groups(); ++group) {
-            step_of_duals(group, &d_[group * k_]);
+            step_of_duals(group);
+            Four *t = &right_[group * k_], *more = &right_more_[group * k_];
             for (Index lane = 0; lane < LANES; ++lane) {
-                predict_state(group * LANES + lane, group, lane, least, most, by_plans, by_slacks, by_both);
-                for (Index j = 0; j < last_; ++j)
-                    right_[j].v[lane] = (group * LANES + lane < n_states_ ? q_[j] : 0.0) - sums_[j].sum(), right_[k_ + j].v[lane] = -sums_[k_ + j].sum();
+                const Index x = group * LANES + lane;
+                predict_state(x, group, lane, least, most, by_plans, by_slacks, by_both);
+                for (Index j = 0; j < last_; ++j) {
+                    t[j].v[lane] = (x < n_states_ ? q_[j] : 0.0) - sums_[j].sum();
+                    more[j].v[lane] = -sums_[k_ + j].sum();
+                }
             }
-            const Four* A = &systems_[group * last_ * last_];
-            multiply(A, &right_[0], &d_[group * k_], last_);
-            multiply(A, &right_[k_], &d_more_[group * k_], last_);
-            for (Index j = 0; j < last_; ++j)
-                total[j].v += d_[group * k_ + j].v, total[k_ + j].v += d_more_[group * k_ + j].v;
+            const Four* L = &systems_[group * k_ * k_];
+            add_solution(L, t, sum);
+            add_solution(L, more, sum_more);
         }
-        for (Index j = 0; j < last_; ++j) v_[j] = total[j].sum(), v_more_[j] = total[k_ + j].sum();
+        for (Index j = 0; j < last_; ++j) v_[j] = sum[j].sum(), v_more_[j] = sum_more[j].sum();
         Prospect found{0.0, 0.0, by_plans.sum(), by_slacks.sum(), by_both.sum()};
         for (Index l = 0; l < LANES; ++l) {
             found.least = std::min(found.least, double(least.v[l]));
@@ -410,8 +420,8 @@ class Plans {
     /// Compute the corrector's steps for the step of q; returns the longest ones that keep plans and slacks nonnegative.
     Lengths correct_plans(double centering, Lengths step) {
         for (Index group = 0; group < n_groups(); ++group) {
-            for (Index j = 0; j < last_; ++j) d_[group * k_ + j].v += centering * d_more_[group * k_ + j].v;
-            step_of_duals(group, &d_[group * k_]);
+            for (Index j = 0; j < last_; ++j) right_[group * k_ + j].v += centering * right_more_[group * k_ + j].v;
+            step_of_duals(group);
             for (Index lane = 0; lane < LANES; ++lane) correct_state(group * LANES + lane, group, lane, centering, step);
         }
         return step;

@@ -8,10 +8,12 @@
 // Newton system decomposes into one small system per state; they are coupled only by the k entries of q:
 //
 //     1. The duals f of the equations Π_x 1 = P(·|x) are eliminated, since their block is diagonal.
-//     2. The remaining system of a state is the Laplacian of a graph on its k columns, grounded at the last one (one of the
-//        equations Π_xᵀ 1 = q follows from the others). It is a sum of positive terms, so there is no cancellation, and it
-//        is inverted.
-//     3. The sum of these inverses, plus the barrier of q on the diagonal, is a k x k system for the step of q.
+//     2. The remaining system A_x of a state is the Laplacian of a graph on its k columns, grounded at the last one (one of
+//        the equations Π_xᵀ 1 = q follows from the others). Columns are eliminated as in a Markov chain, by censoring
+//        (Grassmann, Taksar & Heyman 1985): there is no subtraction, so that the factors have small relative errors however
+//        different the weights of the graph are.
+//     3. The sum of the inverses, plus the barrier of q on the diagonal, is a k x k system for the step dq. Then the duals
+//        of a state follow from A_x dg = t_x + dq in one solve. (A_x⁻¹ t_x and A_x⁻¹ dq by themselves may be huge and cancel.)
 //
 // An iteration takes time proportional to k² for every edge (a successor of one of the states) and k³ for every state. The
 // first point is feasible (Π = P(·|x) q'), and so are all others up to rounding. If rounding errors become too large, the

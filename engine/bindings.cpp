@@ -74,6 +74,7 @@ struct Run {
     int threads;
     OutArray<bool> stop;  // (1,) set by another thread
     double deadline;  // of `seconds`
+    double share;  // least work that a thread gets
 
     bool is_late() const { return seconds() >= deadline; }
     bool is_told_to_stop() const { return __atomic_load_n(stop.data(), __ATOMIC_RELAXED); }
@@ -95,7 +96,7 @@ template <class Compute> auto without_lock(const Run& run, Compute&& compute) {
     };
     try {
         nb::gil_scoped_release unlocked;
-        engine::Team team(run.threads, is_stopped);
+        engine::Team team(run.threads, is_stopped, run.share);
         return compute(team);
     } catch (const engine::Stopped&) {
         if (!raised) PyErr_SetNone(late ? PyExc_TimeoutError : PyExc_KeyboardInterrupt);
@@ -359,39 +360,114 @@ nb::tuple first_unfit(nb::handle items, nb::handle trees, double tolerance, cons
     return nb::make_tuple(found.first, int(found.second));
 }
 
-/// One transport: two distributions and a tree of Python's.
-struct One {
-    engine::Marginals m;
-    Index a, b;
-    engine::Tree<std::int32_t> tree;
+/// The tree of one transport, which belongs to Python.
+template <class Int> engine::Tree<Int> tree_of(nb::handle tuple, Index nodes) {
+    const auto child = member<OutArray<Int>>(tuple, "child"), parent = member<OutArray<Int>>(tuple, "parent");
+    const auto flow = member<OutArray<double>>(tuple, "flow");
+    const Index edges = Index(flow.size());
+    require(nodes >= 2 && edges == nodes - 1 && Index(child.size()) == edges && Index(parent.size()) == edges, "a tree needs a + b - 1 edges");
+    require(edges <= Index(std::numeric_limits<Int>::max()), "the type of the edges is too short for the numbers of the nodes");
+    return {child.data(), parent.data(), flow.data(), edges};
+}
 
-    One(const Array<double>& p, const Array<double>& q, nb::handle tuple) : m{p.data(), q.data()}, a(Index(p.size())), b(Index(q.size())) {
-        const auto child = member<OutArray<std::int32_t>>(tuple, "child"), parent = member<OutArray<std::int32_t>>(tuple, "parent");
-        const auto flow = member<OutArray<double>>(tuple, "flow");
-        const Index edges = Index(flow.size());
-        require(a > 0 && b > 0 && edges == a + b - 1 && Index(child.size()) == edges && Index(parent.size()) == edges, "a tree needs a + b - 1 edges");
-        tree = {child.data(), parent.data(), flow.data(), edges};
-    }
-};
+/// Call use(tree) with the tree in the type of its edges.
+template <class Use> auto with_tree(nb::handle tuple, Index nodes, Use&& use) {
+    const nb::object child = tuple.attr("child");
+    if (OutArray<std::int8_t> short_edges; nb::try_cast(child, short_edges, false)) return use(tree_of<std::int8_t>(tuple, nodes));
+    if (OutArray<std::int16_t> medium_edges; nb::try_cast(child, medium_edges, false)) return use(tree_of<std::int16_t>(tuple, nodes));
+    return use(tree_of<std::int32_t>(tuple, nodes));
+}
 
-void first_tree(const Array<double>& p, const Array<double>& q, nb::handle tree) {
-    const One one(p, q, tree);
-    engine::first_tree(one.m, one.a, one.b, one.tree);
+/// The same with a tree whose edges are pairs of nodes.
+template <class Use> auto with_edges(nb::handle tuple, Index nodes, Use&& use) {
+    return with_tree(tuple, nodes, [&]<class Int>(engine::Tree<Int> tree) {
+        bool inside = true;
+        for (Index k = 0; k < tree.edges; ++k) inside &= 0 <= tree.child[k] && tree.child[k] < nodes && 0 <= tree.parent[k] && tree.parent[k] < nodes;
+        require(inside, "edges must be pairs of nodes");
+        return use(tree);
+    });
+}
+
+using Table = nb::ndarray<const double, nb::ndim<2>, nb::device::cpu>;
+
+/// The costs of one transport, which may be part of a larger table.
+engine::Costs costs_of(const Table& C) {
+    require(C.shape(0) > 0 && C.shape(1) > 0 && (C.stride(1) == 1 || C.shape(1) == 1), "the entries of a row must be contiguous");
+    return {C.data(), C.stride(0), Index(C.shape(0)), Index(C.shape(1))};
+}
+
+engine::Marginals marginals_of(const Array<double>& p, const Array<double>& q, const engine::Costs& c) {
+    require(Index(p.size()) == c.a && Index(q.size()) == c.b, "marginals need one number for every row and column");
+    return {p.data(), q.data()};
 }
 
 nb::tuple solve_one(
-    const Array<double>& costs, const Array<double>& p, const Array<double>& q, nb::handle tree, double price, const OutArray<double>& pot, const Run& run
+    const Table& C, const Array<double>& p, const Array<double>& q, nb::handle tree, double price, const OutArray<double>& pot, const Run& run
 ) {
-    const One one(p, q, tree);
-    require(Index(costs.size()) == one.a * one.b, "costs needs one entry for every cell");
-    require(Index(pot.size()) == one.a + one.b, "pot needs one entry for every node");
-    for (Index k = 0; k < one.tree.edges; ++k)
-        require(0 <= one.tree.child[k] && one.tree.child[k] < one.a + one.b && 0 <= one.tree.parent[k] && one.tree.parent[k] < one.a + one.b, "edges must be pairs of nodes");
-    const engine::Solution found = without_lock(run, [&](engine::Team& team) {
-        engine::Watch watch(team);
-        return engine::solve_one({costs.data(), one.b, one.a, one.b}, one.m, one.tree, price, out(pot), watch);
+    const engine::Costs c = costs_of(C);
+    const engine::Marginals m = marginals_of(p, q, c);
+    require(Index(pot.size()) == c.nodes(), "pot needs one entry for every node");
+    const engine::Solution found = with_edges(tree, c.nodes(), [&](auto edges) {
+        return without_lock(run, [&](engine::Team& team) {
+            engine::Watch watch(team);
+            return engine::solve_one(c, m, edges, price, out(pot), watch);
+        });
     });
     return nb::make_tuple(found.value, found.solved, found.price, found.clipped);
+}
+
+/// The northwest corner's basis along these orders of rows and columns.
+void northwest_corner(const Array<double>& p, const Array<double>& q, const Array<Index>& rows, const Array<Index>& cols, nb::handle tree) {
+    const Index a = Index(p.size()), b = Index(q.size());
+    require(rows.size() == p.size() && cols.size() == q.size(), "orders need one number for every row and column");
+    require_range(view(rows), a, "orders must consist of numbers of rows"), require_range(view(cols), b, "orders must consist of numbers of columns");
+    with_tree(tree, a + b, [&](auto edges) { engine::northwest_corner({p.data(), q.data()}, rows.data(), cols.data(), a, b, edges); });
+}
+
+/// The basis in which every row takes its cheapest open columns.
+void greedy(const Table& C, const Array<double>& p, const Array<double>& q, nb::handle tree) {
+    const engine::Costs c = costs_of(C);
+    const engine::Marginals m = marginals_of(p, q, c);
+    with_tree(tree, c.nodes(), [&](auto edges) {
+        engine::Team team;
+        engine::Watch watch(team);
+        engine::Workspace w(c.nodes(), watch);
+        engine::greedy(c, m, edges, w);
+    });
+}
+
+/// At most this many pivots of the primal simplex.
+nb::tuple simplex(const Table& C, nb::handle tree, double price, Index max_pivots, const OutArray<double>& pot) {
+    const engine::Costs c = costs_of(C);
+    require(Index(pot.size()) == c.nodes(), "pot needs one entry for every node");
+    const engine::Pivoted found = with_edges(tree, c.nodes(), [&](auto edges) {
+        engine::Team team;
+        engine::Watch watch(team);
+        engine::Workspace w(c.nodes(), watch);
+        const engine::Pivoted done = engine::simplex(c, edges, w, price, max_pivots);
+        std::copy(w.pot, w.pot + c.nodes(), pot.data());
+        return done;
+    });
+    return nb::make_tuple(found.pivots, found.done);
+}
+
+/// The flows of a tree for these marginals; returns the sum of the negative ones.
+double tree_flows(const Array<double>& p, const Array<double>& q, nb::handle tree) {
+    const Index a = Index(p.size()), b = Index(q.size());
+    std::vector<double> net(std::size_t(a + b));
+    return with_edges(tree, a + b, [&](auto edges) { return engine::tree_flows(edges, {p.data(), q.data()}, a, b, net.data()).below; });
+}
+
+/// The dual simplex on a tree with negative flows.
+nb::tuple repair(const Table& C, nb::handle tree) {
+    const engine::Costs c = costs_of(C);
+    const engine::Pivoted found = with_edges(tree, c.nodes(), [&](auto edges) {
+        engine::Team team;
+        engine::Watch watch(team);
+        engine::ItemScratch scratch(c.a, c.b, watch);
+        return engine::repair(c, scratch.columns_of(c), edges, scratch.simplex);
+    });
+    return nb::make_tuple(found.pivots, found.done);
 }
 
 // --- tables over pairs ---------------------------------------------------------------------------------------------
@@ -460,10 +536,12 @@ void add_transports(nb::module_& m) {
         .def("potentials", &Transports::potentials, "k"_a, "W"_a.noconvert())
         .def("sum_potentials", &Transports::sum_potentials, "W"_a.noconvert(), "m"_a.noconvert(), "by_x"_a.noconvert(), "by_y"_a.noconvert(), "on_supports"_a, "run"_a);
     m.def("first_unfit", &first_unfit, "items"_a, "trees"_a, "tolerance"_a, "run"_a);
-    m.def("first_tree", &first_tree, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
-    m.def(
-        "solve_one", &solve_one, "costs"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a, "price"_a, "pot"_a.noconvert(), "run"_a
-    );
+    m.def("solve_one", &solve_one, "C"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a, "price"_a, "pot"_a.noconvert(), "run"_a);
+    m.def("northwest_corner", &northwest_corner, "p"_a.noconvert(), "q"_a.noconvert(), "rows"_a.noconvert(), "cols"_a.noconvert(), "tree"_a);
+    m.def("greedy", &greedy, "C"_a.noconvert(), "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
+    m.def("simplex", &simplex, "C"_a.noconvert(), "tree"_a, "price"_a, "max_pivots"_a, "pot"_a.noconvert());
+    m.def("tree_flows", &tree_flows, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
+    m.def("repair", &repair, "C"_a.noconvert(), "tree"_a);
     m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
     m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
     m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());
@@ -1042,10 +1120,10 @@ NB_MODULE(ENGINE_MODULE, m) {
     m.attr("level") = ENGINE_LEVEL;
     m.def("best_level", [] { return supports_v3() ? "v3" : "baseline"; });
     nb::class_<Run>(m, "Run")
-        .def("__init__", [](Run* self, int threads, OutArray<bool> stop, double time_left) {
+        .def("__init__", [](Run* self, int threads, OutArray<bool> stop, double time_left, double share) {
             require(threads >= 1 && stop.size() == 1, "a run needs at least one thread, and one flag");
-            new (self) Run{threads, std::move(stop), Run::seconds() + time_left};
-        }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF);
+            new (self) Run{threads, std::move(stop), Run::seconds() + time_left, share};
+        }, "threads"_a, "stop"_a.noconvert(), "time_left"_a = engine::INF, "share"_a = engine::WORK_FOR_A_THREAD);
     add_refinement(m);
     add_linear(m);
     add_transports(m);

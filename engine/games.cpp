@@ -182,11 +182,17 @@ template <class Int> class Improvement {
         const Item<Int> item = item_of(k, items_, trees_);
         const Costs c = costs(item);
         Swept found;
-        if (rules_.hollow && c.a * c.b >= MIN_CELLS_TO_REDUCE && !is_priced_out(c, item.tree, w.pot, start_.price))
-            found = reduced_.solve(item, start_.W, items_.n_y, w, start_.price);
-        const Pivoted rest = optimize(c, item.tree, w, start_.price);
-        if (rest.pivots > 0) found.clipped = std::max(found.clipped, true_flows(item.tree, item.m, c.a, c.b, w.net));
-        found.pivots += rest.pivots, found.failed = !rest.done;
+        bool optimal = false;
+        if (rules_.hollow && c.a * c.b >= MIN_CELLS_TO_REDUCE) {
+            optimal = is_priced_out(c, item.tree, w.pot, start_.price);
+            if (!optimal) found = reduced_.solve(item, start_.W, items_.n_y, w, start_.price);
+            w.watch->spend(c.a * c.b);
+        }
+        if (!optimal) {
+            const Pivoted rest = optimize(c, item.tree, w, start_.price);
+            if (rest.pivots > 0) found.clipped = std::max(found.clipped, true_flows(item.tree, item.m, c.a, c.b, w.net));
+            found.pivots += rest.pivots, found.failed = !rest.done;
+        }
         delta_[k] = value_of(k, tree_value(item.tree, c));
         if (found.pivots > 0) read_targets(k, item);
         done.add({found, 1});
@@ -205,7 +211,7 @@ template <class Int> class Improvement {
 // --- moves for the present plans ---------------------------------------------------------------------------------
 
 /// The plans of all choices as rows over pairs, and the moves, for any type of trees.
-struct Plans {
+struct PresentPlans {
     View<Index> at;
     View<std::int32_t> target;
     View<double> flow;
@@ -213,7 +219,7 @@ struct Plans {
     const Moves& moves;
     const Selected& selected;
 
-    explicit Plans(const Game& game)
+    explicit PresentPlans(const Game& game)
         : target(game.targets.target), rules(game.rules), moves(game.moves), selected(game.selected) {
         std::visit([this](const auto& trees) { at = trees.at, flow = trees.flow; }, game.trees);
     }
@@ -277,7 +283,7 @@ struct Plans {
 };
 
 /// Call visit(p) for all pairs with all threads.
-template <class Visit> void for_pairs(Team& team, const Plans& plans, Visit&& visit) {
+template <class Visit> void for_pairs(Team& team, const PresentPlans& plans, Visit&& visit) {
     split(team, plans.moves.n_pairs(), double(plans.flow.size()), [&](Index lo, Index hi, Watch& watch) {
         const Index n_choices = plans.moves.n_choices();
         for (Index p = lo; p < hi; ++p) {
@@ -289,7 +295,7 @@ template <class Visit> void for_pairs(Team& team, const Plans& plans, Visit&& vi
 
 /// Combine what visit(p) returns over all pairs by merge(into, more), which gives the same in any order.
 template <class Value, class Visit, class Merge>
-Value merged(Team& team, const Plans& plans, Value start, Visit&& visit, Merge&& merge) {
+Value merged(Team& team, const PresentPlans& plans, Value start, Visit&& visit, Merge&& merge) {
     Value total = start;
     std::mutex guard;
     split(team, plans.moves.n_pairs(), double(plans.flow.size()), [&](Index lo, Index hi, Watch& watch) {
@@ -334,12 +340,12 @@ Improved improve_pairs(Team& team, const Game& game, View<double> W, Basis basis
 }
 
 void select_plans(Team& team, const Game& game) {
-    const Plans plans(game);
+    const PresentPlans plans(game);
     for_pairs(team, plans, [&](Index p) { plans.select(p); });
 }
 
 Change improve_lines(Team& team, const Game& game, View<double> u, double tie) {
-    const Plans plans(game);
+    const PresentPlans plans(game);
     return merged(team, plans, Change{}, [&](Index p) {
         const double change = plans.improve_line(p, u.data(), tie);
         return Change{change, change};
@@ -349,7 +355,7 @@ Change improve_lines(Team& team, const Game& game, View<double> u, double tie) {
 }
 
 double improve_choices(Team& team, const Game& game, View<double> u, double tie) {
-    const Plans plans(game);
+    const PresentPlans plans(game);
     return merged(team, plans, 0.0, [&](Index p) { return plans.improve_choice(p, u.data(), tie); }, [](double& into, double more) {
         into = std::max(into, more);
     });

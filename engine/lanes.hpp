@@ -8,6 +8,10 @@
 #include <bit>
 #include <cmath>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "base.hpp"
 
 namespace engine {
@@ -35,6 +39,19 @@ ALWAYS_INLINE double negate_if(bool yes, double v) {
     return std::bit_cast<double>(std::bit_cast<std::uint64_t>(v) ^ (std::uint64_t(yes) << 63));
 }
 
+/// Whether any entry of a comparison holds.
+ALWAYS_INLINE bool any_of(Longs found) {
+#ifdef __AVX2__
+    return _mm256_movemask_pd(std::bit_cast<__m256d>(found)) != 0;
+#elif defined(__SSE2__)
+    return _mm_movemask_pd(std::bit_cast<__m128d>(found)) != 0;
+#else
+    std::int64_t any = 0;
+    for (Index k = 0; k < N_DOUBLES; ++k) any |= found[k];
+    return any != 0;
+#endif
+}
+
 /// Whether line[j] - pot[j] < threshold for some j < n.
 ALWAYS_INLINE bool any_below(const double* line, const double* pot, Index n, double threshold) {
     const Doubles level = Doubles{} + threshold;
@@ -48,26 +65,26 @@ ALWAYS_INLINE bool any_below(const double* line, const double* pot, Index n, dou
         one |= (doubles_at(line + j) - doubles_at(pot + j) < level);
         j += N_DOUBLES;
     }
-    std::int64_t found = 0;
+    bool found = false;
     for (; j < n; ++j) found |= line[j] - pot[j] < threshold;
-    one |= two;
-    for (Index k = 0; k < N_DOUBLES; ++k) found |= one[k];
-    return found != 0;
+    return found | any_of(one | two);
 }
 
 /// min_j line[j] - pot[j]; NaN is ignored.
 ALWAYS_INLINE double least_of(const double* line, const double* pot, Index n) {
-    Doubles one = Doubles{} + INF, two = one;
-    Index j = 0;
-    for (; j + 2 * N_DOUBLES <= n; j += 2 * N_DOUBLES) {
-        const Doubles v = doubles_at(line + j) - doubles_at(pot + j);
-        const Doubles w = doubles_at(line + j + N_DOUBLES) - doubles_at(pot + j + N_DOUBLES);
-        one = v < one ? v : one;
-        two = w < two ? w : two;
-    }
-    one = two < one ? two : one;
     double least = INF;
-    for (Index k = 0; k < N_DOUBLES; ++k) least = one[k] < least ? one[k] : least;
+    Index j = 0;
+    if (n >= 2 * N_DOUBLES) {
+        Doubles one = Doubles{} + INF, two = one;
+        for (; j + 2 * N_DOUBLES <= n; j += 2 * N_DOUBLES) {
+            const Doubles v = doubles_at(line + j) - doubles_at(pot + j);
+            const Doubles w = doubles_at(line + j + N_DOUBLES) - doubles_at(pot + j + N_DOUBLES);
+            one = v < one ? v : one;
+            two = w < two ? w : two;
+        }
+        one = two < one ? two : one;
+        for (Index k = 0; k < N_DOUBLES; ++k) least = one[k] < least ? one[k] : least;
+    }
     for (; j < n; ++j) {
         const double v = line[j] - pot[j];
         least = v < least ? v : least;

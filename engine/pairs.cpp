@@ -44,33 +44,50 @@ void multiply_transposed(Team& team, View<double> cost, const std::vector<double
         for (Index y = 0; y < n_y; ++y) out[y] += sums[k][y];
 }
 
-/// Extremes that are found piece by piece; no result depends on the order.
-class Collected {
-  public:
-    ALWAYS_INLINE static void add(Extremes& found, double fresh, double old) {
-        const double change = fresh - old;
-        found.low = change < found.low ? change : found.low;
-        found.high = change > found.high ? change : found.high;
-        found.least = std::min(found.least, std::min(fresh, old));
-        found.largest = std::max(found.largest, std::max(fresh, old));
-    }
+/// The extremes of one piece. Minima and maxima do not depend on the order; vectors hold those of every lane.
+struct Lanes {
+    Doubles low = Doubles{} + INF, high = -low, least = {}, largest = Doubles{} + 1.0;
+    Longs unknown = {};
 
-    void join(const Extremes& more, bool unknown) {
-        const std::lock_guard lock(guard_);
-        all_.low = std::min(all_.low, more.low), all_.high = std::max(all_.high, more.high);
-        all_.least = std::min(all_.least, more.least), all_.largest = std::max(all_.largest, more.largest);
-        unknown_ |= unknown;
+    ALWAYS_INLINE void add(Doubles fresh, Doubles old) {
+        const Doubles change = fresh - old;
+        low = change < low ? change : low, high = change > high ? change : high;
+        least = fresh < least ? fresh : least, least = old < least ? old : least;
+        largest = fresh > largest ? fresh : largest, largest = old > largest ? old : largest;
+        unknown |= change != change;
     }
 
     Extremes result() const {
-        return unknown_ ? Extremes{NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER} : all_;
+        Extremes found;
+        for (Index k = 0; k < N_DOUBLES; ++k) {
+            found.low = std::min(found.low, low[k]), found.high = std::max(found.high, high[k]);
+            found.least = std::min(found.least, least[k]), found.largest = std::max(found.largest, largest[k]);
+        }
+        return any_of(unknown) ? Extremes{NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER} : found;
     }
-
-  private:
-    std::mutex guard_;
-    Extremes all_;
-    bool unknown_ = false;
 };
+
+/// How many entries of a table are processed between two checks whether to stop; they fit in the cache.
+constexpr Index BLOCK = 4096;
+
+/// Call run(lo, hi) on all entries of a table, with all threads.
+template <class Run> void for_blocks(Team& team, std::size_t size, Run&& run) {
+    split(team, Index(size), double(size), [&](Index from, Index to, Watch& watch) {
+        for (Index lo = from; lo < to; lo += BLOCK) {
+            const Index hi = std::min(lo + BLOCK, to);
+            run(lo, hi);
+            watch.spend(hi - lo);
+        }
+    });
+}
+
+/// The extremes of two pieces.
+Extremes both(const Extremes& one, const Extremes& other) {
+    if (std::isnan(one.low) || std::isnan(other.low)) return {NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER};
+    return {
+        std::min(one.low, other.low), std::max(one.high, other.high), std::min(one.least, other.least), std::max(one.largest, other.largest)
+    };
+}
 
 }  // namespace
 
@@ -113,49 +130,40 @@ Keys sort_keys(Team& team, View<double> cost, Index n_y) {
 }
 
 Extremes extremes(View<Index> listed, View<double> TU, View<double> U) {
-    Collected all;
-    Extremes found;
-    bool unknown = false;
-    for (std::size_t k = 0; k < TU.size(); ++k) {
-        const double old = U[listed.empty() ? k : std::size_t(listed[k])];
-        Collected::add(found, TU[k], old);
-        unknown |= std::isnan(TU[k] - old);
-    }
-    all.join(found, unknown);
-    return all.result();
+    Lanes found;
+    const Index size = Index(TU.size());
+    Index k = 0;
+    if (listed.empty())
+        for (; k + N_DOUBLES <= size; k += N_DOUBLES) found.add(doubles_at(&TU[k]), doubles_at(&U[k]));
+    for (; k < size; ++k) found.add(Doubles{} + TU[k], Doubles{} + U[listed.empty() ? k : listed[k]]);
+    return found.result();
 }
 
 Extremes settle(Team& team, const CostTerm& term, View<double> U, Out<double> TU) {
     const double γ = term.discount;
-    Collected all;
-    split(team, Index(U.size()), double(U.size()), [&](Index lo, Index hi, Watch& watch) {
-        Extremes found;
-        bool unknown = false;
-        for (Index z = lo; z < hi; ++z) {
-            TU[z] = (1 - γ) * (term.cost[z] / term.scale) + γ * TU[z];
-            Collected::add(found, TU[z], U[z]);
-            unknown |= std::isnan(TU[z] - U[z]);
-        }
-        all.join(found, unknown);
-        watch.spend(hi - lo);
+    Extremes all;
+    std::mutex guard;
+    for_blocks(team, U.size(), [&](Index lo, Index hi) {
+        for (Index z = lo; z < hi; ++z) TU[z] = (1 - γ) * (term.cost[z] / term.scale) + γ * TU[z];
+        const Extremes found = extremes({}, View<double>(TU).subspan(lo, hi - lo), U.subspan(lo, hi - lo));
+        const std::lock_guard lock(guard);
+        all = both(all, found);
     });
-    return all.result();
+    return all;
 }
 
 void exchange(Team& team, double middle, double shift, Out<double> U, View<double> TU, Out<float> residual) {
-    split(team, Index(U.size()), double(U.size()), [&](Index lo, Index hi, Watch& watch) {
+    for_blocks(team, U.size(), [&](Index lo, Index hi) {
         for (Index z = lo; z < hi; ++z) {
             residual[z] = float(TU[z] - U[z] - middle);
             U[z] = TU[z] + shift;
         }
-        watch.spend(hi - lo);
     });
 }
 
 void add_difference(Team& team, View<float> fresh, View<float> old, Out<double> U) {
-    split(team, Index(U.size()), double(U.size()), [&](Index lo, Index hi, Watch& watch) {
+    for_blocks(team, U.size(), [&](Index lo, Index hi) {
         for (Index z = lo; z < hi; ++z) U[z] += double(fresh[z]) - double(old[z]);
-        watch.spend(hi - lo);
     });
 }
 

@@ -27,14 +27,19 @@ struct Stopped : std::exception {
     const char* what() const noexcept override { return "stopped"; }
 };
 
+/// Work below which another thread costs more than it saves.
+constexpr double WORK_FOR_A_THREAD = 200'000;
+
 /// The threads of a computation, and whether it goes on.
 class Team {
   public:
-    /// `is_stopped` is called now and then on the calling thread; an empty function never stops.
-    explicit Team(int threads = 1, std::function<bool()> is_stopped = {})
-        : threads_(threads), is_stopped_(std::move(is_stopped)) {}
+    /// `is_stopped` is called now and then on the calling thread; an empty function never stops. `share` is the least work
+    /// that a thread gets; no result depends on it.
+    explicit Team(int threads = 1, std::function<bool()> is_stopped = {}, double share = WORK_FOR_A_THREAD)
+        : threads_(threads), is_stopped_(std::move(is_stopped)), share_(share) {}
 
     int threads() const { return threads_; }
+    double share() const { return share_; }
     void stop() { stopped_.store(true, std::memory_order_relaxed); }
     bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
@@ -47,6 +52,7 @@ class Team {
   private:
     int threads_;
     std::function<bool()> is_stopped_;
+    double share_;
     std::atomic<bool> stopped_{false};
 };
 
@@ -71,12 +77,9 @@ class Watch {
     Index since_ = 0;
 };
 
-/// Work below which another thread costs more than it saves.
-constexpr double WORK_FOR_A_THREAD = 200'000;
-
 /// Call run(lo, hi, watch) on consecutive pieces of 0 … size - 1, which together take this much work.
 template <class Run> void split(Team& team, Index size, double work, Run&& run) {
-    const double worth = team.threads() == 1 ? 1.0 : std::min(8.0 * team.threads(), std::floor(work / WORK_FOR_A_THREAD));
+    const double worth = team.threads() == 1 ? 1.0 : std::min(8.0 * team.threads(), std::floor(work / team.share()));
     const Index pieces = Index(std::min(std::max(worth, 1.0), double(size)));
     if (pieces <= 1) {
         Watch watch(team);

@@ -5,8 +5,8 @@
 namespace engine {
 namespace {
 
-/// How many narrow trees are checked for optimality before those that failed are solved.
-constexpr Index STALE_AT_ONCE = 1024;
+/// How many narrow trees are tested before those that are not optimal any more are solved.
+constexpr Index TESTED_AT_ONCE = 1024;
 
 /// Sums of tables with more numbers than this (128 MB) are cut into fewer pieces, because every piece has tables of its own.
 constexpr double MOST_NUMBERS_IN_SUMS = 16'000'000;
@@ -18,102 +18,175 @@ template <class Int> double cells_of(const Items& items, const Trees<Int>& trees
 
 // --- narrow trees ------------------------------------------------------------------------------------------------
 
-/// Where the nodes of an item are in the table, and their masses: the cell of a row and a column is at the sum of their
-/// places.
+/// Where the nodes of an item are in the table: the cell of a row and a column is at the sum of their places.
 class Places {
   public:
-    explicit Places(const Items& items)
-        : place(items.x.longest() + items.y.longest()), mass(place.size()), pot(place.size()), items_(items) {}
+    explicit Places(const Items& items) : place_(items.x.longest() + items.y.longest()), mass_(place_.size()), items_(items) {}
 
-    /// Enter row i of X as the first nodes; returns how many there are.
-    ALWAYS_INLINE Index enter_x(Index i) { return enter(items_.x, i, items_.n_y, 0); }
+    /// Enter the rows of item k.
+    ALWAYS_INLINE void enter(Index k) {
+        const auto [i, j] = items_.rows_of(k);
+        if (i != row_) a_ = enter(items_.x, i, items_.n_y, 0), row_ = i;
+        b_ = enter(items_.y, j, 1, a_);
+    }
 
-    /// Enter row j of Y as the nodes from a on; returns how many there are.
-    ALWAYS_INLINE Index enter_y(Index j, Index a) { return enter(items_.y, j, 1, a); }
+    Index edges() const { return a_ + b_ - 1; }
+    Index cell_of(Index u, Index v) const { return place_[u] + place_[v]; }
 
-    std::vector<Index> place;
-    std::vector<double> mass, pot;
+    /// The masses of the rows, then of the columns.
+    void copy_masses(double* into) {
+        std::copy(mass_.begin(), mass_.begin() + a_ + b_, into);
+    }
 
   private:
+    std::vector<Index> place_;
+    std::vector<double> mass_;
     const Items& items_;
+    Index row_ = -1, a_ = 0, b_ = 0;
 
     ALWAYS_INLINE Index enter(const Rows& rows, Index row, Index stride, Index first) {
         const Index start = rows.first[row], n = rows.length(row);
         for (Index s = 0; s < n; ++s) {
-            place[first + s] = rows.states[start + s] * stride;
-            mass[first + s] = rows.probabilities[start + s];
+            place_[first + s] = rows.states[start + s] * stride;
+            mass_[first + s] = rows.probabilities[start + s];
         }
         return n;
     }
 };
 
-/// values[k] = OT_W, from the potentials of its tree, where the tree is still optimal; NaN elsewhere.
+/// The tests of narrow trees for one row of X after another.
 ///
-/// Most sweeps change few trees and do little more than this.
-template <class Int>
-void check_trees(
-    Index lo, Index hi, const Items& items, const Trees<Int>& trees, View<double> W, double price, Places& places, Out<double> values
-) {
-    const Index m_y = items.y.size();
-    const Index* place = places.place.data();
-    const double *mass = places.mass.data(), *table = W.data();
-    double* pot = places.pot.data();
-    for (Index k = lo; k < hi;) {
-        const Index i = k / m_y, a = places.enter_x(i), end = std::min(m_y, hi - i * m_y);
-        const Index first = trees.first_edge(items, k);
-        const Int *child = trees.child.data() + first, *parent = trees.parent.data() + first;
-        for (Index j = k - i * m_y; j < end; ++j, ++k) {
-            const Index b = places.enter_y(j, a), edges = a + b - 1;
-            double value = 0.0;
-            pot[parent[0]] = 0.0;
-            for (Index e = 0; e < edges; ++e) {
-                const Index c = child[e], p = parent[e];
-                pot[c] = table[place[c] + place[p]] - pot[p];
-                value += mass[c] * pot[c];
+/// The lines of the table that the row leads to are kept side by side, so that the cells of one column are a few vectors.
+template <class Int> class NarrowTests {
+  public:
+    NarrowTests(const Items& items, const Trees<Int>& trees, View<double> W, double price)
+        : items_(items), trees_(trees), W_(W), price_(price), width_((items.x.longest() + N_DOUBLES - 1) / N_DOUBLES * N_DOUBLES),
+          lines_(items.n_y * width_), levels_(width_) {
+        for (Nodes& nodes : nodes_) nodes = Nodes(items.x.longest() + items.y.longest());
+    }
+
+    /// Turn to row i of X.
+    void enter(Index i) {
+        const View<Index> rows = items_.x.states_of(i);
+        a_ = Index(rows.size());
+        for (Nodes& nodes : nodes_)
+            for (Index s = 0; s < a_; ++s) nodes.place[s] = s, nodes.mass[s] = items_.x.probabilities_of(i)[s];
+        for (Index s = 0; s < width_; s += 2) {
+            const double* line = W_.data() + rows[std::min(s, a_ - 1)] * items_.n_y;
+            const double* next = W_.data() + rows[std::min(s + 1, a_ - 1)] * items_.n_y;
+            for (Index t = 0; t < items_.n_y; ++t) lines_[t * width_ + s] = line[t], lines_[t * width_ + s + 1] = next[t];
+        }
+        std::fill(levels_.begin() + a_, levels_.end(), -INF);  // vectors are filled up with cells that never are too cheap
+    }
+
+    /// OT_W of the pairs with rows lo … hi - 1 of Y where the trees (with edges from `first` on) are still optimal, from
+    /// their potentials; NaN elsewhere.
+    void test(Index lo, Index hi, Index first, double* values) {
+        const Int *child = trees_.child.data() + first, *parent = trees_.parent.data() + first;
+        for (Index j = lo; j < hi; j += AT_ONCE) {
+            const Index n = std::min(AT_ONCE, hi - j);
+            Index at[AT_ONCE + 1] = {0}, fewest = std::numeric_limits<Index>::max();
+            for (Index k = 0; k < n; ++k) {
+                const Index edges = nodes_[k].enter(items_.y, j + k, a_, width_);
+                nodes_[k].pot[parent[at[k]]] = 0.0;
+                at[k + 1] = at[k] + edges, fewest = std::min(fewest, edges);
             }
-            Index below = 0;
-            for (Index s = 0; s < a; ++s)
-                for (Index t = a; t < a + b; ++t) below += table[place[s] + place[t]] - pot[t] < pot[s] - price;
-            values[k] = below == 0 ? value : NOT_A_NUMBER;
-            child += edges, parent += edges;
+            if (n == AT_ONCE) {
+                for (Index e = 0; e < fewest; ++e)
+                    for (Index k = 0; k < AT_ONCE; ++k) nodes_[k].descend(child[at[k] + e], parent[at[k] + e], lines_.data());
+            } else {
+                fewest = 0;
+            }
+            for (Index k = 0; k < n; ++k) {
+                for (Index e = at[k] + fewest; e < at[k + 1]; ++e) nodes_[k].descend(child[e], parent[e], lines_.data());
+                values[j + k - lo] = result(nodes_[k]);
+            }
+            child += at[n], parent += at[n];
         }
     }
-}
 
-/// The plan of narrow item k: the flow and, unless that is empty, the target of every edge.
-template <class Int, class Flow>
-ALWAYS_INLINE void read_plan(
-    Index k, const Items& items, const Trees<Int>& trees, Places& places, Out<std::int32_t> target, Out<Flow> flow
-) {
-    const auto [i, j] = items.rows_of(k);
-    const Index a = places.enter_x(i), b = places.enter_y(j, a), first = trees.first_edge(items, k);
-    double* left = places.mass.data();
-    for (Index e = first + a + b - 2; e >= first; --e) {
-        const Index c = trees.child[e], p = trees.parent[e];
-        left[p] -= left[c];
-        flow[e] = Flow(std::max(left[c], 0.0));
-        if (!target.empty()) target[e] = std::int32_t(places.place[c] + places.place[p]);
+  private:
+    static constexpr Index AT_ONCE = 4;  // items, because each potential waits for the one before
+
+    /// The nodes of one item.
+    struct Nodes {
+        std::vector<Index> place;  // the cell of a row and a column is at the sum of their places
+        std::vector<double> mass, pot;
+        Index b = 0;
+
+        explicit Nodes(Index size = 0) : place(size), mass(size), pot(size) {}
+
+        /// Enter row j of Y; returns the number of edges.
+        ALWAYS_INLINE Index enter(const Rows& y, Index j, Index a, Index width) {
+            const Index start = y.first[j];
+            b = y.length(j);
+            for (Index t = 0; t < b; ++t) place[a + t] = y.states[start + t] * width, mass[a + t] = y.probabilities[start + t];
+            return a + b - 1;
+        }
+
+        ALWAYS_INLINE void descend(Index child, Index parent, const double* lines) {
+            pot[child] = lines[place[child] + place[parent]] - pot[parent];
+        }
+    };
+
+    const Items& items_;
+    const Trees<Int>& trees_;
+    View<double> W_;
+    double price_;
+    Index width_;  // of the cells of a column
+    std::vector<double> lines_;  // by columns
+    std::vector<double> levels_;  // potentials of the rows, minus the price
+    Nodes nodes_[AT_ONCE];
+    Index a_ = 0;
+
+    /// The dual value, or NaN if a reduced cost is below minus the price.
+    ALWAYS_INLINE double result(const Nodes& nodes) {
+        double value = 0.0;
+        for (Index s = 0; s < a_; ++s) levels_[s] = nodes.pot[s] - price_, value += nodes.mass[s] * nodes.pot[s];
+        Longs below = {};
+        for (Index t = a_; t < a_ + nodes.b; ++t) {
+            value += nodes.mass[t] * nodes.pot[t];
+            const Doubles level = Doubles{} + nodes.pot[t];
+            const double* cells = lines_.data() + nodes.place[t];
+            for (Index s = 0; s < width_; s += N_DOUBLES) below |= doubles_at(cells + s) - level < doubles_at(levels_.data() + s);
+        }
+        return any_of(below) ? NOT_A_NUMBER : value;
     }
-}
+};
 
+/// Narrow trees of the items lo … hi - 1, which are pairs of rows.
 template <class Int>
 Swept solve_narrow(
     Index lo, Index hi, const Items& items, const Trees<Int>& trees, View<double> W, const Effort& effort, const SinglePlans& plans,
     Watch& watch, Out<double> values
 ) {
+    const bool tested = effort.basis == Basis::FEASIBLE;
+    const Index m_y = items.y.size();
     ItemScratch scratch(items.x.longest(), items.y.longest(), watch);
+    NarrowTests<Int> tests(items, trees, W, effort.price);
     Places places(items);
     Swept swept;
-    const bool checked = effort.basis == Basis::FEASIBLE;
-    for (Index first = lo; first < hi; first += STALE_AT_ONCE) {
-        const Index last = std::min(first + STALE_AT_ONCE, hi);
-        if (checked) check_trees(first, last, items, trees, W, effort.price, places, values);
-        for (Index k = first; k < last; ++k) {
-            if (checked && !std::isnan(values[k])) continue;
-            values[k] = solve_item(k, items, trees, W, effort, scratch, swept);
-            if (!plans.flow.empty()) read_plan(k, items, trees, places, plans.target, plans.flow);
+    const auto solve_again = [&](Index k) {
+        values[k] = solve_item(k, items, trees, W, effort, scratch, swept);
+        if (plans.flow.empty()) return;
+        places.enter(k);
+        const Index first = trees.first_edge(items, k), edges = places.edges();
+        for (Index e = 0; e < edges; ++e) plans.flow[first + e] = float(scratch.flow[e]);
+        if (plans.target.empty()) return;
+        for (Index e = first; e < first + edges; ++e)
+            plans.target[e] = std::int32_t(places.cell_of(trees.child[e], trees.parent[e]));
+    };
+    for (Index k = lo; k < hi;) {
+        const Index i = k / m_y, end = std::min(hi, (i + 1) * m_y);
+        if (tested) tests.enter(i);
+        for (Index first = k; first < end; first += TESTED_AT_ONCE) {
+            const Index last = std::min(first + TESTED_AT_ONCE, end);
+            if (tested) tests.test(first - i * m_y, last - i * m_y, trees.first_edge(items, first), values.data() + first);
+            for (Index item = first; item < last; ++item)
+                if (!tested || std::isnan(values[item])) solve_again(item);
         }
-        watch.spend((last - first) * Index(places.place.size()));
+        watch.spend((end - k) * (items.x.longest() + items.y.longest()));
+        k = end;
     }
     return swept;
 }
@@ -234,13 +307,11 @@ void edge_targets(Team& team, const Transports& transports, View<Index> numbers,
     std::visit([&]<class Int>(const Trees<Int>& trees) {
         split(team, items.size(), double(targets.size()), [&](Index lo, Index hi, Watch& watch) {
             Places places(items);
-            Index before = -1, a = 0;
             for (Index k = lo; k < hi; ++k) {
-                const auto [i, j] = items.rows_of(k);
-                if (i != before) a = places.enter_x(i), before = i;
-                const Index edges = a + places.enter_y(j, a) - 1, first = trees.first_edge(items, k);
+                places.enter(k);
+                const Index first = trees.first_edge(items, k), edges = places.edges();
                 for (Index e = first; e < first + edges; ++e) {
-                    const Index z = places.place[trees.child[e]] + places.place[trees.parent[e]];
+                    const Index z = places.cell_of(trees.child[e], trees.parent[e]);
                     targets[e] = Number(numbers.empty() ? z : numbers[z]);
                 }
                 watch.spend(2 * edges);
@@ -257,9 +328,16 @@ void narrow_flows(Team& team, const Transports& transports, Out<double> flow) {
     std::visit([&]<class Int>(const Trees<Int>& trees) {
         split(team, items.size(), double(flow.size()), [&](Index lo, Index hi, Watch& watch) {
             Places places(items);
+            std::vector<double> left(items.x.longest() + items.y.longest());
             for (Index k = lo; k < hi; ++k) {
-                read_plan(k, items, trees, places, {}, flow);
-                watch.spend(Index(places.place.size()));
+                places.enter(k);
+                places.copy_masses(left.data());
+                const Index first = trees.first_edge(items, k), edges = places.edges();
+                for (Index e = first + edges - 1; e >= first; --e) {
+                    left[trees.parent[e]] -= left[trees.child[e]];
+                    flow[e] = std::max(left[trees.child[e]], 0.0);
+                }
+                watch.spend(4 * edges);
             }
         });
     }, transports.trees);
@@ -364,13 +442,8 @@ template std::pair<Index, Unfit> first_unfit(const Items&, const UncheckedTrees<
 
 // --- one transport -----------------------------------------------------------------------------------------------
 
-void first_tree(Marginals m, Index a, Index b, Tree<std::int32_t> tree) {
-    std::vector<Index> order(std::max(a, b));
-    for (Index k = 0; k < Index(order.size()); ++k) order[k] = k;
-    northwest_corner(m, order.data(), order.data(), a, b, tree);
-}
-
-Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double price, Out<double> pot, Watch& watch) {
+template <class Int>
+Solution solve_one(const Costs& c, Marginals m, Tree<Int> tree, double price, Out<double> pot, Watch& watch) {
     Workspace w(c.nodes(), watch);
     const Pivoted found = optimize(c, tree, w, price);
     const double clipped = true_flows(tree, m, c.a, c.b, w.net);
@@ -379,5 +452,9 @@ Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double 
     for (Index i = 0; i < c.a; ++i) least = std::min(least, least_of(c.row(i), w.pot + c.a, c.b) - w.pot[i]);
     return {tree_value(tree, c), found.done, -least, clipped};
 }
+
+template Solution solve_one(const Costs&, Marginals, Tree<std::int8_t>, double, Out<double>, Watch&);
+template Solution solve_one(const Costs&, Marginals, Tree<std::int16_t>, double, Out<double>, Watch&);
+template Solution solve_one(const Costs&, Marginals, Tree<std::int32_t>, double, Out<double>, Watch&);
 
 }  // namespace engine

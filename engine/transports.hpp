@@ -93,7 +93,7 @@ enum class Basis : int {
 /// How accurately a sweep solves its transports.
 struct Effort {
     Basis basis;
-    double price;  // reduced costs above minus this count as zero
+    double price;  // reduced costs above minus this count as zero; infinite for any plans, at once
     View<double> slack = {};  // how much negative flow the old tree of every item may have and still be kept; or empty
 };
 
@@ -159,6 +159,10 @@ ALWAYS_INLINE double solve_item(
     const Marginals m{items.x.probabilities.data() + items.x.first[i], items.y.probabilities.data() + items.y.first[j]};
     const Costs c = costs_of(W, items.n_y, rows, cols, scratch.costs.data());
     const Tree<Int> tree = trees.tree(items, k, c.nodes() - 1, scratch.flow.data());
+    if (effort.price == INF) {
+        northwest_corner(m, items.order_x.data() + items.x.first[i], items.order_y.data() + items.y.first[j], c.a, c.b, tree);
+        return tree_value(tree, c);
+    }
     const double missing = effort.slack.empty() ? 0.0 : effort.slack[k];
     const double price = std::max(effort.price, COST_OF_MISSING_FLOW * missing);
     bool feasible = effort.basis == Basis::FEASIBLE, moved = false;
@@ -252,10 +256,8 @@ struct Solution {
     double clipped;  // mass that was moved to keep the plan nonnegative
 };
 
-/// The northwest corner's basis, taking rows and columns in order.
-void first_tree(Marginals m, Index a, Index b, Tree<std::int32_t> tree);
-
 /// Solve one transport, starting from its tree, which becomes optimal; `pot` gets its potentials.
-Solution solve_one(const Costs& c, Marginals m, Tree<std::int32_t> tree, double price, Out<double> pot, Watch& watch);
+template <class Int>
+Solution solve_one(const Costs& c, Marginals m, Tree<Int> tree, double price, Out<double> pot, Watch& watch);
 
 }  // namespace engine

@@ -8,10 +8,11 @@ level: str
 class Run:
     """How a call computes: its number of threads, a flag ``(1,)`` that stops it, and the seconds that it may take.
 
-    A call that is stopped raises KeyboardInterrupt; one that takes longer, TimeoutError.
+    A call that is stopped raises KeyboardInterrupt; one that takes longer, TimeoutError. ``share`` is the least work
+    that a thread gets, in table cells or edges; no result depends on it.
     """
 
-    def __init__(self, threads: int, stop: NDArray[np.bool_], time_left: float = ...) -> None: ...
+    def __init__(self, threads: int, stop: NDArray[np.bool_], time_left: float = ..., share: float = ...) -> None: ...
 
 class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
@@ -49,11 +50,8 @@ class Transports:
 def first_unfit(items: Any, trees: Any, tolerance: float, run: Run) -> tuple[int, int]:
     """Return the first item whose tree is invalid, and what is: edges (1) or flows (2); (0, 0) if all are valid."""
 
-def first_tree(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> None:
-    """Write the northwest corner's basis of one transport to a ``Tree``."""
-
 def solve_one(
-    costs: NDArray[np.float64],
+    C: NDArray[np.float64],
     p: NDArray[np.float64],
     q: NDArray[np.float64],
     tree: Any,
@@ -61,11 +59,37 @@ def solve_one(
     pot: NDArray[np.float64],
     run: Run,
 ) -> tuple[float, bool, float, float]:
-    """Solve one transport, starting from its ``Tree``; writes the potentials ``pot (a + b,)``.
+    """Solve one transport for costs ``C (a, b)``, starting from its ``Tree``; writes the potentials ``pot (a + b,)``.
 
     Returns the value, whether it was solved, how far the least reduced cost is below zero, and the mass that was moved
     to keep the plan nonnegative.
     """
+
+def northwest_corner(
+    p: NDArray[np.float64],
+    q: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    cols: NDArray[np.int64],
+    tree: Any,
+) -> None:
+    """Write the northwest corner's basis along these orders to a ``Tree``."""
+
+def greedy(C: NDArray[np.float64], p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> None:
+    """Write the basis in which every row takes its cheapest open columns to a ``Tree``."""
+
+def simplex(
+    C: NDArray[np.float64], tree: Any, price: float, max_pivots: int, pot: NDArray[np.float64]
+) -> tuple[int, bool]:
+    """Pivot from a ``Tree`` with nonnegative flows; writes its potentials.
+
+    Returns the number of pivots, and whether the tree is optimal.
+    """
+
+def tree_flows(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> float:
+    """Write the flows of a ``Tree`` for these marginals; returns the sum of the negative ones."""
+
+def repair(C: NDArray[np.float64], tree: Any) -> tuple[int, bool]:
+    """Make the flows of a ``Tree`` nonnegative by dual pivots; returns their number, and whether it succeeded."""
 
 def sort_keys(cost: NDArray[np.float64], n_y: int, run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return one number per state, such that states matched in sorted order are at low cost."""

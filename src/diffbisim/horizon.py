@@ -131,25 +131,33 @@ class TimedProblem:
         return x, y
 
     @cached_property
+    def _ranges(self) -> list[tuple[float, float]]:
+        """The least and the largest cost at every time; a table that many times share is read once."""
+        known: dict[int, tuple[float, float]] = {}
+        for c in self.costs:
+            if id(c) not in known:
+                known[id(c)] = float(c.min()), float(c.max())
+        return [known[id(c)] for c in self.costs]
+
+    @cached_property
     def least(self) -> Array:
         """``Σ_{s<t} w_s min c_s`` for t = 0 … T + 1; the last is a lower bound on the distance."""
-        return np.concatenate(
-            [[0.0], np.cumsum([w * float(c.min()) for w, c in zip(self.weights, self.costs, strict=True)])]
-        )
+        lows = [w * low for w, (low, _) in zip(self.weights, self._ranges, strict=True)]
+        return np.concatenate([[0.0], np.cumsum(lows)])
 
     @cached_property
     def most(self) -> Array:
         """``Σ_{s<t} w_s max c_s`` for t = 0 … T + 1."""
         with np.errstate(over="ignore"):
-            tops = [w * float(c.max()) for w, c in zip(self.weights, self.costs, strict=True)]
+            tops = [w * high for w, (_, high) in zip(self.weights, self._ranges, strict=True)]
             return np.concatenate([[0.0], np.cumsum(tops)])
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """The largest possible distance; all tolerances are relative to it."""
         return float(self.most[-1])
 
-    @property
+    @cached_property
     def slack(self) -> float:
         """A bound on the rounding errors of sums of weighted costs."""
         return 2 * (self.n_steps + 2) * EPS * self.scale

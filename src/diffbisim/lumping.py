@@ -200,7 +200,7 @@ def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:
 def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tuple[Labels, int]:
     """Refine a partition to a fixed point; also return the number of transitions visited."""
     from diffbisim import _engine
-    from diffbisim.parallel import engine_run
+    from diffbisim.stopping import engine_run
 
     incoming = (kernels[0] if len(kernels) == 1 else sparse.hstack(kernels, format="csr")).tocsc()
     first, sources = (part.astype(np.int64) for part in (incoming.indptr, incoming.indices))

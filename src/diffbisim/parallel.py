@@ -43,7 +43,9 @@ from numpy.typing import NDArray
 from diffbisim.errors import DiffbisimError, InvalidArgument, MissingExtra, warn
 from diffbisim.problem import available_threads
 from diffbisim.progress import Progress, tracking
-from diffbisim.stopping import Ends, TimeUp, current_ends, ending_by, engine_run, stop_flag, until  # noqa: F401
+from diffbisim.stopping import Ends, TimeUp, current_ends, ending_by, stop_flag
+from diffbisim.stopping import engine_run as engine_run
+from diffbisim.stopping import until as until
 
 #: Number of consecutive failures of workers without progress before giving up.
 DEATHS = 3

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import spsolve
 
 from diffbisim.checks import Floats, Integers, Matrix, check_count, check_discount, finite_numbers
 from diffbisim.errors import InvalidArgument
@@ -152,6 +151,8 @@ def solved_values(P: Matrix, r: Floats, discount: float) -> Floats:
     """Solve ``v = r + γ P v``, (n,)."""
     if isinstance(P, np.ndarray):
         return np.asarray(np.linalg.solve(np.eye(len(r)) - discount * P, r), dtype=np.float64)
+    from scipy.sparse.linalg import spsolve
+
     return np.asarray(spsolve(sp.csc_array(sp.eye_array(len(r)) - discount * P), r))
 
 

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+#: Least work of a thread of the engine, in table cells or edges (about 1 ns each); no result depends on it.
+SHARE = 200_000.0
+
 
 class Ends(NamedTuple):
     """What ends the work of a thread."""
@@ -60,7 +63,7 @@ def engine_run(threads: int = 1, deadline: float = float("inf")) -> Any:
         raise KeyboardInterrupt
     if left <= 0.0:
         raise TimeoutError
-    return _engine.Run(threads, stop, left)
+    return _engine.Run(threads, stop, left, SHARE)
 
 
 class TimeUp(Exception):

@@ -1,4 +1,4 @@
-"""The transport kernel alone: against linprog, assignment, and the invariants of a strongly feasible tree.
+"""One transport and many over one table: against linprog, assignment, and the invariants of a strongly feasible tree.
 
 A tree is an edge list child[k], parent[k], flow[k] in which every node comes after its parent. Strongly feasible
 means that an edge without flow has a row as its child, so that a little mass could still be sent to the root.
@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from cases import each
-from diffbisim import MarkovChain, distance
+from diffbisim import MarkovChain, _engine, distance
 from diffbisim.checks import freeze
 from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import simplex as kernel
@@ -29,8 +29,10 @@ from diffbisim.solvers.exact.dense import (
     repair_dense,
 )
 from diffbisim.solvers.exact.pairs import begin_with
-from diffbisim.solvers.exact.transports import Items, Transports, first_unfit, item_potentials
+from diffbisim.solvers.exact.simplex import Tree as Edges
+from diffbisim.solvers.exact.transports import Items, Transports
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 from oracles.bellman import transport as linprog_transport
 
 FIRST = ("northwest", "greedy")
@@ -53,16 +55,7 @@ class Tree:
 
     @property
     def edges(self):
-        return kernel.Tree(self.child, self.parent, self.flow)
-
-    @property
-    def costs(self):
-        a, b = self.C.shape
-        return kernel.Costs(self.C.ravel(), b, a, b)
-
-    @property
-    def work(self):
-        return scratch(self.p.size + self.q.size)
+        return Edges(self.child, self.parent, self.flow)
 
     def plan(self):
         plan, a = np.zeros(self.C.shape), self.p.size
@@ -72,40 +65,28 @@ class Tree:
 
     def simplex(self, max_pivots=10**6, tol=PRICE):
         """Pivots, whether optimal, and the potentials f, g."""
-        work, a = self.work, self.p.size
-        pivots, optimal = kernel.simplex(self.costs, self.edges, work, tol, max_pivots)
-        return pivots, optimal, work.pot[:a], work.pot[a:]
+        pot, a = np.empty(self.p.size + self.q.size), self.p.size
+        pivots, optimal = _engine.simplex(self.C, self.edges, tol, max_pivots, pot)
+        return pivots, optimal, pot[:a], pot[a:]
 
     def change_marginals(self, p, q):
         """Flows of the same tree for other marginals; returns the sum of the negative ones."""
-        self.p, self.q = as_stored(p, self.child.dtype), as_stored(q, self.child.dtype)
-        return kernel.tree_flows(self.edges, self.p, self.q, np.empty(p.size + q.size))[0]
+        self.p, self.q = p, q
+        return _engine.tree_flows(p, q, self.edges)
 
     def repair(self):
-        a, b = self.C.shape
-        columns = kernel.Costs(np.ascontiguousarray(self.C.T).ravel(), a, b, a)
-        return kernel.repair(self.costs, columns, self.edges, self.work)
-
-
-def scratch(nodes):
-    return kernel.make_work(nodes, np.zeros(1, bool))
-
-
-def as_stored(p, index):
-    """Rows of chains, whose trees have narrow numbers, are read-only: other types would be compiled for the tests."""
-    return p if index == np.int32 else freeze(p.view())
+        return _engine.repair(self.C, self.edges)
 
 
 def first_tree(C, p, q, first, rng=None, index=np.int32):
     """A first basis; the northwest corner along random orders if ``rng`` is given."""
     a, b = C.shape
-    p, q = as_stored(p, index), as_stored(q, index)
     edges = np.empty(a + b - 1, index), np.empty(a + b - 1, index), np.empty(a + b - 1)
     if first == "greedy":
-        kernel.greedy(kernel.Costs(C.ravel(), b, a, b), p, q, kernel.Tree(*edges), scratch(a + b))
+        _engine.greedy(C, p, q, Edges(*edges))
     else:
         orders = (np.arange(a), np.arange(b)) if rng is None else (rng.permutation(a), rng.permutation(b))
-        kernel.northwest_corner(p, q, *orders, kernel.Tree(*edges))
+        _engine.northwest_corner(p, q, *orders, Edges(*edges))
     return Tree(C, p, q, *edges)
 
 
@@ -349,18 +330,17 @@ def test_a_cost_that_lies_in_a_larger_table(seed):
     table = np.full((a, ld), -1e6)
     table[:, :b] = rng.random((a, b))
     p, q = rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b))
-    costs = kernel.Costs(table.ravel(), ld, a, b)
     for first in FIRST:
-        tree = first_tree(np.ascontiguousarray(table[:, :b]), p, q, first)
-        if first == "greedy":
-            again = np.empty_like(tree.flow)
-            kernel.greedy(costs, p, q, kernel.Tree(tree.child, tree.parent, again), tree.work)
-            assert np.array_equal(again, tree.flow)
-        work = tree.work
-        assert kernel.simplex(costs, tree.edges, work, PRICE, 10**4)[1]
-        check_optimal(tree, work.pot[:a], work.pot[a:])
-        value = kernel.tree_value(tree.edges, costs)
+        tree, alone = first_tree(table[:, :b], p, q, first), first_tree(table[:, :b].copy(), p, q, first)
+        assert np.array_equal(tree.flow, alone.flow)
+        _, optimal, f, g = tree.simplex()
+        assert optimal
+        check_optimal(tree, f, g)
+        pot = np.empty(a + b)
+        value, solved, _, _ = _engine.solve_one(tree.C, p, q, tree.edges, PRICE, pot, engine_run())
+        assert solved
         assert value == pytest.approx(np.sum(tree.plan() * tree.C), rel=0, abs=1e-15)
+        assert np.array_equal(pot, np.concatenate([f, g]))
 
 
 # --- other marginals for an old tree -----------------------------------------------------------------------------
@@ -423,6 +403,15 @@ def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
 # --- many transports over one table -------------------------------------------------------------------------------
 
 
+def numba_edges(tree):
+    return kernel.Tree(tree.child, tree.parent, tree.flow)
+
+
+def numba_costs(tree):
+    a, b = tree.C.shape
+    return kernel.Costs(tree.C.ravel(), b, a, b)
+
+
 def dense_repair(rng, C, p, q):
     """The optimal tree of random marginals, repaired for p and q; also the pivots, and the least flow before them."""
     a, b = C.shape
@@ -431,7 +420,7 @@ def dense_repair(rng, C, p, q):
     below = tree.change_marginals(p, q)
     common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
     tools = make_tools(common, np.zeros(1, bool))
-    pivots, feasible = repair_dense(tree.edges, tree.p, tree.q, tree.costs, common, tools)
+    pivots, feasible = repair_dense(numba_edges(tree), freeze(tree.p), freeze(tree.q), numba_costs(tree), common, tools)
     assert feasible
     return tree, pivots, below
 
@@ -470,7 +459,7 @@ def test_dense_primal_simplex_from_a_first_basis(seed):
     tree = first_tree(C, p, q, "northwest", rng, np.int8)
     common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
     tools = make_tools(common, np.zeros(1, bool))
-    given = tree.costs, tree.edges, common, tools, PRICE
+    given = numba_costs(tree), numba_edges(tree), common, tools, PRICE
     first, optimal = optimize_dense(*given, 1)
     check_tree(tree)
     assert first <= 1
@@ -527,7 +516,7 @@ def test_dense_repair_gives_up_when_told_to_and_where_nothing_can_enter():
     )
     for stop, sheet in ((True, common), (False, barred)):
         tools = make_tools(sheet, np.array([stop]))
-        assert not repair_dense(tree.edges, tree.p, tree.q, tree.costs, sheet, tools)[1]
+        assert not repair_dense(numba_edges(tree), freeze(tree.p), freeze(tree.q), numba_costs(tree), sheet, tools)[1]
         np.testing.assert_array_equal(tree.child, child)
 
 
@@ -604,11 +593,10 @@ def test_transports_between_full_rows_begin_with_similar_trees():
             assert transports.pivots - done < 0.8 * pivots
             before[threads - 1] = transports
         np.testing.assert_array_equal(*values)
-        assert first_unfit(items, transports.trees, 1e-12) == (0, 0)
+        assert _engine.first_unfit(items, transports.trees, 1e-12, engine_run()) == (0, 0)
         assert transports.trees.flow.min() >= 0.0
-        f, g = np.empty(n), np.empty(n)
         for k in range(128):  # potentials that are feasible and worth as much
-            item_potentials(k, items, transports.trees, W.ravel(), f, g)
+            f, g = transports.potentials(k, W.ravel())
             assert (W - f[:, None] - g).min() >= -2 * PRICE
             assert P[k // 8] @ f + Q[k % 8] @ g == pytest.approx(values[0, k], rel=0, abs=1e-13)
 

@@ -33,11 +33,11 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import run_all
-from diffbisim import parallel
+from diffbisim import parallel, stopping
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.exact import dense as full_rows
-from diffbisim.solvers.exact import evaluation, transports
+from diffbisim.solvers.exact import evaluation, small, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
@@ -172,6 +172,9 @@ class Solver:
     constants: tuple = ()  # of modules, changed while it solves, so that it goes the way of large problems
 
 
+#: No problem is small.
+LARGE = ((small, "MAX_STATES", 0),)
+
 ONE = {"max_iterations": 1}
 LATE = {"time_limit": 1e-9}
 
@@ -179,8 +182,9 @@ EXACT = Solver(partial(Exact, tol=1e-10), ONE, {"time_limit": 0}, reachable=True
 
 SOLVERS = {
     "exact": EXACT,
-    "exact, very many pairs": replace(EXACT, constants=((transports, "MANY", 0),)),
-    "exact, full rows": replace(EXACT, constants=((full_rows, "LEAST", 2), (full_rows, "THIN", 1))),
+    "exact, not small": replace(EXACT, constants=LARGE),
+    "exact, very many pairs": replace(EXACT, constants=(*LARGE, (transports, "MANY", 0))),
+    "exact, full rows": replace(EXACT, constants=(*LARGE, (full_rows, "LEAST", 2), (full_rows, "THIN", 1))),
     "lp": Solver(LinearProgram, ONE, LATE, stops=False, table=1e-8, slope=1e-5, unfinished=(Status.ROUNDING,)),
     "sinkhorn-policy": Solver(SinkhornPolicy, ONE, LATE, threads=True),
     "sinkhorn-value": Solver(SinkhornValue, ONE, LATE, threads=True),
@@ -239,7 +243,9 @@ def changed(constants):
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
     modules = (parallel, evaluation, transports) if threads > 1 else ()
-    return changed((module, "CHUNK", 1) for module in modules)
+    return changed(
+        (*((module, "CHUNK", 1) for module in modules), *([(stopping, "SHARE", 1.0)] if threads > 1 else []))
+    )
 
 
 @cache

@@ -7,9 +7,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+import diffbisim as db
 from diffbisim import _engine
-from diffbisim.parallel import TimeUp, engine_run, stop_flag, tasks, thread_map, until
+from diffbisim.parallel import tasks, thread_map
+from diffbisim.solvers import Exact
+from diffbisim.stopping import TimeUp, engine_run, stop_flag, until
 
 #: Seconds of processor time from a deadline or a stop to the end of a call.
 LATENCY = 0.2
@@ -95,3 +99,22 @@ def test_what_ends_in_time_is_complete():
     with until(time.monotonic() + 60.0):
         classes, _ = _engine.refine(np.array([0, 1]), np.array([0]), np.array([1.0]), np.array([0]), 0.0, engine_run())
     assert classes.tolist() == [0]
+
+
+@pytest.mark.parametrize(("n", "successors"), [(250, 250), (2000, 4)], ids=["dense", "sparse"])
+def test_a_horizon_meets_its_time_limit_within_a_fifth(n, successors):
+    """Processor time with one thread, which is at most the time that has passed."""
+    rng, limit = np.random.default_rng(0), 0.5
+    rows, states = (
+        np.repeat(np.arange(n), successors),
+        rng.permuted(np.tile(np.arange(n), (n, 1)), axis=1)[:, :successors],
+    )
+    P = sp.csr_array((rng.dirichlet(np.ones(successors), n).ravel(), (rows, states.ravel())), shape=(n, n))
+    X, Y = (db.MarkovChain(P, rewards=rng.random(n)) for _ in range(2))
+    db.distance(*[db.examples.random_chain(3, 0)] * 2, horizon=2)  # loads what a first call loads
+    before = time.process_time()
+    with pytest.warns(db.ConvergenceWarning):
+        result = db.distance(X, Y, horizon=100, solver=Exact(threads=1, time_limit=limit))
+    assert time.process_time() - before < 1.2 * limit
+    assert result.status.startswith("Stopped at time_limit")
+    assert result.iterations < 100

@@ -100,7 +100,7 @@ def test_a_run_is_stopped_by_another_thread():
 )
 def test_arrays_that_would_be_read_out_of_bounds_are_refused(which, change, error):
     run = begun(4, 3)
-    transports = _engine.Transports(run.transports.items, run.transports.trees)
+    transports = run.transports.core
     given = {"rules": run.rules, "moves": run.moves, "targets": run.targets, "selected": run.selected}
     game = _engine.Game(transports, **given)
     with pytest.raises((ValueError, TypeError), match=error):

@@ -6,6 +6,7 @@ that the solver keeps for few.
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from diffbisim.progress import TimeLeft
 from diffbisim.results import Row
 from diffbisim.solvers import Exact
 from diffbisim.solvers.base import Check, Limits, iterate
-from diffbisim.solvers.exact import evaluation, transports
+from diffbisim.solvers.exact import evaluation, small, transports
 
 
 def uneven_chain(n, seed, most=5):
@@ -33,6 +34,7 @@ def uneven_chain(n, seed, most=5):
 def narrow(monkeypatch):
     """Trees are narrow, however few, and evaluated as those of many are."""
     monkeypatch.setattr(transports, "MANY", 0)
+    monkeypatch.setattr(small, "MAX_STATES", 0)
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +84,16 @@ def test_flows_at_once_are_those_of_each_pair(narrow, chains):
         np.testing.assert_array_equal(flow[at[k] : at[k + 1]], trees.tree(k).flow)
 
 
-def test_warm_starts_between_both_kinds(chains, wide, monkeypatch):
+def test_warm_starts_between_both_kinds(chains, monkeypatch):
     moved = db.MarkovChain(chains[1].transition, rewards=chains[1].rewards * 0.99)
     expected = db.distance(chains[0], moved, discount=0.9, tol=1e-11)
+    monkeypatch.setattr(small, "MAX_STATES", 0)
+    wide = db.distance(*chains, discount=0.9, tol=1e-12)
     monkeypatch.setattr(transports, "MANY", 0)
     narrow = db.distance(*chains, discount=0.9, tol=1e-10)
     for before in (wide, narrow):
         same_answer(db.distance(chains[0], moved, discount=0.9, warm=before, tol=1e-10), expected)
-    monkeypatch.undo()
+    monkeypatch.setattr(transports, "MANY", 10**9)
     found = db.distance(chains[0], moved, discount=0.9, warm=narrow)
     assert not found.coupling.transports.narrow
     assert max(found.lower, expected.lower) <= min(found.upper, expected.upper)
@@ -167,9 +171,12 @@ class Slow:
     def evaluate(self):
         pass
 
+    def coupling(self):
+        return SimpleNamespace()
 
-def test_no_iteration_begins_that_would_end_too_late():
-    assert iterate(Slow(0.2), Limits(0.0, 10, 0.5)).iterations == 2  # the third would end at 0.6 or a little later
+
+def test_iterations_that_end_too_late_are_abandoned():
+    assert iterate(Slow(0.2), Limits(0.0, 10, 0.45)).iterations == 2  # the third would end at 0.6 or a little later
     assert iterate(Slow(0.01), Limits(0.0, 3, 60.0)).iterations == 3
 
 

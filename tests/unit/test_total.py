@@ -156,7 +156,8 @@ def test_bounds_are_true_however_it_ends(kind, stop):
         found = total(X, Y, cost, terminal=terminal, solver=Exact(**stop), warm=warm)
         assert found.lower <= exact.upper
         assert found.upper >= exact.lower
-        assert 0 <= found.lower <= found.value <= found.upper < np.inf
+        assert 0 <= found.lower <= found.value <= found.upper
+        assert found.upper < np.inf or stop == {"time_limit": 0.0}  # no plan may have been found in time
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])

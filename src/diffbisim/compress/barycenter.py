@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.checks import Integers
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 #: Edges with at most this fraction of the mass of their row are dropped: less than the rounding error of its sum.
 NEGLIGIBLE = 1e-16

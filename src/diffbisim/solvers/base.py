@@ -10,14 +10,18 @@ certified gap is small enough, the callback or a limit ends the run, or rounding
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from diffbisim.checks import as_number
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Problem
 from diffbisim.results import DistanceResult, Row, Status
+from diffbisim.stopping import TimeUp, until
 
 Callback = Callable[[Mapping[str, float]], object]
 R = TypeVar("R", bound=DistanceResult)
@@ -33,8 +37,8 @@ PATIENCE = 4
 #: ... while it is within this factor of the smallest gap that rounding allows.
 NEAR = 100.0
 
-#: No iteration starts that would end after this multiple of the time limit, if it took as long as the last one.
-OVERRUN = 1.2
+#: A step that is still under way this share of the time limit after it, and these seconds at least, is abandoned.
+GRACE, LEAST_GRACE = 0.1, 0.05
 
 
 class Solver(Protocol):
@@ -111,8 +115,16 @@ class Run(Protocol):
     def evaluate(self) -> None:
         """Compute the next table."""
 
+    def hurry(self) -> None:
+        """Let the next improvement find any plans at once, which prove nothing: the time is over."""
+        return None  # noqa: RET501
+
     def coupling(self) -> Any:
-        """Return the coupling at the end."""
+        """Return the coupling of the last check."""
+
+    def end(self) -> None:
+        """Release what is only needed during the run."""
+        return None  # noqa: RET501
 
     @property
     def work(self) -> Mapping[str, int]:
@@ -125,6 +137,7 @@ class Ended(NamedTuple):
     status: Status
     iterations: int
     history: tuple[Row, ...]
+    coupling: Any
 
 
 def deadline_of(time_limit: float | None) -> float:
@@ -133,17 +146,28 @@ def deadline_of(time_limit: float | None) -> float:
 
 
 def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended:
-    """Improve, check and evaluate until a limit is reached."""
+    """Improve, check and evaluate until a limit is reached.
+
+    A step that does not end in time is abandoned, and the run ends as the last check has left it. If there was none, it
+    ends with any plans, and with the bounds of all problems with these costs.
+    """
     history: list[Row] = []
-    deadline, before = deadline_of(limits.time_limit), time.monotonic()
-    latest = deadline_of(None if limits.time_limit is None else OVERRUN * limits.time_limit)
+    timed = limits.time_limit is not None
+    deadline, kept = deadline_of(limits.time_limit), None
+    last_moment = deadline + max(GRACE * (limits.time_limit or 0.0), LEAST_GRACE)
     stalled, best = 0, float("inf")
     for iteration in count(1):
-        run.improve(iteration)
-        now = time.monotonic()
-        next_ends = 2 * now - before if iteration > 1 else now  # the first iteration may include compilation
-        late, spent = now > deadline or next_ends > latest, iteration >= limits.max_iterations
-        before = now
+        try:
+            with until(last_moment):
+                if iteration > 1:
+                    run.evaluate()
+                run.improve(iteration)
+        except TimeUp:
+            if kept is not None:
+                return Ended(Status.TIME, iteration - 1, tuple(history), kept)
+            run.hurry()
+            run.improve(iteration)
+        late, spent = time.monotonic() > deadline, iteration >= limits.max_iterations
         if late or spent or run.is_due(iteration):
             row, gap, floor = run.check(iteration)
             history.append(row)
@@ -158,16 +182,27 @@ def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended
                 else None
             )  # fmt: skip
             if status is not None:
-                return Ended(status, iteration, tuple(history))
-        run.evaluate()
+                return Ended(status, iteration, tuple(history), run.coupling())
+            if timed:
+                kept = _detached(run.coupling())
     raise AssertionError("count never ends")
+
+
+def _detached(coupling: Any) -> Any:
+    """Return a coupling whose tables the run does not change any more."""
+    kept = copy(coupling)
+    for name, part in vars(kept).items():
+        if isinstance(part, np.ndarray):
+            setattr(kept, name, part.copy())
+    return kept
 
 
 def finish(kind: type[R], run: Run, problem: Any, options: Any, callback: Callback | None) -> R:
     """Iterate until a limit in the options is reached, and return the result."""
     ended = iterate(run, Limits(options.tol or 0.0, options.max_iterations, options.time_limit), callback)
+    run.end()
     last = ended.history[-1]
     return kind(
         problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
-        run.coupling(), ended.history, run.work,
+        ended.coupling, ended.history, run.work,
     )  # fmt: skip

@@ -51,9 +51,9 @@ class Exact:
     max_iterations : int, default=200
         Maximum number of improvements; beyond it the solver warns, and the bounds remain valid.
     time_limit : float, default=None
-        Seconds after which no further iteration starts, nor one that would end much later; None for no limit. The first
-        iteration is always completed. A finite horizon
-        ends within a step.
+        Seconds after which no further iteration starts; one that takes a tenth longer is abandoned, and the answer is
+        that of the last one. If there was none, the bounds are those of all problems with these costs. None for no
+        limit.
     reachable : bool, default=False
         Solve only the pairs that some coupling can reach from the starts; values of the others are NaN.
     threads : int, default=None

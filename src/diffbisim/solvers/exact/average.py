@@ -208,6 +208,11 @@ class AverageCost(Run):
             high[self.transient.pairs] += off
         return low, high
 
+    def hurry(self) -> None:
+        for equation in (self.closed, self.transient):
+            if equation is not None:
+                equation.price = np.inf
+
     def coupling(self) -> "AverageCoupling":
         """Return the coupling at the end."""
         solved = Solved(self.closed.transports, None if self.transient is None else self.transient.transports)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from diffbisim import _engine
 from diffbisim.checks import freeze
 from diffbisim.errors import DiffbisimError, InvalidArgument
 from diffbisim.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
@@ -39,7 +40,7 @@ from diffbisim.results import DistanceResult
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
-from diffbisim.solvers.exact.pairs import begin, extremes, pair_chain, pair_items
+from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
 from diffbisim.solvers.exact.solver import Checkpoint, PolicyIteration
 from diffbisim.solvers.exact.transports import NO_NUMBERS, Items, Transports
 from diffbisim.solvers.krylov import Operator
@@ -242,7 +243,7 @@ class BlockChain(PairChain):
         out *= self.discount
         out += source
         self.count += 1
-        low, high, _ = extremes(NO_NUMBERS, out, v)
+        low, high, _ = _engine.extremes(NO_NUMBERS, out, v)
         return low, high
 
     def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:

@@ -14,7 +14,6 @@ from scipy import sparse
 from diffbisim import _engine
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
@@ -29,6 +28,7 @@ from diffbisim.solvers.exact.transports import (
     Trees,
 )
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 #: Reduced costs above minus this count as zero (tables are scaled to at most one).
 PRICE = 1e-14

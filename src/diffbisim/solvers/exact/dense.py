@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from diffbisim._compile import njit, uncounted
 from diffbisim.checks import freeze
-from diffbisim.parallel import CHUNK, stop_flag, thread_map
+from diffbisim.parallel import CHUNK, thread_map
 from diffbisim.solvers.exact.simplex import (
     NODE,
     PRICED,
@@ -69,6 +69,7 @@ from diffbisim.solvers.exact.simplex import (
     true_flows,
 )
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import stop_flag
 
 LANES = 16
 CACHE_LINE = 64  # bytes

@@ -49,7 +49,6 @@ from diffbisim import _engine
 from diffbisim.actions import ActionProblem, MDPResult
 from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Coupling, Start, frozen, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
@@ -64,7 +63,7 @@ from diffbisim.solvers.exact.coupling import (
     unfit,
 )
 from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
-from diffbisim.solvers.exact.pairs import ALL, begin_with, extremes, first_pairs, reached, rounding, sort_keys
+from diffbisim.solvers.exact.pairs import ALL, begin_with, first_pairs, reached, rounding, sort_keys
 from diffbisim.solvers.exact.solver import Discounted
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -74,6 +73,7 @@ from diffbisim.solvers.exact.transports import (
     PairSuccessors,
     Transports,
 )
+from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual
@@ -165,8 +165,7 @@ class StrategyIteration(Discounted):
         self.many = self.transports.edges >= MANY
         self.targets = Targets(self.pairs.numbers, np.zeros(self.transports.edges, np.int32))
         self.selected = self._selected() if self.many else NOT_SELECTED
-        transports = _engine.Transports(self.transports.items, self.transports.trees)
-        self.game = _engine.Game(transports, self.rules, self.moves, self.targets, self.selected)
+        self.game = _engine.Game(self.transports.core, self.rules, self.moves, self.targets, self.selected)
         self.start = StartTransport(problem)  # type: ignore[arg-type]
         self.products = self.evaluations = self.solved = 0
         first = np.inf if self.rules.hollow else FIRST
@@ -193,7 +192,7 @@ class StrategyIteration(Discounted):
         """Compute T U with optimal plans; U becomes the middle of the certified band."""
         γ, u = self.discount, self.u[:-1]
         solved = self._sweep()
-        low, high, size = extremes(ALL, self.TU, u)
+        low, high, size = _engine.extremes(ALL, self.TU, u)
         if self.pairs.folded:  # the diagonal does not change
             low, high = min(low, 0.0), max(high, 0.0)
         if self.many:
@@ -283,9 +282,12 @@ class StrategyIteration(Discounted):
             if gain <= target:
                 return
 
+    def hurry(self) -> None:
+        self.price = np.inf
+
     def coupling(self) -> "GameCoupling":
         """Plans, moves and table at the end of the run."""
-        moves = self.moves.line, self.moves.chosen[:-1]
+        moves = self.moves.line.copy(), self.moves.chosen[:-1].copy()
         half = self.gap / 2
         return GameCoupling(self.problem, self.pairs, self.transports, self.U, moves, self.start, half)
 

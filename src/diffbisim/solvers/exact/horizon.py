@@ -23,6 +23,7 @@ recomputed (one sweep) on demand.
 
 import time
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,7 @@ from scipy import sparse
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.horizon import HorizonResult, TimedProblem
 from diffbisim.io.arrays import numbers
-from diffbisim.parallel import TimeUp, until
-from diffbisim.problem import Array, Coupling, Start, frozen, lazy
+from diffbisim.problem import Array, Coupling, Start, available_threads, frozen, lazy
 from diffbisim.results import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.exact import Exact
@@ -56,6 +56,7 @@ from diffbisim.solvers.exact.transports import (
     Trees,
     transport_rounding,
 )
+from diffbisim.stopping import TimeUp, until
 
 Integers = NDArray[np.int64]
 
@@ -75,8 +76,9 @@ def solve(
     problem: TimedProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> HorizonResult:
     """Run backward induction from the last time; stops after a step if ``callback(row)`` is true."""
+    deadline, status = deadline_of(options.time_limit), None
     run = BackwardInduction(problem, options, warm)
-    deadline, history, status = deadline_of(options.time_limit), [run.row()], None
+    history = [run.row()]
     while run.time > 0 and status is None:
         try:
             with until(deadline):
@@ -159,8 +161,12 @@ class BackwardInduction:
         if same and not self.keep and old is self.transports:
             return old  # no one else holds these trees
         trees = Trees(old.trees.at, *(np.array(part) for part in old.trees[1:]))
+        if same:
+            new = copy(old)  # with all that follows from the kernels
+            new.trees, new.threads = trees, self.threads or available_threads()
+            return new
         new = Transports(wanted, self.threads, trees)
-        new.basis, new.clipped = old.basis if same else min(old.basis, Basis.OTHER), old.clipped
+        new.basis, new.clipped = min(old.basis, Basis.OTHER), old.clipped
         return new
 
     def _top(self, table: Array, t: int) -> float:

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
-from diffbisim._compile import njit, uncounted
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
 from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 
@@ -62,31 +61,6 @@ def reached(successors: PairSuccessors, seen: NDArray[np.bool_], first: Integers
 def sort_keys(cost: Array, threads: int = 1) -> tuple[Array, Array]:
     """One number per state of X and of Y, such that states matched in sorted order are at low cost."""
     return _engine.sort_keys(np.ascontiguousarray(cost).ravel(), cost.shape[1], engine_run(threads))
-
-
-@njit(cache=True, nogil=True)
-def small_keys(cost: Any) -> Any:
-    """:func:`sort_keys`, compiled."""
-    n_x, n_y = cost.shape
-    u, v = np.zeros(n_x), np.empty(n_y)
-    for y in range(n_y):
-        v[y] = cost[0, y] + (-1.0 + 2.0 * y / max(n_y - 1, 1))
-    for _ in range(8):
-        v -= v.mean()
-        for x in range(n_x):
-            u[x] = 0.0
-            for y in range(n_y):
-                u[x] += cost[x, y] * v[y]
-        mean = u.mean()
-        v[:] = 0.0
-        for x in range(n_x):
-            for y in range(n_y):
-                v[y] += (u[x] - mean) * cost[x, y]
-        norm = np.abs(v - v.mean()).max()
-        if not norm > 0:
-            break
-        v /= norm
-    return u, -v
 
 
 def begin(
@@ -174,26 +148,6 @@ def pair_chain(transports: Transports, discount: float) -> PairChain:
         numbers[listed] = np.arange(listed.size)
     plans = Plans(transports.at, transports.targets(numbers), transports.flow, ALL)
     return PairChain(plans, transports.size, discount, transports.threads)
-
-
-@njit(cache=True, nogil=True)
-def extremes(listed: Any, TU: Any, U: Any) -> Any:
-    """Smallest and largest TU - U over the pairs, and the size of both tables; all NaN if any difference is.
-
-    TU has one entry per listed pair. The size is the largest entry, at least one, plus twice the amount by which the
-    smallest is below zero. No entry, no difference of two entries and no potential of a transport with such costs (zero
-    at some node) is larger.
-    """
-    listed, TU, U = uncounted(listed), uncounted(TU), uncounted(U)
-    low, high, least, largest = np.inf, -np.inf, 0.0, 1.0
-    for k in range(TU.size):
-        old = U[listed[k] if listed.size else k]
-        change = TU[k] - old
-        if np.isnan(change):
-            return np.nan, np.nan, np.nan
-        low, high = min(low, change), max(high, change)
-        least, largest = min(least, TU[k], old), max(largest, TU[k], old)
-    return low, high, largest - 2.0 * least
 
 
 def rounding(transports: Transports, size: float, discount: float) -> float:

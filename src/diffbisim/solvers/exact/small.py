@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from diffbisim import _engine
 from diffbisim.chain import MarkovChain
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, Status, check_warm
 from diffbisim.solvers.exact.coupling import ExactCoupling
 from diffbisim.solvers.exact.transports import Basis
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact

@@ -62,7 +62,6 @@ from numpy.typing import NDArray
 from diffbisim import _engine
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.files import replacing
-from diffbisim.parallel import engine_run
 from diffbisim.problem import Array, Problem, lazy
 from diffbisim.results import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
@@ -70,6 +69,7 @@ from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTranspor
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
 from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
+from diffbisim.stopping import engine_run
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact
@@ -204,25 +204,29 @@ class PolicyIteration(Discounted):
     def improve(self, iteration: int) -> None:
         """Compute T U and optimal plans; U becomes the middle of the certified interval."""
         γ = self.discount
-        solved = self.transports.solve(self.U, self.TU, self.price)
+        solved = self.transports.solve(self.U, self.TU, self.price) and self.price < np.inf
         if self.transports.narrow:
-            low, high, size = self._settle_narrow()
+            low, high, size = self._settle_narrow(solved)
         else:
             self.TU *= γ
             self.TU += self.base
             low, high, size = _engine.extremes(self.transports.items.listed, self.TU, self.U)
             self.U[self.pairs] = self.TU
-            self.U[self.pairs] += γ / (1 - γ) * (high + low - self.price) / 2
+            self.U[self.pairs] += self._shift(low, high) if solved else 0.0
         self.change = high - low
         self.floor = 2 * rounding(self.transports, size, γ)
         self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
 
-    def _settle_narrow(self) -> tuple[float, float, float]:
+    def _shift(self, low: float, high: float) -> float:
+        """Return the middle of the certified interval, from T U."""
+        return self.discount / (1 - self.discount) * (high + low - self.price) / 2
+
+    def _settle_narrow(self, solved: bool) -> tuple[float, float, float]:
         """Do the same with all threads, and store the residual (:class:`TreeCorrection`) before U is overwritten."""
         γ, cost, scale = self.discount, self.problem.cost.ravel(), self.problem.scale or 1.0
         threads = self.transports.threads
         low, high, size = _engine.settle(cost, scale, γ, self.U, self.TU, engine_run(threads))
-        shift = γ / (1 - γ) * (high + low - self.price) / 2
+        shift = self._shift(low, high) if solved else 0.0
         _engine.exchange((low + high) / 2, shift, self.U, self.TU, self.residual, engine_run(threads))
         return low, high, size
 
@@ -254,7 +258,12 @@ class PolicyIteration(Discounted):
             self.U[self.pairs] = u
         self.products += chain.products
 
+    def hurry(self) -> None:
+        self.price = np.inf
+
     def coupling(self) -> ExactCoupling:
         """Return the coupling of the last sweep."""
-        self.transports.single = NO_SINGLE_PLANS
         return ExactCoupling(self.problem, self.transports, self.U, self.start, self.accuracy)
+
+    def end(self) -> None:
+        self.transports.single = NO_SINGLE_PLANS

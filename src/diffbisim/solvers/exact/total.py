@@ -239,6 +239,9 @@ class TotalCost(Run):
             high[pairs] = (1 + 8 * EPS) * (self.band.upper[0] * V + self.band.upper[1] * times)
         return np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=np.inf, posinf=np.inf)
 
+    def hurry(self) -> None:
+        self.equation.price = np.inf
+
     def coupling(self) -> "TotalCoupling":
         """Return the coupling at the end."""
         return TotalCoupling(self.problem, self.equation.transports, self.equation.W, self.start, 0.0)

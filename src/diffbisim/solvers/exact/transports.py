@@ -8,25 +8,9 @@ takes its costs from a table W over pairs of states that all items share. For tw
 the items are the pairs of states (all of them, or those that can be reached from the starts). The code does not depend
 on this: rows can also be state-action pairs or the steps of a horizon.
 
-For each item we keep its spanning tree (simplex.py), which has a + b - 1 edges for a and b successors. When there are
-very many items, only the edges are stored (*narrow* trees): the flows follow from the marginals, and the position of a
-tree in the list follows from the numbers of successors.
-
-The sweeps are compiled (engine/transports.hpp). Here are the lists of items, the memory of their trees, and what a run
-keeps from sweep to sweep.
-
-*Kernels that are not replaced yet.* They are used by games, batches of small problems and evaluation.
-
-Threads are plain Python threads that run numba code without the GIL. They are started for one sweep and joined at its
-end, which is safe when several Python threads use the same object and in forked processes; numba's own thread pools are
-not. A sweep that is too small to benefit from a second thread runs in the caller. Sums over threads are taken in a
-fixed order, so the same call gives the same bits. Pieces are small, so an interrupt takes effect at once.
-
-The kernels work on the items k = lo…hi-1 and write only to the entries of these items. Notation:
-
-    z = i m_Y + j         flat row pair of an item, m_Y rows of Y
-    p (a,), q (b,)        the two distributions, on their supports ``rows`` and ``cols``
-    W, v (n_X*n_Y,)       tables over pairs of states, flat; n_Y their number of columns
+The transports themselves are compiled (engine/transports.hpp, engine/simplex.hpp). Here are the lists of items, the
+memory of their trees, and what a run keeps from sweep to sweep. Trees have a + b - 1 edges for a and b successors; when
+there are very many items, their flows are not stored (*narrow* trees).
 """
 
 import tempfile
@@ -38,45 +22,21 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim._compile import keep_alive, njit, uncounted
-from diffbisim.parallel import CHUNK, Stop, engine_run, split
+from diffbisim._compile import njit
+from diffbisim.parallel import CHUNK, Stop, split
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
-from diffbisim.solvers.exact.simplex import (
-    PRICED,
-    STALE,
-    Costs,
-    Tree,
-    Work,
-    cell,
-    greedy,
-    is_priced_out,
-    make_work,
-    northwest_corner,
-    optimize,
-    repair,
-    tree_flows,
-    tree_potentials,
-    tree_value,
-    true_flows,
-)
-from diffbisim.solvers.successors import c_transform_at, gather, longest
+from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 
 EPS = float(np.finfo(float).eps)
 NOTHING: Array = np.empty(0)
 
-#: A transport with more cells than this, or a block with several times as many, runs in another thread, so that an
-#: interrupt takes effect at once.
-LARGE = 1_000_000
-
 #: Trees are narrow from MANY edges on, provided that no two rows have more than FEW successors together.
 MANY, FEW = 2 * CHUNK, 64
-
-#: How many narrow trees are checked for optimality before those that failed are solved.
-STALE_AT_ONCE = 1024
 
 #: Up to this many edges the plans of narrow trees also store their targets (0.5 GB); beyond, targets are computed from
 #: the trees.
@@ -160,40 +120,7 @@ class Effort(NamedTuple):
     stop: Any  # (1,) set to abandon the sweep
 
 
-class Sweep(NamedTuple):
-    """One pass over the items: solve their transports for the table W, starting from their trees."""
-
-    items: Items
-    trees: Trees
-    W: Any  # (n_X*n_Y,)
-    effort: Effort
-
-
-class Scratch(NamedTuple):
-    """Working memory of one thread for transports of up to a rows and b columns."""
-
-    work: Work  # of the simplex
-    costs: Any  # (2 (a b + a + b),): costs, flows of narrow trees, transposed costs
-
-
-class Marginals(NamedTuple):
-    """The two distributions of an item, and the order in which a first basis takes their entries."""
-
-    p: Any
-    q: Any
-    order_p: Any
-    order_q: Any
-
-
-# --- kernels -----------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _rows_of(items, k):
-    """The two rows of item k."""
-    m_y = items.y.indptr.size - 1
-    z = items.listed[k] if items.listed.size else k
-    return z // m_y, z % m_y
+# --- kernels ----------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -204,359 +131,6 @@ def first_edge(items, trees, k):
     x, y = items.x.indptr, items.y.indptr
     i, j = k // (y.size - 1), k % (y.size - 1)
     return (y.size - 1) * (x[i] - i) + i * items.y.indices.size + j * (x[i + 1] - x[i] - 1) + y[j]
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _edges(items, trees, k, n, spare):
-    """The tree of item k, which has n nodes; a narrow tree uses ``spare`` for its flows."""
-    first = first_edge(items, trees, k)
-    edges = slice(first, first + n - 1)
-    return Tree(trees.child[edges], trees.parent[edges], trees.flow[edges] if trees.flow.size else spare[: n - 1])
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _first_basis(costs, marginals, tree, work, price):
-    """The better of two bases that are cheap to build; the first one if it is optimal."""
-    p, q, order_p, order_q = marginals
-    northwest_corner(p, q, order_p, order_q, tree)
-    if is_priced_out(costs, tree, work.pot, price):
-        return
-    value = tree_value(tree, costs)
-    greedy(costs, p, q, tree, work)
-    if value <= tree_value(tree, costs):
-        northwest_corner(p, q, order_p, order_q, tree)
-
-
-@njit(cache=True, nogil=True)
-def make_scratch(sweep):
-    """Working memory for the items of a sweep."""
-    a, b = longest(sweep.items.x), longest(sweep.items.y)
-    return Scratch(make_work(a + b, sweep.effort.stop), np.empty(2 * (a * b + a + b)))
-
-
-@njit(cache=True, nogil=True)
-def solve_items(lo, hi, sweep, values):
-    """values[k] = OT_W of every item; its tree becomes optimal.
-
-    Returns (pivots, number of unsolved items, largest mass that was moved to keep a plan nonnegative).
-    """
-    scratch = make_scratch(sweep)
-    done = _solve_items(lo, hi, sweep, values, scratch)
-    keep_alive(scratch)
-    return done
-
-
-@njit(cache=True, nogil=True)
-def _transpose(costs, columns):
-    """``columns`` = the transpose of the costs."""
-    for i in range(costs.a):
-        for j in range(costs.b):
-            columns.entries[j * costs.a + i] = costs.entries[i * costs.stride + j]
-
-
-@njit(cache=True, nogil=True, inline="always")  # inlined, so that it is not compiled separately as well
-def _solve_items(lo, hi, sweep, values, scratch):
-    """The loop of :func:`solve_items`, separate because the caller must keep uncounted arrays alive."""
-    sweep, values, scratch = uncounted(sweep), uncounted(values), uncounted(scratch)
-    (items, trees, W, effort), (work, memory) = sweep, scratch
-    half = memory.size // 2
-    spare, transposed = memory[half - work.pot.size : half], memory[half:]
-    x, y, n_y = items.x, items.y, items.n_y
-    n_x = W.size // n_y
-    total, failed, clipped = 0, 0, 0.0
-    current = False  # whether ``transposed`` holds the transpose of the present costs
-    for k in range(lo, hi):
-        if not trees.at.size and not np.isnan(values[k]):
-            continue  # a narrow tree that is known to be optimal
-        i, j = _rows_of(items, k)
-        px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
-        rows, cols, p, q = x.indices[px], y.indices[py], x.probabilities[px], y.probabilities[py]
-        a, b = rows.size, cols.size
-        full = a == n_x and b == n_y
-        tree = _edges(items, trees, k, a + b, spare)
-        costs, columns = Costs(W, n_y, a, b), Costs(transposed, a, b, a)
-        if not full:
-            gather(W, n_y, rows, cols, memory)
-            costs = Costs(memory, b, a, b)
-        feasible, moved, current = effort.basis == 2, False, current and full
-        missing = effort.slack[k] if effort.slack.size else 0.0
-        price = max(effort.price, PRICED * missing)
-        if feasible and not trees.flow.size:
-            true_flows(tree, p, q, work.net)
-        if effort.basis == 1:
-            below, cut = tree_flows(tree, p, q, work.net)
-            feasible = below == 0.0
-            if feasible:
-                clipped = max(clipped, cut)
-            elif -below <= missing and is_priced_out(costs, tree, work.pot, price):
-                values[k] = tree_value(tree, costs)
-                continue
-            elif -below <= STALE:
-                if not current:
-                    _transpose(costs, columns)
-                current = full
-                pivots, feasible = repair(costs, columns, tree, work)
-                total += pivots
-                moved = feasible
-        if not feasible:
-            _first_basis(costs, Marginals(p, q, items.order_x[px], items.order_y[py]), tree, work, price)
-        pivots, optimal = optimize(costs, tree, work, price)
-        if pivots > 0 or moved:
-            clipped = max(clipped, true_flows(tree, p, q, work.net))
-        total += pivots
-        failed += not optimal
-        values[k] = tree_value(tree, costs)
-    return total, failed, clipped
-
-
-# --- narrow trees ------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def solve_narrow(lo, hi, sweep, plans, values):
-    """:func:`solve_items` for narrow trees: skips those that are still optimal, and updates the plans of the others."""
-    scratch = make_scratch(sweep)
-    stale, (total, failed, clipped) = np.empty(STALE_AT_ONCE, np.bool_), (0, 0, 0.0)
-    for first in range(lo, hi, stale.size):
-        last = min(first + stale.size, hi)
-        if sweep.effort.basis == 2:
-            _check_trees(first, last, sweep, values)
-        else:
-            values[first:last] = np.nan
-        for k in range(first, last):
-            stale[k - first] = np.isnan(values[k])
-        pivots, left, cut = _solve_items(first, last, sweep, values, scratch)
-        total, failed, clipped = total + pivots, failed + left, max(clipped, cut)
-        if plans.flow.size:
-            read_plans(first, last, sweep.items, sweep.trees, stale, plans.target, plans.flow)
-    keep_alive(scratch)
-    return total, failed, clipped
-
-
-@njit(cache=True, nogil=True)
-def _check_trees(lo, hi, sweep, values):
-    """values[k] = OT_W, from the potentials of its tree, where the tree is still optimal; NaN elsewhere.
-
-    Most sweeps change few trees and do little more than this, so the loop goes by rows of pairs and makes no slices.
-    Every node has a ``place`` in the table such that the cell of a row and a column is at the sum of their places.
-    """
-    sweep, values = uncounted(sweep), uncounted(values)
-    (items, trees, W, _), price = sweep, sweep.effort.price
-    x, y, m_y = items.x, items.y, items.y.indptr.size - 1
-    nodes = longest(x) + longest(y)
-    place, mass, pot = np.empty(nodes, np.uintp), np.empty(nodes), np.empty(nodes)
-    k = lo
-    while k < hi:
-        i, e = k // m_y, np.uintp(first_edge(items, trees, k))
-        a = _place_row(place, mass, 0, x, i, items.n_y)
-        for j in range(k - i * m_y, min(m_y, hi - i * m_y)):
-            b = _place_row(place, mass, a, y, j, 1)
-            value, worst = 0.0, 0
-            pot[np.uintp(trees.parent[e])] = 0.0
-            for _ in range(a + b - 1):
-                c, p = np.uintp(trees.child[e]), np.uintp(trees.parent[e])
-                pot[c] = W[place[c] + place[p]] - pot[p]
-                value += mass[c] * pot[c]
-                e += np.uintp(1)
-            for s in range(np.uintp(a)):
-                for t in range(np.uintp(a), np.uintp(a + b)):
-                    worst += W[place[s] + place[t]] - pot[t] < pot[s] - price
-            values[np.uintp(k)] = value if worst == 0 else np.nan
-            k += 1
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _place_row(place, mass, first, side, i, stride):
-    """Enter row i of one side as the nodes from ``first`` on; returns how many there are."""
-    start = side.indptr[i]
-    n = side.indptr[i + 1] - start
-    for s in range(n):
-        place[np.uintp(first + s)] = side.indices[np.uintp(start + s)] * stride
-        mass[np.uintp(first + s)] = side.probabilities[np.uintp(start + s)]
-    return n
-
-
-@njit(cache=True, nogil=True)
-def read_plans(lo, hi, items, trees, stale, target, flow):
-    """The plans of narrow trees, all or the ``stale`` ones: the flow and, unless empty, the target of every edge."""
-    items, trees, target, flow = uncounted(items), uncounted(trees), uncounted(target), uncounted(flow)
-    x, y, m_y = items.x, items.y, items.y.indptr.size - 1
-    nodes = longest(x) + longest(y)
-    place, left = np.empty(nodes, np.uintp), np.empty(nodes)
-    for k in range(lo, hi):
-        if stale.size and not stale[k - lo]:
-            continue
-        i, j, first = k // m_y, k % m_y, first_edge(items, trees, k)
-        a = _place_row(place, left, 0, x, i, items.n_y)
-        b = _place_row(place, left, a, y, j, 1)
-        for back in range(2, a + b + 1):
-            e = np.uintp(first + a + b - back)
-            c, p = np.uintp(trees.child[e]), np.uintp(trees.parent[e])
-            left[p] -= left[c]
-            flow[e] = max(left[c], 0.0)
-            if target.size:
-                target[e] = place[c] + place[p]
-
-
-# --- reading trees -----------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def reach(successors, seen, queue, head, tail, cells):
-    """Pairs of states that some coupling can reach from those in ``queue[head:tail]`` (already marked in ``seen``).
-
-    Stops after about ``cells`` cells and returns the new head and tail. The pairs found are queue[:tail].
-    """
-    x, y, (n_x, n_y), choices = successors
-    while head < tail and cells > 0:
-        s, t = queue[head] // n_y, queue[head] % n_y
-        head += 1
-        for c in range(choices.shape[0]):
-            i, j = choices[c, 0] * n_x + s, choices[c, 1] * n_y + t
-            cells -= (x.indptr[i + 1] - x.indptr[i]) * (y.indptr[j + 1] - y.indptr[j])
-            for e in range(x.indptr[i], x.indptr[i + 1]):
-                for h in range(y.indptr[j], y.indptr[j + 1]):
-                    z = x.indices[e] * n_y + y.indices[h]
-                    if not seen[z]:
-                        seen[z] = True
-                        queue[tail] = z
-                        tail += 1
-    return head, tail
-
-
-@njit(cache=True, nogil=True)
-def edge_targets(lo, hi, items, trees, numbers, out):
-    """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
-    items, trees, numbers, out = uncounted(items), uncounted(trees), uncounted(numbers), uncounted(out)
-    x, y = items.x, items.y
-    for k in range(lo, hi):
-        i, j = _rows_of(items, k)
-        first_x, first_y, a = x.indptr[i], y.indptr[j], x.indptr[i + 1] - x.indptr[i]
-        first = first_edge(items, trees, k)
-        for e in range(first, first + a + y.indptr[j + 1] - first_y - 1):
-            s, t = cell(trees.child[e], trees.parent[e], a)
-            z = x.indices[first_x + s] * items.n_y + y.indices[first_y + t]
-            out[e] = numbers[z] if numbers.size else z
-
-
-class Strides(NamedTuple):
-    """A flat table seen from one side: steps between its own states, and between those of the other side."""
-
-    entries: Any
-    own: Any
-    other: Any
-
-
-@njit(cache=True, nogil=True)
-def _extend(support, pot, others, other_pot, table, f):
-    """f = pot on the support; elsewhere the c-transform, min over the other side's support of W - other potential."""
-    if support.size < f.size:
-        for s in range(f.size):
-            f[s] = c_transform_at(table.entries, s * table.own, table.other, others, other_pot)
-    for k in range(support.size):
-        f[support[k]] = pot[k]
-
-
-@njit(cache=True, nogil=True)
-def item_potentials(k, items, trees, W, f, g):
-    """Potentials f (n_X,), g (n_Y,) of one item for the table W, extended off the supports by c-transforms."""
-    x, y, n_y = items.x, items.y, items.n_y
-    i, j = _rows_of(items, k)
-    rows, cols = x.indices[x.indptr[i] : x.indptr[i + 1]], y.indices[y.indptr[j] : y.indptr[j + 1]]
-    a, b = rows.size, cols.size
-    pot, C = np.empty(a + b), np.empty(a * b)
-    gather(W, n_y, rows, cols, C)
-    tree_potentials(_edges(items, trees, k, a + b, pot), Costs(C, b, a, b), pot)
-    _extend(rows, pot[:a], cols, pot[a:], Strides(W, n_y, np.int64(1)), f)  # a literal 1 would be another type
-    _extend(cols, pot[a:], rows, pot[:a], Strides(W, np.int64(1), n_y), g)
-
-
-@njit(cache=True, nogil=True)
-def sum_potentials(lo, hi, items, trees, W, m, sums):
-    """sums[0][i] += m_k f_k, sums[1][j] += m_k g_k, dense over states; threads need tables of their own."""
-    by_x, by_y = sums
-    f, g = np.empty(by_x.shape[1]), np.empty(by_y.shape[1])
-    for k in range(lo, hi):
-        if m[k] > 0.0:
-            i, j = _rows_of(items, k)
-            item_potentials(k, items, trees, W, f, g)
-            by_x[i] += m[k] * f
-            by_y[j] += m[k] * g
-
-
-@njit(cache=True, nogil=True)
-def sum_potentials_on_supports(lo, hi, items, trees, W, m, sums):
-    """:func:`sum_potentials` on the stored entries (row, successor) only; threads need tables of their own."""
-    by_x, by_y = sums
-    x, y = items.x, items.y
-    pot, C = np.empty(longest(x) + longest(y)), np.empty(longest(x) * longest(y))
-    for k in range(lo, hi):
-        if m[k] == 0.0:
-            continue
-        i, j = _rows_of(items, k)
-        px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
-        rows, cols = x.indices[px], y.indices[py]
-        a, b = rows.size, cols.size
-        gather(W, items.n_y, rows, cols, C)
-        tree_potentials(_edges(items, trees, k, a + b, pot), Costs(C, b, a, b), pot)
-        for s in range(a):
-            by_x[px.start + s] += m[k] * pot[s]
-        for t in range(b):
-            by_y[py.start + t] += m[k] * pot[a + t]
-
-
-@njit(cache=True, nogil=True)
-def solve_one(C, p, q, tree, pot, price, stop):
-    """Solve one transport with costs C (a, b), starting from the tree; writes the optimal tree and its potentials.
-
-    Returns (value, solved?, how far the least reduced cost is below zero, mass that was moved to keep the plan
-    nonnegative).
-    """
-    a, b = C.shape
-    costs, work = Costs(C.ravel(), b, a, b), make_work(a + b, stop)
-    _, optimal = optimize(costs, tree, work, price)
-    clipped = true_flows(tree, p, q, work.net)
-    pot[:] = work.pot
-    least = 0.0
-    for i in range(a):
-        for j in range(b):
-            least = min(least, C[i, j] - pot[a + j] - pot[i])
-    return tree_value(tree, costs), optimal, -least, clipped
-
-
-@njit(cache=True, nogil=True)
-def first_unfit(items, trees, tolerance):
-    """The first invalid item and what is wrong with it: edges (1) or flows (2); (0, 0) if all are valid.
-
-    For trees from a file, with a ``trees.at`` that is known to be right: nothing is used as an index before it was
-    checked.
-    """
-    x, y = items.x, items.y
-    nodes = longest(x) + longest(y)
-    seen, left = np.full(nodes, -1, np.int64), np.empty(nodes)
-    for k in range(trees.at.size - 1):
-        i, j = _rows_of(items, k)
-        px, py = slice(x.indptr[i], x.indptr[i + 1]), slice(y.indptr[j], y.indptr[j + 1])
-        a, b = px.stop - px.start, py.stop - py.start
-        root = trees.parent[trees.at[k]]
-        if not 0 <= root < a + b:
-            return k, 1
-        seen[root] = k
-        left[:a] = x.probabilities[px]
-        left[a : a + b] = y.probabilities[py]
-        for e in range(trees.at[k], trees.at[k + 1]):
-            u, v = np.int64(trees.child[e]), np.int64(trees.parent[e])
-            if not (0 <= u < a + b and 0 <= v < a + b) or (u < a) == (v < a):
-                return k, 1
-            if seen[v] != k or seen[u] == k:  # parents come first, and every other node once
-                return k, 1
-            seen[u] = k
-            left[u] -= trees.flow[e]
-            left[v] -= trees.flow[e]
-        for node in range(a + b):
-            if not abs(left[node]) <= tolerance:
-                return k, 2
-    return 0, 0
 
 
 # --- the list of items -------------------------------------------------------------------------------------
@@ -751,11 +325,11 @@ class Transport:
         edges = p.size + q.size - 1
         self.tree = Tree(np.empty(edges, np.int32), np.empty(edges, np.int32), np.empty(edges))
         self.pot = np.empty(edges + 1)
-        _engine.first_tree(self.p, self.q, self.tree)
+        _engine.northwest_corner(self.p, self.q, np.arange(p.size), np.arange(q.size), self.tree)
 
     def solve(self, C: Array, price: float) -> float:
         """The value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
-        found = _engine.solve_one(C.ravel(), self.p, self.q, self.tree, price, self.pot, engine_run())
+        found = _engine.solve_one(np.ascontiguousarray(C), self.p, self.q, self.tree, price, self.pot, engine_run())
         value, self.solved, self.price, clipped = found
         self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
         return value

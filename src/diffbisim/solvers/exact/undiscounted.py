@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.chain import MarkovChain
 from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem
@@ -38,7 +39,7 @@ from diffbisim.results import DistanceResult, Status
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
-from diffbisim.solvers.exact.pairs import ALL, extremes, pair_chain
+from diffbisim.solvers.exact.pairs import ALL, pair_chain
 from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
 from diffbisim.stochastic import fewest_steps, solve_linear
 
@@ -168,8 +169,8 @@ class Equation:
         """
         self.solved = self.transports.solve(self.W, self.TW, self.price)
         self.TW += self.cost
-        low, high, self.size = extremes(self.transports.items.listed, self.TW, self.W)
-        self.solved &= bool(np.isfinite(high - low))
+        low, high, self.size = _engine.extremes(self.transports.items.listed, self.TW, self.W)
+        self.solved &= bool(np.isfinite(high - low)) and self.price < np.inf
         self.change = self.TW - self.W[self.pairs]
         t = self.transports
         η = transport_rounding(t.nodes, t.unbalanced + self.blur, t.clipped) + 6 * EPS

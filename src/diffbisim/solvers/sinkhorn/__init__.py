@@ -41,8 +41,7 @@ class SinkhornPolicy:
     max_iterations : int, default=1000
         Maximum number of improvements; beyond it the solver warns, and the bounds remain valid.
     time_limit : float, default=None
-        Seconds after which no further iteration starts, nor one that would end much later; None for no limit. The first
-        iteration is always completed.
+        Seconds after which no further iteration starts; one that takes a tenth longer is abandoned. None for no limit.
     threads : int, default=None
         Number of threads; None for all processors if the work is large enough.
     """

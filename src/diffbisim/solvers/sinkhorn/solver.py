@@ -72,9 +72,10 @@ def solve(
     """Solve to the certified gap, starting from a previous result if given."""
     run = (Annealing if options.schedule == "anneal" else Descent)(problem, options, warm)
     ended = iterate(run, Limits(run.tol, options.max_iterations, options.time_limit), callback)
+    last = ended.history[-1]
     return DistanceResult(
-        problem, run.value, run.lower, run.upper, ended.status, ended.iterations, options.name, run.coupling(),
-        ended.history, dict(run.work),
+        problem, last["value"], last["lower"], last["upper"], ended.status, ended.iterations, options.name,
+        ended.coupling, ended.history, dict(run.work),
     )  # fmt: skip
 
 
@@ -113,6 +114,14 @@ class Run(ABC):
             np.multiply(known.plans.G, ratio, out=self.plans.G)
             self.plans.coldest = known.plans.beta / ratio
         return table.ravel()
+
+    def hurry(self) -> None:
+        """Leave the plans as they are: any potentials prove bounds."""
+        self.improve = lambda iteration: None  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """Release nothing."""
+        return None  # noqa: RET501
 
     @abstractmethod
     def improve(self, iteration: int) -> None:
