@@ -5,37 +5,36 @@
 #include <bit>
 #include <cstdint>
 
-#include "base.hpp"
+#include "lanes.hpp"
 
 namespace engine {
 
-/// e^t for -700 ≤ t ≤ 709, within 1.1 units in the last place.
+/// e^t for numbers T, a double or a vector of them, with the integers I of the same size.
 ///
 /// t = k ln 2 + r with |r| ≤ ln 2 / 2, e^r = 1 + r + r² q(r) with a polynomial q (of degree 9, by interpolation at the
-/// Chebyshev nodes; its error is below 2e-17), and k written into the exponent.
-ALWAYS_INLINE double exp_of(double t) {
+/// Chebyshev nodes; its error is below 2e-17), and k written into the exponent. The terms of q are added in pairs, since
+/// one after another they would wait for each other.
+template <class T, class I> ALWAYS_INLINE T exponential(T t) {
     constexpr double LOG2E = 1.4426950408889634, ROUNDS = 6755399441055744.0;  // adding 1.5 · 2^52 rounds to an integer
     constexpr double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
-    const double s = t * LOG2E + ROUNDS, k = s - ROUNDS;
-    const double r = (t - k * LN2_HIGH) - k * LN2_LOW;
-    double q = 2.510038549551032e-08 * r + 2.7620088445409746e-07;
-    q = q * r + 2.7557268459997064e-06;
-    q = q * r + 2.4801521295954376e-05;
-    q = q * r + 1.9841269863053618e-04;
-    q = q * r + 1.3888888917213717e-03;
-    q = q * r + 8.333333333330062e-03;
-    q = q * r + 4.166666666662413e-02;
-    q = q * r + 1.6666666666666669e-01;
-    q = q * r + 5.000000000000001e-01;
-    const double e = 1.0 + (r + r * r * q);
-    return e * std::bit_cast<double>((std::bit_cast<std::int64_t>(s) + 1023) << 52);
+    const T s = t * LOG2E + ROUNDS, k = s - ROUNDS;
+    const T r = (t - k * LN2_HIGH) - k * LN2_LOW, r2 = r * r, r4 = r2 * r2;
+    const T q01 = 5.000000000000001e-01 + 1.6666666666666669e-01 * r;
+    const T q23 = 4.166666666662413e-02 + 8.333333333330062e-03 * r;
+    const T q45 = 1.3888888917213717e-03 + 1.9841269863053618e-04 * r;
+    const T q67 = 2.4801521295954376e-05 + 2.7557268459997064e-06 * r;
+    const T q89 = 2.7620088445409746e-07 + 2.510038549551032e-08 * r;
+    const T q = (q01 + q23 * r2) + r4 * ((q45 + q67 * r2) + r4 * q89);
+    return (1.0 + (r + r2 * q)) * std::bit_cast<T>((std::bit_cast<I>(s) + 1023) << 52);
 }
 
+/// e^t for -700 ≤ t ≤ 709, within 1.1 units in the last place.
+ALWAYS_INLINE double exp_of(double t) { return exponential<double, std::int64_t>(t); }
+ALWAYS_INLINE Doubles exp_of(Doubles t) { return exponential<Doubles, Longs>(t); }
+
 /// e^t for t ≤ 709, and 0 for t ≤ `least` (which must be at least -700).
-ALWAYS_INLINE double exp_or_zero(double t, double least) {
-    const double e = exp_of(t > least ? t : least);
-    return t > least ? e : 0.0;
-}
+ALWAYS_INLINE double exp_or_zero(double t, double least) { return t > least ? exp_of(t) : 0.0; }
+ALWAYS_INLINE Doubles exp_or_zero(Doubles t, double least) { return t > Doubles{} + least ? exp_of(t) : Doubles{}; }
 
 /// log x for 0 ≤ x < ∞, within one unit in the last place; log 0 = -∞. What is not a number stays so.
 ///

@@ -22,25 +22,23 @@ constexpr double HUGE_BOUND = 1e300;
 /// log of the smallest exponential that is not rounded to zero.
 constexpr double LOWEST = -700.0;
 
-template <class T> ALWAYS_INLINE T load(const double* p) {
-    if constexpr (std::is_same_v<T, double>) return *p;
-    else return doubles_at(p);
-}
 template <class T> ALWAYS_INLINE T smaller(T u, T v) { return v < u ? v : u; }
 template <class T> ALWAYS_INLINE T larger(T u, T v) { return v > u ? v : u; }
 
-/// Call body(T{}, i) for all entries i < n, with T = Doubles for registers of entries and T = double for the rest.
-template <class Body> ALWAYS_INLINE void for_registers(Index n, Body&& body) {
-    Index i = 0;
-    for (; i + N_DOUBLES <= n; i += N_DOUBLES) body(Doubles{}, i);
-    for (; i < n; ++i) body(double{}, i);
-}
+/// The smallest of all v that are passed to `see`.
+struct Least {
+    Doubles of_registers = Doubles{} + HUGE_BOUND;
+    double of_others = HUGE_BOUND;
 
-ALWAYS_INLINE double least_of_register(Doubles v) {
-    double least = v[0];
-    for (Index k = 1; k < N_DOUBLES; ++k) least = smaller(least, double(v[k]));
-    return least;
-}
+    ALWAYS_INLINE void see(Doubles v) { of_registers = smaller<Doubles>(of_registers, v); }
+    ALWAYS_INLINE void see(double v) { of_others = smaller(of_others, v); }
+
+    ALWAYS_INLINE double value() const {
+        double least = of_others;
+        for (Index k = 0; k < N_DOUBLES; ++k) least = smaller(least, double(of_registers[k]));
+        return least;
+    }
+};
 
 /// Set each row of `out` to the softmax of the same row of `logits`, n numbers each.
 void softmax(View<double> logits, Index n, double* out) {
@@ -125,21 +123,20 @@ struct Ascended {
 ALWAYS_INLINE Ascended ascend(const Duals& duals, Index at, Index edge, Index n, double lambda, const Step& size, const Rules& rules) {
     double *alpha = duals.alpha + at, *log_share = duals.log_share + at;
     const double *M = duals.M + at, *step = duals.step + edge, *q = duals.q + edge, *then = duals.then + edge;
-    Doubles low = Doubles{} + HUGE_BOUND;
     Lanes tilts;
-    double least = HUGE_BOUND;
-    for_registers(n, [&]<class T>(T zero, Index i) {
-        const T old = load<T>(alpha + i), weight = load<T>(q + i), bound = zero + rules.bound;
-        const T raw = old + load<T>(step + i) * (load<T>(M + i) * size.scale - weight * lambda);
-        const T next = smaller(larger(raw, -bound), bound), ahead = old + rules.anticipation * (next - old);
-        put(alpha + i, next);
-        put(log_share + i, load<T>(log_share + i) - size.eta * ahead);
-        const T tilt = weight * ahead, slack = ahead + load<T>(then + i);
-        tilts.add(i, tilt);
-        if constexpr (std::is_same_v<T, double>) least = smaller(least, slack);
-        else low = smaller(low, slack);
+    Least low;
+    each_lane(n, [&](Index i, auto lane) {
+        using In = decltype(lane);
+        using T = typename In::Type;
+        const T old = In::load(alpha + i), weight = In::load(q + i), bound = T{} + rules.bound;
+        const T raw = old + In::load(step + i) * (In::load(M + i) * size.scale - weight * lambda);
+        const T next = smaller<T>(larger<T>(raw, -bound), bound), ahead = old + rules.anticipation * (next - old);
+        In::store(alpha + i, next);
+        In::store(log_share + i, In::load(log_share + i) - size.eta * ahead);
+        tilts.add(i, weight * ahead);
+        low.see(ahead + In::load(then + i));
     });
-    return {tilts.sum(), smaller(least, least_of_register(low))};
+    return {tilts.sum(), low.value()};
 }
 
 /// One call of `iterate`.
@@ -270,23 +267,22 @@ class Iteration {
         double *V = it_.V.data() + first, *L = it_.L.data() + first, *S = it_.S.data() + first, *log_start = it_.log_start.data() + first;
         double* rise = marginals_.rise.data() + first;
         const double *N = marginals_.N.data() + first, *m = marginals_.m.data() + first, *start = it_.start.data() + first, *c = c_ + first;
-        Doubles low = Doubles{} + HUGE_BOUND;
-        double least = HUGE_BOUND;
-        for_registers(n_y_, [&]<class T>(T zero, Index y) {
-            const T old = load<T>(V + y), bound = zero + rules_.bound;
-            const T raw = old + load<T>(&step_v_[y]) * (discount * load<T>(N + y) + (1 - discount) * load<T>(start + y) - load<T>(m + y));
-            const T next = smaller(larger(raw, -bound), bound), ahead = old + rules_.anticipation * (next - old);
-            const T gain = size.eta * (ahead - load<T>(c + y)) - size.log_mass;
-            put(V + y, next);
-            put(L + y, load<T>(L + y) - size.eta * discount * ahead);
-            put(S + y, load<T>(S + y) + gain);
-            put(log_start + y, load<T>(log_start + y) - size.eta * (1 - discount) * ahead);
-            put(rise + y, load<T>(rise + y) + gain);
-            const T slack = ahead - load<T>(&least_y_[y]);
-            if constexpr (std::is_same_v<T, double>) least = smaller(least, slack);
-            else low = smaller(low, slack);
+        Least low;
+        each_lane(n_y_, [&](Index y, auto lane) {
+            using In = decltype(lane);
+            using T = typename In::Type;
+            const T old = In::load(V + y), bound = T{} + rules_.bound;
+            const T raw = old + In::load(&step_v_[y]) * (discount * In::load(N + y) + (1 - discount) * In::load(start + y) - In::load(m + y));
+            const T next = smaller<T>(larger<T>(raw, -bound), bound), ahead = old + rules_.anticipation * (next - old);
+            const T gain = size.eta * (ahead - In::load(c + y)) - size.log_mass;
+            In::store(V + y, next);
+            In::store(L + y, In::load(L + y) - size.eta * discount * ahead);
+            In::store(S + y, In::load(S + y) + gain);
+            In::store(log_start + y, In::load(log_start + y) - size.eta * (1 - discount) * ahead);
+            In::store(rise + y, In::load(rise + y) + gain);
+            low.see(ahead - In::load(&least_y_[y]));
         });
-        least_x_[x] = smaller(least, least_of_register(low));
+        least_x_[x] = low.value();
     }
 
     /// Set the step sizes of the edges of one chain, and γ times the part of the bound on V at their targets.

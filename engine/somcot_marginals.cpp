@@ -36,16 +36,29 @@ template <int N_LINES> ALWAYS_INLINE void add_lines(const Line (&lines)[N_LINES]
         for (int r = 0; r < N_LINES; ++r) {
             const Doubles share = weight * doubles_at(lines[r].K + j), entry = lines[r].su * share;
             sums[r].part[part] += share;
-            put(lines[r].mass + j, doubles_at(lines[r].mass + j) + entry);
+            Register::store(lines[r].mass + j, doubles_at(lines[r].mass + j) + entry);
             column += entry;
         }
-        put(columns + j, column);
+        Register::store(columns + j, column);
     };
     Index j = 0;
     for (; j + 8 <= n; j += 8)
         for (Index part = 0; part < 8 / N_DOUBLES; ++part) add(j + part * N_DOUBLES, part);
     if (j < n)
         for (Index part = 0; part < 4 / N_DOUBLES; ++part) add(j + part * N_DOUBLES, part);
+}
+
+/// Whether u[j] + v[j] > level for some j < n.
+ALWAYS_INLINE bool any_above(const double* u, const double* v, Index n, double level) {
+    Doubles top = Doubles{} - INF;
+    double largest = -INF;
+    each_lane(n, [&](Index j, auto lane) {
+        const auto sum = lane.load(u + j) + lane.load(v + j);
+        if constexpr (std::is_same_v<decltype(lane), Single>) largest = sum > largest ? sum : largest;
+        else top = sum > top ? sum : top;
+    });
+    for (Index k = 0; k < N_DOUBLES; ++k) largest = std::max(largest, double(top[k]));
+    return largest > level;
 }
 
 }  // namespace
@@ -70,9 +83,8 @@ Marginals::Marginals(const Seen& x, const Seen& y, Index most_listed)
     const Index a = x.largest_degree(), b = y.largest_degree(), cells = n_x_ * n_y_;
     MA.resize(n_y_ * x.edges()), MB.resize(n_x_ * y.edges()), N.resize(cells), m.resize(cells), rise.resize(cells);
     SU_.resize(n_y_ * a), z_.resize(a * b), su_.resize(a), live_.resize(a);
-    // A few times the support of an optimal coupling; more entries are visited as quickly without a list.
     const bool positions_fit = std::max({n_y_ * a, y.edges(), cells}) <= std::numeric_limits<std::int32_t>::max();
-    room_ = positions_fit ? std::min(n_y_ * std::min(a * b, 4 * (a + b)) + 1, most_listed / n_x_) : 0;
+    room_ = positions_fit ? std::min(n_y_ * a * b + 1, most_listed / n_x_) : 0;
     for (auto* lists : {&far_, &near_})
         for (List& each : *lists) each.since.resize(n_y_);
 }
@@ -204,7 +216,7 @@ void Marginals::log_pair(const Row& row, Index y, double* out) const {
 /// Most rows contain none, and there are no branches inside a row, so that one place after the last entry is written to.
 /// Rows of L are compared as a whole, unless y has few successors.
 bool Marginals::list(const Row& row, List& found) {
-    std::vector<double> w(longest_), sums(longest_);
+    std::vector<double> w(longest_);
     std::vector<std::int32_t> edge(longest_), column(longest_);
     Index n = 0;
     for (Index y = 0; y < n_y_; ++y) {
@@ -220,19 +232,12 @@ bool Marginals::list(const Row& row, List& found) {
             const Index e = y * row.a + i, line = n_y_ * x_.to[row.first + i];
             const double low = DROP - FAR - row.SU[e];
             const double* L = row.L + line;
-            Index hits = 0;
-            if (whole) {
-                for (Index j = 0; j < size; ++j) sums[j] = w[j] + L[j];
-            } else {
-                for (Index j = 0; j < size; ++j) sums[j] = w[j] + L[column[j]];
-            }
-            for (Index j = 0; j < size; ++j) hits += sums[j] > low;
-            if (n + hits >= room_) return false;
-            if (hits == 0) continue;
-            found.reserve(n + hits + 1);
+            if (whole && !any_above(w.data(), L, size, low)) continue;
+            if (n + size >= room_) return false;
+            found.reserve(n + size + 1);
             for (Index j = 0; j < size; ++j) {
                 found.u[n] = std::int32_t(e), found.k[n] = edge[j], found.target[n] = std::int32_t(line) + column[j];
-                n += sums[j] > low;
+                n += w[j] + L[whole ? j : column[j]] > low;
             }
         }
     }

@@ -26,10 +26,6 @@ constexpr double HIGHEST = 700.0;
 /// Entries of μ below e^DROP = 4e-18 count as zero, and so do other exponentials below e^FLUSH.
 constexpr double DROP = -40.0, FLUSH = -320.0;
 
-// Not templates: a template argument is a vector type without the attribute that it may be unaligned.
-ALWAYS_INLINE void put(double* p, double v) { *p = v; }
-ALWAYS_INLINE void put(double* p, Doubles v) { *reinterpret_cast<Doubles*>(p) = v; }
-
 /// A sum in eight partial sums: entry i belongs to partial sum i mod 8.
 struct Lanes {
     Doubles part[8 / N_DOUBLES] = {};

@@ -67,7 +67,7 @@ from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.exact.pairs import begin, bellman
 from diffbisim.solvers.exact.transports import EPS
 from diffbisim.solvers.somcot.state import Averages, Rules, Seen, State, check_averages, check_state
-from diffbisim.stochastic import as_generator
+from diffbisim.stochastic import as_generator, solve_linear
 from diffbisim.stopping import TimeUp, until
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ CERTIFY = 0.5
 
 #: Maximum number of sweeps that complete the table, and the change (for costs scaled to one) at which they stop.
 SWEEPS, SETTLED = 200, 1e-4
+
+
+#: Smaller logarithms are those of zero.
+LOWEST = -700.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,11 +277,11 @@ class SomcotCoupling(Coupling):
         P, Q = kernel(x), kernel(y)
         for s in range(n_x):
             block, p = _block(α, x, s, n_y), P.data[P.indptr[s] : P.indptr[s + 1]]
-            h_x[s] = mean.lambda_x[s] @ (block @ p) if p.size else 0.0
+            h_x[s] = (mean.lambda_x[s] * (block * p).sum(axis=1)).sum()
         for s in range(n_y):
             edges = slice(y.at[s], y.at[s + 1])
-            h_y[s] = mean.lambda_y[s] @ (β[:, edges] @ Q.data[edges])
-        w, v = (-np.linalg.solve(np.eye(h.size) - γ * _closed(K).toarray(), h) for K, h in ((P, h_x), (Q, h_y)))
+            h_y[s] = (mean.lambda_y[s] * (β[:, edges] * Q.data[edges]).sum(axis=1)).sum()
+        w, v = (-solve_linear(np.eye(h.size) - γ * _closed(K).toarray(), h) for K, h in ((P, h_x), (Q, h_y)))
         for s in range(n_x):
             edges = slice(x.at[s], x.at[s + 1])
             _block(α, x, s, n_y)[:] += w[s] - γ * w[x.to[edges]]
@@ -337,7 +341,9 @@ class SomcotCoupling(Coupling):
             u = _block(it.U, self.run.x, x, self.problem.shape[1])[y]
             w = it.W.reshape(self.problem.shape[0], -1)[x, self.run.y.at[y] : self.run.y.at[y + 1]]
             logarithms = u[:, None] + w + it.L[np.ix_(a, b)]
-            mass[np.ix_(a, b)] = np.exp(logarithms - logarithms.max())
+            logarithms -= logarithms.max()
+            shares = _engine.exponentials(np.maximum(logarithms, LOWEST).ravel()).reshape(logarithms.shape)
+            mass[np.ix_(a, b)] = np.where(logarithms > LOWEST, shares, 0.0)
         return self._rounded(mass, *self._successors(x, y))
 
     def _rounded(self, mass: Array, x: Law, y: Law) -> sparse.coo_array:

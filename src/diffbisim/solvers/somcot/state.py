@@ -177,8 +177,9 @@ class State:
         n_x, n_y = x.rho.size, y.rho.size
         shape, flat = (n_x, n_y), (n_y * x.to.size, n_x * y.to.size)
         size = float(x.to.size) * y.to.size or 1.0
+        log_size = float(_engine.logarithms(np.array([size]))[0])
         it = Iterates(
-            U=np.zeros(flat[0]), W=np.zeros(flat[1]), L=np.zeros(shape), S=np.full(shape, -np.log(size)),
+            U=np.zeros(flat[0]), W=np.zeros(flat[1]), L=np.zeros(shape), S=np.full(shape, -log_size),
             A=np.zeros(flat[0]), B=np.zeros(flat[1]), V=np.zeros(shape), logit_x=np.zeros(shape),
             logit_y=np.zeros(shape[::-1]), start=np.zeros(shape), log_start=np.zeros(shape),
             sums=np.zeros((4, *shape)), cold=np.zeros(1, np.int64),
