@@ -180,7 +180,7 @@ class Family(NamedTuple):
 
 def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, family: Family) -> Floats:
     """Return certified upper bounds on b_a(s), (n, n_actions)."""
-    from diffbisim.solvers.exact.pairs import sort_keys  # imported here because it loads numba
+    from diffbisim.solvers.exact.pairs import sort_keys
     from diffbisim.solvers.exact.transports import Items, Transports, transport_rounding
 
     γ, n, k, ψ = discount, mdp.n_states, abstract.n_states, family.abstract

@@ -11,7 +11,7 @@ It is monotone, and TW shifts by γk when W shifts by k; hence for *any* table W
 The transports need not be solved exactly. A plan with the right marginals costs at least OT_W, so the right inequality
 remains true with its cost in place of OT_W. Potentials with f(x') + g(y') ≤ W(x',y') have a value of at most OT_W, so
 the left inequality remains true with their value. Both are cheap to obtain: plans are rounded to their marginals, and
-potentials are replaced by c-transforms of each other (successors.py; for the linear program lp/program.py).
+potentials are replaced by c-transforms of each other (engine/certificates.hpp; for the linear program lp/program.py).
 
 *From transports to the distance.* Let T_l U ≤ TU ≤ T_u U be the values of potentials and plans for a table U.
 MacQueen's bounds use the worst pair: d ≥ OT_U(ν_X, ν_Y) + min(T_l U - U)/(1-γ). But a coupling cannot stay at the worst
