@@ -38,8 +38,8 @@ def enough():
 
 
 def small(starts=200):
-    from diffbisim.compress.descent import Search, descend
-    from diffbisim.compress.starts import Target, random_model
+    from diffbisim.reduction.compression.descent import Search, descend
+    from diffbisim.reduction.compression.starts import Target, random_model
 
     chain = db.lump(db.examples.block_chain()).chain
     for k in (2, 3, 4):
@@ -59,7 +59,13 @@ def small(starts=200):
 
 
 def large(chain, name, restarts):
-    from diffbisim.compress.starts import Target, averaged, by_appearance, landmark_distances, medoid_partition
+    from diffbisim.reduction.compression.starts import (
+        Target,
+        averaged,
+        by_appearance,
+        landmark_distances,
+        medoid_partition,
+    )
 
     target = Target(chain, 0.95, rewards=chain.rewards)
     rewards_only = target.solve(by_appearance(target, 20))

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import diffbisim as db
-from diffbisim.continuous import Task, estimate_paths
-from diffbisim.quantize import Steps
+from diffbisim.processes.cells import Steps
 from diffbisim.solvers import Exact
+from diffbisim.statistics.paths import Task, estimate_paths
 
 DISCOUNT, LENGTH, SPREAD, FIRST_SEED = 0.9, 20, 0.5, 70_000
 

@@ -26,7 +26,7 @@ import numpy as np
 from scipy import sparse
 
 import diffbisim as db
-from diffbisim.problem import Array, Problem
+from diffbisim.problems.problem import Array, Problem
 from diffbisim.solvers import Exact
 
 DISCOUNT, GAP = 0.95, 1e-8

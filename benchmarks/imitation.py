@@ -12,9 +12,9 @@ import numpy as np
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.data.gymnasium import as_env, from_env, rollouts
-from diffbisim.imitate.environment import Sampling
-from diffbisim.planning import expected_return, optimal_policy
+from diffbisim.learning.imitate.environment import Sampling
+from diffbisim.processes.environments import as_env, from_env, rollouts
+from diffbisim.processes.planning import expected_return, optimal_policy
 
 ENVIRONMENTS = ("FrozenLake8x8-v1", "CliffWalking-v1", "Taxi-v4")
 HORIZON = 200
@@ -125,7 +125,7 @@ def taxi(args, steps=3_000, iterations=10):
     """
     import gymnasium
 
-    from diffbisim.imitate import objective
+    from diffbisim.learning.imitate import objective
 
     env = gymnasium.make("Taxi-v4", max_episode_steps=HORIZON)
     mdp, large = from_env(env), objective.LARGE

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 import diffbisim as db
-from diffbisim.actions import ActionProblem
+from diffbisim.problems.games import ActionProblem
 from diffbisim.solvers import Exact
 
 GAP = 1e-6

@@ -66,7 +66,7 @@ def dense_case(n: int, cost: str, seed: int) -> dict[str, float]:
     import ot
 
     import diffbisim as db
-    from diffbisim.problem import Problem
+    from diffbisim.problems.problem import Problem
     from diffbisim.solvers import Exact
 
     def problem(n: int) -> Problem:

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Exact, SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.sinkhorn.solver import Annealing
 

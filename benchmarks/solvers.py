@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 
 DISCOUNT = 0.95

@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second BLAS thread would
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Somcot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

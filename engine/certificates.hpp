@@ -131,7 +131,7 @@ struct Bounds {
 /// Bounds on the distance if the table is known up to `half_gap`; if that is infinite, bounds on any distance.
 Bounds bounds_of(const StartValue& start, double half_gap, const CostRange& costs);
 
-/// A generous bound on the error of occupancies (diffbisim/stochastic.py); divided by 1-γ, as for sparse chains.
+/// A generous bound on the error of occupancies (diffbisim/processes/stochastic.py); divided by 1-γ, as for sparse chains.
 constexpr double OCCUPANCY_ERROR = 1e-12;
 
 /// A certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y), the best of three such pairs; delta is (n_X, n_Y).

@@ -1,7 +1,7 @@
 // Partition refinement: the coarsest partition of the states that is finer than a given one and stable.
 //
 // A partition is *stable* if for every class C and every action, the states of one class move into C with the same
-// probability, up to `tolerance` between neighbors in the order of these probabilities. See diffbisim/lumping.py for
+// probability, up to `tolerance` between neighbors in the order of these probabilities. See diffbisim/processes/lumping.py for
 // what this means for chains and MDPs.
 //
 // The data structure is that of Valmari & Franceschinis (TACAS 2010): the states are in one array and each class is a

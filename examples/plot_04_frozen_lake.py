@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import diffbisim as db
-from diffbisim.data.gymnasium import from_env
-from diffbisim.planning import expected_return, optimal_policy
+from diffbisim.processes.environments import from_env
+from diffbisim.processes.planning import expected_return, optimal_policy
 
 # %%
 # The environment provides its transition table. Terminal states are made absorbing.

@@ -18,9 +18,9 @@ import torch
 from stable_baselines3 import PPO
 
 import diffbisim as db
-from diffbisim.data.gymnasium import from_env
-from diffbisim.imitate import ImplicitReward
-from diffbisim.planning import expected_return, optimal_policy
+from diffbisim.learning.imitate import ImplicitReward
+from diffbisim.processes.environments import from_env
+from diffbisim.processes.planning import expected_return, optimal_policy
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
-from diffbisim.data import read_chain
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
+from diffbisim.io.chains import read_chain
+from diffbisim.processes.chain import MarkovChain
 
 
 def file(folder, name, text):

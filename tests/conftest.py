@@ -14,6 +14,7 @@ import pytest
 
 from nursery import Nursery
 
+
 def strict(report):
     if report.skipped and os.environ.get("DIFFBISIM_NO_SKIPS"):
         reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr

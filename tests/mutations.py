@@ -26,14 +26,14 @@ import pyarrow.parquet
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.compress.result import CompressResult
-from diffbisim.errors import DiffbisimError
-from diffbisim.fit.result import FitResult
-from diffbisim.imitate.result import ImitationResult
+from diffbisim.common.errors import DiffbisimError
 from diffbisim.io.chains import read_model
 from diffbisim.io.tables import read_numbers, read_rewards
-from diffbisim.problem import Problem
-from diffbisim.results import Status
+from diffbisim.learning.fit.result import FitResult
+from diffbisim.learning.imitate.result import ImitationResult
+from diffbisim.problems.problem import Problem
+from diffbisim.reduction.compression.result import CompressResult
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 

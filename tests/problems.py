@@ -3,8 +3,8 @@
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
+from diffbisim.processes.chain import MarkovChain
 
 
 def problem_of(case, sparse=False):

@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import diffbisim as db
-from diffbisim.compare import simulate
-from diffbisim.problem import available_threads
+from diffbisim.problems.problem import available_threads
+from diffbisim.statistics.groups import simulate
 
 
 class Scene(NamedTuple):

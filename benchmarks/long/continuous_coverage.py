@@ -29,8 +29,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from continuous import CASES, DISCOUNT, EQUAL, turn
 
 import diffbisim as db
-from diffbisim.continuous import Basis, estimate_paths
-from diffbisim.gaussian import LinearGaussian, euclidean_bounds, linear_gaussian_distance
+from diffbisim.processes.gaussian import LinearGaussian, euclidean_bounds, linear_gaussian_distance
+from diffbisim.statistics.paths import Basis, estimate_paths
 
 ALL = [*CASES, *EQUAL]
 OBSERVED = (1 - DISCOUNT) * DISCOUNT ** np.arange(21)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from diffbisim.experiments import control
-from diffbisim.imitate.control import Control
+from diffbisim.learning.imitate.control import Control
+from experiments import control
 
 
 def run(folder, settings, part, parts):

@@ -32,7 +32,7 @@ class Report:
     """Prints a line per iteration, with an estimate of the remaining time."""
 
     def __init__(self) -> None:
-        from diffbisim.progress import TimeLeft
+        from diffbisim.common.progress import TimeLeft
 
         self.began, self.count, self.left = time.perf_counter(), 0, TimeLeft(TOL)
 

@@ -36,7 +36,7 @@ from scipy.cluster.vq import kmeans2
 from scipy.optimize import minimize
 
 import diffbisim as db
-from diffbisim.abstract import search
+from diffbisim.reduction.abstraction import search
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from oracles import abstraction, games

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 import diffbisim as db
-from diffbisim.problem import Problem, available_threads
+from diffbisim.problems.problem import Problem, available_threads
 from diffbisim.solvers import Exact, Somcot
 
 

@@ -19,7 +19,7 @@ import stormpy.examples.files
 
 import diffbisim as db
 from diffbisim.io.storm import read_storm
-from diffbisim.mdp import MDP
+from diffbisim.processes.mdp import MDP
 
 FILES = Path(stormpy.examples.files.testfile_dir)
 γ, T, SLACK = 0.9, 10, 1e-6  # Storm's own precision

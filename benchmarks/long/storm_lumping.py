@@ -19,8 +19,8 @@ import stormpy
 import stormpy.examples.files
 
 import diffbisim as db
-from diffbisim.mdp import MDP
-from diffbisim.recognize import recognize
+from diffbisim.processes.mdp import MDP
+from diffbisim.processes.recognize import recognize
 
 FILES = Path(stormpy.examples.files.testfile_dir)
 CONSTANTS = {

@@ -45,9 +45,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import diffbisim as db
-from diffbisim.compare import simulate
-from diffbisim.estimate import grouped, stratum_numbers
-from diffbisim.evidence import (
+from diffbisim.statistics.estimation import grouped, stratum_numbers
+from diffbisim.statistics.groups import simulate
+from diffbisim.statistics.permutation import (
     Design,
     compare_pairs,
     compare_two,

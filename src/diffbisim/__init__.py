@@ -16,130 +16,137 @@
 Submodules are imported on first access, so ``import diffbisim`` is fast.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-_HOME = {
-    "MarkovChain": "chain",
-    "MDP": "mdp",
-    "TimedChain": "timed",
-    "as_chain": "process",
-    "quantize": "quantize",
-    "Cells": "quantize",
-    "LinearGaussian": "gaussian",
-    "distance": "distance",
-    "pairwise": "pairwise",
-    "bisimulation": "metrics",
-    "policy_similarity": "metrics",
-    "mico": "metrics",
-    "estimate": "estimate",
-    "compare": "compare",
-    "power": "compare",
-    "lump": "lumping",
-    "abstract": "abstract.search",
-    "AbstractionResult": "abstract.result",
-    "aggregate": "compress.aggregation",
-    "compress": "compress.compression",
-    "compress_sweep": "compress.compression",
-    "fit": "fit.fitting",
-    "FitResult": "fit.result",
-    "identify": "fit.identify",
-    "fit_simulator": "fit.simulators",
+#: Where the public names are defined.
+_NAMES = {
+    "MarkovChain": "processes.chain",
+    "MDP": "processes.mdp",
+    "TimedChain": "processes.timed",
+    "Transitions": "processes.chain",
+    "Stream": "processes.streams",
+    "as_chain": "processes.convert",
+    "quantize": "processes.cells",
+    "Cells": "processes.cells",
+    "LinearGaussian": "processes.gaussian",
+    "feature_cost": "processes.cost",
+    "lump": "processes.lumping",
+    "distance": "distances.chains",
+    "pairwise": "distances.many",
+    "bisimulation": "distances.mdps",
+    "policy_similarity": "distances.mdps",
+    "mico": "distances.mdps",
+    "estimate": "statistics.estimation",
+    "compare": "statistics.groups",
+    "power": "statistics.groups",
+    "abstract": "reduction.abstraction.search",
+    "AbstractionResult": "reduction.abstraction.result",
+    "aggregate": "reduction.compression.aggregation",
+    "compress": "reduction.compression.search",
+    "compress_sweep": "reduction.compression.search",
+    "fit": "learning.fit.fitting",
+    "FitResult": "learning.fit.result",
+    "identify": "learning.fit.identification",
+    "fit_simulator": "learning.fit.simulators",
+    "imitate": "learning.imitate.imitation",
+    "ImitationResult": "learning.imitate.result",
     "load": "io",
     "read_chain": "io.chains",
     "read_mdp": "io.chains",
     "read_transitions": "io.chains",
     "write_chain": "io.chains",
-    "Transitions": "chain",
-    "Stream": "data.streams",
-    "feature_cost": "cost",
-    "imitate": "imitate.imitation",
-    "DistanceResult": "results",
-    "MDPResult": "actions",
-    "ImitationResult": "imitate.result",
-    "DiffbisimError": "errors",
-    "InvalidArgument": "errors",
-    "InvalidChain": "errors",
-    "InvalidCost": "errors",
-    "InvalidData": "errors",
-    "MissingExtra": "errors",
-    "ConvergenceWarning": "errors",
-    "InputWarning": "errors",
+    "DistanceResult": "results.base",
+    "MDPResult": "problems.games",
+    "DiffbisimError": "common.errors",
+    "InvalidArgument": "common.errors",
+    "InvalidChain": "common.errors",
+    "InvalidCost": "common.errors",
+    "InvalidData": "common.errors",
+    "MissingExtra": "common.errors",
+    "ConvergenceWarning": "common.errors",
+    "InputWarning": "common.errors",
 }
+
+#: Where the public modules are.
 _MODULES = {
     "solvers": "solvers",
-    "data": "data",
     "io": "io",
-    "examples": "data.examples",
-    "kernels": "fit.kernels",
     "plot": "plot",
+    "torch": "torch",
+    "jax": "jax",
+    "examples": "processes.examples",
+    "environments": "processes.environments",
+    "planning": "processes.planning",
+    "kernels": "learning.fit.kernels",
+    "baselines": "learning.imitate.baselines",
+    "control": "learning.imitate.control",
 }
 
-__all__ = [*_HOME, *_MODULES, "__version__"]
+__all__ = [*_NAMES, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
-    from diffbisim import data as data
     from diffbisim import io as io
     from diffbisim import plot as plot
     from diffbisim import solvers as solvers
-    from diffbisim.abstract.result import AbstractionResult as AbstractionResult
-    from diffbisim.abstract.search import abstract as abstract
-    from diffbisim.actions import MDPResult as MDPResult
-    from diffbisim.chain import MarkovChain as MarkovChain
-    from diffbisim.chain import Transitions as Transitions
-    from diffbisim.compare import compare as compare
-    from diffbisim.compare import power as power
-    from diffbisim.compress.aggregation import aggregate as aggregate
-    from diffbisim.compress.compression import compress as compress
-    from diffbisim.compress.compression import compress_sweep as compress_sweep
-    from diffbisim.cost import feature_cost as feature_cost
-    from diffbisim.data import examples as examples
-    from diffbisim.data.streams import Stream as Stream
-    from diffbisim.distance import distance as distance
-    from diffbisim.errors import ConvergenceWarning as ConvergenceWarning
-    from diffbisim.errors import DiffbisimError as DiffbisimError
-    from diffbisim.errors import InputWarning as InputWarning
-    from diffbisim.errors import InvalidArgument as InvalidArgument
-    from diffbisim.errors import InvalidChain as InvalidChain
-    from diffbisim.errors import InvalidCost as InvalidCost
-    from diffbisim.errors import InvalidData as InvalidData
-    from diffbisim.errors import MissingExtra as MissingExtra
-    from diffbisim.estimate import estimate as estimate
-    from diffbisim.fit import kernels as kernels
-    from diffbisim.fit.fitting import fit as fit
-    from diffbisim.fit.identify import identify as identify
-    from diffbisim.fit.result import FitResult as FitResult
-    from diffbisim.fit.simulators import fit_simulator as fit_simulator
-    from diffbisim.gaussian import LinearGaussian as LinearGaussian
-    from diffbisim.imitate.imitation import imitate as imitate
-    from diffbisim.imitate.result import ImitationResult as ImitationResult
+    from diffbisim.common.errors import ConvergenceWarning as ConvergenceWarning
+    from diffbisim.common.errors import DiffbisimError as DiffbisimError
+    from diffbisim.common.errors import InputWarning as InputWarning
+    from diffbisim.common.errors import InvalidArgument as InvalidArgument
+    from diffbisim.common.errors import InvalidChain as InvalidChain
+    from diffbisim.common.errors import InvalidCost as InvalidCost
+    from diffbisim.common.errors import InvalidData as InvalidData
+    from diffbisim.common.errors import MissingExtra as MissingExtra
+    from diffbisim.distances.chains import distance as distance
+    from diffbisim.distances.many import pairwise as pairwise
+    from diffbisim.distances.mdps import bisimulation as bisimulation
+    from diffbisim.distances.mdps import mico as mico
+    from diffbisim.distances.mdps import policy_similarity as policy_similarity
     from diffbisim.io import load as load
     from diffbisim.io.chains import read_chain as read_chain
     from diffbisim.io.chains import read_mdp as read_mdp
     from diffbisim.io.chains import read_transitions as read_transitions
     from diffbisim.io.chains import write_chain as write_chain
-    from diffbisim.lumping import lump as lump
-    from diffbisim.mdp import MDP as MDP
-    from diffbisim.metrics import bisimulation as bisimulation
-    from diffbisim.metrics import mico as mico
-    from diffbisim.metrics import policy_similarity as policy_similarity
-    from diffbisim.pairwise import pairwise as pairwise
-    from diffbisim.process import as_chain as as_chain
-    from diffbisim.quantize import Cells as Cells
-    from diffbisim.quantize import quantize as quantize
-    from diffbisim.results import DistanceResult as DistanceResult
-    from diffbisim.timed import TimedChain as TimedChain
+    from diffbisim.learning.fit import kernels as kernels
+    from diffbisim.learning.fit.fitting import fit as fit
+    from diffbisim.learning.fit.identification import identify as identify
+    from diffbisim.learning.fit.result import FitResult as FitResult
+    from diffbisim.learning.fit.simulators import fit_simulator as fit_simulator
+    from diffbisim.learning.imitate import baselines as baselines
+    from diffbisim.learning.imitate import control as control
+    from diffbisim.learning.imitate.imitation import imitate as imitate
+    from diffbisim.learning.imitate.result import ImitationResult as ImitationResult
+    from diffbisim.problems.games import MDPResult as MDPResult
+    from diffbisim.processes import environments as environments
+    from diffbisim.processes import examples as examples
+    from diffbisim.processes import planning as planning
+    from diffbisim.processes.cells import Cells as Cells
+    from diffbisim.processes.cells import quantize as quantize
+    from diffbisim.processes.chain import MarkovChain as MarkovChain
+    from diffbisim.processes.chain import Transitions as Transitions
+    from diffbisim.processes.convert import as_chain as as_chain
+    from diffbisim.processes.cost import feature_cost as feature_cost
+    from diffbisim.processes.gaussian import LinearGaussian as LinearGaussian
+    from diffbisim.processes.lumping import lump as lump
+    from diffbisim.processes.mdp import MDP as MDP
+    from diffbisim.processes.streams import Stream as Stream
+    from diffbisim.processes.timed import TimedChain as TimedChain
+    from diffbisim.reduction.abstraction.result import AbstractionResult as AbstractionResult
+    from diffbisim.reduction.abstraction.search import abstract as abstract
+    from diffbisim.reduction.compression.aggregation import aggregate as aggregate
+    from diffbisim.reduction.compression.search import compress as compress
+    from diffbisim.reduction.compression.search import compress_sweep as compress_sweep
+    from diffbisim.results.base import DistanceResult as DistanceResult
+    from diffbisim.statistics.estimation import estimate as estimate
+    from diffbisim.statistics.groups import compare as compare
+    from diffbisim.statistics.groups import power as power
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(f"diffbisim.{_HOME[name]}"), name)
-        if _HOME[name].startswith(f"{name}."):  # also a package: `import diffbisim.imitate.baselines as b` works
-            value.__dict__ = vars(import_module(f"diffbisim.{name}"))
+    if name in _NAMES:
+        value = getattr(import_module(f"diffbisim.{_NAMES[name]}"), name)
     elif name in _MODULES:
         value = import_module(f"diffbisim.{_MODULES[name]}")
     else:
@@ -150,14 +157,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Keep the public functions visible where a submodule has the same name, such as ``distance`` or ``fit``."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

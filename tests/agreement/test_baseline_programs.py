@@ -8,7 +8,7 @@ from scipy.special import rel_entr, softmax
 
 import diffbisim as db
 from cases import each
-from diffbisim.imitate.baselines import OfflineData, lobs_dice, pw_dice, smodice, state_matching
+from diffbisim.learning.imitate.baselines import OfflineData, lobs_dice, pw_dice, smodice, state_matching
 
 GAMMA, N, M = 0.8, 3, 2
 SEEDS = range(3)

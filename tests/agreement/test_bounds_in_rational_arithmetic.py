@@ -13,7 +13,7 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.lp.program import Answer
 from oracles.adversarial import hostile

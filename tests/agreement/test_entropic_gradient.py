@@ -5,9 +5,9 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.chain import MarkovChain
-from diffbisim.problem import Problem
-from diffbisim.results import Status
+from diffbisim.problems.problem import Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
 from oracles.instances import Instance, instance, kernel

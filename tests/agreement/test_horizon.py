@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.gradient import kernel_gradients
-from diffbisim.horizon import TimedProblem
+from diffbisim.problems.horizon import TimedProblem
+from diffbisim.results.gradient import kernel_gradients
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import horizon
 from levels import at_every_level

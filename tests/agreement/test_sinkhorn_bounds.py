@@ -8,7 +8,7 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.krylov import bicgstab
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue

@@ -10,9 +10,9 @@ import pytest
 import diffbisim as db
 from cases import each
 from diffbisim import _engine, _engine_baseline
-from diffbisim.data.streams import Stream
-from diffbisim.errors import ConvergenceWarning
-from diffbisim.results import Status
+from diffbisim.common.errors import ConvergenceWarning
+from diffbisim.processes.streams import Stream
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, Somcot
 from diffbisim.solvers.somcot import state
 from oracles.dense_somcot import DenseSomcot

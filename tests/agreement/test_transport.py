@@ -13,7 +13,9 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from cases import each
 from diffbisim import MarkovChain, _engine, distance
-from diffbisim.checks import freeze
+from diffbisim.common.checks import freeze
+from diffbisim.common.stopping import engine_run
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import simplex as kernel
 from diffbisim.solvers.exact import transports
@@ -31,8 +33,6 @@ from diffbisim.solvers.exact.dense import (
 from diffbisim.solvers.exact.pairs import begin_with
 from diffbisim.solvers.exact.simplex import Tree as Edges
 from diffbisim.solvers.exact.transports import Items, Transports
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import engine_run
 from oracles.bellman import transport as linprog_transport
 
 FIRST = ("northwest", "greedy")

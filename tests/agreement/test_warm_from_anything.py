@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Exact, LinearProgram, Lumped, SinkhornPolicy, SinkhornValue, Somcot
 from oracles.rational import exact_distance_of
 

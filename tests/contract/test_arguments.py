@@ -18,9 +18,9 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from chain_files import file
-from diffbisim.continuous import PathEstimate, estimate_paths
-from diffbisim.errors import DiffbisimError
+from diffbisim.common.errors import DiffbisimError
 from diffbisim.io.storm import read_storm
+from diffbisim.statistics.paths import PathEstimate, estimate_paths
 
 CHANGES, CHECKED, CALLED = "changes", "checked", "called"
 OBJECTS = ("X", "Y", "value", "path", "chain", "mdp")  # the subjects of the calls, not options

@@ -9,9 +9,9 @@ import pytest
 
 import diffbisim as db
 from arguments import Log, Made, Mode, changes, faults, honored, refused
-from diffbisim.data.gymnasium import as_env
-from diffbisim.imitate.control import Control
-from diffbisim.imitate.environment import Sampling
+from diffbisim.learning.imitate.control import Control
+from diffbisim.learning.imitate.environment import Sampling
+from diffbisim.processes.environments import as_env
 
 rng = np.random.default_rng(20261118)
 KERNELS = rng.dirichlet(np.ones(4), (2, 4))

@@ -25,7 +25,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import run_all
-from diffbisim.results import Status
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact
 from oracles import games
 from oracles.bellman import transport
@@ -224,7 +224,8 @@ def solve(question, option="full", end="to the end", threads=1, warm=None, seed=
 @contextmanager
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    from diffbisim import parallel, stopping
+    from diffbisim import stopping
+    from diffbisim.common import parallel
     from diffbisim.solvers.exact import evaluation, transports
 
     with pytest.MonkeyPatch.context() as patch:

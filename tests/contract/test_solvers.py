@@ -33,8 +33,9 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import run_all
-from diffbisim import parallel, stopping
-from diffbisim.results import Status
+from diffbisim import stopping
+from diffbisim.common import parallel
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import evaluation, small, transports

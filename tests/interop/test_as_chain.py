@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
 from later import Later
 from oracles.kernels import dense
 

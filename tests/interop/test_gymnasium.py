@@ -6,9 +6,9 @@ import pytest
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.data.gymnasium import as_env, first_states, from_env, rollouts, sizes
-from diffbisim.imitate.environment import Model, Sampling
-from diffbisim.planning import expected_return, optimal_policy
+from diffbisim.learning.imitate.environment import Model, Sampling
+from diffbisim.processes.environments import as_env, first_states, from_env, rollouts, sizes
+from diffbisim.processes.planning import expected_return, optimal_policy
 
 
 @pytest.fixture(scope="module")

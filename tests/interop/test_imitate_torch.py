@@ -6,10 +6,10 @@ import torch
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.data.gymnasium import as_env
-from diffbisim.imitate.environment import Sampling
-from diffbisim.imitate.learner import ModuleLearner, TabularLearner
-from diffbisim.imitate.objective import PolicyObjective, Task
+from diffbisim.learning.imitate.environment import Sampling
+from diffbisim.learning.imitate.learner import ModuleLearner, TabularLearner
+from diffbisim.learning.imitate.objective import PolicyObjective, Task
+from diffbisim.processes.environments import as_env
 
 MDP = examples.imitation_chain()
 EXPERT = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))

@@ -14,7 +14,7 @@ import pytest
 
 import diffbisim as db
 from chain_files import file
-from diffbisim.errors import DiffbisimError
+from diffbisim.common.errors import DiffbisimError
 from later import Later
 
 deeptime, hmmlearn, nx = Later("deeptime.markov"), Later("hmmlearn.hmm"), Later("networkx")
@@ -231,7 +231,7 @@ def test_events(piece):
 def environment(wrapped):
     import gymnasium
 
-    from diffbisim.data.gymnasium import from_env
+    from diffbisim.processes.environments import from_env
 
     env = gymnasium.make("FrozenLake-v1")
     return from_env(gymnasium.wrappers.TransformReward(env, lambda r: 2 * r) if wrapped else env)

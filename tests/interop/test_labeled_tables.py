@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidChain, InvalidCost, InvalidData
-from diffbisim.planning import optimal_policy
+from diffbisim.common.errors import InvalidChain, InvalidCost, InvalidData
+from diffbisim.processes.planning import optimal_policy
 from later import Later
 
 xr = Later("xarray")

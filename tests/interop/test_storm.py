@@ -9,11 +9,11 @@ import pytest
 import stormpy
 
 from chain_files import file
-from diffbisim.data import read_chain, read_mdp
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
+from diffbisim.io.chains import read_chain, read_mdp
 from diffbisim.io.prism import read_prism_labels
-from diffbisim.lumping import lump
-from diffbisim.mdp import MDP
+from diffbisim.processes.lumping import lump
+from diffbisim.processes.mdp import MDP
 from oracles.bisimilarity import blown_up_mdp, floats
 from oracles.kernels import dense
 

@@ -13,7 +13,7 @@ from stormpy.io import export_to_drn
 
 import diffbisim as db
 from chain_files import file
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
 from diffbisim.io.chains import read_model
 from diffbisim.io.storm import read_storm
 from oracles.kernels import dense

@@ -273,8 +273,8 @@ import sys
 for name in ("torch", "jax", "stable_baselines3"):
     sys.modules[name] = None  # cannot be imported
 import diffbisim as db
-from diffbisim.data.gymnasium import as_env
-from diffbisim.imitate.environment import Sampling
+from diffbisim.processes.environments import as_env
+from diffbisim.learning.imitate.environment import Sampling
 
 X = db.examples.cycle(2)
 for call in ("import diffbisim.torch", "import diffbisim.jax", "db.fit(X, object())"):

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import each
-from diffbisim.results import Status
+from diffbisim.results.base import Status
 from oracles.bounds import TOL, agrees_with_lp
 from oracles.kernels import apart, cycle, only_coupling, random_sparse, walk
 

@@ -14,8 +14,8 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problem import Coupling, Problem
-from diffbisim.results import Status
+from diffbisim.problems.problem import Coupling, Problem
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy
 from diffbisim.solvers.exact import solver as general
 from diffbisim.solvers.exact.tracking import Tracking as Follow

@@ -14,8 +14,8 @@ import diffbisim as db
 from command_line import invoke
 from diffbisim.cli import app
 from diffbisim.cli.common import interval_note, with_option_names
-from diffbisim.data.gymnasium import from_env, rollouts
-from diffbisim.planning import optimal_policy
+from diffbisim.processes.environments import from_env, rollouts
+from diffbisim.processes.planning import optimal_policy
 
 COMMANDS = get_command(app).commands
 

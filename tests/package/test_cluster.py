@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import diffbisim as db
 import fatal
 from command_line import invoke
-from diffbisim.parallel import broadcast, is_lost, tasks
+from diffbisim.common.parallel import broadcast, is_lost, tasks
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import cluster as on_cluster
 

@@ -9,8 +9,8 @@ import pytest
 
 import diffbisim as db
 import fatal
-from diffbisim import parallel
-from diffbisim.parallel import as_done, tasks
+from diffbisim.common import parallel
+from diffbisim.common.parallel import as_done, tasks
 
 
 def times(shared, item):

@@ -13,8 +13,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from command_line import invoke
-from diffbisim.errors import InvalidArgument, MissingExtra
-from diffbisim.experiments import (
+from diffbisim.common.errors import InvalidArgument, MissingExtra
+from diffbisim.common.progress import steps
+from diffbisim.learning.imitate.control import Control
+from experiments import (
     EXPERIMENTS,
     adapted_paths,
     agreement,
@@ -41,11 +43,9 @@ from diffbisim.experiments import (
     run_all,
     warm_start,
 )
-from diffbisim.experiments.imitators import standing
-from diffbisim.experiments.page import SIGN
-from diffbisim.experiments.report import DIFFERS, finish, stored
-from diffbisim.imitate.control import Control
-from diffbisim.progress import steps
+from experiments.imitators import standing
+from experiments.page import SIGN
+from experiments.report import DIFFERS, finish, stored
 
 
 @pytest.fixture(autouse=True)
@@ -358,7 +358,7 @@ def test_gymnasium_returns_come_close():
 
 def test_a_missing_extra_stops_only_what_was_named(tmp_path, monkeypatch, plain):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.setattr("diffbisim.experiments.EXPERIMENTS", ("imitation_gymnasium", "blocks"))
+    monkeypatch.setattr("experiments.EXPERIMENTS", ("imitation_gymnasium", "blocks"))
     passed, done = (finished for _, finished in run_all(tmp_path) if finished is not None)
     assert passed.verdict == "not run"
     assert passed.why.startswith("this needs Gymnasium")
@@ -569,7 +569,7 @@ def test_results_of_other_settings_or_other_code_are_not_taken(tmp_path, monkeyp
     (tmp_path / "blocks.png").rename(tmp_path / "gone.png")
     assert stored(tmp_path, "blocks", settings) is None
     (tmp_path / "gone.png").rename(tmp_path / "blocks.png")
-    monkeypatch.setattr("diffbisim.experiments.report.code_of_package", lambda: "other")
+    monkeypatch.setattr("experiments.report.code_of_package", lambda: "other")
     assert stored(tmp_path, "blocks", settings) is None
     (tmp_path / "blocks.json").write_text("{broken", encoding="utf-8")
     assert stored(tmp_path, "blocks", settings) is None

@@ -10,9 +10,9 @@ from scipy import sparse
 
 import diffbisim as db
 from command_line import invoke
-from diffbisim.data import examples
-from diffbisim.explore import MOST, explore, page_data
-from diffbisim.results import conditional
+from diffbisim.processes import examples
+from diffbisim.results.base import conditional
+from diffbisim.results.page import MOST, explore, page_data
 
 DISCOUNT = 0.9
 

@@ -7,13 +7,11 @@ import subprocess
 import sys
 from functools import cache
 
-import diffbisim as db
-
 #: Steps in one process, and what may be loaded from each step on; the rest not at all.
 STEPS = {
     "import diffbisim as db": set(),
     "X, Y = db.examples.random_chain(8, 0), db.examples.random_chain(8, 1)": {"numpy", "scipy", "scipy.sparse"},
-    "import diffbisim.mdp, diffbisim.cost, diffbisim.data, diffbisim.lumping; db.plot": set(),
+    "import diffbisim.processes.mdp, diffbisim.processes.cost, diffbisim.processes.lumping; db.plot": set(),
     "db.distance(X, Y).gradient": set(),
     "db.plot.elbow([1], [0.0])": {"matplotlib"},  # and not pyplot: no window opens
 }
@@ -54,4 +52,3 @@ def test_help_loads_neither_numbers_nor_figures():
         "\nprint(*(name for name in ('numpy', 'matplotlib', 'scipy') if name in sys.modules), end='.')"
     )
     assert seen.splitlines()[-1] == "."
-

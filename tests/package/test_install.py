@@ -124,12 +124,12 @@ print(_engine._loaded.__file__.startswith(db.__path__[0]))
     [
         ("import diffbisim.torch", "torch"),
         ("import diffbisim.jax", "jax"),
-        ("from diffbisim.data.gymnasium import import_gymnasium; import_gymnasium()", "gym"),
+        ("from diffbisim.processes.environments import import_gymnasium; import_gymnasium()", "gym"),
     ],
 )
 def test_missing_extra_is_named_with_its_remedy(bare, tmp_path, code, extra):
     _, err = fresh(bare, code, tmp_path, expected=1)
-    assert err.splitlines()[-1].startswith("diffbisim.errors.MissingExtra: ")
+    assert err.splitlines()[-1].startswith("diffbisim.common.errors.MissingExtra: ")
     assert f"pip install 'diffbisim[{extra}]'" in err
 
 

@@ -19,8 +19,8 @@ PRELUDE = """
 import threading, time, warnings
 import numpy as np, scipy.sparse as sp
 import diffbisim as db
-from diffbisim.problem import Problem
-from diffbisim import parallel
+from diffbisim.problems.problem import Problem
+from diffbisim.common import parallel
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import evaluation, transports
 from diffbisim.solvers.exact.pairs import pair_items

@@ -15,23 +15,20 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (
-    ("errors", "_engine", "stopping", "io.limits"),
-    ("names",),
-    ("checks",),
-    ("stochastic", "counting", "events", "explicit", "recognize"),
-    ("chain", "mdp", "timed", "process", "cost", "planning", "gaussian", "quantize", "marginals"),
-    ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains", "data"),
-    ("problem", "horizon", "actions", "questions", "gradient", "contributions", "results", "explore"),
-    ("progress", "parallel"),
-    ("lumping",),
+    ("common.errors", "_engine", "common.stopping", "io.limits"),
+    ("common.names",),
+    ("common.checks", "common.progress"),
+    ("processes.stochastic", "processes.counting", "processes.events", "processes.explicit", "processes.recognize"),
+    ("processes",),
+    ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains"),
+    ("problems", "results"),
+    ("common",),
     ("solvers",),
-    ("distance", "metrics", "pairwise", "continuous", "evidence", "estimate", "compare", "io.results"),
+    ("distances", "statistics", "results.saving"),
     ("plot",),
-    ("_bridge", "torch", "jax"),
-    ("optimize",),
-    ("fit", "compress", "imitate", "abstract"),
+    ("autodiff", "torch", "jax"),
+    ("reduction", "learning"),
     ("io",),  # load, whatever was saved
-    ("experiments",),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -86,11 +83,11 @@ def imported(path, annotations=True):
 
 @cache
 def home(name):
-    """Where a name taken from the package itself lives: ``from diffbisim import lump`` is lumping."""
+    """Where a name taken from the package itself lives: ``from diffbisim import lump`` is processes.lumping."""
     first = name.partition(".")[0]
     if (ROOT / first).is_dir() or (ROOT / f"{first}.py").exists():
         return name
-    return diffbisim._HOME.get(first, {"examples": "data"}.get(first, ""))  # "": __version__
+    return (diffbisim._NAMES | diffbisim._MODULES).get(first, "")  # "": __version__
 
 
 @each(path=MODULES)
@@ -156,7 +153,7 @@ def test_the_walk_sees_lazy_imports(tmp_path):
     path.write_text("if TYPE_CHECKING:\n    from diffbisim.cli import main\n", encoding="utf-8")
     assert list(imported(path)) == [(2, "cli.main")]
     assert not list(imported(path, False))
-    assert home("lump") == "lumping"
+    assert home("lump") == "processes.lumping"
 
 
 # --- the size of functions --------------------------------------------------------------------------------------------

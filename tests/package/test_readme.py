@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from command_line import invoke
-from diffbisim.errors import ConvergenceWarning
+from diffbisim.common.errors import ConvergenceWarning
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -117,7 +117,7 @@ def test_make_targets_of_the_texts_exist():
 def test_every_path_in_the_texts_can_be_imported():
     """Oracle: sys.modules. ``import a.b.c as d`` goes through the attributes, where a function may be in the way."""
     paths = {path for text in TEXTS for path in re.findall(r"diffbisim(?:\.[a-z_0-9]+)+", text.read_text("utf-8"))}
-    assert "diffbisim.imitate.baselines" in paths
+    assert "diffbisim.learning.imitate.baselines" in paths
     for path in sorted(paths):
         home, _, last = path.rpartition(".")
         names = {}

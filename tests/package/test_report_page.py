@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diffbisim.experiments import run_all
+from experiments import run_all
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -137,9 +137,9 @@ def test_claims_are_cards_where_columns_would_be_narrow(browser, page_file, widt
 def test_everything_shown_is_escaped(tmp_path):
     from dataclasses import replace
 
-    from diffbisim.experiments import blocks
-    from diffbisim.experiments.page import write_page
-    from diffbisim.experiments.report import finish
+    from experiments import blocks
+    from experiments.page import write_page
+    from experiments.report import finish
 
     done = finish(blocks, "blocks", blocks.Settings(n_blocks=2, block_size=1), tmp_path)
     odd = replace(done, title="<b>&", claim="a < b", findings=("<i>",), header=("<u>",), rows=(("<s>",),))

@@ -6,7 +6,7 @@ import pytest
 import diffbisim as db
 from cases import each
 from diffbisim import examples
-from diffbisim.imitate.updates import BestResponse, Natural
+from diffbisim.learning.imitate.updates import BestResponse, Natural
 
 
 def softmax(theta):

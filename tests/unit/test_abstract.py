@@ -8,8 +8,12 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.abstract.model import Family, Ground, class_means, step_errors
-from diffbisim.abstract.partitions import (
+from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.processes.environments import as_env, rollouts
+from diffbisim.processes.examples import four_rooms
+from diffbisim.processes.planning import optimal_values, policy_values
+from diffbisim.reduction.abstraction.model import Family, Ground, class_means, step_errors
+from diffbisim.reduction.abstraction.partitions import (
     Scoring,
     all_partitions,
     count_neighbors,
@@ -17,11 +21,7 @@ from diffbisim.abstract.partitions import (
     improved,
     neighbors,
 )
-from diffbisim.abstract.search import Metric, balls, medians, pairs
-from diffbisim.data.examples import four_rooms
-from diffbisim.data.gymnasium import as_env, rollouts
-from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
-from diffbisim.planning import optimal_values, policy_values
+from diffbisim.reduction.abstraction.search import Metric, balls, medians, pairs
 from oracles import abstraction, games
 from oracles.kernels import dense
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact.undiscounted import Recurrence, pair_classes
 from oracles.undiscounted import least_average
@@ -152,7 +152,7 @@ def test_scale_of_the_cost_does_not_matter():
 
 
 @pytest.mark.parametrize("k", [10, 20, 30, 40])
-@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 def test_slow_coins_keep_true_bounds(k):
     """Coins that turn with probability a > b: together if they can, never both when they differ; differ (a-b)/2a."""
     a, b = 2.0**-k, 2.0 ** -(k + 1)
@@ -164,7 +164,7 @@ def test_slow_coins_keep_true_bounds(k):
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e3, -1e3, 1e7])
-@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 def test_bounds_hold_exactly_from_wild_tables(shift):
     """Two cycles of lengths without a common divisor: the average is the mean of all costs, a rational number."""
     rng = np.random.default_rng(17)
@@ -179,7 +179,7 @@ def test_bounds_hold_exactly_from_wild_tables(shift):
 
 @pytest.mark.parametrize("stop", [{"max_iterations": 1}, {"max_iterations": 2}, {"time_limit": 0.0}])
 @pytest.mark.parametrize("kind", KERNELS)
-@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 def test_bounds_are_true_however_it_ends(kind, stop):
     rng = np.random.default_rng([*map(ord, kind)])
     X, Y = (db.MarkovChain(KERNELS[kind](rng, n), initial=rng.dirichlet(np.ones(n))) for n in (6, 5))

@@ -10,13 +10,13 @@ import scipy.optimize
 
 import diffbisim as db
 from cases import each
-from diffbisim.data.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
-from diffbisim.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
-from diffbisim.imitate import baselines
-from diffbisim.imitate.baselines import OfflineData, Outcome
-from diffbisim.imitate.baselines.data import checked
+from diffbisim.common.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
+from diffbisim.learning.imitate import baselines
+from diffbisim.learning.imitate.baselines import OfflineData, Outcome
+from diffbisim.learning.imitate.baselines.data import checked
+from diffbisim.processes.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
 
-likelihood = importlib.import_module("diffbisim.imitate.baselines.likelihood")
+likelihood = importlib.import_module("diffbisim.learning.imitate.baselines.likelihood")
 proportions = likelihood.proportions
 
 METHODS = [

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cases import each
-from diffbisim.chain import MarkovChain
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.certify import lower_table
 from diffbisim.solvers.lp.program import (
     at_targets,
@@ -19,7 +20,6 @@ from diffbisim.solvers.lp.program import (
     rounding,
 )
 from diffbisim.solvers.lp.solver import lower_distance
-from diffbisim.stochastic import Successors
 from oracles.bellman import bellman
 from oracles.instances import instance
 

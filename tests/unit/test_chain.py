@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument, InvalidChain
-from diffbisim.stochastic import Successors, as_generator
+from diffbisim.common.errors import InvalidArgument, InvalidChain
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.stochastic import Successors, as_generator
 from oracles.kernels import dense, power_series
 
 P2 = [[0.9, 0.1], [0.5, 0.5]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import DiffbisimError, InvalidChain
+from diffbisim.common.errors import DiffbisimError, InvalidChain
+from diffbisim.processes.chain import MarkovChain
 from oracles.kernels import dense
 
 P2 = [[0.9, 0.1], [0.5, 0.5]]

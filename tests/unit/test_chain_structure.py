@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import diffbisim as db
 from cases import each
 from diffbisim import stochastic
-from diffbisim.errors import InvalidChain
+from diffbisim.common.errors import InvalidChain
 
 
 def random_graph(seed):

@@ -18,11 +18,11 @@ import scipy.sparse as sp
 import torch
 
 import diffbisim as db
-from diffbisim.fit import kernels as K
-from diffbisim.imitate.environment import Sampling
 from diffbisim.io.files import remove_abandoned, replacing
-from diffbisim.optimize import checkpoint as module
-from diffbisim.optimize.checkpoint import Checkpoint, digest
+from diffbisim.learning.fit import kernels as K
+from diffbisim.learning.imitate.environment import Sampling
+from diffbisim.learning.optimize import checkpoint as module
+from diffbisim.learning.optimize.checkpoint import Checkpoint, digest
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.examples.random_chain(5, 0)
@@ -138,7 +138,7 @@ def test_digests_tell_values_apart_by_content():
 
 def test_digests_are_the_same_in_another_process():
     code = (
-        "import numpy as np, diffbisim as db; from diffbisim.optimize.checkpoint import digest; "
+        "import numpy as np, diffbisim as db; from diffbisim.learning.optimize.checkpoint import digest; "
         "print(digest([db.examples.random_chain(5, 0), {'a', }, 'é', len, db.solvers.Exact(), 1.5, np.eye(2)]))"
     )
     code = code.replace("{'a', }", "{'a': 1}")

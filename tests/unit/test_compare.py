@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.estimate import bootstrap_sample
-from diffbisim.evidence import count_for_test
+from diffbisim.statistics.estimation import bootstrap_sample
+from diffbisim.statistics.permutation import count_for_test
 
 REWARDS = np.arange(5.0)
 
@@ -152,7 +152,7 @@ def test_pooled_starts_are_drawn_again():
 
 
 def test_long_run_of_several_classes():
-    from diffbisim.estimate import long_run
+    from diffbisim.statistics.estimation import long_run
 
     X = db.MarkovChain([[0.0, 0.3, 0.7], [0, 1, 0], [0, 0, 1]])
     assert long_run(X) == pytest.approx([0, 0.3, 0.7], abs=1e-6)
@@ -272,7 +272,7 @@ def test_power_is_the_level_without_a_difference_and_one_with_a_large_one():
 
 
 def test_needed_is_interpolated():
-    from diffbisim.compare import Power
+    from diffbisim.statistics.groups import Power
 
     found = Power((10, 40), np.array([0.6, 1.0]), 0.8, 0.05, 100, 0.1)
     assert found.needed == 20  # half way in the logarithm

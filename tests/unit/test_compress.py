@@ -12,10 +12,11 @@ from scipy.optimize import linprog
 
 import diffbisim as db
 from cases import each
-from diffbisim.compress import candidates, descent
-from diffbisim.compress.barycenter import Average, barycenters
-from diffbisim.compress.descent import Barycenters
-from diffbisim.compress.starts import (
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.reduction.compression import candidates, descent
+from diffbisim.reduction.compression.barycenter import Average, barycenters
+from diffbisim.reduction.compression.descent import Barycenters
+from diffbisim.reduction.compression.starts import (
     Target,
     averaged,
     landmark_distances,
@@ -23,7 +24,6 @@ from diffbisim.compress.starts import (
     other_partition,
     weighted_median,
 )
-from diffbisim.errors import InvalidArgument
 from oracles.games import all_transports
 
 

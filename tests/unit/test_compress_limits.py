@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.compress.result import CompressResult, slowest_timescale
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
+from diffbisim.reduction.compression.result import CompressResult, slowest_timescale
 
 # --- time ----------------------------------------------------------------------------------------------------
 

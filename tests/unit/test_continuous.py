@@ -7,10 +7,10 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import diffbisim as db
-from diffbisim.continuous import estimate_paths, on_cells
-from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.gaussian import linear_gaussian_distance
-from diffbisim.quantize import is_paths
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.processes.cells import is_paths
+from diffbisim.processes.gaussian import linear_gaussian_distance
+from diffbisim.statistics.paths import estimate_paths, on_cells
 
 FAR = db.LinearGaussian(0.8, 0.6, spread=0.5), db.LinearGaussian(0.5, 0.4, spread=0.5)
 
@@ -169,7 +169,7 @@ def test_what_are_trajectories():
 
 def test_bounds_of_the_euclidean_distance_agree_with_closed_forms():
     """A shift decays, a scale of the noise multiplies a mean norm; on the line the general closed form lies between."""
-    from diffbisim.gaussian import euclidean_bounds, mean_norm
+    from diffbisim.processes.gaussian import euclidean_bounds, mean_norm
 
     def process(slope, noise, start, spread):
         return db.LinearGaussian(slope * np.eye(3), noise * np.eye(3), start=start, spread=spread * np.eye(3))
@@ -191,7 +191,7 @@ def test_bounds_of_the_euclidean_distance_agree_with_closed_forms():
 @pytest.mark.parametrize("cost", ["euclidean", "sqeuclidean", "cityblock", "chebyshev"])
 def test_the_marginal_bound_is_unbiased_for_what_the_distance_exceeds(cost):
     """At one time, all couplings cost at least the transport between the samples, and equal laws nothing."""
-    from diffbisim.marginals import marginal_bound
+    from diffbisim.statistics.marginals import marginal_bound
 
     rng, n = np.random.default_rng(3), 60
     units = (np.arange(n), np.arange(n))
@@ -217,7 +217,7 @@ def test_the_marginal_bound_is_unbiased_for_what_the_distance_exceeds(cost):
 
 
 def test_paths_that_end_stay_where_they_ended():
-    from diffbisim.marginals import aligned
+    from diffbisim.statistics.marginals import aligned
 
     ended = [np.array([[0.0], [1.0]]), np.array([[0.0], [0.2], [0.4], [0.5]])]
     np.testing.assert_array_equal(aligned(ended, lambda s: s[:, 0] >= 1)[..., 0], [[0, 1, 1, 1], [0, 0.2, 0.4, 0.5]])
@@ -226,8 +226,8 @@ def test_paths_that_end_stay_where_they_ended():
 
 def test_when_the_marginal_laws_contradict_the_cells_there_is_no_upper_end():
     """Cells that were given, and that are far too few, cannot see the noise of Y."""
-    from diffbisim.continuous import Basis, _raised
-    from diffbisim.marginals import MarginalBound
+    from diffbisim.statistics.marginals import MarginalBound
+    from diffbisim.statistics.paths import Basis, _raised
 
     bound = MarginalBound(1.0, 0.1, 0.8, 1.2, 5)
     assert _raised(0.2, (0.1, 0.5), bound) == (1.0, (0.8, np.inf), Basis.CONTRADICTED)
@@ -240,8 +240,8 @@ def test_when_the_marginal_laws_contradict_the_cells_there_is_no_upper_end():
 
 def test_pairs_stay_together():
     """Halves of both sides have the same starts, in whatever order they are given."""
-    from diffbisim.continuous import Units
-    from diffbisim.quantize import Steps
+    from diffbisim.processes.cells import Steps
+    from diffbisim.statistics.paths import Units
 
     rng = np.random.default_rng(0)
     starts = rng.normal(size=(12, 1))

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.imitate.baselines.bco import bco
-from diffbisim.imitate.baselines.gaifo import Adversary
-from diffbisim.imitate.baselines.nearest import NearestNode, constant, nearest
-from diffbisim.imitate.baselines.segments import Segments
-from diffbisim.imitate.baselines.sinkhorn import Sinkhorn, plan
-from diffbisim.imitate.baselines.survival import Indifferent
-from diffbisim.imitate.control import Control
-from diffbisim.imitate.control.cells import blur, chain_on, expert_chain, gaps, longest, table
-from diffbisim.imitate.control.dynamics import LOGISTIC_RIDGE, ForwardModel, Logistic, Ridge, Step
-from diffbisim.imitate.control.learning import Lesson
-from diffbisim.imitate.control.rewards import Coupling, Tracking, ending
-from diffbisim.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
-from diffbisim.imitate.control.walks import (
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.learning.imitate.baselines.bco import bco
+from diffbisim.learning.imitate.baselines.gaifo import Adversary
+from diffbisim.learning.imitate.baselines.nearest import NearestNode, constant, nearest
+from diffbisim.learning.imitate.baselines.segments import Segments
+from diffbisim.learning.imitate.baselines.sinkhorn import Sinkhorn, plan
+from diffbisim.learning.imitate.baselines.survival import Indifferent
+from diffbisim.learning.imitate.control import Control
+from diffbisim.learning.imitate.control.cells import blur, chain_on, expert_chain, gaps, longest, table
+from diffbisim.learning.imitate.control.dynamics import LOGISTIC_RIDGE, ForwardModel, Logistic, Ridge, Step
+from diffbisim.learning.imitate.control.learning import Lesson
+from diffbisim.learning.imitate.control.rewards import Coupling, Tracking, ending
+from diffbisim.learning.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
+from diffbisim.learning.imitate.control.walks import (
     Actions,
     Demonstrations,
     RandomAgent,
@@ -29,8 +29,8 @@ from diffbisim.imitate.control.walks import (
     feature_map,
     walk,
 )
-from diffbisim.imitate.sb3 import BicausalReward, UnitSize, ppo
-from diffbisim.quantize import quantize
+from diffbisim.learning.imitate.sb3 import BicausalReward, UnitSize, ppo
+from diffbisim.processes.cells import quantize
 
 UP = np.linspace(0.0, 1.0, 11)[:, None]  # the expert: 0.1 a step, from 0 to 1
 SPEEDS = np.array([-0.2, -0.1, 0.0, 0.1, 0.2])

@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.chain import MarkovChain
-from diffbisim.cost import feature_cost, ground_cost, indicator_cost, reward_cost
-from diffbisim.errors import InvalidCost
+from diffbisim.common.errors import InvalidCost
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.cost import feature_cost, ground_cost, indicator_cost, reward_cost
 
 
 def chain(n, rewards=None, labels=None):

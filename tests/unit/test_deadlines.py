@@ -11,9 +11,9 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim import _engine
-from diffbisim.parallel import tasks, thread_map
+from diffbisim.common.parallel import tasks, thread_map
+from diffbisim.common.stopping import TimeUp, engine_run, stop_flag, until
 from diffbisim.solvers import Exact
-from diffbisim.stopping import TimeUp, engine_run, stop_flag, until
 
 #: Seconds of processor time from a deadline or a stop to the end of a call.
 LATENCY = 0.2

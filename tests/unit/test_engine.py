@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from diffbisim import _engine, _engine_baseline
-from diffbisim.data.examples import random_sparse_chain
-from diffbisim.stopping import engine_run
+from diffbisim.common.stopping import engine_run
+from diffbisim.processes.examples import random_sparse_chain
 from oracles.bisimilarity import coarsest_mdp_bisimulation
 
 LEVELS = [_engine_baseline] + ([importlib.import_module("diffbisim._engine_v3")] if _engine.level == "v3" else [])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 
 def walks(drift, seed, episodes=30, length=25, n=6):
@@ -103,8 +103,8 @@ def test_noise_bounds_the_error():
 @pytest.mark.parametrize("cost", ["reward", "indicator"])
 def test_means_bound_every_distance_from_below(asked, cost):
     """max_k of the differences of means of c(x, k), which the interval uses, against the exact distance."""
-    from diffbisim.estimate import Resampler, make_sources, references, shared_space
     from diffbisim.solvers import Exact
+    from diffbisim.statistics.estimation import Resampler, make_sources, references, shared_space
 
     for seed in range(10):
         rng = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ import pytest
 
 import diffbisim as db
 from chain_files import file
-from diffbisim.errors import InputWarning, InvalidArgument, InvalidData
+from diffbisim.common.errors import InputWarning, InvalidArgument, InvalidData
 from diffbisim.io import limits
 
 VISITS = {"ann": ["home", "cart", "buy"], "bob": ["home", "home"], "eve": ["cart"]}

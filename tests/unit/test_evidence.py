@@ -9,8 +9,9 @@ from scipy.stats import chi2_contingency, multivariate_hypergeom
 
 import diffbisim as db
 from diffbisim import evidence
-from diffbisim.estimate import stratum_numbers
-from diffbisim.evidence import (
+from diffbisim.solvers.causes import Cells, row_distances
+from diffbisim.statistics.estimation import stratum_numbers
+from diffbisim.statistics.permutation import (
     Design,
     RowScale,
     compare_two,
@@ -23,7 +24,6 @@ from diffbisim.evidence import (
     summed,
     tail_probabilities,
 )
-from diffbisim.solvers.causes import Cells, row_distances
 from oracles.bellman import bellman
 from oracles.games import transports
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from diffbisim.data.examples import (
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.processes.examples import (
     birth_death,
     block_chain,
     block_quotient,
@@ -26,7 +27,6 @@ from diffbisim.data.examples import (
     random_sparse_chain,
     soft_right_policy,
 )
-from diffbisim.errors import InvalidArgument
 from oracles.games import all_transports
 from oracles.kernels import dense
 
@@ -318,7 +318,7 @@ def test_refused_sizes(make, message):
 
 
 def test_soft_right_needs_a_right():
-    from diffbisim.mdp import MDP
+    from diffbisim.processes.mdp import MDP
 
     with pytest.raises(InvalidArgument, match='mdp has no action called "right"'):
         soft_right_policy(MDP(np.eye(2)[None]))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from chain_files import file, random_chain, refused
-from diffbisim.chain import MarkovChain
-from diffbisim.data import read_chain, write_chain
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.io.chains import read_chain, write_chain
+from diffbisim.processes.chain import MarkovChain
 from oracles.kernels import dense
 
 # --- the door -----------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from chain_files import file, random_chain, refused
-from diffbisim.chain import MarkovChain
-from diffbisim.data import read_chain, read_mdp, write_chain
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
+from diffbisim.io.chains import read_chain, read_mdp, write_chain
 from diffbisim.io.prism import read_prism_labels, read_prism_rewards
+from diffbisim.processes.chain import MarkovChain
 from oracles.kernels import dense
 
 # --- chains -------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.fit.fitting import annealed, inner_solver
-from diffbisim.results import Status
+from diffbisim.learning.fit.fitting import annealed, inner_solver
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, Somcot
 
 K = db.kernels

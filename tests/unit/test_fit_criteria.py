@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.fit import kernels as K
+from diffbisim.learning.fit import kernels as K
 from diffbisim.solvers import Somcot
 
 ASKED = {

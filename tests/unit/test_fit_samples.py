@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.optimize.steps import Annealed
-from diffbisim.results import Status
+from diffbisim.learning.optimize.steps import Annealed
+from diffbisim.results.base import Status
 from diffbisim.solvers import Somcot
 
 K = db.kernels

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.io.results import result_from_arrays
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
+from diffbisim.results.saving import result_from_arrays
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim import _engine
-from diffbisim.actions import ActionProblem
+from diffbisim.problems.games import ActionProblem
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import games
 from levels import at_every_level

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument
-from diffbisim.gaussian import LinearGaussian, linear_gaussian_distance
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.processes.gaussian import LinearGaussian, linear_gaussian_distance
 
 
 def random_process(rng, d, spread=0.5):

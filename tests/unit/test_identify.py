@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.fit.identify import resample
+from diffbisim.learning.fit.identification import resample
 
 WALK = db.examples.drift_walk(1.0, 6)
 KNOWN = {"discount": 0.9, "initial": 3, "rewards": np.arange(6)}

@@ -11,12 +11,12 @@ import scipy.sparse
 import diffbisim as db
 from cases import each
 from diffbisim import examples
-from diffbisim.data.gymnasium import as_env
-from diffbisim.imitate import objective
-from diffbisim.imitate.environment import Sampling
-from diffbisim.imitate.expert import standard_error
-from diffbisim.imitate.updates import Update
-from diffbisim.optimize.steps import Bundle, Cut, least_distance
+from diffbisim.learning.imitate import objective
+from diffbisim.learning.imitate.environment import Sampling
+from diffbisim.learning.imitate.expert import standard_error
+from diffbisim.learning.imitate.updates import Update
+from diffbisim.learning.optimize.steps import Bundle, Cut, least_distance
+from diffbisim.processes.environments import as_env
 from diffbisim.solvers import Exact
 
 MDP = examples.imitation_chain()

@@ -8,9 +8,9 @@ import pytest
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.imitate.learner import TabularLearner
-from diffbisim.imitate.objective import PolicyObjective, Task
-from diffbisim.questions import Question
+from diffbisim.learning.imitate.learner import TabularLearner
+from diffbisim.learning.imitate.objective import PolicyObjective, Task
+from diffbisim.problems.questions import Question
 from diffbisim.solvers import Exact
 
 STILL = db.MarkovChain([[1.0]])  # an expert that always does the same: the distance is the cost of the learner alone

@@ -6,8 +6,8 @@ import torch
 
 import diffbisim as db
 from cases import each
-from diffbisim.fit import kernels as k
-from diffbisim.fit.updates import fisher_weights, natural_direction
+from diffbisim.learning.fit import kernels as k
+from diffbisim.learning.fit.updates import fisher_weights, natural_direction
 
 MDP = db.examples.imitation_chain(4)
 SPARSE = db.examples.random_sparse_chain(6, 2, rng=0)

@@ -7,9 +7,9 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.compress import compression
-from diffbisim.compress.kinetics import implied_timescales, kinetic_model, metastable_sets
-from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.reduction.compression import compression
+from diffbisim.reduction.compression.kinetics import implied_timescales, kinetic_model, metastable_sets
 
 
 def same_partition(a, b):

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 
 import diffbisim
 from cases import each
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.problem import Problem
-from diffbisim.results import Status
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.problems.problem import Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.results.base import Status
 from diffbisim.solvers import LinearProgram
 from diffbisim.solvers.lp.program import paper_program
 from diffbisim.solvers.lp.solver import LinearProgramCoupling

@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.data.examples import four_rooms
-from diffbisim.errors import InvalidArgument
-from diffbisim.planning import optimal_values, policy_values
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.processes.examples import four_rooms
+from diffbisim.processes.planning import optimal_values, policy_values
 from oracles.bisimilarity import (
     blown_up,
     blown_up_mdp,

@@ -5,10 +5,10 @@ import pytest
 import scipy.sparse as sp
 
 from cases import each
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument
-from diffbisim.lumping import lump
-from diffbisim.problem import Problem
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.problems.problem import Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.lumping import lump
 from diffbisim.solvers import LinearProgram
 from oracles.bisimilarity import (
     blown_up,

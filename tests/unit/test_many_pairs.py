@@ -13,8 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.progress import TimeLeft
-from diffbisim.results import Row
+from diffbisim.common.progress import TimeLeft
+from diffbisim.results.base import Row
 from diffbisim.solvers import Exact
 from diffbisim.solvers.base import Check, Limits, iterate
 from diffbisim.solvers.exact import evaluation, small, transports

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidChain
-from diffbisim.mdp import MDP
+from diffbisim.common.errors import InvalidChain
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.mdp import MDP
 from oracles.kernels import dense
 
 STAY, SWAP = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import diffbisim as db
-from diffbisim.errors import ConvergenceWarning, quietly, warn
-from diffbisim.fit import kernels as K
+from diffbisim.common.errors import ConvergenceWarning, quietly, warn
+from diffbisim.learning.fit import kernels as K
 
 X = db.examples.random_chain(4, 0)
 
@@ -125,7 +125,7 @@ def test_warnings_are_silenced_in_one_thread_only():
 
 def test_baselines_in_two_threads_leave_the_filters_alone():
     """cvxpy warns of inaccurate solutions; silencing that must not be done by the process's filters."""
-    from diffbisim.imitate.baselines import pw_dice
+    from diffbisim.learning.imitate.baselines import pw_dice
 
     before = list(warnings.filters)
     mdp = db.examples.imitation_chain()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.quantize import Steps, _nearest_steps, local_laws
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.processes.cells import Steps, _nearest_steps, local_laws
 
 
 def cloud(n, T, d, seed, width=1.0):

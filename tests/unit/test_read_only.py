@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy, Somcot
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 

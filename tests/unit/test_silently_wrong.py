@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
 
 # --- searches: compress and aggregate -------------------------------------------------------------------------------
 
@@ -21,7 +21,7 @@ def test_barycenters_with_tiny_probabilities_solve_their_linear_program(exponent
     """Plans divided by slacks underflow for masses below 1e-154. Oracle: the program as it is written, by HiGHS."""
     from scipy.optimize import linprog
 
-    from diffbisim.compress.descent import Barycenters
+    from diffbisim.reduction.compression.descent import Barycenters
 
     rng = np.random.default_rng(28)
     n, k = 6, 3
@@ -201,7 +201,7 @@ def test_abstraction_is_the_best_of_all_partitions():
 
 def test_moves_find_the_best_of_all_partitions():
     """13 states in 3 classes, 6 actions: three starts miss it by 6 %; brute force scores all 265,721 partitions."""
-    from diffbisim.abstract import search
+    from diffbisim.reduction.abstraction import search
     from oracles import games
 
     rng = np.random.default_rng([79, 2])
@@ -541,7 +541,7 @@ def test_cells_that_are_wider_than_steps_are_refused():
 
 def test_a_simulator_that_starts_where_recordings_start_is_compared_pair_by_pair():
     """The starts are no difference: on the line, the truth given them is the mean of the closed form over starts."""
-    from diffbisim.gaussian import linear_gaussian_distance
+    from diffbisim.processes.gaussian import linear_gaussian_distance
 
     for seed in range(4):
         rng = np.random.default_rng(seed)

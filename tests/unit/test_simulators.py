@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidData
 
 
 def ornstein_uhlenbeck(parameters, rng, n=60):

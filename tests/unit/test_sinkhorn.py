@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.problem import Problem
-from diffbisim.results import Status
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument
+from diffbisim.problems.problem import Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, SinkhornValue
 
 BOTH = pytest.mark.parametrize("solver", [SinkhornPolicy, SinkhornValue])

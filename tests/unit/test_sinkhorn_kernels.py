@@ -10,14 +10,14 @@ from scipy.special import logsumexp
 import diffbisim as db
 from cases import each
 from diffbisim import _engine
-from diffbisim.problem import Problem
+from diffbisim.problems.problem import Problem
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers import SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.certify import separable_minimum
 from diffbisim.solvers.exact.transports import Transport
 from diffbisim.solvers.lp.program import round_plans
 from diffbisim.solvers.sinkhorn import plans as ours
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
-from diffbisim.stochastic import Successors
 from unit.test_engine import LEVELS
 
 

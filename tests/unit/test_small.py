@@ -9,11 +9,11 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim import _engine
-from diffbisim.results import Status
+from diffbisim.common.stopping import engine_run
+from diffbisim.results.base import Status
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import solver as general
 from diffbisim.solvers.exact.small import ChainList, solve_many
-from diffbisim.stopping import engine_run
 from levels import LEVELS
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cases import each
-from diffbisim.errors import InvalidArgument
-from diffbisim.optimize.checkpoint import pack, unpack
-from diffbisim.optimize.steps import PolyakLevel
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.learning.optimize.checkpoint import pack, unpack
+from diffbisim.learning.optimize.steps import PolyakLevel
 
 
 def sharp(seed, n=5, floor=0.0):

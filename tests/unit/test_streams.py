@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.data.streams import Stream
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData
-from diffbisim.results import Status
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData
+from diffbisim.processes.streams import Stream
+from diffbisim.results.base import Status
 from diffbisim.solvers import Somcot
 
 RNG = np.random.default_rng

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import each
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidChain, InvalidData
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidChain, InvalidData
 from diffbisim.solvers import Exact
 from oracles.games import all_transports
 from oracles.undiscounted import least_total
@@ -116,7 +116,7 @@ def test_absorption_alone_is_the_expected_time():
 
 
 @pytest.mark.parametrize("length", [1, 5, 40])
-@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 def test_bounds_hold_exactly_along_a_line(length):
     """Two deterministic walks to state 0, which they reach together or one after the other."""
     rng = np.random.default_rng(length)
@@ -147,7 +147,7 @@ def test_slow_absorption_has_true_bounds():
 
 @pytest.mark.parametrize("stop", [{"max_iterations": 1}, {"max_iterations": 2}, {"time_limit": 0.0}])
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 def test_bounds_are_true_however_it_ends(kind, stop):
     X, Y, cost, terminal = posed(kind)
     exact = total(X, Y, cost, terminal=terminal)
@@ -162,7 +162,7 @@ def test_bounds_are_true_however_it_ends(kind, stop):
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.filterwarnings("ignore::diffbisim.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 def test_gradient_against_central_differences(kind, make):
     X, Y, cost, terminal = posed(kind)
     rng = np.random.default_rng(2)

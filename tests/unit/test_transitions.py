@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffbisim.chain import MarkovChain, Transitions
-from diffbisim.data.streams import Stream
-from diffbisim.errors import InvalidChain, InvalidData
+from diffbisim.common.errors import InvalidChain, InvalidData
+from diffbisim.processes.chain import MarkovChain, Transitions
+from diffbisim.processes.streams import Stream
 from oracles.kernels import counted, dense
 
 pairs = MarkovChain.from_transitions

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
+from diffbisim.processes.chain import MarkovChain
 from oracles.kernels import counted, dense
 
 pairs = MarkovChain.from_transitions

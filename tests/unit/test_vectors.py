@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.explicit import ExplicitModel
 from diffbisim.io.tables import read_rewards
+from diffbisim.processes.explicit import ExplicitModel
 
 
 def chains():
@@ -89,7 +89,7 @@ def test_geometric_medians_minimize(d):
     """Oracle: a minimizer of scipy, from the best of the vectors; half of the cases have the median at a vector."""
     from scipy.optimize import minimize
 
-    from diffbisim.compress.starts import geometric_median
+    from diffbisim.reduction.compression.starts import geometric_median
 
     rng = np.random.default_rng(d)
     for n in (1, 2, 3, 5, 8, 20):

@@ -28,13 +28,13 @@ import typer
 import typer.models
 
 from diffbisim import __version__
-from diffbisim.errors import DiffbisimError, InvalidArgument, InvalidData
+from diffbisim.common.errors import DiffbisimError, InvalidArgument, InvalidData
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from diffbisim.chain import MarkovChain, Transitions
+    from diffbisim.processes.chain import MarkovChain, Transitions
 
 INVALID, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 CHAIN_FILES = (".npz", ".csv", ".tsv", ".tra")
@@ -684,7 +684,7 @@ def _short(value: Any) -> str:
 
 def save_chain(chain: MarkovChain, path: Path) -> list[str]:
     """Write a chain; return and print what the format cannot store."""
-    from diffbisim.errors import quietly
+    from diffbisim.common.errors import quietly
     from diffbisim.io.chains import FORMATS, not_stored, write_chain
 
     with quietly():

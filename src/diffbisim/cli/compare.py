@@ -11,7 +11,7 @@ import typer
 
 from diffbisim.cli import common as cli
 from diffbisim.cli.estimate import estimate_report, on_the_same_states, read_both, read_sides
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,7 +119,7 @@ def _two(report: cli.Report) -> Table:
 
 def _read_groups(files: Sequence[Path], events: cli.Events) -> dict[Any, Any] | None:
     """Read the groups of one file or of more than two, on the union of their states; return None for two files."""
-    from diffbisim.chain import Transitions
+    from diffbisim.processes.chain import Transitions
 
     if len(files) == 1:
         return events.groups(files[0])

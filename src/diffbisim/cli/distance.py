@@ -16,7 +16,7 @@ from diffbisim.cli import common as cli
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffbisim.results import DistanceResult
+    from diffbisim.results.base import DistanceResult
 
 
 @cli.app.command(epilog="Example: diffbisim distance a.npz b.npz --discount 0.9 --json")
@@ -69,8 +69,8 @@ def distance(
     output: cli.ResultOutput = None,
 ) -> None:
     """Compute the distance between the Markov chains (or MDPs, or timed chains) in two files, with certified bounds."""
-    from diffbisim.distance import constant_cost
-    from diffbisim.process import check_lags
+    from diffbisim.distances.chains import constant_cost
+    from diffbisim.processes.convert import check_lags
 
     cli.check_output(output, ".npz", ".json")
     read = partial(cli.read_chain_file, unseen=unseen, any_kind=True)
@@ -113,8 +113,8 @@ def distance(
 
 def _at_lag(chain: Any, path: Path, lag: float) -> Any:
     """Return a chain observed at a longer lag."""
-    from diffbisim.chain import MarkovChain
-    from diffbisim.errors import InvalidArgument
+    from diffbisim.common.errors import InvalidArgument
+    from diffbisim.processes.chain import MarkovChain
 
     if not isinstance(chain, MarkovChain):
         raise InvalidArgument(f"{path} holds a {type(chain).__name__}, and lag is for Markov chains; omit lag")
@@ -123,8 +123,8 @@ def _at_lag(chain: Any, path: Path, lag: float) -> Any:
 
 def _solver(name: str, tol: float | None, options: Mapping[str, Any]) -> Any:
     """Create a solver from its name and the given options."""
-    from diffbisim.distance import make_solver
-    from diffbisim.errors import InvalidArgument
+    from diffbisim.common.errors import InvalidArgument
+    from diffbisim.distances.chains import make_solver
 
     given = {key: value for key, value in options.items() if value is not None}
     if name != "exact" and (others := given.keys() & {"cluster", "checkpoint"}):
@@ -137,8 +137,8 @@ def _solve(chains: tuple[Any, Any], solver: Any, arguments: Mapping[str, Any]) -
     from rich.console import Console
 
     import diffbisim
-    from diffbisim.errors import quietly
-    from diffbisim.progress import TimeLeft
+    from diffbisim.common.errors import quietly
+    from diffbisim.common.progress import TimeLeft
 
     rows: list[Mapping[str, float]] = []
     left: TimeLeft | None = None

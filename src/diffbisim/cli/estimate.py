@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffbisim.estimate import Estimate
+    from diffbisim.statistics.estimation import Estimate
 
 
 @cli.app.command(epilog="Example: diffbisim estimate before.csv after.csv --cost indicator --confidence 0.9")
@@ -138,9 +138,9 @@ def read_both(
 
     With the cost "indicator" both sides get the union of their states.
     """
-    from diffbisim.chain import MarkovChain
-    from diffbisim.checks import start_distribution, state_rewards
+    from diffbisim.common.checks import start_distribution, state_rewards
     from diffbisim.io.files import naming
+    from diffbisim.processes.chain import MarkovChain
 
     given = (cli.read_rewards_of(files[0], rewards[0]), cli.read_rewards_of(files[1], rewards[1] or rewards[0]))
     known = [isinstance(side, MarkovChain) for side in sides]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 
 @cli.app.command(epilog="Example: diffbisim explore a.npz b.npz --output page.html")
@@ -47,10 +47,10 @@ def explore(
 ) -> None:
     """Write an interactive page about two chains: graphs, coupling, where the cost is paid. It needs no network."""
     import diffbisim
-    from diffbisim.distance import constant_cost
-    from diffbisim.errors import quietly
-    from diffbisim.explore import explore as write
-    from diffbisim.process import check_lags
+    from diffbisim.common.errors import quietly
+    from diffbisim.distances.chains import constant_cost
+    from diffbisim.processes.convert import check_lags
+    from diffbisim.results.page import explore as write
 
     cli.check_output(output, ".html", ".htm")
     events = cli.Events(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 
 @cli.app.command(epilog="Example: diffbisim fit chain.npz --kernel masked --output fitted.npz")
@@ -35,7 +35,7 @@ def fit(
 ) -> None:
     """Fit a parametrized model to the chain in a file, using the exact gradient of the distance."""
     import diffbisim
-    from diffbisim.fit import kernels
+    from diffbisim.learning.fit import kernels
 
     if kernel not in ("full", "masked"):
         raise InvalidArgument(f"--kernel {kernel}: use full or masked")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from diffbisim.mdp import MDP
+    from diffbisim.processes.mdp import MDP
 
 
 @cli.app.command(epilog="Example: diffbisim imitate --env FrozenLake-v1 --expert walks.csv --output policy.csv")
@@ -81,9 +81,9 @@ def _write_policy(task: MDP, policy: Any, path: Path) -> None:
 
 def _read_task(env: str | None, mdp: Path | None, expert: Path | None, options: dict[str, Any]) -> tuple[MDP, Any]:
     """Return the MDP and the expert, from a file or as an optimal policy."""
-    from diffbisim.data.gymnasium import from_env
     from diffbisim.io.chains import read_mdp
-    from diffbisim.planning import optimal_policy
+    from diffbisim.processes.environments import from_env
+    from diffbisim.processes.planning import optimal_policy
 
     if (env is None) == (mdp is None):
         raise InvalidArgument("give either --env NAME (a Gymnasium environment) or --mdp FILE (PRISM's format)")
@@ -96,7 +96,7 @@ def _read_task(env: str | None, mdp: Path | None, expert: Path | None, options: 
 
 
 def _environment(name: str) -> Any:
-    from diffbisim.data.gymnasium import import_gymnasium
+    from diffbisim.processes.environments import import_gymnasium
 
     gymnasium = import_gymnasium()
     try:

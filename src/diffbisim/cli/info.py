@@ -10,8 +10,8 @@ from diffbisim.cli import common as cli
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffbisim.chain import MarkovChain
-    from diffbisim.mdp import MDP
+    from diffbisim.processes.chain import MarkovChain
+    from diffbisim.processes.mdp import MDP
 
 
 @cli.app.command(epilog="Example: diffbisim info chain.tra --unseen self-loop")
@@ -26,7 +26,7 @@ def info(
     output: cli.JsonOutput = None,
 ) -> None:
     """Describe a file: size, initial states, rewards, propositions, structure, and how far it can be lumped."""
-    from diffbisim.errors import quietly
+    from diffbisim.common.errors import quietly
     from diffbisim.io.chains import describe_model
 
     cli.check_output(output, ".json")
@@ -60,9 +60,9 @@ def _start_source(path: Path, initial: str | None) -> str:
 def _report(process: Any, file: Path, start_from: str) -> cli.Report:
     import numpy as np
 
-    from diffbisim.errors import quietly
-    from diffbisim.lumping import lump
-    from diffbisim.mdp import MDP
+    from diffbisim.common.errors import quietly
+    from diffbisim.processes.lumping import lump
+    from diffbisim.processes.mdp import MDP
 
     with quietly():  # without rewards, that all states look the same is a fact like the others
         lumping, r = lump(process), process.rewards

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffbisim.cli import common as cli
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffbisim.chain import MarkovChain
-    from diffbisim.mdp import MDP
+    from diffbisim.processes.chain import MarkovChain
+    from diffbisim.processes.mdp import MDP
 
 
 @cli.app.command(epilog="Example: diffbisim lump chain.npz --output quotient.npz")
@@ -34,7 +34,7 @@ def lump(
     States of an MDP (.tra) must behave alike under every action.
     """
     from diffbisim import lump as merge
-    from diffbisim.mdp import MDP
+    from diffbisim.processes.mdp import MDP
 
     cli.check_output(output, *cli.CHAIN_FILES)
     chain = cli.read_chain_file(file, unseen=unseen, initial=initial, rewards=rewards, const=constants, any_kind=True)

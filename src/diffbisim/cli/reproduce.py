@@ -1,16 +1,19 @@
-"""``diffbisim reproduce``: run the experiments and write a report."""
+"""``diffbisim reproduce``: run the experiments of the repository and write a report."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import diffbisim
 from diffbisim.cli import common as cli
+from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from diffbisim.experiments import Finished
+    from experiments import Finished
 
 
 @cli.app.command(epilog="Example: diffbisim reproduce blocks landscape --output results")
@@ -33,8 +36,10 @@ def reproduce(
 
     An interrupted run continues where it stopped when started again.
     """
-    from diffbisim.experiments import chosen, run_all
-    from diffbisim.progress import steps
+    from diffbisim.common.progress import steps
+
+    _find_experiments()
+    from experiments import chosen, run_all
 
     wanted, reports = chosen(names or []), {}
     with steps(cli.is_interactive() and not as_json, len(wanted)) as begin:
@@ -51,6 +56,17 @@ def reproduce(
                 _show(finished)
     page = output / "report.html"
     cli.emit({"experiments": reports, "page": str(page)}, f"Report: {page}", as_json=as_json)
+
+
+def _find_experiments() -> None:
+    """Make the folder ``experiments`` of a checkout importable; it is not part of an installed package."""
+    root = Path(diffbisim.__file__).resolve().parents[2]
+    if not (root / "experiments" / "__init__.py").exists():
+        raise InvalidArgument(
+            "the experiments are not part of the installed package; clone the repository and run 'make demo' there"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
 
 
 def _show(finished: Finished) -> None:

@@ -6,10 +6,11 @@ logs.py      .xes, .parquet, .arrow, and other tables of events
 prism.py     .tra and its companion files, as written by PRISM and Storm
 storm.py     .drn, and programs that stormpy builds
 npz.py       .npz: exact copies of chains, MDPs and timed chains
-results.py   .npz: results, which can be used for warm starts
 arrays.py    the reader of binary files, which validates everything
 files.py     opening with size limits, atomic replacement, and errors that name file and line
 limits.py    size limits for files
+
+Results are saved by ``results/saving.py``.
 """
 
 from pathlib import Path
@@ -40,25 +41,25 @@ def load(path: str | Path, *, verify: bool = False) -> Any:
         The saved object. A distance can be passed as ``warm=`` to a new solve. A fit has its parameters, but not its
         torch module.
     """
-    from diffbisim.checks import check_flag
-    from diffbisim.io.results import opened, result_from_arrays
+    from diffbisim.common.checks import check_flag
+    from diffbisim.results.saving import opened, result_from_arrays
 
     check_flag(verify, "verify")
     with opened(path) as arrays:
         if "fit" in arrays:
-            from diffbisim.fit.result import FitResult
+            from diffbisim.learning.fit.result import FitResult
 
             return FitResult.from_arrays(arrays, verify)
         if "compression" in arrays:
-            from diffbisim.compress.result import CompressResult
+            from diffbisim.reduction.compression.result import CompressResult
 
             return CompressResult.from_arrays(arrays, verify)
         if "imitation" in arrays:
-            from diffbisim.imitate.result import ImitationResult
+            from diffbisim.learning.imitate.result import ImitationResult
 
             return ImitationResult.from_arrays(arrays, verify)
         if "abstraction" in arrays:
-            from diffbisim.abstract.result import AbstractionResult
+            from diffbisim.reduction.abstraction.result import AbstractionResult
 
             return AbstractionResult.from_arrays(arrays)
         if "sizes" in arrays:

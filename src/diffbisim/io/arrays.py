@@ -21,7 +21,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
 from diffbisim.io import limits
 from diffbisim.io.files import open_file, sentence
 

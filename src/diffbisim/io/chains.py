@@ -15,8 +15,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Literal
 
-from diffbisim.chain import MarkovChain, Unseen, check_unseen
-from diffbisim.errors import InvalidArgument, InvalidData, warn_of_input
+from diffbisim.common.errors import InvalidArgument, InvalidData, warn_of_input
 from diffbisim.io.files import extension, within_memory
 from diffbisim.io.logs import LOGS, read_events
 from diffbisim.io.npz import read_npz, write_npz
@@ -25,9 +24,10 @@ from diffbisim.io.prism import read_mdp as read_tra_mdp
 from diffbisim.io.prism import read_model as read_tra_model
 from diffbisim.io.storm import MODELS, read_storm
 from diffbisim.io.tables import read_csv, read_observations, write_csv
-from diffbisim.mdp import MDP
-from diffbisim.process import as_chain, as_process
-from diffbisim.timed import TimedChain
+from diffbisim.processes.chain import MarkovChain, Unseen, check_unseen
+from diffbisim.processes.convert import as_chain, as_process
+from diffbisim.processes.mdp import MDP
+from diffbisim.processes.timed import TimedChain
 
 __all__ = ["read_chain", "read_mdp", "read_model", "read_transitions", "write_chain"]
 

@@ -22,7 +22,7 @@ from functools import wraps
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
-from diffbisim.errors import DiffbisimError, InvalidChain, InvalidData
+from diffbisim.common.errors import DiffbisimError, InvalidChain, InvalidData
 from diffbisim.io import limits
 
 try:

@@ -18,12 +18,12 @@ from xml.parsers import expat
 
 import numpy as np
 
-from diffbisim.chain import Transitions
-from diffbisim.errors import InvalidArgument, InvalidData, MissingExtra, warn_of_input
-from diffbisim.events import CodeBook, Coded, Times, is_episode, join_times, parse_times
+from diffbisim.common.errors import InvalidArgument, InvalidData, MissingExtra, warn_of_input
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
 from diffbisim.io.tables import Rows, csv_line, csv_rows
+from diffbisim.processes.chain import Transitions
+from diffbisim.processes.events import CodeBook, Coded, Times, is_episode, join_times, parse_times
 
 ARROW = (".parquet", ".arrow", ".feather")
 LOGS = (".xes", *ARROW)

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_lag
-from diffbisim.errors import InvalidData, warn_of_input
+from diffbisim.common.checks import check_lag
+from diffbisim.common.errors import InvalidData, warn_of_input
+from diffbisim.common.names import few
 from diffbisim.io import limits
 from diffbisim.io.arrays import json_array, numbers, read_archive, read_json
 from diffbisim.io.files import refusing, replacing
-from diffbisim.mdp import MDP
-from diffbisim.names import few
-from diffbisim.timed import TimedChain
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.mdp import MDP
+from diffbisim.processes.timed import TimedChain
 
 VERSION = 1
 CSR = ("data", "indices", "indptr")

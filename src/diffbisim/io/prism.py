@@ -41,15 +41,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from diffbisim.chain import MarkovChain
-from diffbisim.checks import Floats, Integers
-from diffbisim.counting import MOST_FILLED
-from diffbisim.errors import InvalidData
-from diffbisim.explicit import OWN_PROPOSITIONS, remark_on_actions, remark_on_rewards
+from diffbisim.common.checks import Floats, Integers
+from diffbisim.common.errors import InvalidData
 from diffbisim.io import limits
 from diffbisim.io.files import broken, open_text, replacing, within_memory
 from diffbisim.io.tables import Table, chain_of_edges, check_rows, check_states, is_integer
-from diffbisim.mdp import MDP
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.counting import MOST_FILLED
+from diffbisim.processes.explicit import OWN_PROPOSITIONS, remark_on_actions, remark_on_rewards
+from diffbisim.processes.mdp import MDP
 
 REWARDS = r"(?P<number>\d*)\.(?P<kind>srew|rews|rew|trew|rewt)"
 STORM_REWARDS = r"(\.(?P<name>[^.]+))?\.(?P<kind>state|trans)\.rew"

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from diffbisim.errors import InvalidData, MissingExtra
-from diffbisim.explicit import ExplicitModel, variables
+from diffbisim.common.errors import InvalidData, MissingExtra
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, open_text
 from diffbisim.io.tables import ROUNDED_TEXT
-from diffbisim.recognize import recognize
+from diffbisim.processes.explicit import ExplicitModel, variables
+from diffbisim.processes.recognize import recognize
 
 PROGRAMS = (".pm", ".nm", ".prism", ".jani")
 MODELS = (".drn", *PROGRAMS)

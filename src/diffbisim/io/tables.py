@@ -25,13 +25,13 @@ from typing import IO, Any, NoReturn
 
 import numpy as np
 
-from diffbisim.chain import MarkovChain, Transitions, Unseen
-from diffbisim.checks import Floats, Integers
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.common.checks import Floats, Integers
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.common.names import distinct_labels
 from diffbisim.io import limits
 from diffbisim.io.arrays import read_array
 from diffbisim.io.files import broken, extension, naming, open_text, replacing
-from diffbisim.names import distinct_labels
+from diffbisim.processes.chain import MarkovChain, Transitions, Unseen
 
 ROUNDED_TEXT = 1e-5  # largest deviation of a row of printed probabilities from one (as in PRISM)
 DELIMITERS = (",", ";", "\t")  # the one that occurs most often in the header is used

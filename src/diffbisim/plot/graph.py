@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.checks import Floats, dense
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.checks import Floats, dense
+from diffbisim.common.errors import InvalidArgument
 from diffbisim.plot.style import NAMED, own
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from diffbisim.chain import MarkovChain
+    from diffbisim.processes.chain import MarkovChain
 
 MOST = 60  # maximum number of states
 ARROWS = 600  # maximum number of arrows

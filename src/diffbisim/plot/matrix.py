@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.checks import Floats
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.checks import Floats
+from diffbisim.common.errors import InvalidArgument
 from diffbisim.plot.style import BLUE, VERMILION, heat_map, own, plain
 
 if TYPE_CHECKING:

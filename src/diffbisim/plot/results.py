@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diffbisim.checks import dense
-from diffbisim.errors import InvalidArgument
-from diffbisim.explore import by_barycenter
+from diffbisim.common.checks import dense
+from diffbisim.common.errors import InvalidArgument
 from diffbisim.plot.style import BLUE, GRAY, VERMILION, heat_map, own, plain, shades, whole_numbers
+from diffbisim.results.page import by_barycenter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from diffbisim.chain import MarkovChain
-    from diffbisim.results import DistanceResult
+    from diffbisim.processes.chain import MarkovChain
+    from diffbisim.results.base import DistanceResult
 
 RANGE = 100.0  # a history whose values span more than this factor uses a logarithmic scale
 
@@ -149,7 +149,7 @@ def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axe
 def implicit_reward(reward: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
     """Draw ``r(s, s')`` for every transition: blue transitions bring the learner closer to the expert, red ones away.
 
-    ``reward`` is a table, an :class:`~diffbisim.imitate.ImplicitReward`, or a result that has one.
+    ``reward`` is a table, an :class:`~diffbisim.learning.imitate.ImplicitReward`, or a result that has one.
     """
     if hasattr(reward, "implicit_reward"):
         labels = reward.problem.y.labels if labels is None else labels

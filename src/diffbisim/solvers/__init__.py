@@ -7,10 +7,10 @@ solver, implement the protocol `Solver` (base.py) and enter it in the registry b
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diffbisim import contributions
+from diffbisim.results import contributions
 
 if TYPE_CHECKING:
-    from diffbisim.problem import Coupling, Problem
+    from diffbisim.problems.problem import Coupling, Problem
     from diffbisim.solvers.exact import Exact as Exact
     from diffbisim.solvers.lp import LinearProgram as LinearProgram
     from diffbisim.solvers.lumped import Lumped as Lumped
@@ -62,7 +62,7 @@ def restore_coupling(kind: str, problem: "Problem", state: dict[str, Any]) -> "C
 
 
 def _causes() -> contributions.Solve:
-    """Import the functions that :mod:`diffbisim.contributions` needs."""
+    """Import the functions that :mod:`diffbisim.results.contributions` needs."""
     causes = import_module(f"{__name__}.causes")
     return contributions.Solve(causes.first_order, causes.integrated_gradient, causes.pseudometric)
 

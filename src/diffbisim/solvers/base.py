@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from diffbisim.checks import as_number
-from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult, Row, Status
-from diffbisim.stopping import TimeUp, until
+from diffbisim.common.checks import as_number
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.common.stopping import TimeUp, until
+from diffbisim.problems.problem import Problem
+from diffbisim.results.base import DistanceResult, Row, Status
 
 Callback = Callable[[Mapping[str, float]], object]
 R = TypeVar("R", bound=DistanceResult)
@@ -62,7 +62,7 @@ class Solver(Protocol):
     #: Whether it can track a changing chain with little work per step (``loop="single"`` of a fit).
     tracks: bool
 
-    #: The problems that it can solve (:attr:`diffbisim.problem.Problem.criterion`).
+    #: The problems that it can solve (:attr:`diffbisim.problems.problem.Problem.criterion`).
     criteria: tuple[str, ...]
 
     def solve(

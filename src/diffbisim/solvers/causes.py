@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.chain import MarkovChain
-from diffbisim.problem import Array, Problem
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.pairs import sort_keys
 from diffbisim.solvers.exact.transports import Items, Transports
-from diffbisim.stochastic import Successors
 
 #: Entries of two rows that differ by less count as equal.
 EQUAL = 1e-14

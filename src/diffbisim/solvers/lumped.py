@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.horizon import TimedProblem
+from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.lumping import Lumping, lump
-from diffbisim.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
-from diffbisim.results import DistanceResult, Row, Status
+from diffbisim.problems.horizon import TimedProblem
+from diffbisim.problems.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.lumping import Lumping, lump
+from diffbisim.results.base import DistanceResult, Row, Status
 from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)

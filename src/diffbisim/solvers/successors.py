@@ -1,6 +1,6 @@
 """Operations of compiled solvers on the successors of two states: gather costs, transform potentials, round plans.
 
-Rows of a chain come as :class:`diffbisim.stochastic.Successors`, three arrays that kernels take directly. For one row
+Rows of a chain come as :class:`diffbisim.processes.stochastic.Successors`, three arrays that kernels take directly. For one row
 of X with a successors ``rows`` and law p, and one row of Y with b successors ``cols`` and law q:
 
     C (a, b)               costs of the pair, from a flat table W (n_X*n_Y,) with ``n_y`` columns      gather

@@ -21,10 +21,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from diffbisim.checks import check_flag, check_seconds
-from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult
+from diffbisim.common.checks import check_flag, check_seconds
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.problems.problem import Problem
+from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
 __all__ = ["Exact"]

@@ -37,10 +37,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from diffbisim.errors import InvalidArgument
+from diffbisim.common.errors import InvalidArgument
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, AverageProblem, Coupling, Start, frozen, lazy
-from diffbisim.results import DistanceResult, check_warm
+from diffbisim.problems.problem import Array, AverageProblem, Coupling, Start, frozen, lazy
+from diffbisim.results.base import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees

@@ -32,11 +32,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diffbisim import _engine
-from diffbisim.checks import freeze
-from diffbisim.errors import DiffbisimError, InvalidArgument
-from diffbisim.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
-from diffbisim.problem import Array, Problem, lazy
-from diffbisim.results import DistanceResult
+from diffbisim.common.checks import freeze
+from diffbisim.common.errors import DiffbisimError, InvalidArgument
+from diffbisim.common.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
+from diffbisim.problems.problem import Array, Problem, lazy
+from diffbisim.processes.stochastic import Successors
+from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
@@ -44,7 +45,6 @@ from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
 from diffbisim.solvers.exact.solver import Checkpoint, PolicyIteration
 from diffbisim.solvers.exact.transports import NO_NUMBERS, Items, Transports
 from diffbisim.solvers.krylov import Operator
-from diffbisim.stochastic import Successors
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact

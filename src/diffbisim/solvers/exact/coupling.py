@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
-from diffbisim.results import Row
+from diffbisim.problems.problem import Array, Coupling, Problem, Start, frozen, lazy
+from diffbisim.processes.stochastic import Successors
+from diffbisim.results.base import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
 from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
@@ -27,8 +29,6 @@ from diffbisim.solvers.exact.transports import (
     Transports,
     Trees,
 )
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import engine_run
 
 #: Reduced costs above minus this count as zero (tables are scaled to at most one).
 PRICE = 1e-14

@@ -41,8 +41,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim._compile import njit, uncounted
-from diffbisim.checks import freeze
-from diffbisim.parallel import CHUNK, thread_map
+from diffbisim.common.checks import freeze
+from diffbisim.common.parallel import CHUNK, thread_map
+from diffbisim.common.stopping import stop_flag
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.simplex import (
     NODE,
     PRICED,
@@ -68,8 +70,6 @@ from diffbisim.solvers.exact.simplex import (
     tree_value,
     true_flows,
 )
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import stop_flag
 
 LANES = 16
 CACHE_LINE = 64  # bytes

@@ -1,7 +1,7 @@
 """MDPs with actions: strategy iteration with the coupling in the outer loop. Certified like chains (solver.py).
 
-The table U is the fixed point of a game on pairs of states (actions.py, engine/games.hpp). A *choice* c is a pair of
-actions (a, b), with δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and a *line* is a set of choices:
+The table U is the fixed point of a game on pairs of states (problems/games.py, engine/games.hpp). A *choice* c is a
+pair of actions (a, b), with δ_c = (1-γ) c_c + γ OT_U(P_a(s), Q_b(t)), and a *line* is a set of choices:
 
     (T U)(s,t) = max over lines ℓ of min over c in ℓ of δ_c(s,t).
 
@@ -46,11 +46,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim.actions import ActionProblem, MDPResult
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Start, frozen, lazy
-from diffbisim.results import DistanceResult, check_warm
+from diffbisim.problems.games import ActionProblem, MDPResult
+from diffbisim.problems.problem import Array, Coupling, Start, frozen, lazy
+from diffbisim.results.base import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import (
@@ -73,7 +74,6 @@ from diffbisim.solvers.exact.transports import (
     PairSuccessors,
     Transports,
 )
-from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual

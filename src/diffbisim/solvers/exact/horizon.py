@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import InvalidArgument, InvalidData
-from diffbisim.horizon import HorizonResult, TimedProblem
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.common.stopping import TimeUp, until
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Start, available_threads, frozen, lazy
-from diffbisim.results import DistanceResult, Row, Status
+from diffbisim.problems.horizon import HorizonResult, TimedProblem
+from diffbisim.problems.problem import Array, Coupling, Start, available_threads, frozen, lazy
+from diffbisim.results.base import DistanceResult, Row, Status
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import (
@@ -56,7 +57,6 @@ from diffbisim.solvers.exact.transports import (
     Trees,
     transport_rounding,
 )
-from diffbisim.stopping import TimeUp, until
 
 Integers = NDArray[np.int64]
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
-from diffbisim.problem import Array, Problem
+from diffbisim.common.stopping import engine_run
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
 from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
-from diffbisim.chain import MarkovChain
-from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult, Row, Status, check_warm
+from diffbisim.common.stopping import engine_run
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.stochastic import Successors
+from diffbisim.results.base import DistanceResult, Row, Status, check_warm
 from diffbisim.solvers.exact.coupling import ExactCoupling
 from diffbisim.solvers.exact.transports import Basis
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import engine_run
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact

@@ -6,7 +6,7 @@ The table U is the fixed point of the bicausal Bellman operator (the paper's Eq.
 
 and a *policy* assigns to every pair a coupling of its successors. Howard's policy iteration repeats three steps:
 
-    improve    solve every transport for the current table, each from its last basis (engine/simplex.hpp); this gives T U
+    improve    solve every transport for the current table, each from its last basis (engine/simplex.hpp): T U
     check      bound the fixed point by Δ = T U - U:  T U + γ/(1-γ) min Δ ≤ U* ≤ T U + γ/(1-γ) max Δ
     evaluate   compute the table of the new policy, (I - γ Π) U = (1-γ) c, as exactly as Δ makes sense (evaluation.py)
 
@@ -60,16 +60,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.common.stopping import engine_run
 from diffbisim.io.files import replacing
-from diffbisim.problem import Array, Problem, lazy
-from diffbisim.results import DistanceResult, check_warm
+from diffbisim.problems.problem import Array, Problem, lazy
+from diffbisim.results.base import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
 from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
-from diffbisim.stopping import engine_run
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact

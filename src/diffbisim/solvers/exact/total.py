@@ -42,10 +42,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, TotalProblem, frozen, lazy
-from diffbisim.results import DistanceResult, Row, check_warm
+from diffbisim.problems.problem import Array, TotalProblem, frozen, lazy
+from diffbisim.processes.stochastic import Successors
+from diffbisim.results.base import DistanceResult, Row, check_warm
 from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
@@ -65,7 +66,6 @@ from diffbisim.solvers.exact.undiscounted import (
     scaled_cost,
     settled,
 )
-from diffbisim.stochastic import Successors
 
 #: Sufficient residual of the independent coupling's cost, relative to the least cost of a step.
 ENOUGH = 0.05

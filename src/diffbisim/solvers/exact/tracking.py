@@ -27,10 +27,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult, Status
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.results.base import DistanceResult, Status
 from diffbisim.solvers.base import Arrays, Callback
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling

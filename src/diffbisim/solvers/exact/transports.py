@@ -23,12 +23,12 @@ from scipy import sparse
 
 from diffbisim import _engine
 from diffbisim._compile import njit
-from diffbisim.parallel import CHUNK, Stop, split
-from diffbisim.problem import Array, available_threads, lazy
+from diffbisim.common.parallel import CHUNK, Stop, split
+from diffbisim.common.stopping import engine_run
+from diffbisim.problems.problem import Array, available_threads, lazy
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import Tree
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 

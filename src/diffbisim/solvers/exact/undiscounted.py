@@ -32,16 +32,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim.chain import MarkovChain
-from diffbisim.errors import ConvergenceWarning, warn
-from diffbisim.problem import Array, Coupling, Problem
-from diffbisim.results import DistanceResult, Status
+from diffbisim.common.errors import ConvergenceWarning, warn
+from diffbisim.problems.problem import Array, Coupling, Problem
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.stochastic import fewest_steps, solve_linear
+from diffbisim.results.base import DistanceResult, Status
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
 from diffbisim.solvers.exact.pairs import ALL, pair_chain
 from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
-from diffbisim.stochastic import fewest_steps, solve_linear
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]

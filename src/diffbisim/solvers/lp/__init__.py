@@ -9,9 +9,9 @@ This package shares no code with the compiled solvers, because it is their oracl
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffbisim.checks import check_choice
-from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult
+from diffbisim.common.checks import check_choice
+from diffbisim.problems.problem import Problem
+from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
 __all__ = ["LinearProgram"]

@@ -42,10 +42,10 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.sparse.linalg import spsolve
 
-from diffbisim.parallel import run_abandonable
-from diffbisim.problem import Array, Problem
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import TimeUp
+from diffbisim.common.parallel import run_abandonable
+from diffbisim.common.stopping import TimeUp
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.processes.stochastic import Successors
 
 Mask = NDArray[np.bool_]
 

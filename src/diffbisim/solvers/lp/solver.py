@@ -45,10 +45,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
+from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy
-from diffbisim.results import DistanceResult, Row, Status, check_warm
+from diffbisim.problems.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.processes.stochastic import Successors
+from diffbisim.results.base import DistanceResult, Row, Status, check_warm
 from diffbisim.solvers.base import MARGINALS, Callback, deadline_of
 from diffbisim.solvers.certify import lower_table
 from diffbisim.solvers.lp.program import (
@@ -74,7 +75,6 @@ from diffbisim.solvers.lp.program import (
     rounding,
     shaping,
 )
-from diffbisim.stochastic import Successors
 
 if TYPE_CHECKING:
     from diffbisim.solvers.lp import LinearProgram

@@ -10,10 +10,10 @@ Sinkhorn's and Newton's iterations, rounding and transforms are in engine/sinkho
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffbisim.checks import as_number, check_choice
-from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult
+from diffbisim.common.checks import as_number, check_choice
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.problems.problem import Problem
+from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
 __all__ = ["SinkhornPolicy", "SinkhornValue"]

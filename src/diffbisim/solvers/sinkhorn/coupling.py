@@ -39,13 +39,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.errors import ConvergenceWarning, warn
+from diffbisim.common.errors import ConvergenceWarning, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.problems.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
-from diffbisim.stochastic import Successors
 
 EPS = float(np.finfo(float).eps)
 

@@ -17,9 +17,9 @@ import numpy as np
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim.problem import Array, available_threads
-from diffbisim.stochastic import Successors
-from diffbisim.stopping import engine_run
+from diffbisim.common.stopping import engine_run
+from diffbisim.problems.problem import Array, available_threads
+from diffbisim.processes.stochastic import Successors
 
 #: Largest total number of plan entries that are stored: a quarter of a gigabyte.
 STORED = 2**25

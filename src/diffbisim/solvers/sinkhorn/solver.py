@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Array, Problem
-from diffbisim.results import DistanceResult, Row, check_warm, previous_table
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.results.base import DistanceResult, Row, check_warm, previous_table
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.krylov import bicgstab, sweep

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diffbisim.checks import as_number
-from diffbisim.errors import InvalidArgument
-from diffbisim.problem import Problem
-from diffbisim.results import DistanceResult
+from diffbisim.common.checks import as_number
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.problems.problem import Problem
+from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback
 
 __all__ = ["Somcot"]

@@ -53,22 +53,22 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim.chain import MarkovChain
-from diffbisim.checks import check_discount
-from diffbisim.cost import ground_cost
-from diffbisim.data.streams import Stream
-from diffbisim.errors import InvalidArgument, InvalidData
+from diffbisim.common.checks import check_discount
+from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.common.stopping import TimeUp, until
 from diffbisim.io.arrays import read_json
-from diffbisim.problem import Array, Coupling, Problem, Start, lazy
-from diffbisim.results import DistanceResult, Status, check_warm, previous_table
+from diffbisim.problems.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.processes.cost import ground_cost
+from diffbisim.processes.stochastic import as_generator, solve_linear
+from diffbisim.processes.streams import Stream
+from diffbisim.results.base import DistanceResult, Status, check_warm, previous_table
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.exact.pairs import begin, bellman
 from diffbisim.solvers.exact.transports import EPS
 from diffbisim.solvers.somcot.state import Averages, Rules, Seen, State, check_averages, check_state
-from diffbisim.stochastic import as_generator, solve_linear
-from diffbisim.stopping import TimeUp, until
 
 if TYPE_CHECKING:
     from diffbisim.solvers.somcot import Somcot

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
-from diffbisim.data.streams import Draws, Stream, generator_from_state
-from diffbisim.errors import InvalidData
+from diffbisim.common.errors import InvalidData
+from diffbisim.common.stopping import TimeUp, engine_run
 from diffbisim.io.arrays import entry, is_count, numbers, part
-from diffbisim.problem import Array, Problem
+from diffbisim.problems.problem import Array, Problem
+from diffbisim.processes.streams import Draws, Stream, generator_from_state
 from diffbisim.solvers.base import Arrays
-from diffbisim.stopping import TimeUp, engine_run
 
 Index = NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""The distance as a differentiable function: shared code, PyTorch and JAX."""

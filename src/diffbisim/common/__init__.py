@@ -1,0 +1,1 @@
+"""What every room uses: errors, validation, names, parallel work, progress, and what stops a computation."""

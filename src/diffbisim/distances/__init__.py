@@ -1,0 +1,1 @@
+"""The public functions that compute distances."""

@@ -1,0 +1,1 @@
+"""Fitting and imitation by the gradient of the distance."""

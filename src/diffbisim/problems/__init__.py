@@ -1,0 +1,1 @@
+"""What is asked: one class for each criterion, with its equation and its validation."""

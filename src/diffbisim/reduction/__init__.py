@@ -1,0 +1,1 @@
+"""Smaller processes: exact quotients, compression and abstraction."""
