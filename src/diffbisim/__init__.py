@@ -59,6 +59,7 @@ _NAMES = {
     "read_transitions": "io.chains",
     "write_chain": "io.chains",
     "DistanceResult": "results.base",
+    "Status": "results.base",
     "MDPResult": "problems.games",
     "DiffbisimError": "common.errors",
     "InvalidArgument": "common.errors",
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     from diffbisim.reduction.compression.search import compress as compress
     from diffbisim.reduction.compression.search import compress_sweep as compress_sweep
     from diffbisim.results.base import DistanceResult as DistanceResult
+    from diffbisim.results.base import Status as Status
     from diffbisim.statistics.estimation import estimate as estimate
     from diffbisim.statistics.groups import compare as compare
     from diffbisim.statistics.groups import power as power

@@ -64,7 +64,7 @@ def in_torch():
     @functools.wraps(torch.distance_and_result)
     def call(**given):
         return torch.distance_and_result(
-            **{name: torch.torch.tensor(part) if part is TABLE else part for name, part in given.items()}
+            **{name: torch_of().tensor(part) if part is TABLE else part for name, part in given.items()}
         )
 
     return call

@@ -699,5 +699,5 @@ def test_an_interrupted_somcot_ends_with_130_without_certifying(folder, monkeypa
         db.distance(X, Y, solver="somcot")
     kept = fault.value.result  # nothing is lost
     assert kept.iterations > 100
-    assert kept.outcome is db.results.Status.INTERRUPTED
+    assert kept.outcome is db.Status.INTERRUPTED
     assert kept.lower <= walk_distance(0.95) <= kept.upper

@@ -6,8 +6,8 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import each
-from diffbisim import stochastic
 from diffbisim.common.errors import InvalidChain
+from diffbisim.processes import stochastic
 
 
 def random_graph(seed):

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import chi2_contingency, multivariate_hypergeom
 
 import diffbisim as db
-from diffbisim import evidence
 from diffbisim.solvers.causes import Cells, row_distances
+from diffbisim.statistics import permutation as evidence
 from diffbisim.statistics.estimation import stratum_numbers
 from diffbisim.statistics.permutation import (
     Design,

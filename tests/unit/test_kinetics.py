@@ -8,7 +8,7 @@ import pytest
 import diffbisim as db
 from cases import each
 from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
-from diffbisim.reduction.compression import compression
+from diffbisim.reduction.compression import search as compression
 from diffbisim.reduction.compression.kinetics import implied_timescales, kinetic_model, metastable_sets
 
 

@@ -91,7 +91,7 @@ QUICK = {"splits": 2, "n_states": 40, "tol": 0.02}
 def test_the_damping_of_an_oscillator_is_found_from_the_recorded_states():
     found = db.fit_simulator(OSCILLATIONS, start=0.6, step=van_der_pol, **QUICK)
     assert abs(found.parameters[0] - 1.0) < 0.05
-    assert found.outcome is db.results.Status.SETTLED
+    assert found.outcome is db.Status.SETTLED
 
 
 def test_a_step_is_simulated_like_a_simulator_with_the_same_draws():

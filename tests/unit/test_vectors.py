@@ -111,7 +111,7 @@ def test_aggregation_weights_its_vectors():
 
 
 def test_vectors_have_no_even_spread():
-    with pytest.raises(db.errors.InvalidArgument, match="rewards is 'spread', but the rewards are vectors"):
+    with pytest.raises(db.InvalidArgument, match="rewards is 'spread', but the rewards are vectors"):
         db.compress(chains()[0], 2, rewards="spread")
 
 
